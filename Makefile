@@ -1,0 +1,65 @@
+# Every target prepares what it needs: `make demo` works in a fresh clone.
+PYTHON ?= python3
+VENV := .venv
+OLDEST := .venv-oldest
+SPARK_OLDEST := pyspark==3.5.9
+BIN := $(VENV)/bin
+
+.PHONY: help demo test test-oldest check bench clean
+
+help:
+	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
+	@echo "make test         all tests, Spark ones on the newest pyspark"
+	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
+	@echo "make check        ruff, formatting, mypy, import direction"
+	@echo "make bench        the benchmarks, each against its peer"
+	@echo "make clean        remove environments and caches"
+
+demo: $(VENV)/ready java
+	$(BIN)/fanout demo
+
+test: $(VENV)/ready java
+	$(BIN)/python -m pytest
+
+test-oldest: $(OLDEST)/ready java
+	$(OLDEST)/bin/python -m pytest -m spark
+
+check: $(VENV)/ready
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_imports.py
+
+bench: $(VENV)/ready
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: python java
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "fanout needs Python 3.11 or newer as '$(PYTHON)'; name another one: make PYTHON=python3.12" >&2; \
+	  exit 1; }
+
+# Spark takes JAVA_HOME before the PATH, and so does this check.
+java:
+	@version=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	[ "$${version:-0}" -ge 17 ] || { \
+	  echo "fanout needs Java 17 or newer for Spark (found: $${version:-none}); install one and set JAVA_HOME" >&2; \
+	  exit 1; }
+
+$(VENV)/ready: pyproject.toml constraints.txt | python
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --group dev --editable '.[kinesis,spark,testing]'
+	touch $@
+
+$(OLDEST)/ready: pyproject.toml constraints.txt | python
+	$(PYTHON) -m venv $(OLDEST)
+	grep -v -E '^(pyspark|py4j)==' constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/pip install --quiet --upgrade --constraint constraints.txt pip
+	$(OLDEST)/bin/pip install --quiet --constraint $(OLDEST)/constraints.txt --group dev \
+	  --editable '.[kinesis,spark,testing]' '$(SPARK_OLDEST)'
+	touch $@

@@ -1,0 +1,1 @@
+"""Reactive fan-out from Kinesis and Kafka into asyncio and Spark."""

@@ -1,0 +1,1 @@
+"""The fan-out itself; knows no service and no Spark."""

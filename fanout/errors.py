@@ -1,0 +1,83 @@
+"""Every error that fanout raises, under one root.
+
+The hierarchy is two deep. `retryable` says whether the same call may succeed later without anyone
+changing anything; the subscriber resubscribes after retryable errors by itself, so what reaches a
+user is nearly always not.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = (
+    "CheckpointError",
+    "FanOutError",
+    "MalformedEventError",
+    "OptionError",
+    "PositionError",
+    "ServiceError",
+    "SetupError",
+    "SplitFailedError",
+    "StreamStateError",
+    "SubscribeTimeoutError",
+    "SubscriptionEndedError",
+    "SubscriptionSilentError",
+)
+
+
+class FanOutError(Exception):
+    """Root of every error that fanout raises on purpose."""
+
+    retryable: ClassVar[bool] = False
+
+
+class OptionError(FanOutError, ValueError):
+    """An option is unknown, missing or out of range."""
+
+
+class SetupError(FanOutError):
+    """The environment lacks something: an extra, Java, credentials, a Spark session that fits."""
+
+
+class PositionError(FanOutError, ValueError):
+    """A stored position cannot be used: malformed, of another version, or of another source."""
+
+
+class StreamStateError(FanOutError, RuntimeError):
+    """A call came at the wrong time: two readers of one stream, or a stream that is closed."""
+
+
+class ServiceError(FanOutError):
+    """The service refused a call for good, or lost what the call was about."""
+
+
+class MalformedEventError(FanOutError):
+    """Bytes from the service break their own format: a checksum, a length, a missing field."""
+
+    retryable = True
+
+
+class SubscribeTimeoutError(FanOutError):
+    """The service did not answer a subscribe call in time."""
+
+    retryable = True
+
+
+class SubscriptionSilentError(FanOutError):
+    """A live subscription sent nothing, not even a heartbeat, for too long."""
+
+    retryable = True
+
+
+class SubscriptionEndedError(FanOutError):
+    """The service ended a subscription although its split goes on; ordinary after 5 minutes."""
+
+    retryable = True
+
+
+class SplitFailedError(FanOutError):
+    """A split cannot go on: the poison pill. `__cause__` is the error that ended it."""
+
+
+class CheckpointError(FanOutError):
+    """A checkpoint cannot be used: owned by a running query, of another source, or damaged."""

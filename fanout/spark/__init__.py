@@ -1,0 +1,1 @@
+"""Exact micro-batches of a fan-out, handed to Spark."""
