@@ -1,0 +1,139 @@
+"""The payload of a SubscribeToShardEvent, decoded to Arrow columns.
+
+Shapes and required fields are those of
+https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShardEvent.html.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fanout.errors import MalformedEventError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ("SCHEMA", "ChildShard", "ShardEvent", "decode_event")
+
+_ARRIVAL = pa.timestamp("us", tz="UTC")
+
+# Names and order are those of the Databricks Kinesis connector; subSequenceNumber is 0 for a record
+# that the producer library did not aggregate.
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("partitionKey", pa.string()),
+        pa.field("data", pa.binary()),
+        pa.field("stream", pa.string()),
+        pa.field("shardId", pa.string()),
+        pa.field("sequenceNumber", pa.string()),
+        pa.field("approximateArrivalTimestamp", _ARRIVAL),
+        pa.field("subSequenceNumber", pa.int64()),
+    ]
+)
+
+# Seconds of the year 10000: beyond it neither Python nor Spark has a timestamp.
+_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildShard:
+    """Name a shard that continues one that ended, with all the shards it continues."""
+
+    shard_id: str
+    parents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEvent:
+    """Hold what one event of a subscription says.
+
+    Args:
+        records: The records in shard order, with the columns of SCHEMA; no rows in a heartbeat.
+        continuation: The sequence number to resume after, records or not; None at the shard's end.
+        millis_behind: Milliseconds between the last record and the tip of the shard.
+        children: The shards that continue this one, in its last event only.
+    """
+
+    records: pa.RecordBatch
+    continuation: str | None
+    millis_behind: int
+    children: tuple[ChildShard, ...]
+
+
+# The structs below live for one call and cannot form cycles, so the collector need not track them.
+class _Record(msgspec.Struct, gc=False):
+    Data: bytes
+    PartitionKey: str
+    SequenceNumber: str
+    ApproximateArrivalTimestamp: _Seconds | None = None
+
+
+class _ChildShard(msgspec.Struct, gc=False):
+    ShardId: str
+    ParentShards: list[str]
+
+
+class _Event(msgspec.Struct, gc=False):
+    Records: list[_Record]
+    MillisBehindLatest: int
+    ContinuationSequenceNumber: str | None = None
+    ChildShards: list[_ChildShard] | None = None
+
+
+_decoder = msgspec.json.Decoder(_Event)
+
+
+def decode_event(payload: bytes | memoryview, *, stream: str, shard_id: str) -> ShardEvent:
+    """Decode one SubscribeToShardEvent.
+
+    Args:
+        payload: The event's JSON.
+        stream: The stream's name, the same in every row.
+        shard_id: The shard's id, the same in every row.
+
+    Raises:
+        MalformedEventError: The payload is not JSON, lacks a required field, or holds one of the
+            wrong type; the message names the place and never the value.
+    """
+    try:
+        event = _decoder.decode(payload)
+    except UnicodeDecodeError:
+        # Its own text and attributes quote the payload, so it is not chained.
+        raise MalformedEventError("a SubscribeToShardEvent holds text that is not UTF-8") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MalformedEventError(f"a SubscribeToShardEvent cannot be decoded: {error}") from error
+    return ShardEvent(
+        records=_columns(event.Records, stream, shard_id),
+        continuation=event.ContinuationSequenceNumber,
+        millis_behind=event.MillisBehindLatest,
+        children=tuple(
+            ChildShard(child.ShardId, tuple(child.ParentShards))
+            for child in event.ChildShards or ()
+        ),
+    )
+
+
+def _columns(records: Sequence[_Record], stream: str, shard_id: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([record.PartitionKey for record in records], pa.string()),
+            pa.array([record.Data for record in records], pa.binary()),
+            pa.repeat(stream, len(records)),
+            pa.repeat(shard_id, len(records)),
+            pa.array([record.SequenceNumber for record in records], pa.string()),
+            _arrival([record.ApproximateArrivalTimestamp for record in records]),
+            pa.repeat(0, len(records)),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _arrival(seconds: Sequence[float | None]) -> pa.Array:
+    """Turn seconds into timestamps, exact to the millisecond that the service sends."""
+    milliseconds = pc.round(pc.multiply(pa.array(seconds, pa.float64()), 1000.0))
+    return pc.multiply(milliseconds.cast(pa.int64()), 1000).cast(_ARRIVAL)
