@@ -1,1 +1,61 @@
-"""Reactive fan-out from Kinesis and Kafka into asyncio and Spark."""
+"""Reactive fan-out from Kinesis and Kafka into asyncio and Spark.
+
+    async with fanout.open(source) as stream:
+        async for batch in stream:
+            ...
+            await stream.acknowledge(batch)
+
+Sources come from their sub-packages, for example `fanout.kinesis.KinesisSource`; `fanout.spark`
+hands the same streams to Spark.
+"""
+
+from fanout.core.consumer import FanOut, origin
+from fanout.core.consumer import open_stream as open  # noqa: A004 - read as `fanout.open(...)`
+from fanout.core.drained import Drained
+from fanout.core.events import Batch
+from fanout.core.lineage import Split
+from fanout.core.positions import Checkpoint, Cursor, Horizon, Latest, Range, Timestamp
+from fanout.core.statistics import SplitStatistics, Statistics
+from fanout.errors import (
+    CheckpointError,
+    FanOutError,
+    MalformedEventError,
+    OptionError,
+    PositionError,
+    ServiceError,
+    SetupError,
+    SplitFailedError,
+    StreamStateError,
+    SubscribeTimeoutError,
+    SubscriptionEndedError,
+    SubscriptionSilentError,
+)
+
+__all__ = (
+    "Batch",
+    "Checkpoint",
+    "CheckpointError",
+    "Cursor",
+    "Drained",
+    "FanOut",
+    "FanOutError",
+    "Horizon",
+    "Latest",
+    "MalformedEventError",
+    "OptionError",
+    "PositionError",
+    "Range",
+    "ServiceError",
+    "SetupError",
+    "Split",
+    "SplitFailedError",
+    "SplitStatistics",
+    "Statistics",
+    "StreamStateError",
+    "SubscribeTimeoutError",
+    "SubscriptionEndedError",
+    "SubscriptionSilentError",
+    "Timestamp",
+    "open",
+    "origin",
+)

@@ -1,0 +1,69 @@
+"""One bound on memory for all splits together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import final
+
+__all__ = ("Budget",)
+
+
+@final
+class Budget:
+    """Hand out bytes up to a limit, first come first served.
+
+    Invariant: at most `limit` bytes are out, except that a single reservation larger than the
+    limit is granted while nothing else is out, so that it cannot wait for ever.
+
+    Args:
+        limit: The number of bytes that may be out at once.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def used(self) -> int:
+        """The bytes that are out now."""
+        return self._used
+
+    async def reserve(self, nbytes: int) -> None:
+        """Take bytes, waiting for their release where the limit is reached.
+
+        Cancellation: nothing stays reserved.
+        """
+        if not self._waiting and self._fits(nbytes):
+            self._used += nbytes
+            return
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting.append((nbytes, granted))
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.cancelled():
+                self._waiting.remove((nbytes, granted))
+                self._grant()
+            else:
+                self.release(nbytes)
+            raise
+
+    def release(self, nbytes: int) -> None:
+        """Give bytes back."""
+        self._used -= nbytes
+        assert self._used >= 0, "more bytes were released than reserved"
+        self._grant()
+
+    def _fits(self, nbytes: int) -> bool:
+        return self._used == 0 or self._used + nbytes <= self._limit
+
+    def _grant(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][0]):
+            nbytes, granted = self._waiting[0]
+            if granted.cancelled():  # its owner is about to remove it
+                return
+            self._waiting.popleft()
+            self._used += nbytes
+            granted.set_result(None)

@@ -1,0 +1,302 @@
+"""The consumer's side of a stream: iterate or drain, acknowledge, look at its state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import asynccontextmanager, contextmanager
+from random import Random
+from types import MappingProxyType
+from typing import TYPE_CHECKING, final
+
+from fanout.core.backoff import FullJitter
+from fanout.core.drained import Basket, Drained
+from fanout.core.events import Batch
+from fanout.core.positions import Checkpoint
+from fanout.core.progress import Progress, SplitProgress
+from fanout.core.statistics import SplitState, SplitStatistics, Statistics
+from fanout.core.supervisor import Supervisor
+from fanout.errors import OptionError, PositionError, StreamStateError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from fanout.core.events import End
+    from fanout.core.lineage import Split
+    from fanout.core.source import Connection, Source
+    from fanout.core.statistics import OnResubscribe
+    from fanout.errors import FanOutError
+
+__all__ = ("FanOut", "open_stream", "origin")
+
+
+@final
+class FanOut:
+    """A running stream over all splits of a source; made by `fanout.open`.
+
+    One task reads at a time, by iterating or by draining. Order holds within a split; a split's
+    children come after it.
+    """
+
+    def __init__(
+        self, source: Source, connection: Connection, progress: Progress, supervisor: Supervisor
+    ) -> None:
+        self._source = source
+        self._connection = connection
+        self._progress = progress
+        self._supervisor = supervisor
+        self._returned: deque[Batch | End] = deque()
+        self._busy = False
+
+    def __repr__(self) -> str:
+        live = sum(s.state is SplitState.LIVE for s in self._supervisor.subscribers.values())
+        state = "failed" if self.failure else "running"
+        return f"<FanOut {state}, {live} live of {sum(1 for _ in self._progress)} splits>"
+
+    @property
+    def failure(self) -> FanOutError | None:
+        """The error that ended the stream, set as soon as it is known; None while it runs."""
+        return self._supervisor.failure
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether every split has been read to what was its newest record at some moment."""
+        return self._progress.caught_up
+
+    @property
+    def positions(self) -> str:
+        """The acknowledged state of every split as JSON, for `fanout.open(..., resume=...)`."""
+        return self._progress.acknowledged().to_json()
+
+    @property
+    def delivered(self) -> Checkpoint:
+        """The positions after everything that was handed out, acknowledged or not."""
+        return self._progress.delivered()
+
+    def __aiter__(self) -> FanOut:
+        return self
+
+    async def __anext__(self) -> Batch:
+        """Wait for the next batch with records.
+
+        Raises:
+            FanOutError: The failure of the stream, after every buffered batch was returned.
+            StreamStateError: If another task is reading, or the stream is closed.
+
+        Cancellation: nothing is taken; the next call returns what this one would have.
+        """
+        with self._reading():
+            while True:
+                while (event := self._take()) is not None:
+                    self._progress.deliver([event])
+                    if isinstance(event, Batch) and event.num_records:
+                        return event
+                await self._supervisor.more()
+
+    async def drain(
+        self,
+        *,
+        max_records: int = 100_000,
+        max_bytes: int = 128 * 1024 * 1024,
+        max_wait: float = 1.0,
+    ) -> Drained:
+        """Wait for the first record, then collect until a limit is reached or the wait ends.
+
+        Splits are served in the order in which their events arrived, one event each; the last
+        batch is cut where a limit falls inside it, and the next call begins with the rest.
+
+        Args:
+            max_records: The most records to return.
+            max_bytes: The most bytes to return; one record that is larger is returned alone.
+            max_wait: Seconds to go on collecting after the first record. The wait for the first
+                one has no limit; put `asyncio.timeout` around the call for one.
+
+        Returns:
+            At least one batch, and a full snapshot of the positions after all of them.
+
+        Raises:
+            FanOutError: The failure of the stream, after everything buffered was returned.
+            OptionError: If a limit is below 1, or `max_wait` is negative.
+            StreamStateError: If another task is reading, or the stream is closed.
+
+        Cancellation: nothing is lost; what was collected is returned by the next call.
+        """
+        if max_wait < 0:
+            raise OptionError(f"max_wait={max_wait} must not be negative")
+        basket = Basket(max_records=max_records, max_bytes=max_bytes, cursor=self._source.cursor)
+        with self._reading():
+            try:
+                self._fill(basket)
+                while not basket.batches:
+                    await self._supervisor.more()
+                    self._fill(basket)
+                await self._fill_until(basket, max_wait)
+            except BaseException:
+                self._returned.extendleft(reversed(basket.events))
+                raise
+            self._progress.deliver(basket.events)
+            return Drained(basket.batches, self._progress.delivered())
+
+    async def acknowledge(self, done: Batch | Drained | Checkpoint) -> None:
+        """Say that everything up to and including `done` is durable; cumulative per split.
+
+        Args:
+            done: A batch, the result of a drain, or a snapshot of positions.
+
+        Raises:
+            StreamStateError: If it was not delivered by this stream.
+
+        Cancellation: the call may or may not have taken effect; it can be repeated.
+        """
+        match done:
+            case Batch():
+                positions = {done.split.id: done.range.until}
+            case Drained(positions=snapshot) | (Checkpoint() as snapshot):
+                positions = {id_: state.position for id_, state in snapshot.splits.items()}
+        moved = self._progress.acknowledge(positions)
+        if moved:
+            await self._connection.acknowledge(moved)
+
+    def statistics(self) -> Statistics:
+        """Return the counters of the stream and of each split, as of now."""
+        return Statistics(
+            MappingProxyType({s.split.id: self._split_statistics(s) for s in self._progress}),
+            self._supervisor.budget.used,
+        )
+
+    def _split_statistics(self, progress: SplitProgress) -> SplitStatistics:
+        subscriber = self._supervisor.subscribers.get(progress.split.id)
+        state = SplitState.WAITING if subscriber is None else subscriber.state
+        return SplitStatistics(
+            state=SplitState.ENDED if progress.ended else state,
+            position=progress.delivered,
+            records=progress.records,
+            bytes=progress.bytes,
+            subscriptions=subscriber.subscriptions if subscriber else 0,
+            resubscriptions=subscriber.resubscriptions if subscriber else 0,
+            last_cause=subscriber.last_cause if subscriber else None,
+            lag=progress.lag,
+        )
+
+    def _take(self) -> Batch | End | None:
+        return self._returned.popleft() if self._returned else self._supervisor.take()
+
+    def _fill(self, basket: Basket) -> None:
+        """Move what is ready into the basket, until it is full."""
+        while not basket.full and (event := self._take()) is not None:
+            if not basket.events and not (isinstance(event, Batch) and event.num_records):
+                self._progress.deliver([event])  # nothing is held back before it
+            elif (rest := basket.add(event)) is not None:
+                self._returned.appendleft(rest)
+
+    async def _fill_until(self, basket: Basket, max_wait: float) -> None:
+        waited = asyncio.timeout(max_wait)
+        try:
+            async with waited:
+                while not basket.full and self.failure is None:
+                    await self._supervisor.more()
+                    self._fill(basket)
+        except TimeoutError:
+            if not waited.expired():
+                raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        if self._busy:
+            raise StreamStateError(
+                "another task is reading this stream; read it from one task, or open a second one"
+            )
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+
+@asynccontextmanager
+async def open_stream(
+    source: Source,
+    *,
+    resume: str | None = None,
+    on_resubscribe: OnResubscribe | None = None,
+    random: Random | None = None,
+) -> AsyncIterator[FanOut]:
+    """Open a source and subscribe to its splits for as long as the block runs.
+
+    Args:
+        source: What to read.
+        resume: What `stream.positions` of an earlier run said; the stream continues after it.
+            None begins at the source's start.
+        on_resubscribe: Called with the split, the cause and the delay in seconds each time a
+            subscription is to be opened again. It must not block; what it raises is fatal.
+        random: The source of randomness for backoff; pass a seeded one for a repeatable run.
+
+    Raises:
+        PositionError: If `resume` is damaged, of another version, or of another source.
+        SetupError: If credentials or libraries are missing.
+        ServiceError: If the source does not exist, or we may not read it.
+
+    Cancellation: every subscription is closed before the block is left; no task, socket or timer
+    outlives it.
+    """
+    checkpoint = None if resume is None else Checkpoint.from_json(resume)
+    async with source.connect() as connection:
+        splits = await connection.splits()
+        if checkpoint is None:
+            progress = await _resolved(connection, splits)
+        else:
+            progress = _resumed(connection.identity, checkpoint)
+        supervisor = Supervisor(
+            connection,
+            progress,
+            jitter=FullJitter(connection.pacing.backoff, random or Random()),  # noqa: S311 - jitter
+            on_resubscribe=on_resubscribe or _ignore,
+            listed=splits,
+        )
+        async with supervisor.supervise():
+            yield FanOut(source, connection, progress, supervisor)
+
+
+async def origin(source: Source) -> str:
+    """Resolve a source's start into concrete positions, without subscribing.
+
+    Store them, then open the stream with `resume=`: however often the first run fails, "latest"
+    stays the moment of this call, and no record after it is skipped.
+
+    Args:
+        source: What is going to be read.
+
+    Returns:
+        The positions as JSON, in the form of `stream.positions`.
+
+    Raises:
+        SetupError: If credentials or libraries are missing.
+        ServiceError: If the source does not exist, or we may not read it.
+    """
+    async with source.connect() as connection:
+        progress = await _resolved(connection, await connection.splits())
+        return progress.acknowledged().to_json()
+
+
+async def _resolved(connection: Connection, splits: Sequence[Split]) -> Progress:
+    progress = Progress(connection.identity)
+    positions = await connection.resolve(splits)
+    for split in splits:
+        progress.add(split, positions[split.id])
+    return progress
+
+
+def _resumed(identity: str, checkpoint: Checkpoint) -> Progress:
+    if checkpoint.source != identity:
+        raise PositionError(
+            f"the stored positions belong to {checkpoint.source}, not to {identity}; resume them "
+            f"with the source that wrote them"
+        )
+    progress = Progress(identity)
+    for state in checkpoint.splits.values():
+        progress.add(state.split, state.position, ended=state.ended)
+    return progress
+
+
+def _ignore(split: Split, cause: Exception, delay: float) -> None:
+    """Do nothing about a resubscription; the subscriber has logged it."""

@@ -1,0 +1,121 @@
+"""What one call of drain returns, and how it is filled within its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, final
+
+from fanout.core.events import Batch, End
+from fanout.core.positions import Range
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from fanout.core.positions import Checkpoint, Cursor
+
+__all__ = ("Basket", "Drained")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Drained:
+    """Records of many splits, in order per split.
+
+    Args:
+        batches: The batches, each with at least one record.
+        positions: A full snapshot of every split after these batches.
+    """
+
+    batches: tuple[Batch, ...]
+    positions: Checkpoint
+
+    @property
+    def num_records(self) -> int:
+        """The number of records in all batches."""
+        return sum(batch.num_records for batch in self.batches)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the records take in memory."""
+        return sum(batch.nbytes for batch in self.batches)
+
+
+@final
+class Basket:
+    """Collect events up to a number of records and bytes, cutting the last batch to fit.
+
+    Args:
+        max_records: The most records, at least 1.
+        max_bytes: The most bytes; one record that is larger is still taken, alone.
+        cursor: Returns the position after a row, where a batch is cut.
+
+    Raises:
+        OptionError: If a limit is below 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_records: int,
+        max_bytes: int,
+        cursor: Callable[[pa.RecordBatch, int], Cursor],
+    ) -> None:
+        if max_records < 1 or max_bytes < 1:
+            raise OptionError(
+                f"max_records={max_records} and max_bytes={max_bytes} must be at least 1"
+            )
+        self.events: list[Batch | End] = []
+        self.full = False
+        self._room_records = max_records
+        self._room_bytes = max_bytes
+        self._cursor = cursor
+
+    def add(self, event: Batch | End) -> Batch | None:
+        """Put an event in; return the part of a batch that does not fit."""
+        match event:
+            case End():
+                self.events.append(event)
+                return None
+            case Batch():
+                rows = self._rows_that_fit(event.records)
+                if rows == 0 and event.num_records:
+                    self.full = True
+                    return event
+                head, rest = self._cut(event, rows)
+                self.events.append(head)
+                self._room_records -= head.num_records
+                self._room_bytes -= head.nbytes
+                self.full = rest is not None or self._room_records < 1 or self._room_bytes < 1
+                return rest
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """The batches with records that were collected."""
+        return tuple(e for e in self.events if isinstance(e, Batch) and e.num_records)
+
+    def _rows_that_fit(self, records: pa.RecordBatch) -> int:
+        rows: int = min(records.num_rows, self._room_records)
+        while rows and (size := records.slice(0, rows).nbytes) > self._room_bytes:
+            # Rows differ in size, so the estimate is repeated; it shrinks each time.
+            rows = min(rows - 1, rows * self._room_bytes // size)
+        return rows if rows or self.batches else min(1, records.num_rows)
+
+    def _cut(self, batch: Batch, rows: int) -> tuple[Batch, Batch | None]:
+        if rows == batch.num_records:
+            return batch, None
+        middle = self._cursor(batch.records, rows - 1)
+        head = replace(
+            batch,
+            records=batch.records.slice(0, rows),
+            range=Range(batch.range.after, middle),
+            lag=None,  # what the service said holds after the last row only
+        )
+        rest = replace(
+            batch,
+            records=batch.records.slice(rows),
+            range=Range(middle, batch.range.until),
+        )
+        return head, rest

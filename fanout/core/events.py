@@ -1,0 +1,81 @@
+"""What a split can say: a batch of records, its end, or its failure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fanout.core.lineage import Split
+    from fanout.core.positions import Range
+    from fanout.errors import SplitFailedError
+
+__all__ = ("Batch", "End", "Event", "Failure")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Records of one split, in order, and the range that they cover.
+
+    A batch without records is idle progress: the service says that everything up to
+    `range.until` has been sent.
+
+    Args:
+        split: The split that the records belong to.
+        records: The records, one row each, in the source's schema.
+        range: The piece of the split that this batch covers.
+        lag: Seconds that the batch is behind the newest record of its split; 0 at the tip, None
+            where the service does not say.
+    """
+
+    split: Split
+    records: pa.RecordBatch
+    range: Range
+    lag: float | None = None
+
+    @property
+    def num_records(self) -> int:
+        """The number of records."""
+        return int(self.records.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the records take in memory."""
+        return int(self.records.nbytes)
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.split} {self.num_records} records until={self.range.until}>"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class End:
+    """A split is finished: every record of it has been sent.
+
+    Args:
+        split: The split.
+        children: The splits that replace it, with all their parents.
+    """
+
+    split: Split
+    children: tuple[Split, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A split cannot go on: the poison pill.
+
+    Args:
+        split: The split.
+        error: What ended it; its `__cause__` is the service's own error.
+    """
+
+    split: Split
+    error: SplitFailedError
+
+
+Event: TypeAlias = Batch | End | Failure

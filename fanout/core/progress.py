@@ -1,0 +1,146 @@
+"""How far the consumer has come in every split, and how much of it is acknowledged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, final
+
+from fanout.core.events import Batch, End
+from fanout.core.positions import Checkpoint, SplitPosition, reaches
+from fanout.errors import StreamStateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from fanout.core.lineage import Split
+    from fanout.core.positions import Position
+
+__all__ = ("Progress", "SplitProgress")
+
+
+@final
+@dataclass(slots=True)
+class SplitProgress:
+    """One split's progress.
+
+    Invariant: acknowledged <= delivered, and records_until <= delivered. What lies between
+    records_until and delivered holds no records, so acknowledging the one acknowledges the other.
+    """
+
+    split: Split
+    delivered: Position
+    records_until: Position
+    acknowledged: Position
+    ended: bool = False
+    caught_up: bool = False
+    records: int = 0
+    bytes: int = 0
+    lag: float | None = None
+
+    def deliver(self, event: Batch | End) -> None:
+        """Count an event as handed to the consumer."""
+        match event:
+            case End():
+                self.ended = self.caught_up = True
+                self.lag = None
+            case Batch():
+                self.delivered = event.range.until
+                self.records += event.num_records
+                self.bytes += event.nbytes
+                self.caught_up = self.caught_up or event.lag == 0
+                if event.lag is not None:
+                    self.lag = event.lag
+                if event.num_records:
+                    self.records_until = event.range.until
+                else:
+                    self.acknowledge(self.acknowledged)
+
+    def acknowledge(self, position: Position) -> bool:
+        """Move the acknowledged position forward, never back; tell whether it moved."""
+        if not reaches(self.delivered, position):
+            raise StreamStateError(
+                f"{self.split} was acknowledged beyond what it has delivered; acknowledge batches "
+                f"of this stream only"
+            )
+        if reaches(position, self.records_until):
+            position = self.delivered
+        if position == self.acknowledged or not reaches(position, self.acknowledged):
+            return False
+        self.acknowledged = position
+        return True
+
+
+@final
+class Progress:
+    """The progress of every known split of a source.
+
+    Args:
+        source: The identity of the source, written into each checkpoint.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._splits: dict[str, SplitProgress] = {}
+
+    def __getitem__(self, split_id: str) -> SplitProgress:
+        return self._splits[split_id]
+
+    def __contains__(self, split_id: str) -> bool:
+        return split_id in self._splits
+
+    def __iter__(self) -> Iterator[SplitProgress]:
+        return iter(self._splits.values())
+
+    def add(self, split: Split, position: Position, *, ended: bool = False) -> None:
+        """Begin to follow a split from a position up to which everything is done."""
+        self._splits[split.id] = SplitProgress(
+            split, position, position, position, ended=ended, caught_up=ended
+        )
+
+    def deliver(self, events: Iterable[Batch | End]) -> None:
+        """Count events as handed to the consumer."""
+        for event in events:
+            self._splits[event.split.id].deliver(event)
+
+    def acknowledge(self, positions: Mapping[str, Position]) -> dict[str, Position]:
+        """Acknowledge up to a position in each split; return the positions that moved."""
+        return {
+            id_: self._splits[id_].acknowledged
+            for id_, position in positions.items()
+            if id_ in self._splits and self._splits[id_].acknowledge(position)
+        }
+
+    def forget_expired(self, listed: Iterable[str]) -> None:
+        """Drop the splits that are read, acknowledged, and no longer listed by the service."""
+        kept = set(listed)
+        for id_, split in list(self._splits.items()):
+            if split.ended and split.acknowledged == split.delivered and id_ not in kept:
+                del self._splits[id_]
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether every split has ended or has once reached its newest record."""
+        return all(split.caught_up for split in self)
+
+    def delivered(self) -> Checkpoint:
+        """Return the positions after everything that was handed to the consumer."""
+        return self._checkpoint(
+            SplitPosition(split.split, split.delivered, split.ended) for split in self
+        )
+
+    def acknowledged(self) -> Checkpoint:
+        """Return the positions after everything that the consumer has acknowledged."""
+        return self._checkpoint(
+            SplitPosition(
+                split.split,
+                split.acknowledged,
+                split.ended and split.acknowledged == split.delivered,
+            )
+            for split in self
+        )
+
+    def _checkpoint(self, positions: Iterable[SplitPosition]) -> Checkpoint:
+        return Checkpoint(
+            self._source, MappingProxyType({state.split.id: state for state in positions})
+        )

@@ -1,0 +1,89 @@
+"""Counters of a running stream, as frozen snapshots, and the hook that metrics attach to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias, final
+
+from fanout.core.lineage import Split
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.core.positions import Position
+
+__all__ = ("OnResubscribe", "SplitState", "SplitStatistics", "Statistics")
+
+OnResubscribe: TypeAlias = Callable[[Split, Exception, float], None]
+"""Called with the split, the cause, and the delay in seconds before the next subscription."""
+
+
+@final
+class SplitState(Enum):
+    """What a split is doing."""
+
+    WAITING = "waiting for its parents"
+    SUBSCRIBING = "subscribing"
+    LIVE = "live"
+    BACKING_OFF = "backing off"
+    ENDED = "ended"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SplitStatistics:
+    """One split's counters since the stream was opened.
+
+    Args:
+        state: What the split is doing.
+        position: The position after the last record that was handed to the consumer.
+        records: Records handed to the consumer.
+        bytes: Their bytes in memory.
+        subscriptions: Subscriptions that succeeded.
+        resubscriptions: Recoverable ends of a subscription or failed attempts at one.
+        last_cause: The error behind the latest of them.
+        lag: Seconds behind the newest record, as the latest event said; None before the first.
+    """
+
+    state: SplitState
+    position: Position
+    records: int
+    bytes: int
+    subscriptions: int
+    resubscriptions: int
+    last_cause: Exception | None
+    lag: float | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A whole stream's counters since it was opened.
+
+    Args:
+        splits: The counters of each known split by its id.
+        bytes_in_flight: Bytes reserved for events that wait for the consumer.
+    """
+
+    splits: Mapping[str, SplitStatistics]
+    bytes_in_flight: int
+
+    @property
+    def records(self) -> int:
+        """Records handed to the consumer."""
+        return sum(split.records for split in self.splits.values())
+
+    @property
+    def resubscriptions(self) -> int:
+        """Recoverable ends of subscriptions, all splits together."""
+        return sum(split.resubscriptions for split in self.splits.values())
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds that the slowest live split is behind; None where no split has said it."""
+        lags = [split.lag for split in self.splits.values() if split.lag is not None]
+        return max(lags, default=None)

@@ -1,0 +1,241 @@
+"""One coroutine that owns one split: subscribe, deliver, resubscribe."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from fanout.core.events import Batch, End, Failure
+from fanout.core.source import Action, Phase, Verdict
+from fanout.core.statistics import SplitState
+from fanout.errors import (
+    SplitFailedError,
+    SubscribeTimeoutError,
+    SubscriptionEndedError,
+    SubscriptionSilentError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from fanout.core.backoff import FullJitter
+    from fanout.core.budget import Budget
+    from fanout.core.lineage import Split
+    from fanout.core.positions import Position
+    from fanout.core.slot import Slot
+    from fanout.core.source import Connection
+    from fanout.core.statistics import OnResubscribe
+
+__all__ = ("Subscriber",)
+
+log = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Recoverable:
+    """Why a subscription is over although its split goes on."""
+
+    cause: Exception
+    verdict: Verdict
+
+
+@final
+class Subscriber:
+    """Keep one split subscribed and hand its events to its slot.
+
+    `position` is the place to resume from. It moves with each hand-off, with no await between, so
+    that a new subscription neither skips nor repeats a record.
+
+    Args:
+        split: The split.
+        position: Where to start.
+        connection: The service.
+        slot: Where events go.
+        budget: The bound on memory that all splits share.
+        jitter: How long to wait between attempts.
+        on_resubscribe: Told about each recoverable end.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        position: Position,
+        *,
+        connection: Connection,
+        slot: Slot,
+        budget: Budget,
+        jitter: FullJitter,
+        on_resubscribe: OnResubscribe,
+    ) -> None:
+        self.split = split
+        self.slot = slot
+        self.position = position
+        self.state = SplitState.SUBSCRIBING
+        self.subscriptions = 0
+        self.resubscriptions = 0
+        self.last_cause: Exception | None = None
+        self._connection = connection
+        self._budget = budget
+        self._jitter = jitter
+        self._on_resubscribe = on_resubscribe
+        self._failures = 0
+        self._causes_here: Counter[type[Exception]] = Counter()
+        self._subscribed_at: float | None = None
+        self._reserved = 0
+        self._watchdog = asyncio.timeout(None)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Subscriber {self.split} {self.state.name} position={self.position} "
+            f"failures={self._failures} slot={int(self.slot.occupied)}/1>"
+        )
+
+    async def run(self) -> None:
+        """Deliver the split until its end, or until it fails; the slot then holds the pill.
+
+        Cancellation: the subscription is closed, and every event that was not handed over stays
+        after `position`.
+        """
+        try:
+            while (end := await self._subscription()) is not None:
+                delay = self._judge(end)
+                self.state = SplitState.BACKING_OFF
+                log.info(
+                    "resubscribing to %s in %.1f s: %s",
+                    self.split,
+                    delay,
+                    type(end.cause).__name__,
+                )
+                self._on_resubscribe(self.split, end.cause, delay)
+                await asyncio.sleep(delay)
+            self.state = SplitState.ENDED
+        except Exception as error:  # noqa: BLE001 - whatever it is, the consumer gets it as the pill
+            self.state = SplitState.FAILED
+            self.slot.fail(Failure(self.split, _pill(self.split, error)))
+        finally:
+            if self.state not in {SplitState.ENDED, SplitState.FAILED}:
+                self.state = SplitState.STOPPED
+
+    async def _subscription(self) -> _Recoverable | None:
+        """Run one subscription: None at the end of the split, else why it is over."""
+        phase = Phase.RESUBSCRIBE if self.subscriptions else Phase.SUBSCRIBE
+        self.state = SplitState.SUBSCRIBING
+        pacing = self._connection.pacing
+        try:
+            async with AsyncExitStack() as stack:
+                try:
+                    async with asyncio.timeout(pacing.subscribe_timeout) as self._watchdog:
+                        events = await stack.enter_async_context(
+                            self._connection.subscribe(self.split, self.position, self._reserve)
+                        )
+                except TimeoutError as error:
+                    if not self._watchdog.expired():
+                        raise
+                    raise SubscribeTimeoutError(
+                        f"no answer to subscribing to {self.split} within "
+                        f"{pacing.subscribe_timeout:g} s"
+                    ) from error
+                phase = Phase.STREAM
+                self.state = SplitState.LIVE
+                self.subscriptions += 1
+                self._subscribed_at = asyncio.get_running_loop().time()
+                await self._deliver(events)
+                return None
+        except Exception as error:  # noqa: BLE001 - the source's verdict tells what each one means
+            return _Recoverable(error, self._connection.verdict(error, phase))
+        finally:
+            self._budget.release(self._reserved)
+            self._reserved = 0
+
+    async def _deliver(self, events: AsyncIterator[Batch | End]) -> None:
+        """Hand events over until the split's end."""
+        while True:
+            event = await self._receive(events)
+            # The wait for our own consumer is outside the watchdog: it measures the server only.
+            await self.slot.put(event, self._reserved)
+            self._reserved = 0
+            match event:
+                case End():
+                    return
+                case Batch():
+                    self._advance(event.range.until)
+
+    def _advance(self, position: Position) -> None:
+        self._failures = 0
+        if position != self.position:
+            self.position = position
+            self._causes_here.clear()
+
+    async def _receive(self, events: AsyncIterator[Batch | End]) -> Batch | End:
+        silence = self._connection.pacing.silence_timeout
+        try:
+            async with asyncio.timeout(silence) as self._watchdog:
+                return await anext(events)
+        except StopAsyncIteration:
+            raise SubscriptionEndedError(
+                f"the service ended the subscription to {self.split}"
+            ) from None
+        except TimeoutError as error:
+            if not self._watchdog.expired():
+                raise
+            raise SubscriptionSilentError(
+                f"nothing came from {self.split} for {silence:g} s, not even a heartbeat"
+            ) from error
+
+    async def _reserve(self, nbytes: int) -> None:
+        """Reserve memory for an event that is about to be assembled."""
+        watchdog, loop = self._watchdog, asyncio.get_running_loop()
+        deadline = watchdog.when()
+        asked_at = loop.time()
+        watchdog.reschedule(None)
+        await self._budget.reserve(nbytes)
+        self._reserved += nbytes
+        if deadline is not None:
+            watchdog.reschedule(deadline + loop.time() - asked_at)
+
+    def _judge(self, end: _Recoverable) -> float:
+        """Return the delay before the next attempt.
+
+        Raises:
+            SplitFailedError: If there is to be none.
+        """
+        verdict, cause = end.verdict, end.cause
+        self.last_cause = cause
+        self._causes_here[type(cause)] += 1
+        repeats = self._causes_here[type(cause)]
+        pacing = self._connection.pacing
+        if verdict.action is Action.FATAL:
+            raise _pill(self.split, cause, verdict.hint) from cause
+        if verdict.limit is not None and repeats >= verdict.limit:
+            hint = f"the same error came {repeats} times at one position"
+            raise _pill(self.split, cause, hint) from cause
+        if pacing.max_retries is not None and self._failures >= pacing.max_retries:
+            hint = f"max_retries={pacing.max_retries} attempts in a row made no progress"
+            raise _pill(self.split, cause, hint) from cause
+        self.resubscriptions += 1
+        jitter = (
+            0.0 if verdict.action is Action.RETRY_AT_FLOOR else self._jitter.delay(self._failures)
+        )
+        self._failures += 1
+        return max(pacing.floor, jitter, self._spacing_left())
+
+    def _spacing_left(self) -> float:
+        if self._subscribed_at is None:
+            return 0.0
+        age = asyncio.get_running_loop().time() - self._subscribed_at
+        return self._connection.pacing.spacing - age
+
+
+def _pill(split: Split, cause: Exception, hint: str = "") -> SplitFailedError:
+    """Build the error that the consumer gets, with its cause."""
+    if isinstance(cause, SplitFailedError):
+        return cause
+    text = f"{split} cannot go on: {str(cause) or type(cause).__name__}"
+    error = SplitFailedError(f"{text} ({hint})" if hint else text)
+    error.__cause__ = cause
+    return error

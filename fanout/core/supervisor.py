@@ -1,0 +1,209 @@
+"""The task group behind a stream: discovery, parents before children, one subscriber a split."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, final
+
+from fanout.core.budget import Budget
+from fanout.core.events import End, Failure
+from fanout.core.lineage import startable
+from fanout.core.positions import Horizon
+from fanout.core.slot import Slot
+from fanout.core.source import Action, Phase
+from fanout.core.subscriber import Subscriber
+from fanout.errors import FanOutError, ServiceError, StreamStateError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+
+    from fanout.core.backoff import FullJitter
+    from fanout.core.events import Batch
+    from fanout.core.lineage import Split
+    from fanout.core.progress import Progress
+    from fanout.core.source import Connection
+    from fanout.core.statistics import OnResubscribe
+
+__all__ = ("Supervisor",)
+
+log = logging.getLogger(__name__)
+
+
+@final
+class Supervisor:
+    """Run the subscribers of a stream and hand out their events.
+
+    The first fatal error of any split sets `failure` at once and stops every subscriber; what
+    they have buffered can still be taken.
+
+    Args:
+        connection: The service.
+        progress: Where each split stands; every split in it is supervised.
+        jitter: How long to wait between attempts.
+        on_resubscribe: Told about each recoverable end.
+        listed: The splits that the service has listed; new ones begin to be supervised.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        progress: Progress,
+        *,
+        jitter: FullJitter,
+        on_resubscribe: OnResubscribe,
+        listed: Sequence[Split],
+    ) -> None:
+        self.failure: FanOutError | None = None
+        self.subscribers: dict[str, Subscriber] = {}
+        self.budget = Budget(connection.pacing.max_bytes_in_flight)
+        self._connection = connection
+        self._progress = progress
+        self._jitter = jitter
+        self._on_resubscribe = on_resubscribe
+        self._finished = {state.split.id for state in progress if state.ended}
+        self._listed: set[str] = set()
+        self._ready: deque[Slot] = deque()
+        self._changed = asyncio.Event()
+        self._relist = asyncio.Event()
+        self._running: dict[asyncio.Task[None], None] = {}
+        self._closed = False
+        self._learn(listed)
+
+    @asynccontextmanager
+    async def supervise(self) -> AsyncIterator[None]:
+        """Run the subscribers and the discovery while the block runs; stop them all after it."""
+        # The block's own error is carried around the task group, which would wrap it in a group.
+        error: BaseException | None = None
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            self._spawn(self._discover(), "discovery")
+            self._start()
+            try:
+                yield
+            except BaseException as raised:  # noqa: BLE001 - raised again below
+                error = raised
+            self._closed = True
+            self._changed.set()
+            self._stop()
+        if error is not None:
+            raise error
+
+    def take(self) -> Batch | End | None:
+        """Take the next event that is ready, in the order of arrival; None where there is none."""
+        while self._ready:
+            event, cost = self._ready.popleft().take()
+            self.budget.release(cost)
+            if isinstance(event, Failure):
+                continue  # `failure` says it; the reader gets it after what is buffered
+            if isinstance(event, End):
+                self._finish(event)
+            return event
+        return None
+
+    async def more(self) -> None:
+        """Wait until there may be something to take.
+
+        Raises:
+            FanOutError: The failure of the stream; call it only when nothing is left to take.
+            StreamStateError: If the stream is closed.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if self._closed:
+            raise StreamStateError("the stream is closed; read it inside its `async with` block")
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._tasks.create_task(work, name=f"fanout {name}")
+        self._running[task] = None
+        task.add_done_callback(self._running.pop)
+
+    def _start(self) -> None:
+        """Subscribe to every split whose parents are out of the way."""
+        splits = {state.split.id: state.split for state in self._progress}
+        for split in startable(splits, self._finished, self._listed):
+            if split.id in self.subscribers or self.failure is not None:
+                continue
+            subscriber = Subscriber(
+                split,
+                self._progress[split.id].delivered,
+                connection=self._connection,
+                slot=Slot(self._on_ready),
+                budget=self.budget,
+                jitter=self._jitter,
+                on_resubscribe=self._on_resubscribe,
+            )
+            self.subscribers[split.id] = subscriber
+            self._spawn(subscriber.run(), str(split))
+
+    def _on_ready(self, slot: Slot) -> None:
+        self._ready.append(slot)
+        self._changed.set()
+        if slot.pill is not None:
+            self._fail(slot.pill.error)
+
+    def _fail(self, error: FanOutError) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._changed.set()
+            self._stop()
+        elif error is not self.failure:
+            log.error("another failure after the first: %s", error)
+
+    def _stop(self) -> None:
+        for task in self._running:
+            task.cancel()
+
+    def _finish(self, end: End) -> None:
+        self._finished.add(end.split.id)
+        self._know(end.children)
+        self._start()
+        self._relist.set()
+
+    def _learn(self, listed: Sequence[Split]) -> None:
+        """Take in what the service has listed."""
+        self._know(listed)
+        self._listed = {split.id for split in listed}
+        self._progress.forget_expired(self._listed)
+
+    def _know(self, splits: Iterable[Split]) -> None:
+        for split in splits:
+            if split.id not in self._progress and split.id not in self._finished:
+                # Whatever the stream's start was: records of a split that appears while we read
+                # are all new.
+                self._progress.add(split, Horizon())
+
+    async def _discover(self) -> None:
+        """List the splits again and again, and at once when a split has ended."""
+        interval = delay = self._connection.pacing.discovery_interval
+        failures = 0
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._relist.wait()
+            self._relist.clear()
+            try:
+                splits = await self._connection.splits()
+            except Exception as error:  # noqa: BLE001 - the source's verdict tells what it means
+                verdict = self._connection.verdict(error, Phase.DISCOVER)
+                if verdict.action is Action.FATAL:
+                    self._fail(_discovery_failure(error, verdict.hint))
+                    return
+                delay = max(self._connection.pacing.floor, self._jitter.delay(failures))
+                failures += 1
+                log.warning("cannot list the splits, again in %.1f s: %s", delay, error)
+                continue
+            delay, failures = interval, 0
+            self._learn(splits)
+            self._start()
+
+
+def _discovery_failure(error: Exception, hint: str) -> ServiceError:
+    text = f"the splits cannot be listed: {error}"
+    failure = ServiceError(f"{text} ({hint})" if hint else text)
+    failure.__cause__ = error
+    return failure
