@@ -1,0 +1,49 @@
+"""The private way into a server in another process: POST /_fanout/<operation> with JSON arguments."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from fanout.errors import FanOutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ("ADMIN_PATH", "AdminApplication")
+
+ADMIN_PATH = "/_fanout/"
+
+
+class AdminApplication:
+    """Answer the private path, and hand every other request on.
+
+    Args:
+        app: the WSGI application behind.
+        operations: functions of JSON values, by name.
+    """
+
+    def __init__(self, app: Any, operations: Mapping[str, Callable[..., Any]]) -> None:
+        self._app = app
+        self._operations = operations
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if not path.startswith(ADMIN_PATH):
+            answer: Iterable[bytes] = self._app(environ, start_response)
+            return answer
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        status, document = self._call(path.removeprefix(ADMIN_PATH), body)
+        encoded = json.dumps(document).encode()
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(encoded)))]
+        start_response(status, headers)
+        return [encoded]
+
+    def _call(self, name: str, body: bytes) -> tuple[str, dict[str, Any]]:
+        operation = self._operations.get(name)
+        if operation is None:
+            return "404 Not Found", {"error": f"there is no operation {name!r}"}
+        try:
+            return "200 OK", {"result": operation(**json.loads(body or b"{}"))}
+        except FanOutError as error:
+            return "400 Bad Request", {"error": str(error)}

@@ -1,0 +1,93 @@
+"""The threaded HTTP server under the embedded Kinesis: werkzeug's, made quiet and quick to close."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from typing import Any
+
+from moto.moto_server.werkzeug_app import MotoRequestHandler
+from werkzeug.serving import ThreadedWSGIServer
+
+__all__ = ("HttpServer",)
+
+_logger = logging.getLogger(__name__)
+# How soon serve_forever notices a shutdown, in seconds.
+_POLL_INTERVAL = 0.05
+
+
+class _RequestHandler(MotoRequestHandler):  # type: ignore[misc]
+    # A frame is written in four pieces; Nagle's algorithm would hold the last ones back for 40 ms.
+    disable_nagle_algorithm = True
+
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 (werkzeug's signature)
+        _logger.debug(f"%s: {message}", type, *args)
+
+
+class HttpServer(ThreadedWSGIServer):  # type: ignore[misc]
+    """Serve a WSGI application on 127.0.0.1, a thread per request.
+
+    Args:
+        port: the port; 0 takes a free one.
+        app: the WSGI application.
+    """
+
+    request_queue_size = 1024
+
+    def __init__(self, port: int, app: Any) -> None:
+        self._requests: dict[threading.Thread, socket.socket] = {}
+        self._requests_lock = threading.Lock()
+        super().__init__("127.0.0.1", port, app, _RequestHandler)
+        self._accepting = threading.Thread(
+            target=self.serve_forever,
+            kwargs={"poll_interval": _POLL_INTERVAL},
+            name="kinesis-server",
+            daemon=True,
+        )
+        self._accepting.start()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for the request, and remember both until it is done."""
+        thread = threading.Thread(
+            target=self.process_request_thread,
+            args=(request, client_address),
+            name="kinesis-server-request",
+            daemon=True,
+        )
+        with self._requests_lock:
+            self._requests[thread] = request
+        thread.start()
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close the request's socket from its own thread."""
+        with self._requests_lock:
+            self._requests.pop(threading.current_thread(), None)
+            super().shutdown_request(request)
+
+    def close(self) -> None:
+        """Stop accepting, cut every open connection and wait for every thread."""
+        self.shutdown()
+        self._accepting.join()
+        with self._requests_lock:
+            threads = tuple(self._requests)
+            for connection in self._requests.values():
+                _hang_up(connection)
+        for thread in threads:
+            thread.join()
+
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 (werkzeug's signature)
+        """Log quietly; werkzeug would write to stderr."""
+        _logger.debug(f"%s: {message}", type, *args)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 (socketserver's signature)
+        """Log what a request's thread raised; socketserver would write to stderr."""
+        _logger.debug("a request from %s failed", client_address, exc_info=True)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        # The client was faster.
+        _logger.debug("a connection was already closed")

@@ -1,0 +1,40 @@
+"""What a client needs to talk to the embedded Kinesis: where it is, and credentials of no worth."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+__all__ = ("REGION", "ClientSettings")
+
+REGION = "us-east-1"
+
+
+class ClientSettings(ABC):
+    """Tell clients how to reach a server."""
+
+    @property
+    @abstractmethod
+    def endpoint_url(self) -> str:
+        """The URL for a client's `endpoint_url`."""
+
+    @property
+    def client_options(self) -> dict[str, str]:
+        """Keyword arguments for `boto3.client("kinesis", ...)` and its aioboto3 twin."""
+        return {
+            "endpoint_url": self.endpoint_url,
+            "region_name": REGION,
+            "aws_access_key_id": "testing",
+            "aws_secret_access_key": "testing",
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables that make any AWS SDK talk to this server."""
+        return {
+            "AWS_ENDPOINT_URL_KINESIS": self.endpoint_url,
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }

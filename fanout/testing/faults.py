@@ -1,0 +1,182 @@
+"""Faults that the embedded Kinesis server produces on request.
+
+A fault is a value: it can be printed, compared, stored as JSON and replayed. It names where it
+strikes (a shard, and the n-th event of a subscription or the n-th subscribe call) and how often.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+import msgspec
+
+from fanout.errors import OptionError
+
+__all__ = (
+    "CorruptFrame",
+    "CutConnection",
+    "EndEarly",
+    "Fault",
+    "IgnoreSubscribe",
+    "RaiseInStream",
+    "RefuseSubscribe",
+    "Stall",
+    "StreamFault",
+    "SubscribeFault",
+    "fault_from_json",
+    "fault_to_json",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StreamFault:
+    """Strike at an event of a live subscription.
+
+    Args:
+        shard: the shard id; None means any shard.
+        event: which event of a subscription it strikes at, counted from 1, empty events included.
+        times: how many subscriptions it strikes before it is used up.
+    """
+
+    shard: str | None = None
+    event: int = 1
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        """Check every range."""
+        _require_positive(event=self.event, times=self.times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SubscribeFault:
+    """Strike at a subscribe call.
+
+    Args:
+        shard: the shard id; None means any shard.
+        call: which matching subscribe call it strikes first, counted from 1 since the injection.
+        times: how many calls in a row it strikes before it is used up.
+    """
+
+    shard: str | None = None
+    call: int = 1
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        """Check every range."""
+        _require_positive(call=self.call, times=self.times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutConnection(_StreamFault):
+    """Send the first half of the frame, then close the connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndEarly(_StreamFault):
+    """End the response cleanly in place of the event, although the shard goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall(_StreamFault):
+    """Hold the event back: silence, heartbeats included.
+
+    Args:
+        seconds: how long; None means until the client leaves.
+    """
+
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorruptFrame(_StreamFault):
+    """Send the frame with a wrong checksum.
+
+    Args:
+        checksum: which of the two, over the prelude or over the whole message.
+    """
+
+    checksum: Literal["prelude", "message"] = "message"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaiseInStream(_StreamFault):
+    """Send an exception frame in place of the event, and end the response.
+
+    Args:
+        code: the exception, such as InternalFailureException or KMSThrottlingException.
+        message: the text for people.
+    """
+
+    code: str = "InternalFailureException"
+    message: str = "injected fault"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseSubscribe(_SubscribeFault):
+    """Answer the subscribe call with an HTTP error.
+
+    Args:
+        status: the HTTP status.
+        code: the error, such as LimitExceededException.
+        message: the text for people.
+        html: send an HTML page, as a load balancer in front of the service does, not JSON.
+    """
+
+    status: int = 500
+    code: str = "InternalFailure"
+    message: str = "injected fault"
+    html: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IgnoreSubscribe(_SubscribeFault):
+    """Never answer the subscribe call: the connection stays open and silent."""
+
+
+StreamFault = CutConnection | EndEarly | Stall | CorruptFrame | RaiseInStream
+SubscribeFault = RefuseSubscribe | IgnoreSubscribe
+Fault = StreamFault | SubscribeFault
+
+_KINDS: dict[str, type[Fault]] = {
+    kind.__name__: kind
+    for kind in (
+        CutConnection,
+        EndEarly,
+        Stall,
+        CorruptFrame,
+        RaiseInStream,
+        RefuseSubscribe,
+        IgnoreSubscribe,
+    )
+}
+
+
+def fault_to_json(fault: Fault) -> dict[str, Any]:
+    """Return the fault as a JSON object, its class name under `kind`."""
+    return {"kind": type(fault).__name__, **asdict(fault)}
+
+
+def fault_from_json(document: dict[str, Any]) -> Fault:
+    """Make the fault that `fault_to_json` wrote down.
+
+    Raises:
+        OptionError: the kind or a field is unknown, or a value has the wrong type or range.
+    """
+    values = dict(document)
+    kind = _KINDS.get(values.pop("kind", ""))
+    if kind is None:
+        raise OptionError(f"a fault's kind must be one of {', '.join(_KINDS)}")
+    unknown = values.keys() - {field.name for field in fields(kind)}
+    if unknown:
+        raise OptionError(f"{kind.__name__} has no field {', '.join(sorted(unknown))}")
+    try:
+        return msgspec.convert(values, type=kind)
+    except msgspec.ValidationError as error:
+        raise OptionError(f"{kind.__name__}: {error}") from error
+
+
+def _require_positive(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise OptionError(f"{name} must be at least 1, not {value}")

@@ -1,0 +1,88 @@
+"""Encode frames of `application/vnd.amazon.eventstream`, as SubscribeToShard sends them.
+
+A frame is: total length, headers length, CRC-32 of these eight bytes, headers, payload, CRC-32 of
+everything before it. Every integer is big-endian. All headers here are strings (type 7).
+https://smithy.io/2.0/aws/amazon-eventstream.html
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ("encode_event", "encode_exception", "encode_frame")
+
+_PRELUDE = struct.Struct("!II")
+_CRC = struct.Struct("!I")
+_STRING_HEADER = 7
+_OVERHEAD = _PRELUDE.size + 2 * _CRC.size
+
+
+def encode_frame(headers: Mapping[str, str], payload: bytes) -> bytes:
+    """Encode one frame.
+
+    Args:
+        headers: string headers in the order in which they are written; names up to 255 bytes.
+        payload: the body of the frame.
+
+    Returns:
+        The frame with both checksums.
+    """
+    encoded = b"".join(_encode_header(name, value) for name, value in headers.items())
+    prelude = _PRELUDE.pack(_OVERHEAD + len(encoded) + len(payload), len(encoded))
+    prelude += _CRC.pack(zlib.crc32(prelude))
+    checksum = zlib.crc32(payload, zlib.crc32(encoded, zlib.crc32(prelude)))
+    return b"".join((prelude, encoded, payload, _CRC.pack(checksum)))
+
+
+def encode_event(kind: str, payload: bytes) -> bytes:
+    """Encode an event frame, such as `initial-response` or `SubscribeToShardEvent`.
+
+    Args:
+        kind: the `:event-type`.
+        payload: a JSON document.
+
+    Returns:
+        The frame.
+    """
+    headers = {
+        ":event-type": kind,
+        ":content-type": "application/json",
+        ":message-type": "event",
+    }
+    return encode_frame(headers, payload)
+
+
+def encode_exception(code: str, message: str) -> bytes:
+    """Encode an exception frame, which ends a subscription.
+
+    Args:
+        code: the `:exception-type`, such as `ResourceInUseException`.
+        message: the text for people.
+
+    Returns:
+        The frame.
+    """
+    headers = {
+        ":exception-type": code,
+        ":content-type": "application/json",
+        ":message-type": "exception",
+    }
+    return encode_frame(headers, json.dumps({"message": message}).encode())
+
+
+def _encode_header(name: str, value: str) -> bytes:
+    raw_name, raw_value = name.encode(), value.encode()
+    return struct.pack(
+        f"!B{len(raw_name)}sBH{len(raw_value)}s",
+        len(raw_name),
+        raw_name,
+        _STRING_HEADER,
+        len(raw_value),
+        raw_value,
+    )

@@ -1,0 +1,57 @@
+"""The figures of the Kinesis service that the embedded server keeps to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fanout.errors import OptionError
+
+__all__ = ("KinesisRules",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KinesisRules:
+    """Say how strictly and how fast the embedded server behaves.
+
+    The defaults are the service's own figures (API reference of SubscribeToShard and
+    RegisterStreamConsumer); `KinesisRules.fast()` has the ones for offline tests.
+
+    Args:
+        heartbeat: longest silence of a subscription, in seconds; then an empty event is sent.
+        subscription_life: seconds after which the server ends a subscription.
+        takeover_after: seconds after a successful subscribe during which another one for the same
+            consumer and shard gets ResourceInUseException; later it takes the subscription over.
+        call_interval: seconds between two subscribe calls for one consumer and shard; a call that
+            comes sooner gets LimitExceededException. 0 allows any rate.
+        consumer_creating: seconds for which a new consumer is CREATING before it is ACTIVE.
+        max_event_records: records in one event at most.
+        max_event_bytes: bytes of data and partition keys in one event at most, except that an
+            event may always carry one record.
+        initial_response: send an `initial-response` frame first, as the service does.
+
+    Raises:
+        OptionError: a value is out of its range.
+    """
+
+    heartbeat: float = 5.0
+    subscription_life: float = 300.0
+    takeover_after: float = 5.0
+    call_interval: float = 1.0
+    consumer_creating: float = 0.0
+    max_event_records: int = 10_000
+    max_event_bytes: int = 1 << 20
+    initial_response: bool = True
+
+    def __post_init__(self) -> None:
+        """Check every range."""
+        for name in ("heartbeat", "subscription_life", "max_event_records", "max_event_bytes"):
+            if getattr(self, name) <= 0:
+                raise OptionError(f"{name} must be greater than 0, not {getattr(self, name)}")
+        for name in ("takeover_after", "call_interval", "consumer_creating"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name} must not be negative, not {getattr(self, name)}")
+
+    @classmethod
+    def fast(cls) -> KinesisRules:
+        """Return rules for quick tests: short heartbeats, and no pause between subscribe calls."""
+        return cls(heartbeat=0.05, takeover_after=0.0, call_interval=0.0)
