@@ -1,0 +1,292 @@
+"""The calls that enhanced fan-out needs, behind a protocol, and their aioboto3 implementation.
+
+Errors of the service (botocore's ClientError) and of the network (aiohttp's and botocore's) pass
+unchanged: what they mean is decided in one table, by the caller.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
+
+import aioboto3
+from aiobotocore.config import AioConfig
+
+from fanout.errors import ServiceError, SetupError
+from fanout.kinesis.credentials import assume_role
+from fanout.kinesis.endpoint import check_endpoint
+from fanout.kinesis.rawstream import deliver_raw_event_streams, take_raw_body
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from contextlib import AbstractAsyncContextManager
+    from datetime import datetime
+
+__all__ = (
+    "MAX_SHARDS",
+    "ConsumerDescription",
+    "ShardDescription",
+    "StreamDescription",
+    "Transport",
+    "open_transport",
+)
+
+# A listing that goes on beyond this is taken for a fault, so that it cannot exhaust memory.
+MAX_SHARDS: Final = 10_000
+
+_CONNECT_TIMEOUT = 15.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StreamDescription:
+    """Describe a stream.
+
+    Args:
+        name: The stream's name.
+        arn: Its ARN.
+        status: CREATING, DELETING, ACTIVE or UPDATING.
+        server_time: The service's clock when it answered, to the second.
+    """
+
+    name: str
+    arn: str
+    status: str
+    server_time: datetime
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ShardDescription:
+    """Describe a shard.
+
+    Args:
+        shard_id: The shard's id.
+        parents: The shards that it continues: none, one after a split, two after a merge. They may
+            be past the retention period and no longer listed.
+        closed: Whether it takes no more records.
+    """
+
+    shard_id: str
+    parents: tuple[str, ...]
+    closed: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ConsumerDescription:
+    """Describe a stream consumer.
+
+    Args:
+        name: The consumer's name, unique on its stream.
+        arn: Its ARN.
+        status: CREATING, DELETING or ACTIVE.
+    """
+
+    name: str
+    arn: str
+    status: str
+
+
+class Transport(Protocol):
+    """Make the calls of one stream; cancelling any of them closes its connection."""
+
+    async def describe_stream(self) -> StreamDescription:
+        """Call DescribeStreamSummary."""
+
+    async def list_shards(self) -> list[ShardDescription]:
+        """Call ListShards until the last page: every shard within the retention period.
+
+        Raises:
+            ServiceError: There are more than MAX_SHARDS, or a page token came twice.
+        """
+
+    async def register_consumer(self, stream_arn: str, name: str) -> ConsumerDescription:
+        """Call RegisterStreamConsumer; the consumer is usable when it is described as ACTIVE."""
+
+    async def describe_consumer(
+        self, *, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
+    ) -> ConsumerDescription:
+        """Call DescribeStreamConsumer, by the consumer's `arn` or by `stream_arn` and `name`."""
+
+    async def deregister_consumer(self, arn: str) -> None:
+        """Call DeregisterStreamConsumer; the consumer is gone when it is no longer described."""
+
+    def subscribe(
+        self, consumer_arn: str, shard_id: str, starting_position: Mapping[str, Any]
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Call SubscribeToShard once, without a retry, and hand over its body as raw chunks.
+
+        There is no limit to how long the service may be silent: that is the caller's to measure.
+        Leaving the context closes the connection at once, whatever ended it.
+
+        Args:
+            consumer_arn: The consumer to subscribe.
+            shard_id: The shard to subscribe to.
+            starting_position: StartingPosition as in the AWS API.
+        """
+
+
+@asynccontextmanager
+async def open_transport(
+    *,
+    stream: str,
+    region: str | None = None,
+    endpoint_url: str | None = None,
+    session: aioboto3.Session | None = None,
+    role_arn: str | None = None,
+    insecure: bool = False,
+) -> AsyncIterator[Transport]:
+    """Open the clients of one stream; leaving the context closes them and their connections.
+
+    Args:
+        stream: The stream's name or ARN.
+        region: The AWS region; None for that of the session.
+        endpoint_url: Where Kinesis is, if not at AWS.
+        session: The session to take credentials and configuration from; None for a new one. It is
+            not changed.
+        role_arn: A role to assume with the session's credentials, again each time that the role's
+            own expire.
+        insecure: Whether plain http to another machine is allowed.
+
+    Raises:
+        OptionError: The endpoint is not https, nor http on this machine.
+        SetupError: There are no credentials, or no region.
+    """
+    if endpoint_url is not None:
+        check_endpoint(endpoint_url, insecure=insecure)
+    session = session or aioboto3.Session()
+    region = region or session.region_name
+    if region is None:
+        raise SetupError(
+            "no AWS region is known: pass region=..., or set AWS_DEFAULT_REGION or the profile's"
+        )
+    if await session.get_credentials() is None:
+        raise SetupError(
+            "no AWS credentials were found: configure a profile, a role of this machine, or "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    if role_arn is not None:
+        session = await assume_role(session, role_arn, region)
+    client = {"service_name": "kinesis", "region_name": region, "endpoint_url": endpoint_url}
+    async with (
+        session.client(**client, config=_control_config()) as control,
+        session.client(**client, config=_subscribe_config()) as subscriptions,
+    ):
+        # The environment and the profile name endpoints too.
+        check_endpoint(control.meta.endpoint_url, insecure=insecure)
+        deliver_raw_event_streams(subscriptions)
+        yield _AioTransport(stream, control, subscriptions)
+
+
+def _control_config() -> AioConfig:
+    return AioConfig(connect_timeout=_CONNECT_TIMEOUT, retries={"mode": "standard"})
+
+
+def _subscribe_config() -> AioConfig:
+    return AioConfig(
+        connect_timeout=_CONNECT_TIMEOUT,
+        # The silence of a subscription is measured by its subscriber, which knows who is waiting.
+        read_timeout=None,
+        # A retry inside botocore would not keep to one call a second for each shard.
+        retries={"total_max_attempts": 1},
+        # The pool makes a call beyond it wait for ever: every subscription holds a connection.
+        max_pool_connections=MAX_SHARDS,
+    )
+
+
+class _AioTransport:
+    """Make the calls with two clients, because their timeouts, retries and pools differ."""
+
+    def __init__(self, stream: str, control: Any, subscriptions: Any) -> None:
+        key = "StreamARN" if stream.startswith("arn:") else "StreamName"
+        self._stream = {key: stream}
+        self._control = control
+        self._subscriptions = subscriptions
+
+    async def describe_stream(self) -> StreamDescription:
+        response = await self._control.describe_stream_summary(**self._stream)
+        summary = response["StreamDescriptionSummary"]
+        return StreamDescription(
+            name=summary["StreamName"],
+            arn=summary["StreamARN"],
+            status=summary["StreamStatus"],
+            server_time=_server_time(response["ResponseMetadata"]["HTTPHeaders"]),
+        )
+
+    async def list_shards(self) -> list[ShardDescription]:
+        shards: list[ShardDescription] = []
+        seen: set[str] = set()
+        page = self._stream
+        while True:
+            response = await self._control.list_shards(**page)
+            shards.extend(map(_shard, response["Shards"]))
+            if len(shards) > MAX_SHARDS:
+                raise ServiceError(f"the stream lists more than {MAX_SHARDS} shards")
+            token = response.get("NextToken")
+            if token is None:
+                return shards
+            if token in seen:
+                raise ServiceError("ListShards returned the same page token twice")
+            seen.add(token)
+            # The token stands for the stream: the service refuses both together.
+            page = {"NextToken": token}
+
+    async def register_consumer(self, stream_arn: str, name: str) -> ConsumerDescription:
+        response = await self._control.register_stream_consumer(
+            StreamARN=stream_arn, ConsumerName=name
+        )
+        return _consumer(response["Consumer"])
+
+    async def describe_consumer(
+        self, *, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
+    ) -> ConsumerDescription:
+        named = {"ConsumerARN": arn, "StreamARN": stream_arn, "ConsumerName": name}
+        response = await self._control.describe_stream_consumer(
+            **{key: value for key, value in named.items() if value is not None}
+        )
+        return _consumer(response["ConsumerDescription"])
+
+    async def deregister_consumer(self, arn: str) -> None:
+        await self._control.deregister_stream_consumer(ConsumerARN=arn)
+
+    @asynccontextmanager
+    async def subscribe(
+        self, consumer_arn: str, shard_id: str, starting_position: Mapping[str, Any]
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        response = await self._subscriptions.subscribe_to_shard(
+            ConsumerARN=consumer_arn, ShardId=shard_id, StartingPosition=starting_position
+        )
+        body = take_raw_body(response)
+        try:
+            yield body.chunks()
+        finally:
+            body.close()
+
+
+def _server_time(headers: Mapping[str, str]) -> datetime:
+    try:
+        return parsedate_to_datetime(headers["date"])
+    except (KeyError, ValueError) as error:
+        raise ServiceError(
+            "Kinesis answered without a readable Date header, so its time is not known"
+        ) from error
+
+
+def _shard(shard: Mapping[str, Any]) -> ShardDescription:
+    parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+    return ShardDescription(
+        shard_id=shard["ShardId"],
+        parents=tuple(parent for parent in parents if parent),
+        closed="EndingSequenceNumber" in shard["SequenceNumberRange"],
+    )
+
+
+def _consumer(consumer: Mapping[str, Any]) -> ConsumerDescription:
+    return ConsumerDescription(
+        name=consumer["ConsumerName"],
+        arn=consumer["ConsumerARN"],
+        status=consumer["ConsumerStatus"],
+    )

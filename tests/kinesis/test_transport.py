@@ -1,0 +1,523 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import aioboto3
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from fanout.errors import OptionError, ServiceError, SetupError
+from fanout.kinesis.transport import (
+    MAX_SHARDS,
+    ConsumerDescription,
+    ShardDescription,
+    StreamDescription,
+    open_transport,
+)
+from fanout.testing.frames import encode_event
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from fanout.kinesis.transport import Transport
+
+    Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
+
+STREAM_ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
+CONSUMER_ARN = f"{STREAM_ARN}/consumer/etl:1"
+LATEST = {"Type": "LATEST"}
+SECRET = "canary-secret-key"
+
+
+@pytest.fixture(autouse=True)
+def _aws_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the machine's own AWS configuration out of the tests."""
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+
+
+class Service:
+    """Answer each AWS operation with what a test wrote for it, and remember the requests."""
+
+    def __init__(self, **answers: Answer) -> None:
+        self._answers = answers
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.authorizations: list[str] = []
+        self.hung_up = asyncio.Event()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        operation = request.headers["X-Amz-Target"].partition(".")[2]
+        body = json.loads(await request.read())
+        self.requests.append((operation, body))
+        self.authorizations.append(request.headers["Authorization"])
+        try:
+            return await self._answers[operation](request, body)
+        finally:
+            if request.transport is None or request.transport.is_closing():
+                self.hung_up.set()
+
+
+@asynccontextmanager
+async def serving(
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> AsyncIterator[str]:
+    application = web.Application()
+    application.router.add_post("/", handler)
+    async with TestServer(application, handler_cancellation=True, shutdown_timeout=0.1) as server:
+        yield str(server.make_url("/"))
+
+
+@asynccontextmanager
+async def connected(service: Service, **options: Any) -> AsyncIterator[Transport]:
+    options = {"stream": "orders", "region": "eu-west-1"} | options
+    async with (
+        serving(service.handle) as url,
+        open_transport(endpoint_url=url, **options) as transport,
+    ):
+        yield transport
+
+
+def answering(*bodies: dict[str, Any], headers: dict[str, str] | None = None) -> Answer:
+    remaining = iter(bodies)
+
+    async def answer(_request: web.Request, _body: dict[str, Any]) -> web.Response:
+        return web.json_response(next(remaining), headers=headers)
+
+    return answer
+
+
+def failing(code: str, status: int = 400) -> Answer:
+    async def answer(_request: web.Request, _body: dict[str, Any]) -> web.Response:
+        return web.json_response({"__type": code, "message": "no"}, status=status)
+
+    return answer
+
+
+def streaming(*chunks: bytes, endless: bool = False) -> Answer:
+    async def answer(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/vnd.amazon.eventstream"}
+        )
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(chunk)
+        if endless:
+            await asyncio.Event().wait()
+        return response
+
+    return answer
+
+
+async def test_raw_hook_of_this_botocore_delivers_the_body_byte_for_byte() -> None:
+    sent = encode_event("initial-response", b"{}") + encode_event("SubscribeToShardEvent", b"x")
+    async with (
+        connected(Service(SubscribeToShard=streaming(sent[:7], sent[7:]))) as transport,
+        transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST) as chunks,
+    ):
+        assert b"".join([chunk async for chunk in chunks]) == sent
+
+
+async def test_a_body_that_botocore_decoded_after_all_is_a_setup_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fanout.kinesis.transport.deliver_raw_event_streams", lambda _client: None)
+    sent = encode_event("initial-response", b"{}")
+    async with connected(Service(SubscribeToShard=streaming(sent))) as transport:
+        with pytest.raises(SetupError, match="aiobotocore"):
+            async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
+                pass
+
+
+async def test_the_hook_leaves_other_clients_of_the_session_alone() -> None:
+    session = aioboto3.Session()
+    sent = encode_event("initial-response", b"{}")
+    async with (
+        serving(Service(SubscribeToShard=streaming(sent)).handle) as url,
+        open_transport(stream="orders", region="eu-west-1", endpoint_url=url, session=session),
+        session.client("kinesis", region_name="eu-west-1", endpoint_url=url) as client,
+    ):
+        response = await client.subscribe_to_shard(
+            ConsumerARN=CONSUMER_ARN, ShardId="shardId-000000000000", StartingPosition=LATEST
+        )
+        assert type(response["EventStream"]).__module__ == "aiobotocore.eventstream"
+        response["EventStream"].close()
+
+
+async def test_subscribe_sends_the_consumer_the_shard_and_the_position() -> None:
+    service = Service(SubscribeToShard=streaming())
+    position = {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": "7"}
+    async with (
+        connected(service) as transport,
+        transport.subscribe(CONSUMER_ARN, "shardId-000000000000", position),
+    ):
+        pass
+    body = {
+        "ConsumerARN": CONSUMER_ARN,
+        "ShardId": "shardId-000000000000",
+        "StartingPosition": position,
+    }
+    assert service.requests == [("SubscribeToShard", body)]
+
+
+async def test_leaving_a_subscription_hangs_up_an_endless_body() -> None:
+    service = Service(SubscribeToShard=streaming(b"first", endless=True))
+    async with connected(service) as transport:
+        async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST) as chunks:
+            assert await anext(chunks) == b"first"
+        await service.hung_up.wait()
+
+
+async def test_an_error_inside_a_subscription_hangs_up() -> None:
+    service = Service(SubscribeToShard=streaming(b"first", endless=True))
+    async with connected(service) as transport:
+        with pytest.raises(ZeroDivisionError):
+            async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
+                raise ZeroDivisionError
+        await service.hung_up.wait()
+
+
+async def test_cancellation_while_waiting_for_a_chunk_hangs_up() -> None:
+    service = Service(SubscribeToShard=streaming(b"first", endless=True))
+    waiting = asyncio.Event()
+
+    async def consume(transport: Transport) -> None:
+        async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST) as chunks:
+            async for _ in chunks:
+                waiting.set()
+
+    async with connected(service) as transport, asyncio.TaskGroup() as tasks:
+        consumer = tasks.create_task(consume(transport))
+        await waiting.wait()
+        consumer.cancel()
+        await service.hung_up.wait()
+
+
+async def test_cancellation_while_subscribing_hangs_up() -> None:
+    asked = asyncio.Event()
+
+    async def silence(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def consume(transport: Transport) -> None:
+        async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
+            raise AssertionError
+
+    service = Service(SubscribeToShard=silence)
+    async with connected(service) as transport, asyncio.TaskGroup() as tasks:
+        consumer = tasks.create_task(consume(transport))
+        await asked.wait()
+        consumer.cancel()
+        await service.hung_up.wait()
+
+
+async def test_a_body_cut_off_by_the_network_raises_the_network_error() -> None:
+    async def cut(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        await response.write(b"first")
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    async with connected(Service(SubscribeToShard=cut)) as transport:
+        async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST) as chunks:
+            assert await anext(chunks) == b"first"
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await anext(chunks)
+
+
+async def test_a_refused_subscription_is_asked_for_once() -> None:
+    service = Service(SubscribeToShard=failing("LimitExceededException"))
+    async with connected(service) as transport:
+        with pytest.raises(ClientError, match="LimitExceededException"):
+            async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
+                pass
+    assert len(service.requests) == 1
+
+
+async def test_forty_subscriptions_are_open_at_once() -> None:
+    everyone = asyncio.Barrier(40)
+
+    async def consume(transport: Transport, shard: int) -> None:
+        name = f"shardId-{shard:012}"
+        async with transport.subscribe(CONSUMER_ARN, name, LATEST) as chunks:
+            assert await anext(chunks) == b"first"
+            await everyone.wait()
+
+    service = Service(SubscribeToShard=streaming(b"first", endless=True))
+    async with connected(service) as transport, asyncio.TaskGroup() as tasks:
+        for shard in range(40):
+            tasks.create_task(consume(transport, shard))
+
+
+async def test_a_failing_control_call_is_retried_by_botocore() -> None:
+    answers = iter([failing("InternalFailure", 500), answering({"Shards": []})])
+
+    async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return await next(answers)(request, body)
+
+    async with connected(Service(ListShards=answer)) as transport:
+        assert await transport.list_shards() == []
+
+
+SUMMARY = {
+    "StreamDescriptionSummary": {
+        "StreamName": "orders",
+        "StreamARN": STREAM_ARN,
+        "StreamStatus": "ACTIVE",
+        "RetentionPeriodHours": 24,
+        "StreamCreationTimestamp": 0,
+        "EnhancedMonitoring": [],
+        "OpenShardCount": 1,
+    }
+}
+
+
+async def test_describe_stream_tells_the_services_time() -> None:
+    date = {"Date": "Fri, 20 Nov 2026 08:00:01 GMT"}
+    service = Service(DescribeStreamSummary=answering(SUMMARY, headers=date))
+    async with connected(service) as transport:
+        assert await transport.describe_stream() == StreamDescription(
+            name="orders",
+            arn=STREAM_ARN,
+            status="ACTIVE",
+            server_time=datetime(2026, 11, 20, 8, 0, 1, tzinfo=UTC),
+        )
+
+
+async def test_an_unreadable_date_is_a_service_error() -> None:
+    service = Service(DescribeStreamSummary=answering(SUMMARY, headers={"Date": "today"}))
+    async with connected(service) as transport:
+        with pytest.raises(ServiceError, match="Date header"):
+            await transport.describe_stream()
+
+
+@pytest.mark.parametrize(
+    ("stream", "sent"),
+    [("orders", {"StreamName": "orders"}), (STREAM_ARN, {"StreamARN": STREAM_ARN})],
+)
+async def test_a_stream_is_named_or_given_by_arn(stream: str, sent: dict[str, str]) -> None:
+    service = Service(DescribeStreamSummary=answering(SUMMARY))
+    async with connected(service, stream=stream) as transport:
+        await transport.describe_stream()
+    assert service.requests == [("DescribeStreamSummary", sent)]
+
+
+def shard(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "ShardId": f"shardId-{number:012}",
+        "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "1"},
+        "SequenceNumberRange": {"StartingSequenceNumber": "1"},
+    } | more
+
+
+async def test_list_shards_follows_the_pages_by_token_alone() -> None:
+    service = Service(
+        ListShards=answering({"Shards": [shard(0)], "NextToken": "more"}, {"Shards": [shard(1)]})
+    )
+    async with connected(service) as transport:
+        shards = await transport.list_shards()
+    assert [each.shard_id for each in shards] == ["shardId-000000000000", "shardId-000000000001"]
+    assert [body for _, body in service.requests] == [
+        {"StreamName": "orders"},
+        {"NextToken": "more"},
+    ]
+
+
+async def test_list_shards_tells_parents_and_closed_shards() -> None:
+    closed = {"StartingSequenceNumber": "1", "EndingSequenceNumber": "2"}
+    page = {
+        "Shards": [
+            shard(0, SequenceNumberRange=closed),
+            shard(2, ParentShardId="shardId-000000000000"),
+            shard(
+                3,
+                ParentShardId="shardId-000000000000",
+                AdjacentParentShardId="shardId-000000000001",
+            ),
+        ]
+    }
+    async with connected(Service(ListShards=answering(page))) as transport:
+        assert await transport.list_shards() == [
+            ShardDescription("shardId-000000000000", (), closed=True),
+            ShardDescription("shardId-000000000002", ("shardId-000000000000",), closed=False),
+            ShardDescription(
+                "shardId-000000000003",
+                ("shardId-000000000000", "shardId-000000000001"),
+                closed=False,
+            ),
+        ]
+
+
+async def test_a_page_token_that_comes_twice_is_a_service_error() -> None:
+    page = {"Shards": [], "NextToken": "again"}
+    async with connected(Service(ListShards=answering(page, page))) as transport:
+        with pytest.raises(ServiceError, match="token twice"):
+            await transport.list_shards()
+
+
+async def test_a_listing_beyond_the_limit_is_a_service_error() -> None:
+    page = {"Shards": [shard(number) for number in range(MAX_SHARDS + 1)], "NextToken": "more"}
+    async with connected(Service(ListShards=answering(page))) as transport:
+        with pytest.raises(ServiceError, match="more than 10000 shards"):
+            await transport.list_shards()
+
+
+CONSUMER = {
+    "ConsumerName": "etl",
+    "ConsumerARN": CONSUMER_ARN,
+    "ConsumerStatus": "CREATING",
+    "ConsumerCreationTimestamp": 0,
+}
+
+
+async def test_register_consumer_returns_its_arn_and_status() -> None:
+    service = Service(RegisterStreamConsumer=answering({"Consumer": CONSUMER}))
+    async with connected(service) as transport:
+        consumer = await transport.register_consumer(STREAM_ARN, "etl")
+    assert consumer == ConsumerDescription(name="etl", arn=CONSUMER_ARN, status="CREATING")
+    assert service.requests == [
+        ("RegisterStreamConsumer", {"StreamARN": STREAM_ARN, "ConsumerName": "etl"})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        ({"arn": CONSUMER_ARN}, {"ConsumerARN": CONSUMER_ARN}),
+        (
+            {"stream_arn": STREAM_ARN, "name": "etl"},
+            {"StreamARN": STREAM_ARN, "ConsumerName": "etl"},
+        ),
+    ],
+)
+async def test_a_consumer_is_described_by_arn_or_by_name(
+    asked: dict[str, str], sent: dict[str, str]
+) -> None:
+    description = CONSUMER | {"StreamARN": STREAM_ARN, "ConsumerStatus": "ACTIVE"}
+    service = Service(DescribeStreamConsumer=answering({"ConsumerDescription": description}))
+    async with connected(service) as transport:
+        consumer = await transport.describe_consumer(**asked)
+    assert consumer == ConsumerDescription(name="etl", arn=CONSUMER_ARN, status="ACTIVE")
+    assert service.requests == [("DescribeStreamConsumer", sent)]
+
+
+async def test_deregister_consumer_sends_its_arn() -> None:
+    service = Service(DeregisterStreamConsumer=answering({}))
+    async with connected(service) as transport:
+        await transport.deregister_consumer(CONSUMER_ARN)
+    assert service.requests == [("DeregisterStreamConsumer", {"ConsumerARN": CONSUMER_ARN})]
+
+
+async def test_a_client_error_passes_unchanged() -> None:
+    service = Service(DescribeStreamSummary=failing("ResourceNotFoundException"))
+    async with connected(service) as transport:
+        with pytest.raises(ClientError) as caught:
+            await transport.describe_stream()
+    assert caught.value.response["Error"]["Code"] == "ResourceNotFoundException"
+
+
+async def test_an_unreachable_endpoint_passes_botocores_error(unused_tcp_port: int) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    async with open_transport(stream="s", region="eu-west-1", endpoint_url=url) as transport:
+        with pytest.raises(EndpointConnectionError):
+            async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
+                pass
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.1:4567", "http://kinesis.example", "ftp://x", "x"])
+async def test_an_endpoint_without_tls_is_refused(url: str) -> None:
+    with pytest.raises(OptionError, match="http"):
+        async with open_transport(stream="s", region="eu-west-1", endpoint_url=url):
+            pass
+
+
+async def test_an_endpoint_without_tls_in_the_environment_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_KINESIS", "http://10.0.0.1:4567")
+    with pytest.raises(OptionError, match="without TLS"):
+        async with open_transport(stream="s", region="eu-west-1"):
+            pass
+
+
+@pytest.mark.parametrize("url", ["http://localhost:1", "http://127.0.0.1:1", "http://[::1]:1"])
+async def test_plain_http_is_allowed_on_this_machine(url: str) -> None:
+    async with open_transport(stream="s", region="eu-west-1", endpoint_url=url):
+        pass
+
+
+async def test_plain_http_elsewhere_is_allowed_when_spelled_out() -> None:
+    async with open_transport(
+        stream="s", region="eu-west-1", endpoint_url="http://10.0.0.1:1", insecure=True
+    ):
+        pass
+
+
+async def test_missing_credentials_are_a_setup_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(SetupError, match="credentials"):
+        async with open_transport(stream="s", region="eu-west-1"):
+            pass
+
+
+async def test_a_missing_region_is_a_setup_error() -> None:
+    with pytest.raises(SetupError, match="region"):
+        async with open_transport(stream="s"):
+            pass
+
+
+async def test_the_region_may_come_from_the_session() -> None:
+    service = Service(ListShards=answering({"Shards": []}))
+    session = aioboto3.Session(region_name="ap-south-1")
+    async with connected(service, region=None, session=session) as transport:
+        await transport.list_shards()
+    assert "/ap-south-1/kinesis/" in service.authorizations[0]
+
+
+def role_credentials(key: str, expiration: str) -> str:
+    return f"""<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+      <AssumeRoleResult><Credentials><AccessKeyId>{key}</AccessKeyId>
+      <SecretAccessKey>{SECRET}</SecretAccessKey><SessionToken>token</SessionToken>
+      <Expiration>{expiration}</Expiration></Credentials></AssumeRoleResult>
+    </AssumeRoleResponse>"""
+
+
+async def test_a_role_is_assumed_again_when_its_credentials_expire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # botocore refuses credentials that come expired, and renews them 10 minutes before they do.
+    soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    answers = iter([role_credentials("ROLEONE", soon), role_credentials("ROLETWO", later)])
+    asked: list[str] = []
+
+    async def sts(request: web.Request) -> web.Response:
+        asked.append((await request.post())["RoleArn"])  # type: ignore[arg-type]
+        return web.Response(text=next(answers), content_type="text/xml")
+
+    service = Service(ListShards=answering({"Shards": []}, {"Shards": []}))
+    role = "arn:aws:iam::111122223333:role/reader"
+    async with serving(sts) as sts_url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts_url)
+        async with connected(service, role_arn=role) as transport:
+            await transport.list_shards()
+            await transport.list_shards()
+    assert asked == [role, role]
+    assert ["ROLEONE" in each for each in service.authorizations] == [True, False]
