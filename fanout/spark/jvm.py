@@ -1,0 +1,102 @@
+"""The border to the driver's JVM: Java's exceptions become one sentence here."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors.exceptions.captured import CapturedException
+
+from fanout.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+__all__ = ("JAVA_ERRORS", "hadoop_configuration", "is_java", "java_errors", "jvm", "redact")
+
+# pyspark turns some Java exceptions (IllegalArgumentException) into its own before we see them.
+# Py4JError is also what a call into a JVM that has gone away raises.
+JAVA_ERRORS = (Py4JError, CapturedException, ConnectionError)
+
+
+def jvm(spark: SparkSession) -> Any:
+    """Return the py4j view of the driver's JVM.
+
+    Args:
+        spark: A classic session.
+    """
+    return spark._jvm  # noqa: SLF001 - pyspark's only door to the JVM
+
+
+def hadoop_configuration(spark: SparkSession) -> Any:
+    """Return a Hadoop configuration as Spark's own checkpoint sees it, session options included.
+
+    Args:
+        spark: A classic session.
+    """
+    session: Any = spark._jsparkSession  # noqa: SLF001 - pyspark's only door to the session
+    return session.sessionState().newHadoopConf()
+
+
+@contextmanager
+def java_errors(doing: str) -> Iterator[None]:
+    """Turn a Java exception in the block into a CheckpointError of one line.
+
+    Args:
+        doing: What was tried, as it follows "cannot": "read offsets/3".
+
+    Raises:
+        CheckpointError: A call into the JVM failed; the cause is py4j's error.
+    """
+    try:
+        yield
+    except JAVA_ERRORS as error:
+        raise CheckpointError(redact(f"cannot {doing}: {_first_line(error)}")) from error
+
+
+def is_java(error: BaseException, *class_names: str) -> bool:
+    """Say whether `error` stands for a Java exception of one of these classes.
+
+    Superclasses count. Classes are compared by name, for one that is not on the class path cannot
+    be asked for.
+
+    Args:
+        error: What py4j or pyspark raised.
+        class_names: Full names of Java classes.
+    """
+    origin = _origin(error)
+    kind = None if origin is None else origin.getClass()
+    while kind is not None:
+        if kind.getName() in class_names:
+            return True
+        kind = kind.getSuperclass()
+    return False
+
+
+def redact(text: str) -> str:
+    """Return `text` without the passwords of URIs: some storage URIs can carry one.
+
+    Args:
+        text: A location, or a message that may contain one.
+    """
+    return re.sub(r"(://[^/@:\s]*):[^/@\s]+@", r"\1:***@", text)
+
+
+def _origin(error: BaseException) -> Any:
+    if isinstance(error, Py4JJavaError):
+        return error.java_exception
+    return getattr(error, "_origin", None)
+
+
+def _first_line(error: BaseException) -> str:
+    origin = _origin(error)
+    if origin is not None:
+        message = origin.getMessage() or ""
+        return f"{origin.getClass().getSimpleName()}: {message}".partition("\n")[0]
+    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+        return "Spark's JVM has gone away"
+    return str(error).partition("\n")[0]
