@@ -15,6 +15,7 @@ __all__ = (
     "MalformedEventError",
     "OptionError",
     "PositionError",
+    "RemoteError",
     "ServiceError",
     "SetupError",
     "SplitFailedError",
@@ -55,6 +56,21 @@ class MalformedEventError(FanOutError):
     """Bytes from the service break their own format: a checksum, a length, a missing field."""
 
     retryable = True
+
+
+class RemoteError(FanOutError):
+    """The service ended a subscription with an exception of its own.
+
+    Args:
+        code: The service's name of the exception, for example `InternalFailureException`.
+        message: The service's own sentence.
+    """
+
+    retryable = True
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}" if message else code)
+        self.code = code
 
 
 class SubscribeTimeoutError(FanOutError):

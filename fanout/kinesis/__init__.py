@@ -1,1 +1,17 @@
-"""Amazon Kinesis Data Streams through enhanced fan-out."""
+"""Amazon Kinesis Data Streams through enhanced fan-out.
+
+Needs the extra `fanout[kinesis]`.
+"""
+
+from fanout.errors import SetupError
+
+try:
+    from fanout.kinesis.source import KinesisSource
+except ModuleNotFoundError as error:
+    if error.name is not None and error.name.startswith("fanout"):
+        raise
+    raise SetupError(
+        f"{error.name} is not installed; install the extra: pip install 'fanout[kinesis]'"
+    ) from error
+
+__all__ = ("KinesisSource",)

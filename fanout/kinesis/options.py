@@ -1,0 +1,143 @@
+"""What a user says about a Kinesis source, checked once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from fanout.core.backoff import BackoffOptions
+from fanout.core.positions import Latest, parse_start
+from fanout.core.source import Pacing
+from fanout.errors import OptionError
+from fanout.kinesis.eventstream import MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from fanout.core.positions import Start
+
+__all__ = ("KinesisOptions",)
+
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+_STREAM_ARN = re.compile(
+    r"(?P<stream_arn>arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}"
+    r":stream/(?P<stream>[a-zA-Z0-9_.-]{1,128}))"
+)
+_CONSUMER_ARN = re.compile(_STREAM_ARN.pattern + r"/consumer/[a-zA-Z0-9_.-]{1,128}(:[0-9]+)?")
+
+# The service's rules of SubscribeToShard (AWS API reference): one call a second for each consumer
+# and shard, and a call within 5 seconds of a successful one is refused as ResourceInUse.
+_FLOOR = 1.0
+_SPACING = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KinesisOptions:
+    """Everything that a Kinesis source can be told. All times are in seconds.
+
+    Args:
+        stream: The stream's name or ARN.
+        consumer: The enhanced fan-out consumer: an ARN is used as it is; a name is registered on
+            the stream unless it exists.
+        start: Where to begin where nothing is stored: `"TRIM_HORIZON"`, `"LATEST"`, or an aware
+            datetime. Latest is pinned to the service's clock once, when the stream first opens.
+        subscribe_timeout: How long a subscribe call may take.
+        silence_timeout: How long a live subscription may send nothing; the service sends a
+            heartbeat about every 5 seconds.
+        backoff_base: The largest wait after a first failure.
+        backoff_cap: The largest wait after any number of failures.
+        backoff_power: The factor by which the largest wait grows with each failure.
+        max_retries: Failures in a row without progress after which a shard fails; None for never.
+        discovery_interval: The time between two listings of the shards.
+        max_event_bytes: The largest event that is accepted, as it comes over the wire.
+        max_bytes_in_flight: The bytes of all shards together that may wait for the consumer.
+        region: The AWS region; None takes it from the ARN, else from the session.
+        endpoint_url: Another endpoint than the region's.
+        session: An `aioboto3.Session`; None makes one from the environment.
+        role_arn: A role to assume, refreshed before it expires.
+        insecure: Allow plain http to a host that is not this machine.
+
+    Raises:
+        OptionError: If an option is malformed or out of range, or two contradict each other.
+    """
+
+    stream: str
+    consumer: str
+    start: Start | datetime | str = field(default_factory=Latest)
+    subscribe_timeout: float = 60.0
+    silence_timeout: float = 35.0
+    backoff_base: float = 1.0
+    backoff_cap: float = 30.0
+    backoff_power: float = 2.0
+    max_retries: int | None = None
+    discovery_interval: float = 10.0
+    max_event_bytes: int = MAX_FRAME_BYTES
+    max_bytes_in_flight: int = 256 * 1024 * 1024
+    region: str | None = None
+    endpoint_url: str | None = None
+    session: Any = field(default=None, repr=False, compare=False)
+    role_arn: str | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start", parse_start(self.start))
+        self._check_names()
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name.endswith(("_timeout", "_interval")) and not value > 0:
+                raise OptionError(f"{option.name}={value} must be more than 0 seconds")
+        if self.max_retries is not None and self.max_retries < 0:
+            raise OptionError(f"max_retries={self.max_retries} must be 0 or more, or None")
+        if not 0 < self.max_event_bytes <= self.max_bytes_in_flight:
+            raise OptionError(
+                f"max_event_bytes={self.max_event_bytes} must be at least 1 and at most "
+                f"max_bytes_in_flight={self.max_bytes_in_flight}"
+            )
+        _ = self.pacing  # checks the backoff
+
+    @property
+    def resolved_region(self) -> str | None:
+        """The region that the options name, in words or inside an ARN."""
+        for arn in (self.stream, self.consumer):
+            if match := _STREAM_ARN.match(arn):
+                return match["region"]
+        return self.region
+
+    @property
+    def pacing(self) -> Pacing:
+        """The options that the subscriber and the discovery go by."""
+        return Pacing(
+            floor=_FLOOR,
+            spacing=_SPACING,
+            subscribe_timeout=self.subscribe_timeout,
+            silence_timeout=self.silence_timeout,
+            discovery_interval=self.discovery_interval,
+            backoff=BackoffOptions(
+                base=self.backoff_base, cap=self.backoff_cap, power=self.backoff_power
+            ),
+            max_retries=self.max_retries,
+            max_bytes_in_flight=self.max_bytes_in_flight,
+        )
+
+    def _check_names(self) -> None:
+        stream = _STREAM_ARN.fullmatch(self.stream)
+        if stream is None and not _NAME.fullmatch(self.stream):
+            raise OptionError(
+                f"stream={self.stream!r} is neither a stream's name (1 to 128 of a-z A-Z 0-9 _ . "
+                f"-) nor its ARN"
+            )
+        consumer = _CONSUMER_ARN.fullmatch(self.consumer)
+        if consumer is None and not _NAME.fullmatch(self.consumer):
+            raise OptionError(
+                f"consumer={self.consumer!r} is neither a consumer's name (1 to 128 of a-z A-Z 0-9 "
+                f"_ . -) nor its ARN"
+            )
+        if consumer is not None and self.stream not in {consumer["stream"], consumer["stream_arn"]}:
+            raise OptionError(
+                f"the consumer {self.consumer} is registered on the stream {consumer['stream_arn']}"
+                f", not on {self.stream}"
+            )
+        for match in (stream, consumer):
+            if match is not None and self.region not in {None, match["region"]}:
+                raise OptionError(f"region={self.region!r} contradicts the ARN {match[0]}")

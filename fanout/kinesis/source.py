@@ -1,0 +1,156 @@
+"""Kinesis as a source of the fan-out."""
+
+from __future__ import annotations
+
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, final
+
+from fanout.core.backoff import FullJitter
+from fanout.core.lineage import Split
+from fanout.core.positions import Cursor, Latest, Timestamp, parse_start
+from fanout.errors import ServiceError
+from fanout.kinesis.decode import SCHEMA
+from fanout.kinesis.options import KinesisOptions
+from fanout.kinesis.policy import explain, judge
+from fanout.kinesis.registration import ensure_consumer
+from fanout.kinesis.subscription import read_events, starting_position
+from fanout.kinesis.transport import open_transport
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from fanout.core.events import Batch, End
+    from fanout.core.positions import Position
+    from fanout.core.source import Pacing, Phase, Reserve, Verdict
+    from fanout.kinesis.transport import StreamDescription, Transport
+
+__all__ = ("KinesisConnection", "KinesisSource")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KinesisSource(KinesisOptions):
+    """Read a Kinesis stream through enhanced fan-out; the arguments are those of KinesisOptions."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a record, named as the Databricks connector names them."""
+        return SCHEMA
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[KinesisConnection]:
+        """Connect, check that the stream exists, and see to it that the consumer is ACTIVE.
+
+        Raises:
+            SetupError: If credentials or a region are missing.
+            ServiceError: If the stream or consumer does not exist or may not be used, or the
+                endpoint does not answer.
+        """
+        async with open_transport(
+            stream=self.stream,
+            region=self.resolved_region,
+            endpoint_url=self.endpoint_url,
+            session=self.session,
+            role_arn=self.role_arn,
+            insecure=self.insecure,
+        ) as transport:
+            stream = await _usable_stream(transport, self.stream)
+            jitter = FullJitter(self.pacing.backoff, Random())  # noqa: S311 - jitter, no secret
+            consumer_arn = await ensure_consumer(
+                transport, stream.arn, self.consumer, jitter=jitter
+            )
+            yield KinesisConnection(self, transport, stream, consumer_arn)
+
+    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
+        """Return the position after one row."""
+        return Cursor(int(records.column("sequenceNumber")[row].as_py()))
+
+
+@final
+class KinesisConnection:
+    """One running stream's hold on Kinesis.
+
+    Args:
+        options: What the user asked for.
+        transport: The calls.
+        stream: The stream, as the service described it when the connection was opened.
+        consumer_arn: The consumer that subscribes.
+    """
+
+    def __init__(
+        self,
+        options: KinesisOptions,
+        transport: Transport,
+        stream: StreamDescription,
+        consumer_arn: str,
+    ) -> None:
+        self._options = options
+        self._transport = transport
+        self._stream = stream
+        self._consumer_arn = consumer_arn
+        self.identity = f"kinesis:{stream.arn}"
+        self.pacing: Pacing = options.pacing
+
+    async def splits(self) -> Sequence[Split]:
+        """List the shards within the retention period, with their parents."""
+        return [
+            Split(shard.shard_id, shard.parents) for shard in await self._transport.list_shards()
+        ]
+
+    async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
+        """Turn the start into a position for each shard.
+
+        Latest becomes the service's own time, so that neither a skewed clock of this machine nor
+        a failed first subscription skips a record. The service tells it in whole seconds, so
+        records of up to one second before may come as well. Closed shards begin there too: they
+        end at once, and their children begin at that time instead of at their horizon.
+        """
+        start = parse_start(self._options.start)
+        position: Position = (
+            Timestamp.at(self._stream.server_time) if isinstance(start, Latest) else start
+        )
+        return {split.id: position for split in splits}
+
+    @asynccontextmanager
+    async def subscribe(
+        self, split: Split, position: Position, reserve: Reserve
+    ) -> AsyncIterator[AsyncIterator[Batch | End]]:
+        """Open one subscription to a shard, for up to five minutes."""
+        async with (
+            self._transport.subscribe(
+                self._consumer_arn, split.id, starting_position(position)
+            ) as chunks,
+            aclosing(
+                read_events(
+                    chunks,
+                    split,
+                    position,
+                    stream=self._stream.name,
+                    max_event_bytes=self._options.max_event_bytes,
+                    reserve=reserve,
+                )
+            ) as events,
+        ):
+            yield events
+
+    def verdict(self, error: Exception, phase: Phase) -> Verdict:
+        """Say what an error means, by the table in `fanout.kinesis.policy`."""
+        return judge(error, phase)
+
+    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        """Do nothing: Kinesis keeps no position for an enhanced fan-out consumer."""
+
+
+async def _usable_stream(transport: Transport, name: str) -> StreamDescription:
+    try:
+        stream = await transport.describe_stream()
+    except Exception as error:
+        doing = f"the stream {name!r} cannot be described"
+        raise explain(error, doing) from error
+    if stream.status not in {"ACTIVE", "UPDATING"}:
+        raise ServiceError(f"the stream {name!r} is {stream.status}; it must be ACTIVE to be read")
+    return stream
