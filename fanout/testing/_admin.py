@@ -1,4 +1,4 @@
-"""The private way into a server in another process: POST /_fanout/<operation> with JSON arguments."""
+"""The private way into a server in another process: POST /_fanout/<operation>, JSON arguments."""
 
 from __future__ import annotations
 

@@ -100,17 +100,17 @@ class Consumer:
         return description | ({"StreamARN": self.stream_arn} if include_stream_arn else {})
 
     def note_call(self, shard_id: str, rules: KinesisRules) -> None:
-        """Count a subscribe call towards the rate limit.
+        """Count a subscribe call towards the rate limit, unless the limit refuses it.
 
         Raises:
             RefusedError: the call comes too soon after the one before.
         """
         slot = self._slots.setdefault(shard_id, _Slot())
-        now, before = time.monotonic(), slot.called_at
-        slot.called_at = now
-        if before is not None and now - before < rules.call_interval:
-            message = f"Rate exceeded for consumer {self.consumer_arn} and shard {shard_id}"
+        now = time.monotonic()
+        if slot.called_at is not None and now - slot.called_at < rules.call_interval:
+            message = f"Rate exceeded for consumer {self.consumer_arn} and shard {shard_id}."
             raise RefusedError("subscribed_too_often", Refusal("LimitExceededException", message))
+        slot.called_at = now
 
     def check_admission(self, shard_id: str, rules: KinesisRules) -> None:
         """Check that a subscription may begin now.

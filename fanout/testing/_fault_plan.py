@@ -1,77 +1,75 @@
-"""The faults still to come, and a count of what happened: read by tests, written by requests."""
+"""The faults that are still to come, and a count of those that struck."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from fanout.testing.faults import (
-    Fault,
-    IgnoreSubscribe,
-    RefuseSubscribe,
-    StreamFault,
-    SubscribeFault,
-)
+from fanout.testing.faults import Fault, IgnoreSubscribe, RefuseSubscribe
+
+if TYPE_CHECKING:
+    from fanout.testing.faults import StreamFault, SubscribeFault
 
 __all__ = ("FaultPlan",)
 
+_F = TypeVar("_F", bound=Fault)
+
 
 @dataclass(slots=True)
-class _Pending:
-    fault: Fault
-    remaining: int
-    calls: int = 0
+class _Pending(Generic[_F]):
+    fault: _F
+    strikes_left: int
+    calls_seen: int = 0
 
 
 class FaultPlan:
-    """Hold the injected faults, and hand each out as often as it asks for."""
+    """Hold the injected faults, and hand each out as often as it asks for; safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pending: list[_Pending] = []
-        self._fired: Counter[str] = Counter()
+        self._at_calls: list[_Pending[SubscribeFault]] = []
+        self._at_events: list[_Pending[StreamFault]] = []
+        self._struck: Counter[str] = Counter()
 
     def add(self, fault: Fault) -> None:
         """Plan a fault."""
         with self._lock:
-            self._pending.append(_Pending(fault, fault.times))
+            if isinstance(fault, RefuseSubscribe | IgnoreSubscribe):
+                self._at_calls.append(_Pending(fault, fault.times))
+            else:
+                self._at_events.append(_Pending(fault, fault.times))
 
-    def at_subscribe(self, shard: str) -> SubscribeFault | None:
+    def at_subscribe(self, shard_id: str) -> SubscribeFault | None:
         """Take the fault that strikes this subscribe call, if there is one."""
         with self._lock:
-            due: SubscribeFault | None = None
-            for pending in tuple(self._pending):
-                fault = pending.fault
-                if not isinstance(fault, RefuseSubscribe | IgnoreSubscribe):
-                    continue
-                if fault.shard not in {None, shard}:
-                    continue
-                pending.calls += 1
-                if due is None and pending.calls >= fault.call:
-                    self._use(pending)
-                    due = fault
-            return due
+            matching = [p for p in self._at_calls if p.fault.shard in {None, shard_id}]
+            for pending in matching:
+                pending.calls_seen += 1
+            due = (p for p in matching if p.calls_seen >= p.fault.call)
+            return self._strike(self._at_calls, next(due, None))
 
-    def at_event(self, shard: str, number: int) -> StreamFault | None:
+    def at_event(self, shard_id: str, number: int) -> StreamFault | None:
         """Take the fault that strikes the n-th event of a subscription, if there is one."""
         with self._lock:
-            for pending in self._pending:
-                fault = pending.fault
-                if isinstance(fault, RefuseSubscribe | IgnoreSubscribe):
-                    continue
-                if fault.shard in {None, shard} and fault.event == number:
-                    self._use(pending)
-                    return fault
-            return None
+            due = (
+                p
+                for p in self._at_events
+                if p.fault.shard in {None, shard_id} and p.fault.event == number
+            )
+            return self._strike(self._at_events, next(due, None))
 
-    def fired(self) -> dict[str, int]:
+    def struck(self) -> dict[str, int]:
         """Return how many faults struck, by kind."""
         with self._lock:
-            return dict(self._fired)
+            return dict(self._struck)
 
-    def _use(self, pending: _Pending) -> None:
-        self._fired[type(pending.fault).__name__] += 1
-        pending.remaining -= 1
-        if not pending.remaining:
-            self._pending.remove(pending)
+    def _strike(self, plan: list[_Pending[_F]], due: _Pending[_F] | None) -> _F | None:
+        if due is None:
+            return None
+        self._struck[type(due.fault).__name__] += 1
+        due.strikes_left -= 1
+        if not due.strikes_left:
+            plan.remove(due)
+        return due.fault

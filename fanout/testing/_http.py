@@ -1,31 +1,33 @@
-"""The threaded HTTP server under the embedded Kinesis: werkzeug's, made quiet and quick to close."""
+"""The threaded HTTP server under the embedded Kinesis: werkzeug's, but quiet and quick to close."""
 
 from __future__ import annotations
 
 import logging
+import selectors
 import socket
+import sys
 import threading
 from typing import Any
 
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import ThreadedWSGIServer
 
-__all__ = ("HttpServer",)
+__all__ = ("HttpServer", "wait_for_hang_up")
 
 _logger = logging.getLogger(__name__)
 # How soon serve_forever notices a shutdown, in seconds.
 _POLL_INTERVAL = 0.05
 
 
-class _RequestHandler(MotoRequestHandler):  # type: ignore[misc]
+class _RequestHandler(MotoRequestHandler):
     # A frame is written in four pieces; Nagle's algorithm would hold the last ones back for 40 ms.
     disable_nagle_algorithm = True
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 (werkzeug's signature)
-        _logger.debug(f"%s: {message}", type, *args)
+        _logger.debug("%s: %s", type, message % args if args else message)
 
 
-class HttpServer(ThreadedWSGIServer):  # type: ignore[misc]
+class HttpServer(ThreadedWSGIServer):
     """Serve a WSGI application on 127.0.0.1, a thread per request.
 
     Args:
@@ -78,11 +80,11 @@ class HttpServer(ThreadedWSGIServer):  # type: ignore[misc]
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 (werkzeug's signature)
         """Log quietly; werkzeug would write to stderr."""
-        _logger.debug(f"%s: {message}", type, *args)
+        _logger.debug("%s: %s", type, message % args if args else message)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 (socketserver's signature)
         """Log what a request's thread raised; socketserver would write to stderr."""
-        _logger.debug("a request from %s failed", client_address, exc_info=True)
+        _logger.debug("a request failed", exc_info=sys.exception())
 
 
 def _hang_up(connection: socket.socket) -> None:
@@ -91,3 +93,17 @@ def _hang_up(connection: socket.socket) -> None:
     except OSError:
         # The client was faster.
         _logger.debug("a connection was already closed")
+
+
+def wait_for_hang_up(connection: socket.socket, seconds: float | None) -> bool:
+    """Wait until the client closes its end, for at most so many seconds (None: for ever).
+
+    A client sends nothing after its request, so that a readable socket is a closed one. The
+    server's own close ends the wait as well.
+
+    Returns:
+        Whether the client is gone.
+    """
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        return bool(selector.select(seconds))

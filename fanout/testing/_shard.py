@@ -52,14 +52,16 @@ class Shard:
         index: int,
         hash_range: tuple[int, int],
         lock: threading.RLock,
-        parents: Sequence[Shard] = (),
+        parents: Sequence[Shard],
+        now: int,
     ) -> None:
         self._shard_id = index
         self.shard_id = f"shardId-{index:012}"
         self.starting_hash, self.ending_hash = hash_range
         self.parents = tuple(parents)
         self.children: tuple[Shard, ...] = ()
-        self.is_open = True
+        self.opened_at = now
+        self.closed_at: int | None = None
         self.changed = threading.Condition(lock)
         self.first_number = _ORIGIN + index * _SHARD_STRIDE
         self._newest = self.first_number
@@ -67,6 +69,15 @@ class Shard:
         self._arrivals: list[int] = []
         self._records: list[bytes] = []
         self._bytes_up_to: list[int] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the shard takes records."""
+        return self.closed_at is None
+
+    def closed_before(self, millis: int) -> bool:
+        """Say whether the shard was closed by then."""
+        return self.closed_at is not None and self.closed_at < millis
 
     def append(self, partition_key: str, data: bytes, size: int, now: int) -> int:
         """Store a record and return its sequence number; the caller notifies `changed`.
@@ -94,9 +105,9 @@ class Shard:
         self._newest += _TICK
         return self._newest
 
-    def close(self, children: Sequence[Shard]) -> None:
+    def close(self, children: Sequence[Shard], now: int) -> None:
         """End the shard: its children take what comes from now on."""
-        self.is_open = False
+        self.closed_at = now
         self.children = tuple(children)
         self.advance()
         self.changed.notify_all()

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import selectors
 import socket
 import time
-from collections import Counter
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from threading import Lock
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from fanout.testing._consumers import Refusal, RefusedError
-from fanout.testing._fault_plan import FaultPlan
+from fanout.testing._http import wait_for_hang_up
+from fanout.testing._service import now_in_millis
 from fanout.testing._shard import PositionRefusedError
 from fanout.testing.faults import CorruptFrame, CutConnection, EndEarly, RaiseInStream, Stall
 from fanout.testing.frames import encode_event, encode_exception
@@ -22,43 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fanout.testing._consumers import Consumer, Subscription
-    from fanout.testing._moto_kinesis import Stream
+    from fanout.testing._moto_stream import Stream
+    from fanout.testing._service import Service
     from fanout.testing._shard import Page, Shard
     from fanout.testing.rules import KinesisRules
 
-__all__ = ("Service", "now_in_millis", "open_subscription", "stream_frames", "wait_for_hang_up")
+__all__ = ("open_subscription", "stream_frames")
 
-_PRELUDE_CRC = 11
-
-
-@dataclass(slots=True)
-class Service:
-    """What all requests to one server share."""
-
-    rules: KinesisRules
-    faults: FaultPlan = field(default_factory=FaultPlan)
-    subscribe_calls: Counter[str] = field(default_factory=Counter)
-    violations: Counter[str] = field(default_factory=Counter)
-    lock: Lock = field(default_factory=Lock)
-
-    def count_call(self, shard_id: str) -> None:
-        """Count a subscribe call."""
-        with self.lock:
-            self.subscribe_calls[shard_id] += 1
-
-    def count_violation(self, violation: str) -> None:
-        """Count a broken rule."""
-        with self.lock:
-            self.violations[violation] += 1
-
-
-def now_in_millis() -> int:
-    """Return the wall clock, which arrival times and AT_TIMESTAMP are about."""
-    return int(datetime.now(UTC).timestamp() * 1000)
+# Offsets of a byte of either checksum in a frame.
+_PRELUDE_CHECKSUM = 11
+_MESSAGE_CHECKSUM = -1
 
 
 def open_subscription(
-    service: Service,
+    rules: KinesisRules,
     stream: Stream,
     consumer: Consumer,
     shard: Shard,
@@ -70,7 +43,7 @@ def open_subscription(
         RefusedError: a rule is broken.
     """
     with stream.lock:
-        consumer.check_admission(shard.shard_id, service.rules)
+        consumer.check_admission(shard.shard_id, rules)
         try:
             cursor = shard.cursor_at(position, now_in_millis())
         except PositionRefusedError as error:
@@ -88,8 +61,8 @@ def stream_frames(
 ) -> Iterator[bytes]:
     """Yield the frames of a subscription until it ends or its client leaves."""
     try:
-        if service.rules.initial_response:
-            yield encode_event("initial-response", b"{}")
+        # Without that frame an empty chunk still sends the response's headers at once.
+        yield encode_event("initial-response", b"{}") if service.rules.initial_response else b""
         for number, frame in enumerate(_frames(service.rules, stream, subscription, connection), 1):
             match service.faults.at_event(subscription.shard.shard_id, number):
                 case None:
@@ -100,7 +73,7 @@ def stream_frames(
                     yield encode_exception(code, message)
                     return
                 case CorruptFrame(checksum=checksum):
-                    yield _corrupt(frame, _PRELUDE_CRC if checksum == "prelude" else -1)
+                    yield _corrupt(frame, checksum)
                 case CutConnection():
                     yield frame[: len(frame) // 2]
                     connection.shutdown(socket.SHUT_RDWR)
@@ -158,20 +131,7 @@ def _encode_page(shard: Shard, page: Page) -> bytes:
     return b"".join((b'{"Records":[', b",".join(page.records), tail.encode()))
 
 
-def _corrupt(frame: bytes, index: int) -> bytes:
+def _corrupt(frame: bytes, checksum: Literal["prelude", "message"]) -> bytes:
     damaged = bytearray(frame)
-    damaged[index] ^= 0xFF
+    damaged[_PRELUDE_CHECKSUM if checksum == "prelude" else _MESSAGE_CHECKSUM] ^= 0xFF
     return bytes(damaged)
-
-
-def wait_for_hang_up(connection: socket.socket, seconds: float | None) -> bool:
-    """Wait until the client closes its end, for at most so many seconds (None: for ever).
-
-    A client sends nothing after its request, so that a readable socket means a closed one.
-
-    Returns:
-        Whether the client is gone.
-    """
-    with selectors.DefaultSelector() as selector:
-        selector.register(connection, selectors.EVENT_READ)
-        return bool(selector.select(seconds))

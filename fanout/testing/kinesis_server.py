@@ -14,52 +14,39 @@ import json
 import signal
 import sys
 import threading
-from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
-from moto.core import DEFAULT_ACCOUNT_ID
-from moto.kinesis.models import kinesis_backends
+import moto.core
+import moto.kinesis.models
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
 from fanout.errors import OptionError, StreamStateError
 from fanout.testing._admin import AdminApplication
 from fanout.testing._http import HttpServer
-from fanout.testing._moto_kinesis import Backend
-from fanout.testing._subscribe import Service
+from fanout.testing._moto_backend import Backend
+from fanout.testing._moto_stream import Entry
+from fanout.testing._service import Service
 from fanout.testing.credentials import REGION, ClientSettings
 from fanout.testing.faults import Fault, fault_from_json
 from fanout.testing.rules import KinesisRules
+from fanout.testing.statistics import KinesisStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from fanout.testing._moto_kinesis import Stream
+    from fanout.testing._moto_stream import Stream
     from fanout.testing._shard import Shard
 
-__all__ = ("KinesisServer", "KinesisStatistics")
+__all__ = ("KinesisServer", "main")
+
+# moto's types stay outside: they describe the backend that ours replaces.
+_moto: Any = moto
+_backends: Any = _moto.kinesis.models.kinesis_backends
 
 # moto's backends are global to the process.
 _only_one = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KinesisStatistics:
-    """Say what clients did to the server.
-
-    Args:
-        subscribe_calls: SubscribeToShard calls per shard id, refused ones included.
-        violations: broken rules by kind: subscribed_too_often, subscribed_too_soon,
-            subscribed_before_active, unknown_consumer, unknown_shard, invalid_position.
-        faults: injected faults that struck, by kind.
-        open_subscriptions: subscriptions that are live now.
-    """
-
-    subscribe_calls: Mapping[str, int]
-    violations: Mapping[str, int]
-    faults: Mapping[str, int]
-    open_subscriptions: int
 
 
 class KinesisServer(ClientSettings):
@@ -91,8 +78,8 @@ class KinesisServer(ClientSettings):
                 "a KinesisServer already runs in this process, and moto keeps its state per "
                 "process: close that one first, or start this one as a KinesisProcess"
             )
-        kinesis_backends.clear()
-        kinesis_backends.backend = functools.partial(Backend, service=self._service)
+        _backends.clear()
+        _backends.backend = functools.partial(Backend, service=self._service)
         moto = DomainDispatcherApplication(create_backend_app)
         try:
             self._http = HttpServer(self._port, AdminApplication(moto, self._operations()))
@@ -158,11 +145,16 @@ class KinesisServer(ClientSettings):
         """
         found = self._stream(stream)
         hash_key = None if shard is None else self._shard(found, shard).starting_hash
-        entries = (
-            (key, hash_key, binascii.b2a_base64(data, newline=False), len(data) + len(key.encode()))
+        entries = [
+            Entry(
+                partition_key=key,
+                hash_key=hash_key,
+                data=binascii.b2a_base64(data, newline=False),
+                size=len(data) + len(key.encode()),
+            )
             for key, data in records
-        )
-        return [(shard_id, str(number)) for number, shard_id in found.append(entries)]
+        ]
+        return [(shard_id, str(number)) for shard_id, number in found.append(entries)]
 
     def split_shard(self, stream: str, shard: str) -> tuple[str, ...]:
         """Split a shard in the middle of its range.
@@ -194,15 +186,11 @@ class KinesisServer(ClientSettings):
 
     def statistics(self) -> KinesisStatistics:
         """Return what clients did so far."""
-        with self._service.lock:
-            calls, violations = (
-                dict(self._service.subscribe_calls),
-                dict(self._service.violations),
-            )
+        calls, violations = self._service.counts()
         return KinesisStatistics(
             subscribe_calls=calls,
             violations=violations,
-            faults=self._service.faults.fired(),
+            faults=self._service.faults.struck(),
             open_subscriptions=sum(
                 consumer.live_count()
                 for backend in self._backends()
@@ -225,43 +213,56 @@ class KinesisServer(ClientSettings):
 
     def _backend(self) -> Backend:
         _ = self.endpoint_url
-        backend: Backend = kinesis_backends[DEFAULT_ACCOUNT_ID][REGION]
+        backend: Backend = _backends[_moto.core.DEFAULT_ACCOUNT_ID][REGION]
         return backend
 
     def _backends(self) -> Iterator[Backend]:
-        for _, _, backend in tuple(kinesis_backends.iter_backends()):
+        for _, _, backend in tuple(_backends.iter_backends()):
             yield backend
 
     def _stream(self, name: str) -> Stream:
         streams = self._backend().streams
         if name not in streams:
             raise OptionError(f"there is no stream {name!r}; create it first")
-        stream: Stream = streams[name]
-        return stream
+        return streams[name]
 
     def _shard(self, stream: Stream, shard_id: str) -> Shard:
-        shard: Shard | None = stream.shards.get(shard_id)
-        if shard is None or not shard.is_open:
+        found = stream.shards.get(shard_id)
+        if found is None or not found.is_open:
             raise OptionError(f"stream {stream.stream_name!r} has no open shard {shard_id!r}")
-        return shard
+        return found
 
     def _leave_moto(self) -> None:
-        kinesis_backends.clear()
-        kinesis_backends.backend = Backend.__mro__[1]
+        _backends.clear()
+        _backends.backend = _moto.kinesis.models.KinesisBackend
         _only_one.release()
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Serve until stdin closes or SIGTERM comes; print the endpoint URL as a line of JSON."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until stdin closes or SIGTERM comes; print the endpoint URL as a line of JSON.
+
+    Args:
+        arguments: the command line without the program's name; None takes this process's.
+    """
     parser = argparse.ArgumentParser(prog="python -m fanout.testing.kinesis_server")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0: a free one")
-    parser.add_argument("--rules", type=json.loads, default={}, help="KinesisRules as JSON")
+    parser.add_argument(
+        "--rules", type=_parse_rules, default=KinesisRules(), help="fields of KinesisRules as JSON"
+    )
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with KinesisServer(KinesisRules(**options.rules), port=options.port) as server:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+    with KinesisServer(options.rules, port=options.port) as server:
         sys.stdout.write(json.dumps({"endpoint_url": server.endpoint_url}) + "\n")
         sys.stdout.flush()
         sys.stdin.read()
+
+
+def _parse_rules(text: str) -> KinesisRules:
+    try:
+        return KinesisRules(**json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 if __name__ == "__main__":

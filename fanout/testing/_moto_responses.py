@@ -1,0 +1,131 @@
+"""moto's answers to Kinesis requests, with SubscribeToShard and a true ListShards."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import moto.kinesis.responses
+from moto.core.exceptions import JsonRESTError
+from moto.core.responses import ActionResult
+
+from fanout.testing._consumers import Refusal, RefusedError
+from fanout.testing._http import wait_for_hang_up
+from fanout.testing._list_shards import (
+    ListShardsError,
+    decode_token,
+    encode_token,
+    filter_shards,
+)
+from fanout.testing._moto_stream import invalid_argument
+from fanout.testing._subscribe import open_subscription, stream_frames
+from fanout.testing.faults import IgnoreSubscribe, RefuseSubscribe
+
+if TYPE_CHECKING:
+    from fanout.testing._consumers import Consumer
+    from fanout.testing._moto_stream import Stream
+    from fanout.testing._service import Service
+
+__all__ = ("Response",)
+
+# moto's types stay outside: they describe the backend that ours replaces.
+_responses: Any = moto.kinesis.responses
+
+# The largest page, and the default one, of the API reference.
+_MAX_SHARDS = 1_000
+
+
+class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is untyped here
+    """Answer one request."""
+
+    def put_records(self) -> Any:
+        """Parse a large request once; moto does it for every parameter."""
+        request = json.loads(self.body)
+        result = self.kinesis_backend.put_records(
+            request.get("StreamARN"), request.get("StreamName"), request["Records"]
+        )
+        return ActionResult(result)
+
+    def list_shards(self) -> Any:
+        """Return a page of shards."""
+        request = json.loads(self.body)
+        try:
+            stream, after, shard_filter = self._asked_for(request)
+            with stream.lock:
+                shards = filter_shards(stream.shards.values(), shard_filter)
+        except ListShardsError as error:
+            raise invalid_argument(str(error)) from error
+        following = [shard for shard in shards if shard.shard_id > after]
+        page = following[: request.get("MaxResults", _MAX_SHARDS)]
+        answer: dict[str, Any] = {"Shards": [shard.to_json() for shard in page]}
+        if len(page) < len(following):
+            last = page[-1].shard_id
+            answer["NextToken"] = encode_token(stream.stream_name, last, shard_filter)
+        return ActionResult(answer)
+
+    def _asked_for(self, request: dict[str, Any]) -> tuple[Stream, str, dict[str, Any] | None]:
+        if "NextToken" not in request:
+            stream = self.kinesis_backend.describe_stream(
+                request.get("StreamARN"), request.get("StreamName")
+            )
+            after = request.get("ExclusiveStartShardId", "")
+            return stream, after, request.get("ShardFilter")
+        if "StreamName" in request:
+            raise ListShardsError("NextToken and StreamName cannot be provided together.")
+        name, after, shard_filter = decode_token(request["NextToken"])
+        return self.kinesis_backend.describe_stream(None, name), after, shard_filter
+
+    def subscribe_to_shard(self) -> Any:
+        """Answer with an event stream."""
+        request = json.loads(self.body)
+        service: Service = self.kinesis_backend.service
+        service.count_subscribe(request["ShardId"])
+        try:
+            return self._subscribe(service, request)
+        except RefusedError as error:
+            service.count_violation(error.violation)
+            raise JsonRESTError(error.refusal.code, error.refusal.message) from error
+
+    def _subscribe(self, service: Service, request: dict[str, Any]) -> Any:
+        shard_id = request["ShardId"]
+        stream, consumer = self._consumer(request["ConsumerARN"])
+        connection = self.normalized_request.environ["werkzeug.socket"]
+        with stream.lock:
+            consumer.note_call(shard_id, service.rules)
+        match service.faults.at_subscribe(shard_id):
+            case RefuseSubscribe() as fault:
+                return _refuse(fault)
+            case IgnoreSubscribe():
+                wait_for_hang_up(connection, None)
+                raise ConnectionAbortedError("injected fault: the call is never answered")
+            case None:
+                pass
+        if shard_id not in stream.shards:
+            message = f"Shard {shard_id} in stream {stream.stream_name} does not exist."
+            raise RefusedError("unknown_shard", Refusal("ResourceNotFoundException", message))
+        position = request.get("StartingPosition") or {}
+        subscription = open_subscription(
+            service.rules, stream, consumer, stream.shards[shard_id], position
+        )
+        frames = stream_frames(service, stream, consumer, subscription, connection)
+        return 200, {"Content-Type": "application/vnd.amazon.eventstream"}, frames
+
+    def _consumer(self, consumer_arn: str) -> tuple[Stream, Consumer]:
+        try:
+            stream, consumer = self.kinesis_backend.find_consumer(None, None, consumer_arn)
+        except JsonRESTError as error:
+            refusal = Refusal("ResourceNotFoundException", error.message)
+            raise RefusedError("unknown_consumer", refusal) from error
+        return stream, consumer
+
+
+def _refuse(fault: RefuseSubscribe) -> tuple[int, dict[str, Any], str]:
+    if fault.html:
+        page = f"<html><body><h1>{fault.status} {fault.code}</h1>{fault.message}</body></html>"
+        return fault.status, {"status": fault.status, "Content-Type": "text/html"}, page
+    headers = {
+        "status": fault.status,
+        "Content-Type": "application/x-amz-json-1.1",
+        "X-Amzn-ErrorType": fault.code,
+    }
+    return fault.status, headers, json.dumps({"__type": fault.code, "message": fault.message})

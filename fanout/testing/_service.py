@@ -1,0 +1,46 @@
+"""What all requests to one embedded Kinesis share: its rules, its faults, its counts, its clock."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from fanout.testing._fault_plan import FaultPlan
+
+if TYPE_CHECKING:
+    from fanout.testing.rules import KinesisRules
+
+__all__ = ("Service", "now_in_millis")
+
+
+class Service:
+    """Belong to one server; safe for threads."""
+
+    def __init__(self, rules: KinesisRules) -> None:
+        self.rules = rules
+        self.faults = FaultPlan()
+        self._lock = threading.Lock()
+        self._subscribe_calls: Counter[str] = Counter()
+        self._violations: Counter[str] = Counter()
+
+    def count_subscribe(self, shard_id: str) -> None:
+        """Count a subscribe call."""
+        with self._lock:
+            self._subscribe_calls[shard_id] += 1
+
+    def count_violation(self, violation: str) -> None:
+        """Count a broken rule."""
+        with self._lock:
+            self._violations[violation] += 1
+
+    def counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the subscribe calls by shard id and the violations by kind."""
+        with self._lock:
+            return dict(self._subscribe_calls), dict(self._violations)
+
+
+def now_in_millis() -> int:
+    """Return the wall clock, which arrival times and AT_TIMESTAMP are about."""
+    return int(datetime.now(UTC).timestamp() * 1000)

@@ -1,0 +1,29 @@
+"""What clients did to an embedded server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ("KinesisStatistics",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KinesisStatistics:
+    """Say what clients did to the server.
+
+    Args:
+        subscribe_calls: SubscribeToShard calls per shard id, refused ones included.
+        violations: broken rules by kind: subscribed_too_often, subscribed_too_soon,
+            subscribed_before_active, unknown_consumer, unknown_shard, invalid_position.
+        faults: injected faults that struck, by kind.
+        open_subscriptions: subscriptions that are live now.
+    """
+
+    subscribe_calls: Mapping[str, int]
+    violations: Mapping[str, int]
+    faults: Mapping[str, int]
+    open_subscriptions: int
