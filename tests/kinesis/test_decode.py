@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanout.errors import MalformedEventError
+from fanout.kinesis.decode import SCHEMA, ChildShard, ShardEvent, decode_event
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    return {
+        "ApproximateArrivalTimestamp": 1795218308.174,
+        "Data": base64.b64encode(b"\x00payload\xff").decode(),
+        "EncryptionType": "NONE",
+        "PartitionKey": "user-1",
+        "SequenceNumber": "49680412602923508161381989364352061050721676279901323266",
+    } | changes
+
+
+def event(*records: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {
+        "Records": list(records),
+        "ContinuationSequenceNumber": "4968",
+        "MillisBehindLatest": 0,
+    } | changes
+
+
+def decode(body: dict[str, Any]) -> ShardEvent:
+    payload = json.dumps(body).encode()
+    return decode_event(payload, stream="orders", shard_id="shardId-000000000007")
+
+
+def test_a_record_becomes_a_row_with_the_names_of_the_databricks_connector() -> None:
+    assert decode(event(record())).records.to_pylist() == [
+        {
+            "partitionKey": "user-1",
+            "data": b"\x00payload\xff",
+            "stream": "orders",
+            "shardId": "shardId-000000000007",
+            "sequenceNumber": "49680412602923508161381989364352061050721676279901323266",
+            "approximateArrivalTimestamp": datetime(2026, 11, 20, 23, 45, 8, 174000, UTC),
+            "subSequenceNumber": 0,
+        }
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000])
+def test_every_event_has_the_same_schema_and_is_valid(count: int) -> None:
+    records = decode(event(*[record()] * count)).records
+    assert records.schema == SCHEMA
+    assert records.num_rows == count
+    records.validate(full=True)
+
+
+def test_rows_keep_the_order_of_the_shard() -> None:
+    records = decode(event(*(record(SequenceNumber=str(n)) for n in range(100)))).records
+    assert records["sequenceNumber"].to_pylist() == [str(n) for n in range(100)]
+
+
+def test_a_heartbeat_has_a_continuation_and_no_rows() -> None:
+    heartbeat = decode(event(MillisBehindLatest=1234))
+    assert heartbeat.records.num_rows == 0
+    assert (heartbeat.continuation, heartbeat.millis_behind) == ("4968", 1234)
+
+
+def test_the_end_of_a_shard_names_its_children() -> None:
+    body = event()
+    del body["ContinuationSequenceNumber"]
+    children = [{"ShardId": "shardId-000000000008", "ParentShards": ["a", "b"], "HashKeyRange": {}}]
+    end = decode(body | {"ChildShards": children})
+    assert end.continuation is None
+    assert end.children == (ChildShard("shardId-000000000008", ("a", "b")),)
+
+
+def test_a_null_continuation_is_the_end_too() -> None:
+    assert decode(event(ContinuationSequenceNumber=None)).continuation is None
+
+
+def test_an_event_without_children_has_none() -> None:
+    assert decode(event()).children == ()
+    assert decode(event(ChildShards=None)).children == ()
+
+
+def test_a_record_without_arrival_time_has_a_null() -> None:
+    late = record()
+    del late["ApproximateArrivalTimestamp"]
+    records = decode(event(record(), late)).records
+    assert records["approximateArrivalTimestamp"].is_null().to_pylist() == [False, True]
+
+
+def test_fields_that_the_service_adds_later_are_ignored() -> None:
+    assert decode(event(record(New={"a": [1]}), New="x")).records.num_rows == 1
+
+
+@given(st.lists(st.integers(0, 4_102_444_800_000), max_size=20))
+def test_arrival_times_are_exact_to_the_millisecond(times: list[int]) -> None:
+    # Written as the service does it: seconds with three decimals.
+    records = [record(ApproximateArrivalTimestamp=time / 1000) for time in times]
+    decoded = decode(event(*records)).records["approximateArrivalTimestamp"].to_pylist()
+    assert decoded == [EPOCH + timedelta(milliseconds=time) for time in times]
+
+
+@given(st.lists(st.tuples(st.binary(max_size=50), st.text(max_size=20)), max_size=10))
+def test_any_data_and_any_partition_key_survive(pairs: list[tuple[bytes, str]]) -> None:
+    records = [
+        record(Data=base64.b64encode(data).decode(), PartitionKey=key) for data, key in pairs
+    ]
+    rows = decode(event(*records)).records
+    assert list(zip(rows["data"].to_pylist(), rows["partitionKey"].to_pylist(), strict=True)) == (
+        pairs
+    )
+
+
+def test_a_memoryview_is_decoded_like_bytes() -> None:
+    payload = memoryview(json.dumps(event(record())).encode())
+    assert decode_event(payload, stream="s", shard_id="x").records.num_rows == 1
+
+
+@pytest.mark.parametrize("name", ["Data", "PartitionKey", "SequenceNumber"])
+def test_a_missing_record_field_is_malformed_and_named(name: str) -> None:
+    broken = record()
+    del broken[name]
+    with pytest.raises(MalformedEventError, match=rf"`{name}` - at `\$.Records\[1\]`"):
+        decode(event(record(), broken))
+
+
+@pytest.mark.parametrize("name", ["Records", "MillisBehindLatest"])
+def test_a_missing_event_field_is_malformed_and_named(name: str) -> None:
+    broken = event()
+    del broken[name]
+    with pytest.raises(MalformedEventError, match=f"`{name}`"):
+        decode(broken)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Data", "canary!"),
+        ("Data", "canary"),
+        ("Data", 5),
+        ("PartitionKey", None),
+        ("SequenceNumber", 4968),
+        ("ApproximateArrivalTimestamp", "canary"),
+        ("ApproximateArrivalTimestamp", -1),
+        ("ApproximateArrivalTimestamp", 1e300),
+    ],
+)
+def test_a_wrong_value_is_malformed_named_and_not_quoted(name: str, value: object) -> None:
+    with pytest.raises(MalformedEventError, match=rf"\$.Records\[0\].{name}") as caught:
+        decode(event(record(**{name: value})))
+    assert "canary" not in str(caught.value)
+    assert "canary" not in repr(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b'{"Records":[', id="truncated"),
+        pytest.param(b"[]", id="not an object"),
+        pytest.param(b'{"x":' + b"[" * 100_000, id="deeper than the stack"),
+        pytest.param(b'{"Records":[],"MillisBehindLatest":NaN}', id="not a JSON number"),
+    ],
+)
+def test_what_is_not_an_event_is_malformed(payload: bytes) -> None:
+    with pytest.raises(MalformedEventError, match="SubscribeToShardEvent cannot be decoded"):
+        decode_event(payload, stream="s", shard_id="x")
+
+
+def test_text_that_is_not_utf8_is_malformed_and_not_quoted() -> None:
+    payload = json.dumps(event(record(PartitionKey="canary"))).encode()
+    with pytest.raises(MalformedEventError, match="not UTF-8") as caught:
+        decode_event(payload.replace(b"canary", b"canary\xff"), stream="s", shard_id="x")
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_an_event_or_malformed(payload: bytes) -> None:
+    with suppress(MalformedEventError):
+        decode_event(payload, stream="s", shard_id="x")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "Records": st.lists(
+                st.dictionaries(st.sampled_from(sorted(record())), json_values), max_size=3
+            )
+            | json_values,
+            "MillisBehindLatest": json_values,
+            "ContinuationSequenceNumber": json_values,
+            "ChildShards": json_values,
+        },
+    )
+)
+def test_any_json_is_an_event_or_malformed(body: dict[str, Any]) -> None:
+    try:
+        decoded = decode(body)
+    except MalformedEventError:
+        return
+    assert isinstance(decoded.records, pa.RecordBatch)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from fanout.errors import OptionError
+from fanout.kinesis.endpoint import check_endpoint
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://kinesis.eu-west-1.amazonaws.com",
+        "http://localhost:1",
+        "http://127.0.0.1:1",
+        "http://127.9.9.9",
+        "http://[::1]:1",
+    ],
+)
+def test_https_and_plain_http_on_this_machine_are_allowed(url: str) -> None:
+    check_endpoint(url, insecure=False)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://10.0.0.1:4567", "http://kinesis.example", "http://127.0.0.1.example", "http://"]
+)
+def test_plain_http_elsewhere_is_refused(url: str) -> None:
+    with pytest.raises(OptionError, match="without TLS"):
+        check_endpoint(url, insecure=False)
+
+
+def test_plain_http_elsewhere_is_allowed_when_spelled_out() -> None:
+    check_endpoint("http://10.0.0.1:4567", insecure=True)
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "127.0.0.1:4567", "localhost:4567", ""])
+def test_what_is_not_an_http_url_is_refused(url: str) -> None:
+    with pytest.raises(OptionError, match="must begin with https://"):
+        check_endpoint(url, insecure=True)
+
+
+def test_a_refused_endpoint_is_named_without_its_password() -> None:
+    with pytest.raises(OptionError, match=r"on kinesis\.example would") as caught:
+        check_endpoint("http://me:canary@kinesis.example:1", insecure=False)
+    assert "canary" not in str(caught.value)
