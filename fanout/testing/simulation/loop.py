@@ -1,0 +1,166 @@
+"""An event loop whose clock moves only when every task waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import traceback
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from types import FrameType
+
+__all__ = ("DeadlockError", "LeakError", "SimLoop", "simulate")
+
+T = TypeVar("T")
+
+# A stream that is open always has a timer, so a test that waits for nothing would run for ever.
+MAX_SECONDS = 7 * 24 * 3600.0
+
+
+class DeadlockError(RuntimeError):
+    """Every task waits, and nothing can wake one; or the virtual time allowed is over."""
+
+
+class LeakError(AssertionError):
+    """Something outlived the simulation: a task, a timer, or an error that nobody looked at."""
+
+
+@final
+class SimLoop(asyncio.SelectorEventLoop):
+    """An asyncio event loop in virtual time and without input or output.
+
+    Time starts at 0 and jumps to the next timer when nothing else can run. Callbacks run in
+    asyncio's own order, first in, first out. Threads, sockets and signals are refused: they would
+    bring real time and real order in.
+
+    Args:
+        max_seconds: The virtual seconds after which the run is given up as hanging.
+    """
+
+    _scheduled: list[asyncio.TimerHandle]
+
+    def __init__(self, *, max_seconds: float = MAX_SECONDS) -> None:
+        self._now = 0.0
+        self._max_seconds = max_seconds
+        self._errors: list[str] = []
+        selector = _SimSelector(self)
+        super().__init__(selector)
+        selector.sealed = True
+        self.set_exception_handler(self._remember)
+
+    def time(self) -> float:
+        """Return the virtual seconds since the start."""
+        return self._now
+
+    def advance(self, seconds: float | None) -> None:
+        """Let time pass, as the selector would by waiting.
+
+        Raises:
+            DeadlockError: If `seconds` is None, so that nothing can ever happen, or the time
+                allowed is over.
+        """
+        if seconds is None:
+            raise DeadlockError(f"nothing can wake any task\n{self._stacks()}")
+        self._now += seconds
+        if self._now > self._max_seconds:
+            raise DeadlockError(f"still running after {self._now:g} s\n{self._stacks()}")
+
+    def check_leaks(self) -> None:
+        """Check that the run has left nothing behind.
+
+        Raises:
+            LeakError: If a task or a timer is left, or an error was not looked at.
+        """
+        leaks = [f"task {task!r}" for task in asyncio.all_tasks(self)]
+        leaks += [f"timer {timer!r}" for timer in self._scheduled if not timer.cancelled()]
+        leaks += self._errors
+        if leaks:
+            raise LeakError("the simulation has left behind: " + "; ".join(leaks))
+
+    def run_in_executor(self, *_: object) -> NoReturn:  # type: ignore[override]  # always refuses
+        """Refuse: a thread would run in real time."""
+        raise RuntimeError("a simulation has no threads")
+
+    async def getaddrinfo(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: there is no network."""
+        raise RuntimeError("a simulation has no network")
+
+    def add_signal_handler(self, *_: object) -> NoReturn:  # type: ignore[override]  # the same
+        """Refuse: signals come in real time."""
+        raise RuntimeError("a simulation has no signals")
+
+    def _remember(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._errors.append(f"{context['message']}: {context.get('exception')!r}")
+
+    def _stacks(self) -> str:
+        return "\n".join(
+            f"{task.get_name()}:\n{''.join(traceback.format_list(_stack(task)))}"
+            for task in asyncio.all_tasks(self)
+        )
+
+
+def simulate(main: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+    """Run a coroutine function in virtual time and check that it leaves nothing behind.
+
+    Args:
+        main: The coroutine function.
+        *args: Its arguments.
+        **kwargs: Its keyword arguments.
+
+    Returns:
+        What it returns.
+
+    Raises:
+        DeadlockError: If nothing can wake any task, or the time allowed is over.
+        LeakError: If a task or a timer is left when it returns.
+    """
+    with asyncio.Runner(loop_factory=SimLoop) as runner:
+        result = runner.run(main(*args, **kwargs))
+        loop = runner.get_loop()
+        assert isinstance(loop, SimLoop)
+        loop.check_leaks()
+        return result
+
+
+@final
+class _SimSelector(selectors.BaseSelector):
+    """Never wait; knows the loop's own wake-up socket, and refuses any other."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.sealed = False
+        self._loop = loop
+        self._keys: dict[Any, selectors.SelectorKey] = {}
+
+    def register(self, fileobj: Any, events: int, data: object = None) -> selectors.SelectorKey:
+        if self.sealed:
+            raise RuntimeError("a simulation has no sockets")
+        descriptor = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        key = selectors.SelectorKey(fileobj, descriptor, events, data)
+        self._keys[descriptor] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._loop.advance(timeout)
+        return []
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+
+def _stack(task: asyncio.Task[Any]) -> traceback.StackSummary:
+    return traceback.StackSummary.extract((frame, frame.f_lineno) for frame in _frames(task))
+
+
+def _frames(task: asyncio.Task[Any]) -> Iterator[FrameType]:
+    """Walk from a task's own coroutine to the innermost one that it waits in."""
+    waiting: object = task.get_coro()
+    while waiting is not None:
+        frame = getattr(waiting, "cr_frame", None)
+        if frame is not None:
+            yield frame
+        waiting = getattr(waiting, "cr_await", None)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+
+import pytest
+
+from fanout.testing.simulation import DeadlockError, LeakError, SimLoop, simulate
+
+
+def test_an_hour_passes_at_once() -> None:
+    async def main() -> float:
+        await asyncio.sleep(3600)
+        return asyncio.get_running_loop().time()
+
+    assert simulate(main) == 3600
+
+
+def test_timers_run_in_the_order_of_their_times() -> None:
+    async def main() -> list[int]:
+        order: list[int] = []
+
+        async def wait(seconds: int) -> None:
+            await asyncio.sleep(seconds)
+            order.append(seconds)
+
+        async with asyncio.TaskGroup() as tasks:
+            for seconds in (3, 1, 2):
+                tasks.create_task(wait(seconds))
+        return order
+
+    assert simulate(main) == [1, 2, 3]
+
+
+def test_a_deadlock_shows_the_stack_of_every_task() -> None:
+    async def wait_for_nothing() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(wait_for_nothing(), name="the stuck one")
+
+    with pytest.raises(DeadlockError, match=r"(?s)the stuck one:.*in wait_for_nothing"):
+        simulate(main)
+
+
+def test_a_run_of_more_than_a_week_counts_as_hanging() -> None:
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for day in range(9):
+                tasks.create_task(asyncio.sleep(day * 24 * 3600))
+
+    with pytest.raises(DeadlockError, match="still running"):
+        simulate(main)
+
+
+def test_a_task_that_is_left_is_a_leak() -> None:
+    kept: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        kept.append(asyncio.create_task(asyncio.sleep(1)))
+
+    with pytest.raises(LeakError, match="task"):
+        simulate(main)
+
+
+def test_a_timer_that_is_left_is_a_leak() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().call_later(1, print)
+
+    with pytest.raises(LeakError, match="timer"):
+        simulate(main)
+
+
+def test_an_error_in_a_callback_is_a_leak() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(lambda: 1 // 0)
+        await asyncio.sleep(1)
+
+    with pytest.raises(LeakError, match="ZeroDivisionError"):
+        simulate(main)
+
+
+def test_the_error_of_the_coroutine_comes_out_as_itself() -> None:
+    async def main() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        simulate(main)
+
+
+def test_threads_networks_signals_and_sockets_are_refused() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        with pytest.raises(RuntimeError, match="no threads"):
+            await asyncio.to_thread(print)
+        with pytest.raises(RuntimeError, match="no network"):
+            await loop.getaddrinfo("localhost", 80)
+        with pytest.raises(RuntimeError, match="no signals"):
+            loop.add_signal_handler(signal.SIGTERM, print)
+        with socket.socket() as unused, pytest.raises(RuntimeError, match="no sockets"):
+            loop.add_reader(unused, print)
+
+    simulate(main)
