@@ -79,7 +79,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         if leaks:
             raise LeakError("the simulation has left behind: " + "; ".join(leaks))
 
-    def run_in_executor(self, *_: object) -> NoReturn:  # type: ignore[override]  # always refuses
+    def run_in_executor(self, *_: object) -> NoReturn:
         """Refuse: a thread would run in real time."""
         raise RuntimeError("a simulation has no threads")
 
@@ -87,7 +87,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Refuse: there is no network."""
         raise RuntimeError("a simulation has no network")
 
-    def add_signal_handler(self, *_: object) -> NoReturn:  # type: ignore[override]  # the same
+    def add_signal_handler(self, *_: object) -> NoReturn:
         """Refuse: signals come in real time."""
         raise RuntimeError("a simulation has no signals")
 
