@@ -17,6 +17,8 @@ __all__ = ("HttpServer", "wait_for_hang_up")
 _logger = logging.getLogger(__name__)
 # How soon serve_forever notices a shutdown, in seconds.
 _POLL_INTERVAL = 0.05
+# As many subscribers as a large stream has may connect at once.
+_BACKLOG = 1024
 
 
 class _RequestHandler(MotoRequestHandler):
@@ -33,14 +35,17 @@ class HttpServer(ThreadedWSGIServer):
     Args:
         port: the port; 0 takes a free one.
         app: the WSGI application.
-    """
 
-    request_queue_size = 1024
+    Raises:
+        OSError: the port is taken.
+    """
 
     def __init__(self, port: int, app: Any) -> None:
         self._requests: dict[threading.Thread, socket.socket] = {}
         self._requests_lock = threading.Lock()
-        super().__init__("127.0.0.1", port, app, _RequestHandler)
+        # werkzeug would end the process if the port were taken; it works on a copy of this socket.
+        with socket.create_server(("127.0.0.1", port), backlog=_BACKLOG) as bound:
+            super().__init__("127.0.0.1", port, app, _RequestHandler, fd=bound.fileno())
         self._accepting = threading.Thread(
             target=self.serve_forever,
             kwargs={"poll_interval": _POLL_INTERVAL},

@@ -1,0 +1,71 @@
+"""A real boto3 client on an embedded server, with one stream and one consumer."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from fanout.testing.kinesis_server import KinesisServer
+from fanout.testing.rules import KinesisRules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FIRST = "shardId-000000000000"
+ONCE = Config(retries={"total_max_attempts": 1}, read_timeout=5)
+
+
+class Kinesis:
+    def __init__(self, server: KinesisServer, shards: int, scope: ExitStack) -> None:
+        self.server = server
+        self._scope = scope
+        self._subscriptions = scope.enter_context(ExitStack())
+        self.client = self.connect()
+        self.stream_arn = server.create_stream("orders", shards)
+        self.consumer_arn = self.register("etl")
+
+    def connect(self, config: Config = ONCE) -> Any:
+        client = boto3.client("kinesis", **self.server.client_options, config=config)
+        return self._scope.enter_context(closing(client))
+
+    def register(self, name: str) -> str:
+        answer = self.client.register_stream_consumer(StreamARN=self.stream_arn, ConsumerName=name)
+        return str(answer["Consumer"]["ConsumerARN"])
+
+    def put(self, *data: bytes, shard: str | None = None) -> list[str]:
+        placed = self.server.put_records("orders", [("key", each) for each in data], shard=shard)
+        return [number for _, number in placed]
+
+    def close_subscriptions(self) -> None:
+        self._subscriptions.close()
+
+    def subscribe(
+        self, kind: str = "TRIM_HORIZON", *, shard: str = FIRST, consumer: str = "", **value: Any
+    ) -> Iterator[dict[str, Any]]:
+        answer = self.client.subscribe_to_shard(
+            ConsumerARN=consumer or self.consumer_arn,
+            ShardId=shard,
+            StartingPosition={"Type": kind, **value},
+        )
+        stream = self._subscriptions.enter_context(closing(answer["EventStream"]))
+        return (event["SubscribeToShardEvent"] for event in stream)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Kinesis]]:
+    with ExitStack() as scope:
+
+        def start(rules: KinesisRules | None = None, shards: int = 1) -> Kinesis:
+            server = scope.enter_context(KinesisServer(rules or KinesisRules.fast()))
+            return Kinesis(server, shards, scope)
+
+        yield start
+
+
+@pytest.fixture
+def kinesis(start: Callable[..., Kinesis]) -> Kinesis:
+    return start()

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+
+from fanout.errors import OptionError, SetupError, StreamStateError
+from fanout.testing.faults import EndEarly
+from fanout.testing.kinesis_process import KinesisProcess
+from fanout.testing.rules import KinesisRules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FIRST, SECOND, THIRD, FOURTH = (f"shardId-{index:012}" for index in range(4))
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[KinesisProcess]:
+    with KinesisProcess(KinesisRules.fast()) as process:
+        yield process
+
+
+def test_a_client_is_served(process: KinesisProcess) -> None:
+    process.create_stream("orders")
+    process.put_records("orders", [("key", b"a")])
+    with closing(boto3.client("kinesis", **process.client_options)) as client:
+        arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
+        consumer = client.register_stream_consumer(StreamARN=arn["StreamARN"], ConsumerName="etl")[
+            "Consumer"
+        ]
+        answer = client.subscribe_to_shard(
+            ConsumerARN=consumer["ConsumerARN"],
+            ShardId=FIRST,
+            StartingPosition={"Type": "TRIM_HORIZON"},
+        )
+        with closing(answer["EventStream"]) as events:
+            event = next(iter(events))["SubscribeToShardEvent"]
+    assert [record["Data"] for record in event["Records"]] == [b"a"]
+
+
+def test_records_are_put_where_they_belong(process: KinesisProcess) -> None:
+    process.create_stream("puts", shards=2)
+    ((shard, number),) = process.put_records("puts", [("key", b"a")], shard=SECOND)
+    assert (shard, len(number)) == (SECOND, 56)
+
+
+def test_shards_split_and_merge(process: KinesisProcess) -> None:
+    process.create_stream("reshards")
+    children = process.split_shard("reshards", FIRST)
+    assert children == (SECOND, THIRD)
+    assert process.merge_shards("reshards", *children) == FOURTH
+
+
+def test_a_fault_arrives(process: KinesisProcess) -> None:
+    process.inject(EndEarly(shard="shardId-000000000999"))
+    assert process.statistics().faults == {}
+
+
+def test_a_mistake_is_told(process: KinesisProcess) -> None:
+    with pytest.raises(OptionError, match="no stream 'unknown'"):
+        process.split_shard("unknown", FIRST)
+
+
+def test_the_rules_reach_the_server() -> None:
+    with (
+        KinesisProcess(KinesisRules(consumer_creating=60)) as process,
+        closing(boto3.client("kinesis", **process.client_options)) as client,
+    ):
+        arn = process.create_stream("orders")
+        consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="etl")["Consumer"]
+        assert consumer["ConsumerStatus"] == "CREATING"
+
+
+def test_a_process_that_cannot_serve_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SetupError, match="before it could serve"), KinesisProcess(port=port):
+            pass
+    assert "in use" in capfd.readouterr().err
+
+
+def test_close_ends_the_process() -> None:
+    with KinesisProcess() as process:
+        pid = process.pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_process_that_does_not_run_has_no_endpoint() -> None:
+    with pytest.raises(StreamStateError, match="not running"):
+        _ = KinesisProcess().endpoint_url
+
+
+def test_sigterm_ends_the_process_cleanly() -> None:
+    with KinesisProcess() as process:
+        os.kill(process.pid, signal.SIGTERM)
+        assert process._process is not None
+        assert process._process.wait(10) == 0
