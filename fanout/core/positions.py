@@ -60,9 +60,16 @@ class Timestamp:
 
     Args:
         millis: Milliseconds since the Unix epoch, as the services count.
+
+    Raises:
+        OptionError: If it is negative: no service has records from before 1970.
     """
 
     millis: int
+
+    def __post_init__(self) -> None:
+        if self.millis < 0:
+            raise OptionError(f"the timestamp of {self.millis} ms lies before 1970")
 
     @classmethod
     def at(cls, moment: datetime) -> Timestamp:
@@ -221,7 +228,7 @@ class Checkpoint:
                     f"version {VERSION}; use the library version that wrote them"
                 )
             wire = msgspec.json.decode(text, type=_CheckpointWire)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise PositionError(f"the stored positions are damaged: {error}") from error
         return cls(
             wire.source,
@@ -238,7 +245,7 @@ class Checkpoint:
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 # Kinesis sequence numbers have 56 digits today; the service's model allows 128.
-_Sequence = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,128}$")]
+_Sequence = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,128}\Z")]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=WHOLE_RECORD)]
 
 

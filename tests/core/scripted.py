@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -351,3 +352,8 @@ def sequences(batch: Batch) -> list[int]:
     """Return the sequence numbers of a batch's records."""
     result: list[int] = batch.records.column("sequence").to_pylist()
     return result
+
+
+def seeded() -> Random:
+    """Build a source of randomness that is the same in each run."""
+    return Random(7)  # noqa: S311 - jitter, no secret

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fanout.core.budget import Budget
+from fanout.testing.simulation import Cancellation, DeadlockError, simulate, sweep
+
+
+def test_bytes_are_handed_out_up_to_the_limit() -> None:
+    async def main() -> None:
+        budget = Budget(10)
+        await budget.reserve(6)
+        await budget.reserve(4)
+        assert budget.used == 10
+
+    simulate(main)
+
+
+def test_what_does_not_fit_waits_for_a_release() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        budget = Budget(10)
+        await budget.reserve(6)
+        loop.call_later(5, budget.release, 6)
+        await budget.reserve(5)
+        assert (loop.time(), budget.used) == (5, 5)
+
+    simulate(main)
+
+
+def test_a_reservation_beyond_the_limit_waits_for_all_others_and_then_passes_alone() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        budget = Budget(10)
+        await budget.reserve(1)
+        loop.call_later(5, budget.release, 1)
+        await budget.reserve(11)
+        assert (loop.time(), budget.used) == (5, 11)
+        loop.call_later(5, budget.release, 11)
+        await budget.reserve(1)
+        assert (loop.time(), budget.used) == (10, 1)
+
+    simulate(main)
+
+
+def test_the_first_to_ask_is_the_first_to_get() -> None:
+    async def main() -> list[int]:
+        budget, order = Budget(10), []
+
+        async def ask(nbytes: int) -> None:
+            await budget.reserve(nbytes)
+            order.append(nbytes)
+
+        await budget.reserve(8)
+        async with asyncio.TaskGroup() as tasks:
+            for nbytes in (9, 1, 2):  # 1 and 2 would fit, and wait behind 9
+                tasks.create_task(ask(nbytes))
+            await asyncio.sleep(1)
+            assert not order
+            budget.release(8)
+            await asyncio.sleep(1)
+            assert order == [9, 1]
+            budget.release(9)
+        return order
+
+    assert simulate(main) == [9, 1, 2]
+
+
+def test_what_is_never_released_is_waited_for_for_ever() -> None:
+    async def main() -> None:
+        budget = Budget(1)
+        await budget.reserve(1)
+        await budget.reserve(1)
+
+    with pytest.raises(DeadlockError, match="in reserve"):
+        simulate(main)
+
+
+def test_more_bytes_cannot_come_back_than_were_taken() -> None:
+    with pytest.raises(AssertionError, match="more bytes"):
+        Budget(1).release(1)
+
+
+def test_a_cancelled_reservation_keeps_nothing_and_lets_the_next_one_pass() -> None:
+    async def scenario(cancellation: Cancellation) -> None:
+        budget, loop = Budget(10), asyncio.get_running_loop()
+        got: list[int] = []
+
+        async def ask(nbytes: int) -> None:
+            await budget.reserve(nbytes)
+            got.append(nbytes)
+
+        await budget.reserve(8)
+        timer = loop.call_later(5, budget.release, 8)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(cancellation.run(ask(5)))
+            await asyncio.sleep(1)
+            tasks.create_task(ask(2))
+            tasks.create_task(ask(3))
+        assert got[-2:] == [2, 3]
+        await asyncio.sleep(5)
+        timer.cancel()
+        assert budget.used == sum(got)
+
+    assert sweep(scenario) == 4
