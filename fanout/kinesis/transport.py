@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-import aioboto3
 from aiobotocore.config import AioConfig
 
-from fanout.errors import ServiceError, SetupError
-from fanout.kinesis.credentials import assume_role
+from fanout.errors import ServiceError
 from fanout.kinesis.endpoint import check_endpoint
 from fanout.kinesis.rawstream import deliver_raw_event_streams, take_raw_body
+from fanout.kinesis.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
+
+    import aioboto3
 
 __all__ = (
     "MAX_SHARDS",
@@ -154,22 +155,11 @@ async def open_transport(
     Raises:
         OptionError: The endpoint is not https, nor http on this machine.
         SetupError: There are no credentials, or no region.
+        ClientError: The role may not be assumed.
     """
     if endpoint_url is not None:
         check_endpoint(endpoint_url, insecure=insecure)
-    session = session or aioboto3.Session()
-    region = region or session.region_name
-    if region is None:
-        raise SetupError(
-            "no AWS region is known: pass region=..., or set AWS_DEFAULT_REGION or the profile's"
-        )
-    if await session.get_credentials() is None:
-        raise SetupError(
-            "no AWS credentials were found: configure a profile, a role of this machine, or "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        )
-    if role_arn is not None:
-        session = await assume_role(session, role_arn, region)
+    session, region = await open_session(session, region, role_arn)
     client = {"service_name": "kinesis", "region_name": region, "endpoint_url": endpoint_url}
     async with (
         session.client(**client, config=_control_config()) as control,

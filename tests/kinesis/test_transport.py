@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import aioboto3
+import aiobotocore.session
 import aiohttp
 import pytest
+from aiobotocore.credentials import AioCredentialResolver
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from botocore.exceptions import ClientError, EndpointConnectionError
@@ -160,10 +162,18 @@ async def test_the_hook_leaves_other_clients_of_the_session_alone() -> None:
         response["EventStream"].close()
 
 
-async def test_the_embedded_kinesis_takes_every_call(kinesis_server: KinesisServer) -> None:
+@pytest.fixture
+def stored(kinesis_server: KinesisServer) -> tuple[str, str]:
+    """Store one record in a stream of two shards; return its shard and sequence number."""
     kinesis_server.create_stream("orders", shards=2)
-    put = kinesis_server.put_records("orders", [("key", b"data")])
-    shard_id = put[0][0]
+    ((shard_id, sequence_number),) = kinesis_server.put_records("orders", [("key", b"data")])
+    return shard_id, sequence_number
+
+
+async def test_the_embedded_kinesis_takes_every_call(
+    kinesis_server: KinesisServer, stored: tuple[str, str]
+) -> None:
+    shard_id, sequence_number = stored
     async with open_transport(
         stream="orders", region="us-east-1", endpoint_url=kinesis_server.endpoint_url
     ) as transport:
@@ -178,7 +188,7 @@ async def test_the_embedded_kinesis_takes_every_call(kinesis_server: KinesisServ
             records = await first_records(chunks)
         await transport.deregister_consumer(consumer.arn)
     assert records["data"].to_pylist() == [b"data"]
-    assert list(zip(*put, strict=True))[1] == tuple(records["sequenceNumber"].to_pylist())
+    assert records["sequenceNumber"].to_pylist() == [sequence_number]
 
 
 async def first_records(chunks: AsyncIterator[bytes]) -> pa.RecordBatch:
@@ -503,11 +513,12 @@ async def test_plain_http_elsewhere_is_allowed_when_spelled_out() -> None:
         pass
 
 
-async def test_missing_credentials_are_a_setup_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+async def test_missing_credentials_are_a_setup_error() -> None:
+    nothing = aiobotocore.session.AioSession()
+    nothing.register_component("credential_provider", AioCredentialResolver(providers=[]))
+    session = aioboto3.Session(botocore_session=nothing)
     with pytest.raises(SetupError, match="credentials"):
-        async with open_transport(stream="s", region="eu-west-1"):
+        async with open_transport(stream="s", region="eu-west-1", session=session):
             pass
 
 
@@ -533,25 +544,42 @@ def role_credentials(key: str, expiration: str) -> str:
     </AssumeRoleResponse>"""
 
 
+ROLE = "arn:aws:iam::111122223333:role/reader"
+
+
 async def test_a_role_is_assumed_again_when_its_credentials_expire(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # botocore refuses credentials that come expired, and renews them 10 minutes before they do.
+    # botocore renews credentials that have less than 10 minutes left before it uses them.
     soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     answers = iter([role_credentials("ROLEONE", soon), role_credentials("ROLETWO", later)])
-    asked: list[str] = []
+    asked: list[object] = []
 
     async def sts(request: web.Request) -> web.Response:
-        asked.append((await request.post())["RoleArn"])  # type: ignore[arg-type]
+        asked.append((await request.post())["RoleArn"])
         return web.Response(text=next(answers), content_type="text/xml")
 
     service = Service(ListShards=answering({"Shards": []}, {"Shards": []}))
-    role = "arn:aws:iam::111122223333:role/reader"
     async with serving(sts) as sts_url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts_url)
-        async with connected(service, role_arn=role) as transport:
+        async with connected(service, role_arn=ROLE) as transport:
+            assert asked == [ROLE]
             await transport.list_shards()
             await transport.list_shards()
-    assert asked == [role, role]
-    assert ["ROLEONE" in each for each in service.authorizations] == [True, False]
+    assert asked == [ROLE, ROLE]
+    assert all("ROLETWO" in each for each in service.authorizations)
+
+
+async def test_a_role_that_may_not_be_assumed_fails_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def sts(_request: web.Request) -> web.Response:
+        body = "<ErrorResponse><Error><Code>AccessDenied</Code></Error></ErrorResponse>"
+        return web.Response(text=body, status=403, content_type="text/xml")
+
+    async with serving(sts) as sts_url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts_url)
+        with pytest.raises(ClientError, match="AccessDenied"):
+            async with open_transport(stream="s", region="eu-west-1", role_arn=ROLE):
+                pass
