@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 _CONDITIONAL = "fs.option.create.conditional.overwrite"
 _ATTEMPT = "fanout-attempt"
+_COPY_BYTES = 1 << 16
 _NOT_FOUND = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 _EXISTS = (
     "org.apache.hadoop.fs.FileAlreadyExistsException",
@@ -44,7 +45,7 @@ class Creation(enum.Enum):
 class HadoopStorage:
     """Files below one directory of a Hadoop file system, reached through Spark's JVM.
 
-    What `create` promises is what the file system gives:
+    What `create` and `publish` promise is what the file system gives:
 
     - HDFS, and ABFS with a hierarchical namespace: exclusive, atomic and durable. A temporary is
       written, flushed to disk with hsync, and renamed; the server refuses to rename onto a file.
@@ -93,16 +94,8 @@ class HadoopStorage:
             FileExistsError: The name is taken, perhaps by a writer who was faster.
             CheckpointError: The file system refused.
         """
-        final = self._path(name)
         with self._errors("write", name):
-            match self.creation:
-                case Creation.CONDITIONAL:
-                    self._put_if_absent(final, data)
-                case Creation.PUT:
-                    _write(self._fs.create(final, False), data)  # noqa: FBT003 - Java: overwrite
-                case Creation.RENAME:
-                    with self._renamed(final) as temporary:
-                        _write(self._fs.create(temporary, False), data)  # noqa: FBT003 - Java: overwrite
+            self._write_once(self._path(name), self._jvm.java.io.ByteArrayInputStream(data))
 
     def read(self, name: str, *, limit: int) -> bytes | None:
         """Return a file's bytes, or None if there is no such file.
@@ -182,10 +175,7 @@ class HadoopStorage:
             self._fs.delete(self._path(name), False)  # noqa: FBT003 - Java: recursive
 
     def publish(self, local_file: Path, name: str) -> None:
-        """Move a finished file of `scratch()` to its final name; readers see all of it or nothing.
-
-        It is on the file system's servers when this returns. HDFS forces it to their disks only
-        with `dfs.datanode.synconclose`.
+        """Copy a finished file of `scratch()` to its final name, with the promises of `create`.
 
         Args:
             local_file: The file, closed by its writer; it is gone afterwards.
@@ -195,15 +185,13 @@ class HadoopStorage:
             FileExistsError: The name is taken.
             CheckpointError: The file system refused.
         """
-        source = self._jvm.org.apache.hadoop.fs.Path(local_file.absolute().as_uri())
-        final = self._path(name)
         with self._errors("write", name):
-            if self.creation is Creation.RENAME:
-                with self._renamed(final) as temporary:
-                    self._fs.moveFromLocalFile(source, temporary)
-            else:
-                # Java: delete the source, do not overwrite
-                self._fs.copyFromLocalFile(True, False, source, final)  # noqa: FBT003
+            source = self._jvm.java.io.FileInputStream(str(local_file))
+            try:
+                self._write_once(self._path(name), source)
+            finally:
+                source.close()
+        local_file.unlink()
 
     def scratch(self) -> Path:
         """Return the directory in which a file is written before `publish`.
@@ -264,13 +252,41 @@ class HadoopStorage:
             return Creation.PUT
         return Creation.PUT if scheme == "gs" else Creation.RENAME
 
-    def _put_if_absent(self, final: Any, data: bytes) -> None:
+    def _write_once(self, final: Any, source: Any) -> None:
+        """Write what a Java stream holds to a name that is not taken."""
+        match self.creation:
+            case Creation.CONDITIONAL:
+                self._put_if_absent(final, source)
+            case Creation.PUT:
+                self._write(self._fs.create(final, False), source)  # noqa: FBT003 - Java: overwrite
+            case Creation.RENAME:
+                with self._renamed(final) as temporary:
+                    stream = self._fs.create(temporary, False)  # noqa: FBT003 - Java: overwrite
+                    self._write(stream, source)
+
+    def _write(self, stream: Any, source: Any) -> None:
+        """Write everything, force it to the servers' disks where that is offered, and close.
+
+        A stream that fails is aborted if it can be, and never closed: an object store would make
+        an object of the part that it has.
+        """
+        try:
+            self._jvm.org.apache.hadoop.io.IOUtils.copyBytes(source, stream, _COPY_BYTES)
+            if stream.hasCapability("hsync"):
+                stream.hsync()
+        except JAVA_ERRORS:
+            if stream.hasCapability("fs.capability.outputstream.abortable"):
+                stream.abort()
+            raise
+        stream.close()
+
+    def _put_if_absent(self, final: Any, source: Any) -> None:
         """Put an object unless there is one; after an error the object says who was faster."""
         attempt = uuid.uuid4().hex
         builder = self._fs.createFile(final).must(_CONDITIONAL, "true")
         builder.opt(f"fs.s3a.create.header.{_ATTEMPT}", attempt)
         try:
-            _write(builder.build(), data)
+            self._write(builder.build(), source)
         except JAVA_ERRORS:
             # The client retries a put whose answer was lost, and then finds its own object.
             if not self._fs.exists(final):
@@ -312,14 +328,3 @@ class HadoopStorage:
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._root, check_name(name))
-
-
-def _write(stream: Any, data: bytes) -> None:
-    """Write everything, force it to the servers' disks where that is offered, and close.
-
-    A stream that fails is not closed: an object store would make an object of the part it has.
-    """
-    stream.write(data)
-    if stream.hasCapability("hsync"):
-        stream.hsync()
-    stream.close()
