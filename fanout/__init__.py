@@ -17,6 +17,7 @@ from fanout.core.lineage import Split
 from fanout.core.positions import Checkpoint, Cursor, Horizon, Latest, Range, Timestamp
 from fanout.core.statistics import SplitStatistics, Statistics
 from fanout.errors import (
+    BatchFailedError,
     CheckpointError,
     FanOutError,
     MalformedEventError,
@@ -34,6 +35,7 @@ from fanout.errors import (
 
 __all__ = (
     "Batch",
+    "BatchFailedError",
     "Checkpoint",
     "CheckpointError",
     "Cursor",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = (
+    "BatchFailedError",
     "CheckpointError",
     "FanOutError",
     "MalformedEventError",
@@ -97,3 +98,7 @@ class SplitFailedError(FanOutError):
 
 class CheckpointError(FanOutError):
     """A checkpoint cannot be used: owned by a running query, of another source, or damaged."""
+
+
+class BatchFailedError(FanOutError):
+    """The user's handler raised; `__cause__` is what it raised. The batch is replayed."""

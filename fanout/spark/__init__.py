@@ -1,1 +1,17 @@
-"""Exact micro-batches of a fan-out, handed to Spark."""
+"""Exact micro-batches of a fan-out, handed to Spark.
+
+Needs the extra `fanout[spark]`.
+"""
+
+from fanout.errors import SetupError
+
+try:
+    from fanout.spark.query import FanOutQuery, QueryProgress, foreach_batch
+except ModuleNotFoundError as error:
+    if error.name is not None and error.name.startswith("fanout"):
+        raise
+    raise SetupError(
+        f"{error.name} is not installed; install the extra: pip install 'fanout[spark]'"
+    ) from error
+
+__all__ = ("FanOutQuery", "QueryProgress", "foreach_batch")

@@ -1,0 +1,184 @@
+"""Sealed Parquet files of drained records.
+
+A segment is written once, row group by row group, and never changed. Uncompressed Parquet without
+dictionaries or statistics is the cheapest thing that Spark's executors can read in parallel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fanout.core.drained import Drained
+    from fanout.core.positions import Checkpoint
+
+__all__ = ("OpenSegment", "Segment", "SegmentLog")
+
+# Two or more tasks can share a segment when it has a few row groups.
+_ROW_GROUPS = 4
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A sealed file.
+
+    Args:
+        path: Where it was written.
+        rows: Its records.
+        size: Its bytes on disk.
+        nbytes: The bytes of its records in memory.
+        positions: Every split's position after its records.
+    """
+
+    path: Path
+    rows: int
+    size: int
+    nbytes: int
+    positions: Checkpoint
+
+
+@final
+class OpenSegment:
+    """A file that is being filled. One task or thread uses it at a time.
+
+    Args:
+        path: The file to write.
+        schema: The records' schema.
+        max_records: The records after which it is full.
+        max_bytes: The bytes in memory after which it is full.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, *, max_records: int, max_bytes: int) -> None:
+        self.rows = 0
+        self.nbytes = 0
+        self.positions: Checkpoint | None = None
+        self._path = path
+        self._schema = schema
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._unwritten: list[pa.RecordBatch] = []
+        self._unwritten_bytes = 0
+        self._unwritten_rows = 0
+        self._writer: pq.ParquetWriter | None = None
+
+    @property
+    def room_records(self) -> int:
+        """The records that still fit."""
+        return self._max_records - self.rows
+
+    @property
+    def room_bytes(self) -> int:
+        """The bytes that still fit."""
+        return self._max_bytes - self.nbytes
+
+    @property
+    def full(self) -> bool:
+        """Whether a limit is reached."""
+        return self.room_records < 1 or self.room_bytes < 1
+
+    @property
+    def row_group_ready(self) -> bool:
+        """Whether enough records are in memory to write a row group."""
+        return (
+            self._unwritten_bytes * _ROW_GROUPS >= self._max_bytes
+            or self._unwritten_rows * _ROW_GROUPS >= self._max_records
+        )
+
+    def add(self, drained: Drained) -> None:
+        """Take records in, in memory, with the positions after them."""
+        rows, nbytes = drained.num_records, drained.nbytes
+        self._unwritten.extend(batch.records for batch in drained.batches)
+        self._unwritten_rows += rows
+        self._unwritten_bytes += nbytes
+        self.rows += rows
+        self.nbytes += nbytes
+        self.positions = drained.positions
+
+    def write_row_group(self) -> None:
+        """Write what is in memory to the file. Blocks on the disk."""
+        self._write(row_groups=1)
+
+    def seal(self) -> Segment:
+        """Write the rest and finish the file. Blocks on the disk.
+
+        The file is complete, but not yet durable: whoever publishes it flushes it to the disk.
+        """
+        assert self.positions is not None, "only a segment with records is sealed"
+        self._write(row_groups=1 if self._writer else _ROW_GROUPS)
+        assert self._writer is not None
+        self._writer.close()
+        return Segment(
+            self._path, self.rows, self._path.stat().st_size, self.nbytes, self.positions
+        )
+
+    def discard(self) -> None:
+        """Close and remove the file. The records come again: nobody has acknowledged them."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError):  # the disk may be full; the file goes anyway
+                self._writer.close()
+        self._path.unlink(missing_ok=True)
+
+    def _write(self, row_groups: int) -> None:
+        if not self._unwritten:
+            return
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._path,
+                self._schema,
+                compression="none",
+                use_dictionary=False,
+                write_statistics=False,
+            )
+        table = pa.Table.from_batches(self._unwritten, self._schema)
+        self._writer.write_table(table, row_group_size=-(-table.num_rows // row_groups))
+        self._unwritten.clear()
+        self._unwritten_bytes = self._unwritten_rows = 0
+
+
+@final
+class SegmentLog:
+    """Open one segment after the other, each with a name that no other run uses.
+
+    Args:
+        directory: Where segments are written before they are published.
+        run: The number of this run.
+        schema: The records' schema.
+        max_records: The most records in a segment.
+        max_bytes: The most bytes of records in a segment.
+
+    Raises:
+        OptionError: If a limit is below 1.
+    """
+
+    def __init__(
+        self, directory: Path, run: int, schema: pa.Schema, *, max_records: int, max_bytes: int
+    ) -> None:
+        if max_records < 1 or max_bytes < 1:
+            raise OptionError(
+                f"max_records={max_records} and max_bytes={max_bytes} must be at least 1"
+            )
+        self._directory = directory
+        self._run = run
+        self._schema = schema
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._count = 0
+
+    def open(self) -> OpenSegment:
+        """Open the next segment; nothing is written until it has records."""
+        self._count += 1
+        # Spark takes a file whose name begins with "_" or "." for hidden and reads no rows.
+        path = self._directory / f"run-{self._run:06}-{self._count:08}.parquet"
+        return OpenSegment(
+            path, self._schema, max_records=self._max_records, max_bytes=self._max_bytes
+        )

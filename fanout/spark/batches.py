@@ -1,0 +1,197 @@
+"""What happens in one micro-batch: ledger, segment, DataFrame, handler."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from fanout.errors import BatchFailedError, CheckpointError
+from fanout.spark.ledger import SEGMENTS, Entry, SegmentFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
+
+    from fanout.core.positions import Checkpoint
+    from fanout.segments import OpenSegment
+    from fanout.spark.ledger import BatchLedger
+    from fanout.spark.pump import Handover
+    from fanout.spark.storage import Storage
+
+__all__ = ("BatchResult", "BatchRunner", "Handler")
+
+log = logging.getLogger(__name__)
+
+Handler: TypeAlias = Callable[[DataFrame, int], None]
+"""Called with the records of a batch and its id; a replay has the same id and the same records."""
+
+# Spark waits this long for a first record before a batch is given back empty.
+IDLE_SECONDS = 60.0
+
+_SPARK_TYPES: dict[pa.DataType, DataType] = {
+    pa.string(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.int64(): LongType(),
+    pa.timestamp("us", tz="UTC"): TimestampType(),
+}
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return the Spark schema of a source's records."""
+    return StructType([StructField(field.name, _SPARK_TYPES[field.type]) for field in schema])
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What one batch was.
+
+    Args:
+        batch_id: Spark's id of the micro-batch.
+        rows: The records that the handler was given; 0 where it was not called.
+        bytes: Their bytes in the segment.
+        seconds: From the moment when the records were there to the handler's return.
+        finished: Whether there will be no further batch.
+    """
+
+    batch_id: int
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    finished: bool = False
+
+
+@final
+class BatchRunner:
+    """Give each batch id its one content, and the handler its DataFrame.
+
+    Args:
+        spark: The session.
+        schema: The schema of the source's records.
+        handler: The user's function.
+        storage: The checkpoint.
+        ledger: What each batch id stands for.
+        take: Blocks until records are there, for at most the given seconds.
+        acknowledge: Tells the stream that everything up to some positions is durable; blocks.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        schema: pa.Schema,
+        handler: Handler,
+        *,
+        storage: Storage,
+        ledger: BatchLedger,
+        take: Callable[[float], Handover],
+        acknowledge: Callable[[Checkpoint], None],
+    ) -> None:
+        self._spark = spark
+        self._schema = spark_schema(schema)
+        self._handler = handler
+        self._storage = storage
+        self._ledger = ledger
+        self._take = take
+        self._acknowledge = acknowledge
+
+    def run(self, batch_id: int, query_id: str) -> BatchResult:
+        """Run one micro-batch; a batch id that the ledger knows is replayed.
+
+        Raises:
+            BatchFailedError: If the handler raised.
+            CheckpointError: If the checkpoint is damaged, or no longer ours.
+            FanOutError: If the stream has failed.
+        """
+        entry = self._ledger.find(batch_id, query_id)
+        if entry is not None:
+            log.info("replaying batch %d", batch_id)
+            return self._replay(entry)
+        handover = self._take(IDLE_SECONDS)
+        started = time.perf_counter()
+        if handover.segment is None:
+            self._store_idle_progress(batch_id, query_id, handover)
+            return BatchResult(batch_id, finished=handover.finished)
+        file = self._publish(handover.segment)
+        self._ledger.write(Entry(batch_id, query_id, file, handover.positions))
+        self._acknowledge(handover.positions)
+        self._ledger.prune()
+        self._handle(batch_id, file)
+        return BatchResult(batch_id, file.rows, file.size, time.perf_counter() - started)
+
+    def _replay(self, entry: Entry) -> BatchResult:
+        started = time.perf_counter()
+        if entry.segment is None:
+            return BatchResult(entry.batch_id)
+        rows = self._read(entry.segment).count()
+        if rows != entry.segment.rows:
+            raise CheckpointError(
+                f"the segment {entry.segment.name} in {self._storage.location} has {rows} rows, "
+                f"the ledger says {entry.segment.rows}; restore it from a backup"
+            )
+        self._handle(entry.batch_id, entry.segment)
+        return BatchResult(
+            entry.batch_id,
+            entry.segment.rows,
+            entry.segment.size,
+            time.perf_counter() - started,
+        )
+
+    def _publish(self, segment: OpenSegment) -> SegmentFile:
+        try:
+            sealed = segment.seal()
+            name = f"{SEGMENTS}/{sealed.path.name}"
+            self._storage.publish(sealed.path, name)
+        except OSError as error:
+            segment.discard()
+            raise CheckpointError(
+                f"a segment cannot be written to {self._storage.location}: {error}; its records "
+                f"were not acknowledged and come again"
+            ) from error
+        return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)
+
+    def _store_idle_progress(self, batch_id: int, query_id: str, handover: Handover) -> None:
+        newest = self._ledger.newest
+        if handover.finished or (newest is not None and newest.positions == handover.positions):
+            return
+        self._ledger.write(Entry(batch_id, query_id, None, handover.positions))
+        self._acknowledge(handover.positions)
+        self._ledger.prune()
+
+    def _handle(self, batch_id: int, file: SegmentFile) -> None:
+        frame = self._read(file)
+        try:
+            self._handler(frame, batch_id)
+        except Exception as error:
+            raise BatchFailedError(
+                f"the handler raised {type(error).__name__} in batch {batch_id}: {error}"
+            ) from error
+
+    def _read(self, file: SegmentFile) -> DataFrame:
+        size = self._storage.size(file.name)
+        if size != file.size:
+            found = "is missing" if size is None else f"has {size} bytes instead of {file.size}"
+            raise CheckpointError(
+                f"the segment {file.name} in {self._storage.location} {found}; restore it from a "
+                f"backup, or start with a new checkpoint location"
+            )
+        return (
+            self._spark.read.schema(self._schema)
+            # A session that ignores damaged files would read one as 0 rows.
+            .option("ignoreCorruptFiles", "false")
+            .option("ignoreMissingFiles", "false")
+            .parquet(self._storage.uri(file.name))
+        )

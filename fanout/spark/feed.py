@@ -1,0 +1,101 @@
+"""The running stream behind a query, as blocking calls for Spark's threads."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from typing import TYPE_CHECKING, final
+
+from fanout.core.consumer import open_stream
+from fanout.spark.pump import Pump
+
+if TYPE_CHECKING:
+    from fanout.core.consumer import FanOut
+    from fanout.core.positions import Checkpoint
+    from fanout.core.source import Source
+    from fanout.core.statistics import OnResubscribe, Statistics
+    from fanout.errors import FanOutError
+    from fanout.segments import SegmentLog
+    from fanout.spark.loop import LoopThread
+    from fanout.spark.pump import Handover
+
+__all__ = ("Feed",)
+
+
+@final
+class Feed:
+    """Open a stream in the loop thread, and pump it until the loop thread ends.
+
+    Args:
+        loop: Where the stream runs.
+        source: What to read.
+        positions: Where to go on.
+        log: Opens segments.
+        max_wait: Seconds to go on filling a segment while Spark waits and records keep coming.
+        bounded: Finish when every split has reached its newest record.
+        on_resubscribe: Told about each recoverable end, in the loop thread.
+
+    Raises:
+        FanOutError: If the stream cannot be opened.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        source: Source,
+        positions: Checkpoint,
+        log: SegmentLog,
+        *,
+        max_wait: float,
+        bounded: bool,
+        on_resubscribe: OnResubscribe | None,
+    ) -> None:
+        self._loop = loop
+        self._source = source
+        self._positions = positions
+        self._log = log
+        self._max_wait = max_wait
+        self._bounded = bounded
+        self._on_resubscribe = on_resubscribe
+        opened: concurrent.futures.Future[tuple[FanOut, Pump]] = concurrent.futures.Future()
+        loop.start(self._serve(opened))
+        self._stream, self._pump = opened.result()
+
+    @property
+    def failure(self) -> FanOutError | None:
+        """The error that ended the stream, as soon as it is known."""
+        return self._stream.failure
+
+    def statistics(self) -> Statistics:
+        """Return the stream's counters."""
+        return self._stream.statistics()
+
+    def take(self, idle: float) -> Handover:
+        """Block until there are records, for at most `idle` seconds.
+
+        Raises:
+            FanOutError: The failure of the stream, after its last records.
+        """
+        return self._loop.call(self._pump.next(idle))
+
+    def acknowledge(self, positions: Checkpoint) -> None:
+        """Tell the service that everything up to `positions` is durable."""
+        self._loop.call(self._stream.acknowledge(positions))
+
+    def stop(self) -> None:
+        """Let `take` return at once from now on, with `finished`."""
+        self._loop.call_soon(self._pump.stop)
+
+    async def _serve(self, opened: concurrent.futures.Future[tuple[FanOut, Pump]]) -> None:
+        try:
+            async with open_stream(
+                self._source,
+                resume=self._positions.to_json(),
+                on_resubscribe=self._on_resubscribe,
+            ) as stream:
+                pump = Pump(stream, self._log, max_wait=self._max_wait, bounded=self._bounded)
+                opened.set_result((stream, pump))
+                await pump.run()
+        except BaseException as error:
+            if not opened.done():
+                opened.set_exception(error)
+            raise

@@ -1,0 +1,242 @@
+"""The durable map from batch id to its one segment, with every split's position after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, final
+
+import msgspec
+
+from fanout.core.positions import MAX_JSON_BYTES, Checkpoint
+from fanout.errors import CheckpointError, PositionError
+
+if TYPE_CHECKING:
+    from fanout.spark.ownership import Ownership
+    from fanout.spark.storage import Storage
+
+__all__ = ("BatchLedger", "Entry", "SegmentFile")
+
+VERSION: Final = 1
+SEGMENTS: Final = "segments"
+_BATCHES = "batches"
+_ORIGIN = "origin.json"
+# A handler may have kept a lazy DataFrame, so the newest batches keep their segments.
+_KEPT_BATCHES = 10
+_MAX_ENTRY_BYTES = MAX_JSON_BYTES + 4096
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+T = TypeVar("T")
+
+
+@final
+class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A published segment, as the ledger remembers it.
+
+    Args:
+        name: Its name below the checkpoint.
+        rows: Its records.
+        size: Its bytes on disk.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^segments/[a-z0-9-]+\.parquet$", max_length=100)]
+    rows: _Count
+    size: _Count
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one batch id stands for, for ever.
+
+    Args:
+        batch_id: Spark's id of the micro-batch.
+        query_id: Spark's id of the query.
+        segment: Its records; None where only idle progress was made.
+        positions: Every split's position after the batch.
+    """
+
+    batch_id: int
+    query_id: str
+    segment: SegmentFile | None
+    positions: Checkpoint
+
+
+class _VersionWire(msgspec.Struct, frozen=True):
+    version: int
+
+
+class _OriginWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    positions: msgspec.Raw
+
+
+class _EntryWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    run: _Count
+    batch: _Count
+    query: Annotated[str, msgspec.Meta(max_length=100)]
+    segment: SegmentFile | None
+    positions: msgspec.Raw
+
+
+@final
+class BatchLedger:
+    """Remember batches in small files below the checkpoint. Every call blocks.
+
+    Args:
+        storage: The checkpoint.
+        ownership: The claim of this run; it is checked before every write.
+
+    Raises:
+        CheckpointError: If an entry is damaged or was written by a newer version.
+    """
+
+    def __init__(self, storage: Storage, ownership: Ownership) -> None:
+        self._storage = storage
+        self._ownership = ownership
+        names = [file.name.removesuffix(".json") for file in storage.list(_BATCHES)]
+        entries = [self.read(int(name)) for name in sorted(names) if name.isdecimal()]
+        self._newest = entries[-1] if entries else None
+        self._segments = {entry.batch_id: entry.segment for entry in entries}
+        self._swept_orphans = False
+
+    @property
+    def newest(self) -> Entry | None:
+        """The entry of the highest batch id; None before the first."""
+        return self._newest
+
+    def origin(self) -> Checkpoint | None:
+        """Return the positions that the first run resolved its start into; None before that.
+
+        Raises:
+            CheckpointError: If they are damaged or were written by a newer version.
+        """
+        data = self._storage.read(_ORIGIN, limit=_MAX_ENTRY_BYTES)
+        if data is None:
+            return None
+        return self._positions(_ORIGIN, self._decode(_ORIGIN, data, _OriginWire).positions)
+
+    def write_origin(self, positions: str) -> Checkpoint:
+        """Store the resolved start, before anything is subscribed."""
+        self._ownership.check()
+        origin = _OriginWire(VERSION, msgspec.Raw(positions.encode()))
+        self._storage.create(_ORIGIN, msgspec.json.encode(origin))
+        return Checkpoint.from_json(positions)
+
+    def find(self, batch_id: int, query_id: str) -> Entry | None:
+        """Return the entry of a batch that Spark asks for; None if it is a new one.
+
+        Raises:
+            CheckpointError: If the ledger is ahead of Spark, so that Spark's own offsets must have
+                been deleted, or the entries are another query's.
+        """
+        newest = self._newest
+        if newest is None or batch_id > newest.batch_id:
+            self._check_query(query_id)
+            return None
+        if batch_id < newest.batch_id:
+            raise CheckpointError(
+                f"Spark asks for batch {batch_id}, but {self._storage.location} already holds "
+                f"batch {newest.batch_id}: Spark's own offsets were deleted; restore them, or "
+                f"start with a new checkpoint location"
+            )
+        self._check_query(query_id)
+        return newest
+
+    def write(self, entry: Entry) -> None:
+        """Store what a batch stands for; from now on it stands for nothing else.
+
+        Raises:
+            CheckpointError: If this run no longer owns the checkpoint.
+        """
+        self._ownership.check()
+        wire = _EntryWire(
+            VERSION,
+            self._ownership.run,
+            entry.batch_id,
+            entry.query_id,
+            entry.segment,
+            msgspec.Raw(entry.positions.to_json().encode()),
+        )
+        try:
+            self._storage.create(_name(entry.batch_id), msgspec.json.encode(wire))
+        except FileExistsError as error:
+            raise CheckpointError(
+                f"batch {entry.batch_id} is already in {self._storage.location}: another run "
+                f"writes to this checkpoint; this query stops"
+            ) from error
+        self._newest = entry
+        self._segments[entry.batch_id] = entry.segment
+
+    def prune(self) -> None:
+        """Delete the entries and segments that no replay and no lazy DataFrame can need.
+
+        Call it after `write`: only then is this run known to go on from the newest entry, and
+        what earlier runs left unnamed is an orphan.
+        """
+        if not self._swept_orphans:
+            self._delete_orphans()
+            self._swept_orphans = True
+        with_segment = [id_ for id_, segment in self._segments.items() if segment is not None]
+        kept = {*with_segment[-_KEPT_BATCHES:], max(self._segments)}
+        for batch_id in [id_ for id_ in self._segments if id_ not in kept]:
+            segment = self._segments.pop(batch_id)
+            if segment is not None:
+                self._storage.delete(segment.name)
+            self._storage.delete(_name(batch_id))
+
+    def read(self, batch_id: int) -> Entry:
+        """Read one entry.
+
+        Raises:
+            CheckpointError: If it is missing, damaged, or written by a newer version.
+        """
+        name = _name(batch_id)
+        data = self._storage.read(name, limit=_MAX_ENTRY_BYTES)
+        if data is None:
+            raise CheckpointError(f"{name} is missing in {self._storage.location}")
+        wire = self._decode(name, data, _EntryWire)
+        if wire.batch != batch_id:
+            raise CheckpointError(f"{name} in {self._storage.location} speaks of {wire.batch}")
+        return Entry(wire.batch, wire.query, wire.segment, self._positions(name, wire.positions))
+
+    def _check_query(self, query_id: str) -> None:
+        if self._newest is not None and self._newest.query_id != query_id:
+            raise CheckpointError(
+                f"{self._storage.location} belongs to the Spark query {self._newest.query_id}, not "
+                f"to {query_id}: Spark's own metadata was deleted; restore it, or start with a new "
+                f"checkpoint location"
+            )
+
+    def _delete_orphans(self) -> None:
+        named = {segment.name for segment in self._segments.values() if segment is not None}
+        for file in self._storage.list(SEGMENTS):
+            name = f"{SEGMENTS}/{file.name}"
+            # This run may have published its next segment already; it is not an orphan.
+            if name not in named and not file.name.startswith(f"run-{self._ownership.run:06}-"):
+                self._storage.delete(name)
+
+    def _decode(self, name: str, data: bytes, wire: type[T]) -> T:
+        try:
+            version = msgspec.json.decode(data, type=_VersionWire).version
+            if version != VERSION:
+                raise CheckpointError(
+                    f"{name} in {self._storage.location} has format version {version}, this "
+                    f"library reads version {VERSION}; use the library version that wrote it"
+                )
+            return msgspec.json.decode(data, type=wire)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CheckpointError(
+                f"{name} in {self._storage.location} is damaged ({error}); restore it from a "
+                f"backup, or start with a new checkpoint location"
+            ) from error
+
+    def _positions(self, name: str, json: msgspec.Raw) -> Checkpoint:
+        try:
+            return Checkpoint.from_json(bytes(json))
+        except PositionError as error:
+            raise CheckpointError(f"{name} in {self._storage.location}: {error}") from error
+
+
+def _name(batch_id: int) -> str:
+    return f"{_BATCHES}/{batch_id:012}.json"

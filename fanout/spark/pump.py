@@ -1,0 +1,195 @@
+"""Drain the stream into the open segment while Spark works on the one before."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from fanout.errors import CheckpointError, FanOutError, OptionError, StreamStateError
+
+if TYPE_CHECKING:
+    from fanout.core.consumer import FanOut
+    from fanout.core.positions import Checkpoint
+    from fanout.segments import OpenSegment, SegmentLog
+
+__all__ = ("Handover", "Pump")
+
+# How long one drain collects after its first record: long enough for the snapshot of positions
+# that each drain takes to cost little, short beside Spark's floor of 110 ms for a micro-batch.
+_COLLECT = 0.005
+# While Spark waits, this much silence after a record ends the segment.
+_QUIET = 0.010
+# How often a bounded run looks whether it has caught up; shards without records tell it only in
+# their heartbeats.
+_LOOK = 0.1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What Spark gets when it asks.
+
+    Args:
+        segment: A segment with records, now the caller's to seal; None where there are none.
+        positions: Every split's position after it, or after idle progress.
+        finished: Whether there will be nothing more.
+    """
+
+    segment: OpenSegment | None
+    positions: Checkpoint
+    finished: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Spark waits for a segment until a deadline on the loop's clock."""
+
+    deadline: float
+    answer: asyncio.Future[Handover]
+
+
+@final
+class Pump:
+    """Own the open segment: one task fills it and hands it over.
+
+    Args:
+        stream: The stream.
+        log: Opens segments.
+        max_wait: Seconds to go on filling while Spark waits and records keep coming.
+        bounded: Finish when every split has reached its newest record.
+
+    Raises:
+        OptionError: If `max_wait` is negative.
+    """
+
+    def __init__(self, stream: FanOut, log: SegmentLog, *, max_wait: float, bounded: bool) -> None:
+        if max_wait < 0:
+            raise OptionError(f"max_wait={max_wait} must not be negative")
+        self._stream = stream
+        self._log = log
+        self._max_wait = max_wait
+        self._bounded = bounded
+        self._segment = log.open()
+        self._first_record_at = 0.0
+        self._request: _Request | None = None
+        self._interrupt: asyncio.Timeout | None = None
+        self._failure: FanOutError | None = None
+        self._stopping = False
+        self._closed: Exception | None = None
+
+    async def run(self) -> None:
+        """Drain and hand over until cancelled, or until the disk refuses a segment.
+
+        Cancellation: the open segment is discarded; its records were not acknowledged and come
+        again.
+        """
+        error: Exception = StreamStateError("the query has stopped")
+        try:
+            while True:
+                arrived = await self._drain()
+                self._answer(arrived=arrived)
+        except OSError as raised:
+            error = CheckpointError(f"a segment cannot be written: {raised}")
+            error.__cause__ = raised
+        except Exception as raised:
+            error = raised
+            raise
+        finally:
+            self._closed = error
+            self._segment.discard()
+            if self._request is not None and not self._request.answer.done():
+                self._request.answer.set_exception(error)
+
+    async def next(self, idle: float) -> Handover:
+        """Wait for records and take the open segment; one caller at a time.
+
+        A segment that was filled before the call is handed over at once. Otherwise the wait is
+        for the first record, and then until nothing came for 10 ms, or `max_wait` is over, or the
+        segment is full.
+
+        Args:
+            idle: Seconds to wait for the first record; then the answer has no segment.
+
+        Raises:
+            FanOutError: The failure of the stream, after its last records were handed over.
+
+        Cancellation: nothing is handed over.
+        """
+        if self._closed is not None:
+            raise self._closed
+        loop = asyncio.get_running_loop()
+        request = self._request = _Request(loop.time() + idle, loop.create_future())
+        self._wake()
+        try:
+            return await request.answer
+        finally:
+            self._request = None
+
+    def stop(self) -> None:
+        """Let the present and every later call of `next` return at once, without a segment."""
+        self._stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt.reschedule(asyncio.get_running_loop().time())
+
+    async def _drain(self) -> bool:
+        """Take records in; False if the wait for them ended first."""
+        interrupt = self._interrupt = asyncio.timeout_at(self._patience())
+        try:
+            async with interrupt:
+                if self._segment.full or self._failure is not None:
+                    await asyncio.get_running_loop().create_future()  # until somebody asks
+                drained = await self._stream.drain(
+                    max_records=self._segment.room_records,
+                    max_bytes=self._segment.room_bytes,
+                    max_wait=_COLLECT,
+                )
+        except TimeoutError:
+            if not interrupt.expired():
+                raise
+            return False
+        except FanOutError as error:
+            self._failure = error
+            return False
+        finally:
+            self._interrupt = None
+        if not self._segment.rows:
+            self._first_record_at = asyncio.get_running_loop().time()
+        self._segment.add(drained)
+        if self._segment.row_group_ready:
+            await asyncio.to_thread(self._segment.write_row_group)
+        return True
+
+    def _patience(self) -> float | None:
+        """Return until when to wait for the next record; None for as long as nobody asks."""
+        if self._request is None:
+            return None
+        now = asyncio.get_running_loop().time()
+        if self._stopping:
+            return now
+        if self._segment.rows:
+            return now + _QUIET
+        return min(self._request.deadline, now + _LOOK) if self._bounded else self._request.deadline
+
+    def _answer(self, *, arrived: bool) -> None:
+        request, segment = self._request, self._segment
+        if request is None or request.answer.done():
+            return
+        now = asyncio.get_running_loop().time()
+        if self._stopping:
+            request.answer.set_result(Handover(None, self._stream.delivered, finished=True))
+        elif segment.rows:
+            if not arrived or segment.full or now >= self._first_record_at + self._max_wait:
+                self._segment = self._log.open()
+                assert segment.positions is not None
+                request.answer.set_result(Handover(segment, segment.positions))
+        elif self._failure is not None:
+            request.answer.set_exception(self._failure)
+        elif self._bounded and self._stream.caught_up:
+            request.answer.set_result(Handover(None, self._stream.delivered, finished=True))
+        elif now >= request.deadline:
+            request.answer.set_result(Handover(None, self._stream.delivered))

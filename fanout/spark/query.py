@@ -1,0 +1,322 @@
+"""Run a source as a Spark query: exact micro-batches into a handler."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, final
+
+from fanout.core.consumer import origin
+from fanout.errors import CheckpointError, OptionError, PositionError
+from fanout.segments import SegmentLog
+from fanout.spark.batches import BatchResult, BatchRunner
+from fanout.spark.feed import Feed
+from fanout.spark.ledger import BatchLedger
+from fanout.spark.loop import LoopThread
+from fanout.spark.ownership import claim
+from fanout.spark.session import require_classic
+from fanout.spark.storage import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from fanout.core.positions import Checkpoint
+    from fanout.core.source import Source
+    from fanout.core.statistics import OnResubscribe, Statistics
+    from fanout.spark.batches import Handler
+
+__all__ = ("FanOutQuery", "QueryProgress", "foreach_batch")
+
+log = logging.getLogger(__name__)
+
+# How often the query looks whether somebody has stopped Spark's side of it.
+_LOOK = 0.5
+# How long a stop waits for Spark to store that the last batch is done.
+_COMMIT = 0.5
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """What a query has done.
+
+    Args:
+        batch_id: The latest batch that the handler has finished; None before the first.
+        batches: Batches that the handler has finished in this run.
+        rows: Records in the latest batch.
+        bytes: Bytes of its segment.
+        rows_per_second: Its records per second, from when they were there to the handler's return.
+        total_rows: Records in all batches of this run.
+        lag: Seconds behind the newest record, per split; None where the service has not said it.
+        resubscriptions: Recoverable ends of subscriptions in this run.
+    """
+
+    batch_id: int | None
+    batches: int
+    rows: int
+    bytes: int
+    rows_per_second: float
+    total_rows: int
+    lag: Mapping[str, float | None]
+    resubscriptions: int
+
+
+@final
+class FanOutQuery:
+    """A running query, with the verbs of Spark's StreamingQuery; made by `foreach_batch`."""
+
+    def __init__(self, feed: Feed, runner: BatchRunner, resources: ExitStack) -> None:
+        self._feed = feed
+        self._runner = runner
+        self._resources = resources
+        self._started: Future[StreamingQuery] = Future()
+        self._latest = BatchResult(-1)
+        self._batches = 0
+        self._total_rows = 0
+        self._error: BaseException | None = None
+        self._idle = threading.Event()
+        self._idle.set()
+        self._finished = threading.Event()
+        self._ending = threading.Event()
+        self._terminated = threading.Event()
+
+    def __repr__(self) -> str:
+        state = "running" if self.is_active else "failed" if self.exception() else "stopped"
+        return f"<FanOutQuery {state}, {self._batches} batches, {self._total_rows} rows>"
+
+    @property
+    def id(self) -> str:
+        """Spark's id of the query, the same after each restart from its checkpoint."""
+        return str(self._started.result().id)
+
+    @property
+    def name(self) -> str | None:
+        """The query's name, if it was given one."""
+        name: str | None = self._started.result().name
+        return name
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query runs; False as soon as nothing of it is left."""
+        return not self._terminated.is_set()
+
+    def exception(self) -> BaseException | None:
+        """Return the error that ended the query, with its cause; None while nothing is wrong.
+
+        A fatal error of the stream is here as soon as it is known, also while a handler runs.
+        """
+        return self._error or self._feed.failure
+
+    def progress(self) -> QueryProgress:
+        """Return what the query has done so far."""
+        latest = self._latest
+        statistics = self._feed.statistics()
+        return QueryProgress(
+            batch_id=latest.batch_id if self._batches else None,
+            batches=self._batches,
+            rows=latest.rows,
+            bytes=latest.bytes,
+            rows_per_second=latest.rows / latest.seconds if latest.seconds else 0.0,
+            total_rows=self._total_rows,
+            lag=MappingProxyType({id_: split.lag for id_, split in statistics.splits.items()}),
+            resubscriptions=statistics.resubscriptions,
+        )
+
+    def statistics(self) -> Statistics:
+        """Return the counters of the stream and of each split."""
+        return self._feed.statistics()
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Block until the query has ended.
+
+        Args:
+            timeout: Seconds to wait at most; None for no limit.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            FanOutError: The error that ended it.
+        """
+        if not self._terminated.wait(timeout):
+            return False
+        if (error := self.exception()) is not None:
+            raise error
+        return True
+
+    def stop(self) -> None:
+        """End the query and wait until nothing of it is left; idempotent.
+
+        It takes less than a second unless a handler is running: that is waited for. Records
+        that were not handed to it come again in the next run.
+        """
+        self._ending.set()
+        self._terminated.wait()
+
+    def start(self, writer: DataStreamWriter) -> None:
+        """Start Spark's side of the query; from then on the query closes its resources itself."""
+        self._started.set_result(writer.foreachBatch(self._run_batch).start())
+        self._resources = self._resources.pop_all()
+        threading.Thread(target=self._watch, name="fanout query", daemon=True).start()
+
+    def _run_batch(self, _clock: DataFrame, batch_id: int) -> None:
+        """Run one micro-batch in Spark's thread; the clock's row is not read."""
+        self._idle.clear()
+        try:
+            result = self._runner.run(batch_id, self.id)
+        except BaseException as error:
+            self._error = self._error or error
+            self._ending.set()
+            raise
+        finally:
+            self._idle.set()
+        if result.finished:
+            self._finished.set()
+            self._ending.set()
+        if result.rows:
+            self._latest = result
+            self._batches += 1
+            self._total_rows += result.rows
+
+    def _watch(self) -> None:
+        """Wait for the end, whoever brings it about, and clean up."""
+        spark_query = self._started.result()
+        try:
+            while not self._ending.wait(_LOOK) and spark_query.isActive:
+                pass
+            self._feed.stop()
+            self._idle.wait()
+            if self._error is None and spark_query.isActive:
+                # The next call of the batch function says that Spark has stored the last one.
+                self._finished.wait(_COMMIT)
+            spark_query.stop()
+        except Exception as error:  # noqa: BLE001 - Spark itself has gone; the rest is still closed
+            log.warning("Spark's side of the query did not stop cleanly: %s", type(error).__name__)
+        finally:
+            self._resources.close()
+            self._terminated.set()
+
+
+def foreach_batch(
+    spark: SparkSession,
+    source: Source,
+    handler: Handler,
+    *,
+    checkpoint_location: str,
+    max_records: int = 100_000,
+    max_bytes: int = 128 * 1024 * 1024,
+    max_wait: float = 1.0,
+    processing_time: str | None = None,
+    available_now: bool = False,
+    query_name: str | None = None,
+    on_resubscribe: OnResubscribe | None = None,
+) -> FanOutQuery:
+    """Start a query that hands a source's records to a handler, in exact micro-batches.
+
+    A batch id has one content for ever: if the driver dies, the handler is called again with the
+    same id and the same rows. A handler that overwrites its own batch, or writes it under its id,
+    therefore gives exactly-once results. While Spark works on one batch the next is drained.
+
+    Args:
+        spark: A classic session (not Spark Connect).
+        source: What to read, for example a `KinesisSource`.
+        handler: Called with a DataFrame and the batch id, in one thread, never with no rows.
+        checkpoint_location: A directory for this query alone, on any file system that Spark's
+            own checkpoint can be on. Segments are stored there too.
+        max_records: The most records in a batch.
+        max_bytes: The most bytes of records in a batch, as they are in memory.
+        max_wait: Seconds to go on collecting while Spark waits and records keep coming. It is a
+            ceiling, not a pause: a batch begins 10 ms after the last record that came.
+        processing_time: Spark's trigger interval, for example "10 seconds"; None starts a batch
+            as soon as the last one is done and there are records.
+        available_now: Read until every split has reached what is its newest record once, then
+            end the query.
+        query_name: Spark's name of the query.
+        on_resubscribe: Called with the split, the cause and the delay in seconds each time a
+            subscription is to be opened again. It must not block.
+
+    Returns:
+        The running query.
+
+    Raises:
+        OptionError: If an option is out of range or two contradict each other.
+        SetupError: If the session is not classic, or Java, credentials or a library are missing.
+        ServiceError: If the source does not exist, or may not be read.
+        CheckpointError: If the checkpoint is another source's, is in use, is damaged, was written
+            by a newer version, or cannot be written.
+    """
+    if available_now and processing_time is not None:
+        raise OptionError("available_now and processing_time contradict each other; pass one")
+    if max_wait < 0:
+        raise OptionError(f"max_wait={max_wait} must not be negative")
+    require_classic(spark)
+    with ExitStack() as resources:
+        storage = open_storage(spark, checkpoint_location)
+        resources.callback(storage.close)
+        ownership = resources.enter_context(claim(storage, spark))
+        storage.sweep()
+        ledger = BatchLedger(storage, ownership)
+        segments = SegmentLog(
+            storage.scratch(),
+            ownership.run,
+            source.schema,
+            max_records=max_records,
+            max_bytes=max_bytes,
+        )
+        loop = resources.enter_context(LoopThread())
+        try:
+            feed = Feed(
+                loop,
+                source,
+                _positions(ledger, loop, source),
+                segments,
+                max_wait=max_wait,
+                bounded=available_now,
+                on_resubscribe=on_resubscribe,
+            )
+        except PositionError as error:
+            raise CheckpointError(f"{storage.location} cannot be continued: {error}") from error
+        runner = BatchRunner(
+            spark,
+            source.schema,
+            handler,
+            storage=storage,
+            ledger=ledger,
+            take=feed.take,
+            acknowledge=feed.acknowledge,
+        )
+        clock = _clock(spark, checkpoint_location, processing_time, query_name)
+        query = FanOutQuery(feed, runner, resources)
+        query.start(clock)
+        return query
+
+
+def _positions(ledger: BatchLedger, loop: LoopThread, source: Source) -> Checkpoint:
+    """Return where to go on; at the very first, resolve the start and store it."""
+    if ledger.newest is not None:
+        return ledger.newest.positions
+    return ledger.origin() or ledger.write_origin(loop.call(origin(source)))
+
+
+def _clock(
+    spark: SparkSession, checkpoint_location: str, processing_time: str | None, name: str | None
+) -> DataStreamWriter:
+    """Return a stream whose offsets are Spark's own, so that a batch id survives every crash.
+
+    Its offsets do not depend on the wall clock, and it asks for a batch whenever the last one is
+    done.
+    """
+    clock = spark.readStream.format("rate-micro-batch")
+    rows = clock.option("rowsPerBatch", 1).option("numPartitions", 1).load()
+    writer = rows.writeStream.option("checkpointLocation", checkpoint_location)
+    if processing_time is not None:
+        writer = writer.trigger(processingTime=processing_time)
+    return writer if name is None else writer.queryName(name)
