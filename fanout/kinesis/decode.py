@@ -136,4 +136,4 @@ def _columns(records: Sequence[_Record], stream: str, shard_id: str) -> pa.Recor
 def _arrival(seconds: Sequence[float | None]) -> pa.Array:
     """Turn seconds into timestamps, exact to the millisecond that the service sends."""
     milliseconds = pc.round(pc.multiply(pa.array(seconds, pa.float64()), 1000.0))
-    return pc.multiply(milliseconds.cast(pa.int64()), 1000).cast(_ARRIVAL)
+    return pc.multiply(milliseconds.cast(pa.int64()), 1000).view(_ARRIVAL)

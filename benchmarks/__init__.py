@@ -1,0 +1,1 @@
+"""Benchmarks of fanout, each against the peer that people would use instead."""
