@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from fanout.core.cancellation import prefer_cancellation
 from fanout.core.events import Batch, End, Failure
 from fanout.core.source import Action, Phase, Verdict
 from fanout.core.statistics import SplitState
@@ -87,6 +88,7 @@ class Subscriber:
         self._causes_here: Counter[type[Exception]] = Counter()
         self._subscribed_at: float | None = None
         self._reserved = 0
+        self._ended = False
         self._watchdog = asyncio.timeout(None)
 
     def __repr__(self) -> str:
@@ -113,13 +115,12 @@ class Subscriber:
                 )
                 self._on_resubscribe(self.split, end.cause, delay)
                 await asyncio.sleep(delay)
-            self.state = SplitState.ENDED
         except Exception as error:  # noqa: BLE001 - whatever it is, the consumer gets it as the pill
             self.state = SplitState.FAILED
             self.slot.fail(Failure(self.split, _pill(self.split, error)))
         finally:
-            if self.state not in {SplitState.ENDED, SplitState.FAILED}:
-                self.state = SplitState.STOPPED
+            if self.state is not SplitState.FAILED:
+                self.state = SplitState.ENDED if self._ended else SplitState.STOPPED
 
     async def _subscription(self) -> _Recoverable | None:
         """Run one subscription: None at the end of the split, else why it is over."""
@@ -147,6 +148,12 @@ class Subscriber:
                 await self._deliver(events)
                 return None
         except Exception as error:  # noqa: BLE001 - the source's verdict tells what each one means
+            prefer_cancellation(error)
+            if self._ended:
+                log.warning(
+                    "%s has ended, but closing its subscription failed: %s", self.split, error
+                )
+                return None
             return _Recoverable(error, self._connection.verdict(error, phase))
         finally:
             self._budget.release(self._reserved)
@@ -161,6 +168,7 @@ class Subscriber:
             self._reserved = 0
             match event:
                 case End():
+                    self._ended = True
                     return
                 case Batch():
                     self._advance(event.range.until)

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fanout.core.events import Batch, End
+from fanout.core.lineage import Split
+from fanout.core.positions import Cursor, Horizon, Range, reaches
+from fanout.core.progress import Progress
+from fanout.errors import StreamStateError
+from tests.core.scripted import Log, record_batch
+
+A, B = Split("a"), Split("b")
+
+
+def batch(*numbers: int, until: int | None = None, lag: float | None = None) -> Batch:
+    end = Cursor(until if until is not None else numbers[-1])
+    return Batch(A, record_batch(Log(split=A), numbers), Range(Horizon(), end), lag)
+
+
+def progress(*events: Batch | End) -> Progress:
+    made = Progress("s")
+    made.add(A, Horizon())
+    made.deliver(events)
+    return made
+
+
+def test_what_was_delivered_is_not_acknowledged_by_itself() -> None:
+    made = progress(batch(1, 2))
+    assert made.delivered().splits["a"].position == Cursor(2)
+    assert made.acknowledged().splits["a"].position == Horizon()
+
+
+def test_acknowledging_is_cumulative() -> None:
+    made = progress(batch(1), batch(2), batch(3))
+    assert made.acknowledge({"a": Cursor(2)}) == {"a": Cursor(2)}
+    assert made.acknowledged().splits["a"].position == Cursor(2)
+
+
+def test_acknowledging_never_moves_back() -> None:
+    made = progress(batch(1), batch(2), batch(3))
+    made.acknowledge({"a": Cursor(2)})
+    assert made.acknowledge({"a": Cursor(1)}) == {}
+    assert made.acknowledge({"a": Cursor(2)}) == {}
+    assert made.acknowledged().splits["a"].position == Cursor(2)
+
+
+def test_what_was_not_delivered_cannot_be_acknowledged() -> None:
+    with pytest.raises(StreamStateError, match="beyond"):
+        progress(batch(1)).acknowledge({"a": Cursor(2)})
+
+
+def test_idle_progress_is_acknowledged_when_nothing_is_outstanding() -> None:
+    made = progress(batch(until=5))
+    assert made.acknowledged().splits["a"].position == Cursor(5)
+
+
+def test_idle_progress_is_not_acknowledged_while_records_are_outstanding() -> None:
+    made = progress(batch(1), batch(until=5))
+    assert made.acknowledged().splits["a"].position == Horizon()
+
+
+def test_acknowledging_the_last_records_acknowledges_the_idle_progress_after_them() -> None:
+    made = progress(batch(1), batch(2), batch(until=5))
+    made.acknowledge({"a": Cursor(1)})
+    assert made.acknowledged().splits["a"].position == Cursor(1)
+    assert made.acknowledge({"a": Cursor(2)}) == {"a": Cursor(5)}
+
+
+def test_a_split_has_ended_for_a_restart_only_when_all_of_it_is_acknowledged() -> None:
+    made = progress(batch(1), End(A))
+    assert made.delivered().splits["a"].ended
+    assert not made.acknowledged().splits["a"].ended
+    made.acknowledge({"a": Cursor(1)})
+    assert made.acknowledged().splits["a"].ended
+
+
+def test_a_split_that_is_done_and_no_longer_listed_is_forgotten() -> None:
+    made = progress(batch(1), End(A))
+    made.add(B, Horizon())
+    made.forget_expired(["b"])
+    assert "a" in made
+    made.acknowledge({"a": Cursor(1)})
+    made.forget_expired(["a", "b"])
+    assert "a" in made
+    made.forget_expired(["b"])
+    assert "a" not in made
+
+
+def test_a_split_that_is_forgotten_can_still_be_acknowledged() -> None:
+    made = progress(batch(1), End(A))
+    made.acknowledge({"a": Cursor(1)})
+    made.forget_expired([])
+    assert made.acknowledge({"a": Cursor(1)}) == {}
+
+
+def test_a_stream_has_caught_up_when_each_split_has_once_been_at_its_tip() -> None:
+    made = progress(batch(1, lag=3.0))
+    made.add(B, Horizon(), ended=True)
+    assert not made.caught_up
+    made.deliver([batch(2, lag=0.0), batch(3, lag=2.0)])
+    assert made.caught_up
+    assert made["a"].lag == 2.0
+
+
+def test_records_and_bytes_are_counted() -> None:
+    one, two = batch(1, 2), batch(3)
+    made = progress(one, two)
+    assert (made["a"].records, made["a"].bytes) == (3, one.nbytes + two.nbytes)
+
+
+class SplitMachine(RuleBasedStateMachine):
+    """Deliver and acknowledge in any order; compare with what a list of records says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.progress = progress()
+        self.at = 0
+        self.records: list[int] = []
+        self.acknowledged = 0
+
+    @rule(skip=st.integers(0, 3), count=st.integers(1, 3))
+    def deliver_records(self, skip: int, count: int) -> None:
+        numbers = [self.at + skip + i for i in range(1, count + 1)]
+        self.progress.deliver([batch(*numbers)])
+        self.records += numbers
+        self.at = numbers[-1]
+
+    @rule(step=st.integers(0, 3))
+    def deliver_idle_progress(self, step: int) -> None:
+        self.at += step
+        self.progress.deliver([batch(until=self.at)])
+
+    @precondition(lambda self: self.records)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        done = data.draw(st.sampled_from(self.records))
+        self.progress.acknowledge({"a": Cursor(done)})
+        self.acknowledged = max(self.acknowledged, done)
+
+    @rule(beyond=st.integers(1, 3))
+    def acknowledge_too_much(self, beyond: int) -> None:
+        with pytest.raises(StreamStateError):
+            self.progress.acknowledge({"a": Cursor(self.at + beyond)})
+
+    @invariant()
+    def a_restart_repeats_exactly_the_records_without_acknowledgement(self) -> None:
+        position = self.progress.acknowledged().splits["a"].position
+        after = position.sequence if isinstance(position, Cursor) else 0
+        assert [n for n in self.records if n > after] == [
+            n for n in self.records if n > self.acknowledged
+        ]
+
+    @invariant()
+    def no_idle_progress_is_lost_when_all_is_acknowledged(self) -> None:
+        split = self.progress["a"]
+        if not self.records or self.acknowledged == self.records[-1]:
+            assert split.acknowledged == split.delivered
+        assert reaches(split.delivered, split.acknowledged)
+
+
+TestSplitMachine = SplitMachine.TestCase
+TestSplitMachine.settings = settings(max_examples=40)

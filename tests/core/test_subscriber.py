@@ -1,0 +1,478 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.core.backoff import FullJitter
+from fanout.core.budget import Budget
+from fanout.core.events import Batch, End, Failure
+from fanout.core.lineage import Split
+from fanout.core.positions import Cursor, Horizon
+from fanout.core.slot import Slot
+from fanout.core.statistics import SplitState
+from fanout.core.subscriber import Subscriber
+from fanout.errors import (
+    MalformedEventError,
+    ServiceError,
+    SubscribeTimeoutError,
+    SubscriptionEndedError,
+    SubscriptionSilentError,
+)
+from fanout.testing.simulation import Cancellation, simulate, sweep
+from tests.core.scripted import (
+    PACING,
+    BadClose,
+    Break,
+    FlakyError,
+    Idle,
+    Log,
+    NoAnswer,
+    Refuse,
+    ScriptedConnection,
+    ScriptedSource,
+    Stall,
+    Stop,
+    ThrottledError,
+    sequences,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from fanout.core.source import Pacing
+    from fanout.errors import SplitFailedError
+
+A = Split("a")
+
+
+class Highest(Random):
+    """Draw the upper bound each time, so that a delay is its ceiling."""
+
+    def uniform(self, a: float, b: float) -> float:
+        del a
+        return b
+
+
+class Lowest(Random):
+    """Draw the lower bound each time, so that jitter adds nothing."""
+
+    def uniform(self, a: float, b: float) -> float:
+        del b
+        return a
+
+
+class Rig:
+    """A subscriber on one scripted split, and a consumer of its slot."""
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        pacing: Pacing = PACING,
+        limit: int = 1 << 20,
+        random: Random | None = None,
+        hook: Callable[[Split, Exception, float], None] | None = None,
+        answer_after: float = 0.0,
+        close_after: float = 0.0,
+    ) -> None:
+        self.source = ScriptedSource(
+            logs=[log], pacing=pacing, answer_after=answer_after, close_after=close_after
+        )
+        self.budget = Budget(limit)
+        self.told: list[tuple[float, Split, Exception, float]] = []
+        self.delivered: list[int] = []
+        self.failure: SplitFailedError | None = None
+        self._ready: asyncio.Queue[Slot] = asyncio.Queue()
+        self._jitter = FullJitter(pacing.backoff, random or Highest())
+        self._hook = hook or self._tell
+        self._slot = Slot(self._ready.put_nowait)
+        self.subscriber = self.new_subscriber(Horizon())
+
+    def new_subscriber(self, position: Cursor | Horizon) -> Subscriber:
+        return Subscriber(
+            A,
+            position,
+            connection=ScriptedConnection(self.source),
+            slot=self._slot,
+            budget=self.budget,
+            jitter=self._jitter,
+            on_resubscribe=self._hook,
+        )
+
+    @property
+    def delays(self) -> list[float]:
+        return [delay for *_, delay in self.told]
+
+    @property
+    def causes(self) -> list[type[Exception]]:
+        return [type(cause) for _, _, cause, _ in self.told]
+
+    @property
+    def call_times(self) -> list[float]:
+        return [call.time for call in self.source.calls]
+
+    async def take(self) -> Batch | End | Failure:
+        event, cost = (await self._ready.get()).take()
+        self.budget.release(cost)
+        if isinstance(event, Batch):
+            self.delivered += sequences(event)
+        return event
+
+    async def take_all(self, pause: float = 0.0) -> None:
+        """Take until the split ends or fails."""
+        while True:
+            if pause:
+                await asyncio.sleep(pause)
+            match await self.take():
+                case End():
+                    return
+                case Failure(error=error):
+                    self.failure = error
+                    return
+                case Batch():
+                    pass
+
+    async def read(self, pause: float = 0.0) -> None:
+        """Run the subscriber, and take until the split ends or fails."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.subscriber.run())
+            await self.take_all(pause)
+        assert self.source.broken == []
+        assert self.budget.used == 0
+
+    def _tell(self, split: Split, cause: Exception, delay: float) -> None:
+        self.told.append((asyncio.get_running_loop().time(), split, cause, delay))
+
+
+def reading(make: Callable[[], Rig], pause: float = 0.0) -> Rig:
+    """Simulate reading one split to its end or failure."""
+
+    async def main() -> Rig:
+        rig = make()
+        await rig.read(pause)
+        return rig
+
+    return simulate(main)
+
+
+LOG = Log(split=A, entries=(10, 20, 30, Idle(35), 40, 50, 60, 70), ends=True)
+FAULTS = (
+    Refuse(FlakyError("refused")),
+    Stop(1),
+    Break(1, FlakyError("cut")),
+    NoAnswer(),
+    Stall(1),
+    Break(0, MalformedEventError("checksum")),
+    Stop(0),
+)
+
+
+def test_resume_is_after_the_last_hand_off() -> None:
+    rig = reading(lambda: Rig(replace(LOG, faults=FAULTS)))
+    assert rig.delivered == LOG.records
+    assert [call.position for call in rig.source.calls] == [
+        Horizon(),
+        Horizon(),
+        Cursor(20),
+        Cursor(30),
+        Cursor(30),
+        Cursor(35),  # idle progress, without a record
+        Cursor(35),
+        Cursor(35),
+    ]
+
+
+@pytest.mark.parametrize("after", range(6))
+@pytest.mark.parametrize(
+    "fault",
+    [Stop, Stall, lambda after: Break(after, FlakyError()), lambda after: Break(after, OSError())],
+)
+def test_no_end_of_a_subscription_loses_or_repeats_a_record(
+    fault: Callable[[int], Stop | Stall | Break], after: int
+) -> None:
+    rig = reading(lambda: Rig(replace(LOG, faults=(fault(after),) * 3)))
+    assert rig.delivered == LOG.records
+
+
+@pytest.mark.parametrize("hours", [1, 24])
+def test_a_slow_consumer_loses_nothing_and_trips_no_watchdog(hours: int) -> None:
+    rig = reading(lambda: Rig(LOG), pause=3600.0 * hours)
+    assert rig.delivered == LOG.records
+    assert rig.told == []
+
+
+def test_a_silent_server_is_given_up_after_exactly_the_silence_timeout() -> None:
+    rig = reading(lambda: Rig(replace(LOG, faults=(Stall(1),), event_delay=4.0)))
+    assert [(at, type(cause)) for at, _, cause, _ in rig.told] == [(39.0, SubscriptionSilentError)]
+    assert rig.delivered == LOG.records
+
+
+def test_heartbeats_keep_an_idle_subscription_alive() -> None:
+    async def main() -> None:
+        rig = Rig(Log(split=A, entries=(1,), heartbeat=34.0))
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(rig.subscriber.run())
+            for _ in range(100):
+                await rig.take()
+            running.cancel()
+        assert asyncio.get_running_loop().time() == 99 * 34
+        assert rig.told == []
+
+    simulate(main)
+
+
+def test_a_subscribe_call_without_an_answer_is_given_up_after_its_timeout() -> None:
+    rig = reading(lambda: Rig(replace(LOG, faults=(NoAnswer(),))))
+    assert [(at, type(cause)) for at, _, cause, _ in rig.told] == [(20.0, SubscribeTimeoutError)]
+
+
+def test_a_timeout_of_the_service_itself_is_not_taken_for_ours() -> None:
+    own = TimeoutError("the proxy gave up")
+    rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(own), Break(1, own)))))
+    assert [cause for _, _, cause, _ in rig.told] == [own, own]
+
+
+def test_the_watchdog_stands_still_while_an_event_waits_for_memory() -> None:
+    async def main() -> None:
+        rig = Rig(replace(LOG, faults=(Stall(1),), event_delay=30.0))
+        await rig.budget.reserve(1 << 20)
+        asyncio.get_running_loop().call_later(3600.0, rig.budget.release, 1 << 20)
+        await rig.read()
+        assert rig.told[0][0] == 3600.0 + 35.0
+        assert rig.delivered == LOG.records
+
+    simulate(main)
+
+
+def test_the_wait_for_memory_leaves_the_rest_of_the_silence_timeout() -> None:
+    async def main() -> None:
+        silent_after_reserving = PACING.silence_timeout - 30.0
+        rig = Rig(LOG)
+        held = rig.subscriber
+
+        async def events() -> object:
+            await asyncio.sleep(30.0)
+            await held._reserve(1)
+            await asyncio.sleep(3600.0)
+            return None
+
+        class Events:
+            def __anext__(self) -> Coroutine[object, object, object]:
+                return events()
+
+        await rig.budget.reserve(1 << 20)
+        asyncio.get_running_loop().call_later(1000.0, rig.budget.release, 1 << 20)
+        with pytest.raises(SubscriptionSilentError):
+            await held._receive(Events())  # type: ignore[arg-type]  # only __anext__ is called
+        assert asyncio.get_running_loop().time() == 1000.0 + silent_after_reserving
+
+    simulate(main)
+
+
+def test_memory_is_reserved_until_the_consumer_takes_the_event() -> None:
+    async def main() -> None:
+        rig = Rig(LOG)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(rig.subscriber.run())
+            await asyncio.sleep(1)
+            one_event = rig.budget.used // 2
+            assert one_event > 0  # one in the slot, one in the hand
+            await rig.take()
+            await asyncio.sleep(1)
+            running.cancel()
+        assert rig.budget.used > 0  # still in the slot
+        await rig.take()
+        assert rig.budget.used == 0
+
+    simulate(main)
+
+
+def test_memory_of_an_event_that_was_not_handed_over_is_given_back() -> None:
+    async def main() -> None:
+        rig = Rig(LOG)
+        running = asyncio.create_task(rig.subscriber.run())
+        await asyncio.sleep(1)
+        both = rig.budget.used
+        running.cancel()
+        await asyncio.wait([running])
+        assert rig.budget.used < both
+        await rig.take()
+        assert rig.budget.used == 0
+
+    simulate(main)
+
+
+def test_the_delay_grows_with_the_failures_in_a_row_up_to_the_cap() -> None:
+    rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(FlakyError()),) * 8)))
+    assert rig.delays == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_the_delay_is_never_below_the_floor() -> None:
+    rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(FlakyError()),) * 3), random=Lowest()))
+    assert rig.delays == [1, 1, 1]
+
+
+def test_a_throttled_split_waits_for_the_floor_alone() -> None:
+    rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(ThrottledError()),) * 3)))
+    assert rig.delays == [1, 1, 1]
+
+
+def test_a_resubscription_keeps_its_spacing_from_the_last_successful_subscribe() -> None:
+    log = replace(LOG, faults=(Stop(1), Break(1, FlakyError())), event_delay=1.5)
+    rig = reading(lambda: Rig(log, random=Lowest(), answer_after=0.25))
+    assert rig.delays == [3.5, 3.5]
+    assert rig.call_times == [0, 5.25, 10.5]
+
+
+def test_the_spacing_is_over_after_a_long_subscription() -> None:
+    log = replace(LOG, faults=(Stop(2),), event_delay=30.0)
+    assert reading(lambda: Rig(log, random=Lowest())).delays == [1]
+
+
+def test_backoff_resets_on_progress() -> None:
+    faults = (*(Refuse(FlakyError()),) * 4, Break(1, FlakyError()), Refuse(FlakyError()))
+    rig = reading(lambda: Rig(replace(LOG, faults=faults, event_delay=10.0)))
+    assert rig.delays == [1, 2, 4, 8, 1, 2]
+
+
+def test_backoff_resets_on_idle_progress() -> None:
+    log = Log(split=A, entries=(Idle(5), 10), ends=True, event_delay=10.0)
+    faults = (*(Refuse(FlakyError()),) * 4, Break(1, FlakyError()))
+    assert reading(lambda: Rig(replace(log, faults=faults))).delays == [1, 2, 4, 8, 1]
+
+
+def test_backoff_does_not_reset_on_a_successful_subscribe() -> None:
+    faults = (Break(0, FlakyError()),) * 6
+    assert reading(lambda: Rig(replace(LOG, faults=faults))).delays == [5, 5, 5, 8, 16, 30]
+
+
+def test_a_fatal_error_is_the_pill_with_its_cause_and_a_hint() -> None:
+    rig = reading(lambda: Rig(replace(LOG, faults=(Break(1, ServiceError("it is gone")),))))
+    assert rig.delivered == [10, 20]
+    assert rig.failure is not None
+    assert str(rig.failure) == "a cannot go on: it is gone (the script says so)"
+    assert isinstance(rig.failure.__cause__, ServiceError)
+    assert rig.subscriber.state is SplitState.FAILED
+
+
+def test_the_pill_arrives_while_the_slot_is_full_and_is_seen_after_the_event() -> None:
+    async def main() -> None:
+        rig = Rig(replace(LOG, faults=(Break(1, ServiceError("it is gone")),)))
+        await rig.subscriber.run()  # nobody takes, and yet it is over
+        pill = rig.subscriber.slot.pill
+        assert pill is not None
+        await rig.take_all()
+        assert rig.delivered == [10, 20]
+        assert rig.failure is pill.error
+
+    simulate(main)
+
+
+def test_the_same_decode_error_three_times_at_one_position_is_fatal_among_other_errors() -> None:
+    bad, other = Break(0, MalformedEventError("checksum")), Refuse(FlakyError())
+    rig = reading(lambda: Rig(replace(LOG, faults=(bad, other, bad, other, other, bad))))
+    assert str(rig.failure) == (
+        "a cannot go on: checksum (the same error came 3 times at one position)"
+    )
+    assert len(rig.source.calls) == 6
+
+
+def test_the_same_decode_error_at_different_positions_is_not_fatal() -> None:
+    bad = Break(1, MalformedEventError("checksum"))
+    rig = reading(lambda: Rig(replace(LOG, faults=(bad,) * 4)))
+    assert rig.failure is None
+    assert rig.delivered == LOG.records
+
+
+def test_max_retries_failures_in_a_row_are_allowed() -> None:
+    pacing, faults = replace(PACING, max_retries=2), (Refuse(FlakyError()),) * 2
+    log = replace(LOG, faults=(*faults, Stop(1), *faults))
+    rig = reading(lambda: Rig(log, pacing=replace(pacing, max_retries=3)))
+    assert rig.failure is None
+
+
+def test_one_failure_more_than_max_retries_is_fatal() -> None:
+    log = replace(LOG, faults=(Refuse(FlakyError("refused")),) * 3)
+    rig = reading(lambda: Rig(log, pacing=replace(PACING, max_retries=2)))
+    assert str(rig.failure) == (
+        "a cannot go on: refused (max_retries=2 attempts in a row made no progress)"
+    )
+    assert len(rig.source.calls) == 3
+
+
+def test_on_resubscribe_is_told_the_split_the_cause_and_the_delay() -> None:
+    cause = FlakyError("cut")
+    rig = reading(lambda: Rig(replace(LOG, faults=(Break(1, cause), Stop(1)))))
+    assert [(split, delay) for _, split, _, delay in rig.told] == [(A, 5), (A, 5)]
+    assert rig.told[0][2] is cause
+    assert rig.causes[1] is SubscriptionEndedError
+    assert (rig.subscriber.subscriptions, rig.subscriber.resubscriptions) == (3, 2)
+
+
+def test_a_raising_hook_is_fatal() -> None:
+    def hook(*_: object) -> None:
+        raise KeyError("bug in the hook")
+
+    rig = reading(lambda: Rig(replace(LOG, faults=(Stop(1),)), hook=hook))
+    assert rig.failure is not None
+    assert isinstance(rig.failure.__cause__, KeyError)
+
+
+def test_an_end_is_delivered_once_although_closing_fails() -> None:
+    async def main() -> None:
+        rig = Rig(replace(LOG, faults=(BadClose(OSError("reset")),)))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(rig.subscriber.run())
+            await rig.take_all()
+            await asyncio.sleep(3600)
+        assert len(rig.source.calls) == 1
+        assert rig.subscriber.state is SplitState.ENDED
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("seconds", [1, 36, 100])
+def test_a_close_that_fails_does_not_swallow_the_cancellation(seconds: float) -> None:
+    async def main() -> None:
+        rig = Rig(replace(LOG, faults=(BadClose(OSError("reset")),) * 9, event_delay=10.0))
+        running = asyncio.create_task(rig.subscriber.run())
+        await asyncio.sleep(seconds)
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+        assert asyncio.get_running_loop().time() == seconds
+
+    simulate(main)
+
+
+def test_the_repr_shows_the_state_and_no_data() -> None:
+    rig = reading(lambda: Rig(LOG))
+    assert repr(rig.subscriber) == (
+        f"<Subscriber a ENDED position={Cursor(70)} failures=0 slot=0/1>"
+    )
+
+
+def test_a_cancelled_subscriber_is_continued_by_a_new_one_from_its_position() -> None:
+    tight = 60  # less than two events, so that the sweep crosses waits for memory
+    faults = (Refuse(FlakyError()), Break(1, FlakyError()), Stop(2))
+
+    async def scenario(cancellation: Cancellation) -> None:
+        log = replace(LOG, faults=faults, event_delay=0.5, per_event=1)
+        rig = Rig(log, limit=tight, answer_after=0.5, close_after=0.5)
+        async with asyncio.TaskGroup() as tasks:
+            taking = tasks.create_task(rig.take_all(pause=2.0))
+            await cancellation.run(rig.subscriber.run())
+            state = rig.subscriber.state
+            if state is not SplitState.ENDED:
+                assert state is SplitState.STOPPED
+                await rig.new_subscriber(rig.subscriber.position).run()  # type: ignore[arg-type]
+            await taking
+        assert rig.delivered == log.records
+        assert rig.budget.used == 0
+        assert rig.source.broken == []
+
+    assert sweep(scenario) > 60
