@@ -49,8 +49,8 @@ class WriteOnce:
       exclusive. They look, then put: two writers who race can both succeed and the later one stays.
       A warning is logged.
     - Any other scheme, viewfs over a local folder included: a look, then a rename. It is as atomic
-      and durable as that file system's rename, and exclusive only if that refuses a name that is
-      taken, as HDFS does and a local file system does not.
+      and durable as that file system's rename, and exclusive only if that checks the name and takes
+      it in one step, as HDFS does and a local file system does not.
 
     Args:
         jvm: py4j's view of the JVM.
@@ -118,7 +118,7 @@ class WriteOnce:
     @contextmanager
     def _renamed(self, final: Any) -> Iterator[Any]:
         """Yield a temporary beside `final` and rename it in the end, unless the name is taken."""
-        # A local file system below viewfs would replace the file: look first.
+        # Not every rename refuses a name that is taken; and a look saves writing in vain.
         if self._fs.exists(final):
             raise FileExistsError(str(final.toString()))
         temporary = self._jvm.org.apache.hadoop.fs.Path(final.getParent(), temporary_name())
