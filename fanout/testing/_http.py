@@ -16,7 +16,7 @@ __all__ = ("HttpServer", "wait_for_hang_up")
 
 _logger = logging.getLogger(__name__)
 # How soon serve_forever notices a shutdown, in seconds.
-_POLL_INTERVAL = 0.05
+_POLL_INTERVAL = 0.02
 # As many subscribers as a large stream has may connect at once.
 _BACKLOG = 1024
 

@@ -31,6 +31,7 @@ __all__ = ("Response",)
 # moto's types stay outside: they describe the backend that ours replaces.
 _responses: Any = moto.kinesis.responses
 
+_JSON = "application/x-amz-json-1.1"
 # The largest page, and the default one, of the API reference.
 _MAX_SHARDS = 1_000
 
@@ -39,12 +40,12 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
     """Answer one request."""
 
     def put_records(self) -> Any:
-        """Parse a large request once; moto does it for every parameter."""
+        """Parse and encode a large call once; moto parses it for every parameter."""
         request = json.loads(self.body)
         result = self.kinesis_backend.put_records(
             request.get("StreamARN"), request.get("StreamName"), request["Records"]
         )
-        return ActionResult(result)
+        return 200, {"Content-Type": _JSON}, json.dumps(result)
 
     def list_shards(self) -> Any:
         """Return a page of shards."""
@@ -125,7 +126,7 @@ def _refuse(fault: RefuseSubscribe) -> tuple[int, dict[str, Any], str]:
         return fault.status, {"status": fault.status, "Content-Type": "text/html"}, page
     headers = {
         "status": fault.status,
-        "Content-Type": "application/x-amz-json-1.1",
+        "Content-Type": _JSON,
         "X-Amzn-ErrorType": fault.code,
     }
     return fault.status, headers, json.dumps({"__type": fault.code, "message": fault.message})
