@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, final
 
 from fanout.core.budget import Budget
+from fanout.core.cancellation import prefer_cancellation
 from fanout.core.events import End, Failure
 from fanout.core.lineage import startable
 from fanout.core.positions import Horizon
@@ -123,10 +124,12 @@ class Supervisor:
         task.add_done_callback(self._running.pop)
 
     def _start(self) -> None:
-        """Subscribe to every split whose parents are out of the way."""
+        """Subscribe to every split whose parents are out of the way, while the stream runs."""
+        if self._closed or self.failure is not None:
+            return
         splits = {state.split.id: state.split for state in self._progress}
         for split in startable(splits, self._finished, self._listed):
-            if split.id in self.subscribers or self.failure is not None:
+            if split.id in self.subscribers:
                 continue
             subscriber = Subscriber(
                 split,
@@ -189,6 +192,7 @@ class Supervisor:
             try:
                 splits = await self._connection.splits()
             except Exception as error:  # noqa: BLE001 - the source's verdict tells what it means
+                prefer_cancellation(error)
                 verdict = self._connection.verdict(error, Phase.DISCOVER)
                 if verdict.action is Action.FATAL:
                     self._fail(_discovery_failure(error, verdict.hint))

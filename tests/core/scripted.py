@@ -166,7 +166,6 @@ class ScriptedSource:
     live: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
     acknowledged: list[dict[str, Position]] = field(default_factory=list)
-    max_reserved: int = 0
 
     @property
     def schema(self) -> pa.Schema:
@@ -227,6 +226,7 @@ class ScriptedConnection:
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         self._source.acknowledged.append(dict(positions))
+        await asyncio.sleep(0)
 
     @asynccontextmanager
     async def subscribe(
@@ -352,6 +352,19 @@ def sequences(batch: Batch) -> list[int]:
     """Return the sequence numbers of a batch's records."""
     result: list[int] = batch.records.column("sequence").to_pylist()
     return result
+
+
+def check_delivery(logs: Sequence[Log], delivered: Sequence[tuple[str, int]]) -> None:
+    """Check that exactly the logs were delivered, in order, and children after their parents."""
+    for log in logs:
+        numbers = [number for split_id, number in delivered if split_id == log.split.id]
+        assert numbers == log.records, f"{log.split}: {numbers} instead of {log.records}"
+    order = [split_id for split_id, _ in delivered]
+    for log in logs:
+        for parent in log.split.parents:
+            if log.split.id in order and parent in order:
+                last_of_parent = len(order) - 1 - order[::-1].index(parent)
+                assert last_of_parent < order.index(log.split.id), f"{log.split} before {parent}"
 
 
 def seeded() -> Random:
