@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from benchmarks import decode
+from benchmarks import decode, spark
 from benchmarks.harness import table
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Report
 
-SCENARIOS: dict[str, Callable[[int], Report]] = {"decode": decode.run}
+SCENARIOS: dict[str, Callable[[int], Report]] = {"decode": decode.run, "spark": spark.run}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

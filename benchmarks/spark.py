@@ -1,0 +1,86 @@
+"""The whole path, from SubscribeToShard to a foreachBatch handler, against the job by hand.
+
+A replay server, a driver and Spark's JVM share the machine, as they do in `make demo`. Each run is
+a process of its own, and the contenders take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Report, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ("run",)
+
+# By name, so that this module does not load Spark.
+FANOUT, PEER = "fanout", "boto3 + createDataFrame"
+RECORDS = {FANOUT: {1024: 1_500_000, 100: 3_000_000}, PEER: {1024: 200_000, 100: 300_000}}
+
+
+def run(rounds: int, sizes: Sequence[int] = (1024, 100)) -> Report:
+    """Measure both contenders with each size of records.
+
+    Args:
+        rounds: How often each is run; the rate is the median.
+        sizes: Bytes of data in a record.
+    """
+    rows: list[Row] = []
+    ratios: dict[str, float] = {}
+    for size in sizes:
+        results: dict[str, list[dict[str, Any]]] = {FANOUT: [], PEER: []}
+        for _ in range(rounds):
+            for name, taken in results.items():
+                taken.append(_run_once(name, size))
+        rates = {
+            name: statistics.median(result["records_per_second"] for result in taken)
+            for name, taken in results.items()
+        }
+        rows += [
+            Row(
+                name=name,
+                record_bytes=size,
+                records_per_second=rate,
+                bytes_per_second=rate * size,
+                peak_rss_bytes=max(result["peak_rss_bytes"] for result in results[name]),
+            )
+            for name, rate in rates.items()
+        ]
+        ratios[f"spark/{size}/vs_boto3_create_dataframe"] = rates[FANOUT] / rates[PEER]
+    return Report(scenario="spark", rows=rows, ratios=ratios)
+
+
+def _run_once(name: str, size: int) -> dict[str, Any]:
+    with subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", "benchmarks.replay", str(size)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            port = server.stdout.readline().strip()
+            job = subprocess.run(  # noqa: S603 - our own module
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.spark_job",
+                    name,
+                    port,
+                    str(RECORDS[name][size]),
+                ],
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+        finally:
+            server.stdin.close()
+    result: dict[str, Any] = json.loads(job.stdout.splitlines()[-1])
+    return result
