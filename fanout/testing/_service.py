@@ -21,6 +21,8 @@ class Service:
     def __init__(self, rules: KinesisRules) -> None:
         self.rules = rules
         self.faults = FaultPlan()
+        # Set before live subscriptions are told to end: one that begins later sees it by itself.
+        self.closing = False
         self._lock = threading.Lock()
         self._subscribe_calls: Counter[str] = Counter()
         self._violations: Counter[str] = Counter()

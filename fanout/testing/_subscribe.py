@@ -63,7 +63,7 @@ def stream_frames(
     try:
         # Without that frame an empty chunk still sends the response's headers at once.
         yield encode_event("initial-response", b"{}") if service.rules.initial_response else b""
-        for number, frame in enumerate(_frames(service.rules, stream, subscription, connection), 1):
+        for number, frame in enumerate(_frames(service, stream, subscription, connection), 1):
             match service.faults.at_event(subscription.shard.shard_id, number):
                 case None:
                     yield frame
@@ -89,18 +89,20 @@ def stream_frames(
 
 
 def _frames(
-    rules: KinesisRules, stream: Stream, subscription: Subscription, connection: socket.socket
+    service: Service, stream: Stream, subscription: Subscription, connection: socket.socket
 ) -> Iterator[bytes]:
+    rules = service.rules
     deadline = time.monotonic() + rules.subscription_life
     shard = subscription.shard
 
     def due() -> bool:
-        return subscription.ended or shard.has_news(subscription.cursor)
+        ending = subscription.ended or service.closing
+        return ending or shard.has_news(subscription.cursor)
 
     while (remaining := deadline - time.monotonic()) > 0:
         with stream.lock:
             shard.changed.wait_for(due, timeout=min(rules.heartbeat, remaining))
-            if subscription.ended:
+            if subscription.ended or service.closing:
                 break
             if not due() and remaining <= rules.heartbeat:
                 return

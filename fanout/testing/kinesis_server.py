@@ -72,16 +72,20 @@ class KinesisServer(ClientSettings):
 
         Raises:
             StreamStateError: another server runs in this process.
+            OSError: the port is taken.
         """
         if not _only_one.acquire(blocking=False):
             raise StreamStateError(
                 "a KinesisServer already runs in this process, and moto keeps its state per "
                 "process: close that one first, or start this one as a KinesisProcess"
             )
+        self._service.closing = False
         _backends.clear()
         _backends.backend = functools.partial(Backend, service=self._service)
         moto = DomainDispatcherApplication(create_backend_app)
         try:
+            # moto reads files for the first backend: better here than on somebody's event loop.
+            _ = _backends[_moto.core.DEFAULT_ACCOUNT_ID][REGION]
             self._http = HttpServer(self._port, AdminApplication(moto, self._operations()))
         except BaseException:
             self._leave_moto()
@@ -101,6 +105,7 @@ class KinesisServer(ClientSettings):
         """Cut every connection, wait for every thread and drop all streams; idempotent."""
         if self._http is None:
             return
+        self._service.closing = True
         for backend in self._backends():
             backend.end_subscriptions()
         self._http.close()

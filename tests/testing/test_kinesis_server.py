@@ -123,6 +123,20 @@ def test_close_is_quick_while_a_client_does_not_read(start: Callable[..., Any]) 
     assert time.monotonic() - begin < 1
 
 
+def test_a_subscription_that_begins_during_close_ends_at_once(start: Callable[..., Any]) -> None:
+    kinesis = start(SILENT)
+    kinesis.server._service.closing = True
+    assert list(kinesis.subscribe()) == []
+
+
+async def test_the_methods_do_not_block_a_running_loop(kinesis_server: KinesisServer) -> None:
+    kinesis_server.create_stream("orders", shards=2)
+    kinesis_server.put_records("orders", [("key", b"a")])
+    kinesis_server.split_shard("orders", FIRST)
+    kinesis_server.inject(Stall())
+    assert kinesis_server.statistics().open_subscriptions == 0
+
+
 def test_close_twice_is_harmless() -> None:
     with KinesisServer() as server:
         server.close()
