@@ -56,7 +56,7 @@ class FaultPlan:
             due = (
                 p
                 for p in self._at_events
-                if p.fault.shard in {None, shard_id} and p.fault.event == number
+                if p.fault.shard in {None, shard_id} and p.fault.event in {None, number}
             )
             return self._strike(self._at_events, next(due, None))
 

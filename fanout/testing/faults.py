@@ -35,17 +35,20 @@ class _StreamFault:
 
     Args:
         shard: the shard id; None means any shard.
-        event: which event of a subscription it strikes at, counted from 1, empty events included.
+        event: which event of a subscription it strikes at, counted from 1, empty events included;
+            None means the next one, whichever it is.
         times: how many subscriptions it strikes before it is used up.
     """
 
     shard: str | None = None
-    event: int = 1
+    event: int | None = 1
     times: int = 1
 
     def __post_init__(self) -> None:
         """Check every range."""
-        _require_positive(event=self.event, times=self.times)
+        _require_positive(times=self.times)
+        if self.event is not None:
+            _require_positive(event=self.event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from fanout.testing.faults import (
 EVERY_KIND: list[Fault] = [
     CorruptFrame(checksum="prelude"),
     CutConnection(shard="shardId-000000000001", event=7),
-    EndEarly(times=3),
+    EndEarly(event=None, times=3),
     IgnoreSubscribe(call=2),
     RaiseInStream(code="KMSThrottlingException", message="slow down"),
     RefuseSubscribe(status=503, code="ServiceUnavailable", html=True),
@@ -78,6 +78,12 @@ def test_a_fault_spares_other_shards() -> None:
     plan = FaultPlan()
     plan.add(EndEarly(shard="a"))
     assert plan.at_event("b", 1) is None
+
+
+def test_a_fault_of_no_event_strikes_at_the_next_one() -> None:
+    plan = FaultPlan()
+    plan.add(EndEarly(event=None))
+    assert [plan.at_event("a", 7), plan.at_event("a", 8)] == [EndEarly(event=None), None]
 
 
 def test_a_fault_waits_for_its_call() -> None:
