@@ -138,6 +138,8 @@ class OpenSegment:
                 compression="none",
                 use_dictionary=False,
                 write_statistics=False,
+                # A replay must find the same records or an error: Parquet does not look by itself.
+                write_page_checksum=True,
             )
         table = pa.Table.from_batches(self._unwritten, self._schema)
         self._writer.write_table(table, row_group_size=-(-table.num_rows // row_groups))

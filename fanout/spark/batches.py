@@ -193,5 +193,6 @@ class BatchRunner:
             # A session that ignores damaged files would read one as 0 rows.
             .option("ignoreCorruptFiles", "false")
             .option("ignoreMissingFiles", "false")
+            .option("parquet.page.verify-checksum.enabled", "true")
             .parquet(self._storage.uri(file.name))
         )
