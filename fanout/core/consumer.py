@@ -202,6 +202,7 @@ class FanOut:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
+        self._supervisor.check_open()
         if self._busy:
             raise StreamStateError(
                 "another task is reading this stream; read it from one task, or open a second one"

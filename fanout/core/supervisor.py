@@ -12,7 +12,7 @@ from fanout.core.budget import Budget
 from fanout.core.cancellation import prefer_cancellation
 from fanout.core.events import End, Failure
 from fanout.core.lineage import startable
-from fanout.core.positions import Horizon
+from fanout.core.positions import Cursor, Horizon
 from fanout.core.slot import Slot
 from fanout.core.source import Action, Phase
 from fanout.core.subscriber import Subscriber
@@ -66,6 +66,8 @@ class Supervisor:
         self._on_resubscribe = on_resubscribe
         self._finished = {state.split.id for state in progress if state.ended}
         self._listed: set[str] = set()
+        # An earlier run has read from these splits: their parents were out of the way.
+        self._begun = {s.split.id for s in progress if isinstance(s.delivered, Cursor)}
         self._ready: deque[Slot] = deque()
         self._changed = asyncio.Event()
         self._relist = asyncio.Event()
@@ -113,10 +115,14 @@ class Supervisor:
         """
         if self.failure is not None:
             raise self.failure
-        if self._closed:
-            raise StreamStateError("the stream is closed; read it inside its `async with` block")
+        self.check_open()
         self._changed.clear()
         await self._changed.wait()
+
+    def check_open(self) -> None:
+        """Raise StreamStateError if the stream is closed."""
+        if self._closed:
+            raise StreamStateError("the stream is closed; read it inside its `async with` block")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = self._tasks.create_task(work, name=f"fanout {name}")
@@ -128,7 +134,7 @@ class Supervisor:
         if self._closed or self.failure is not None:
             return
         splits = {state.split.id: state.split for state in self._progress}
-        for split in startable(splits, self._finished, self._listed):
+        for split in startable(splits, self._finished, self._listed | self._begun):
             if split.id in self.subscribers:
                 continue
             subscriber = Subscriber(
