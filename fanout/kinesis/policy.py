@@ -13,6 +13,7 @@ import aiohttp
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    EndpointConnectionError,
     HTTPClientError,
     NoCredentialsError,
     ParamValidationError,
@@ -67,6 +68,9 @@ _RULES: Final[Mapping[str, Verdict | Mapping[Phase, Verdict]]] = {
     "InternalFailure": _RETRY,
     "ServiceUnavailable": _RETRY,
     "RequestTimeout": _RETRY,
+    "RequestTimeoutException": _RETRY,
+    # The listing took longer than the 5 minutes for which its page token holds.
+    "ExpiredNextTokenException": _RETRY,
     "InvalidArgumentException": Verdict(
         Action.FATAL,
         "the position is not one of this shard's, or its records have expired; start again from "
@@ -75,11 +79,13 @@ _RULES: Final[Mapping[str, Verdict | Mapping[Phase, Verdict]]] = {
     "ValidationException": Verdict(Action.FATAL),
     "AccessDeniedException": _at_first_fatal(_ACCESS),
     "AccessDenied": _at_first_fatal(_ACCESS),
+    "NotAuthorized": _at_first_fatal(_ACCESS),
     "ExpiredTokenException": _at_first_fatal(_CREDENTIALS),
     "ExpiredToken": _at_first_fatal(_CREDENTIALS),
     "UnrecognizedClientException": _at_first_fatal(_CREDENTIALS),
     "InvalidSignatureException": _at_first_fatal(_CREDENTIALS),
     "IncompleteSignature": _at_first_fatal(_CREDENTIALS),
+    "RequestExpired": _at_first_fatal(_CREDENTIALS),
     "InvalidClientTokenId": _at_first_fatal(_CREDENTIALS),
     "MissingAuthenticationToken": _at_first_fatal(_CREDENTIALS),
     "OptInRequired": Verdict(Action.FATAL, "the account has no subscription to Kinesis"),
@@ -131,9 +137,11 @@ def _judge_unnamed(error: Exception) -> Verdict:
         case ClientError():
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             return _RETRY if status >= _SERVER_ERROR else Verdict(Action.FATAL)
-        case NoCredentialsError() | PartialCredentialsError() | ParamValidationError():
+        case NoCredentialsError() | PartialCredentialsError():
             return Verdict(Action.FATAL, _CREDENTIALS)
-        case aiohttp.ClientError() | BotoCoreError() | OSError():
+        case BotoCoreError() | aiohttp.ClientError() | OSError() if not isinstance(
+            error, ParamValidationError
+        ):
             return _RETRY
         case _:
             return Verdict(Action.FATAL, "an error that nobody expected here; please report it")
@@ -154,7 +162,7 @@ def explain(error: Exception, doing: str) -> FanOutError:
                 f"{doing}: no AWS credentials were found; set AWS_ACCESS_KEY_ID and "
                 f"AWS_SECRET_ACCESS_KEY, a profile, or a role"
             )
-        case HTTPClientError() | aiohttp.ClientError() | OSError():
+        case EndpointConnectionError() | HTTPClientError() | aiohttp.ClientError() | OSError():
             return ServiceError(
                 f"{doing}: the endpoint does not answer ({error}); check the region, endpoint_url "
                 f"and the network"

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import math
+import pickle  # noqa: TID251 - our own bytes
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aioboto3
+import pytest
+
+from fanout.core.positions import Horizon, Latest, Timestamp, parse_start
+from fanout.errors import OptionError
+from fanout.kinesis import KinesisSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+README = Path(__file__).parents[2] / "README.md"
+STREAM_ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
+CONSUMER_ARN = f"{STREAM_ARN}/consumer/etl:1700000000"
+CANARY = "canary-secret"
+
+
+def source(**options: Any) -> KinesisSource:
+    return KinesisSource(**{"stream": "orders", "consumer": "etl"} | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"stream": ""}, r"stream='' is neither a stream's name .* nor its ARN"),
+        ({"stream": "a b"}, r"stream='a b' is neither"),
+        ({"stream": "a" * 129}, r"is neither a stream's name \(1 to 128 of"),
+        ({"stream": "orders\n"}, r"stream='orders\\n' is neither"),
+        ({"stream": STREAM_ARN + "/"}, "is neither a stream's name"),
+        ({"stream": CONSUMER_ARN}, "is neither a stream's name"),
+        ({"stream": "arn:aws:sqs:eu-west-1:111122223333:orders"}, "is neither a stream's name"),
+        ({"consumer": ""}, r"consumer='' is neither a consumer's name .* nor its ARN"),
+        ({"consumer": "a/b"}, r"consumer='a/b' is neither"),
+        ({"consumer": STREAM_ARN}, "is neither a consumer's name"),
+        (
+            {"stream": "payments", "consumer": CONSUMER_ARN},
+            rf"consumer {CONSUMER_ARN} is registered on the stream {STREAM_ARN}, not on payments",
+        ),
+        (
+            {"stream": STREAM_ARN.replace("eu-west-1", "us-east-1"), "consumer": CONSUMER_ARN},
+            "is registered on the stream .*eu-west-1.*, not on .*us-east-1",
+        ),
+        ({"stream": STREAM_ARN, "region": "us-east-1"}, "region='us-east-1' contradicts the ARN"),
+        ({"consumer": CONSUMER_ARN, "region": "us-east-1"}, "region='us-east-1' contradicts"),
+        ({"start": datetime(2024, 1, 1)}, "no time zone; pass an aware datetime"),  # noqa: DTZ001 - it is refused
+        ({"start": datetime(1969, 1, 1, tzinfo=UTC)}, "lies before 1970"),
+        ({"start": 1_700_000_000}, r"start=1700000000 is not understood; use 'TRIM_HORIZON'"),
+        ({"start": "newest"}, r"start='newest' is not understood; use .* or an aware datetime"),
+        ({"start": None}, r"start=None is not understood"),
+        ({"subscribe_timeout": 0}, r"subscribe_timeout=0 must be more than 0 seconds"),
+        ({"silence_timeout": -1.0}, r"silence_timeout=-1.0 must be more than 0 seconds"),
+        ({"silence_timeout": math.nan}, r"silence_timeout=nan must be more than 0 seconds"),
+        ({"discovery_interval": 0.0}, r"discovery_interval=0.0 must be more than 0 seconds"),
+        ({"max_retries": -1}, r"max_retries=-1 must be 0 or more, or None"),
+        ({"max_event_bytes": 0}, r"max_event_bytes=0 must be at least 1 and at most"),
+        (
+            {"max_event_bytes": 2048, "max_bytes_in_flight": 1024},
+            r"max_event_bytes=2048 must be .* at most max_bytes_in_flight=1024",
+        ),
+        ({"backoff_base": 0}, r"backoff_base=0 .* must satisfy 0 < base <= cap"),
+        ({"backoff_base": 5, "backoff_cap": 4}, r"backoff_base=5 and backoff_cap=4 must satisfy"),
+        ({"backoff_cap": math.inf}, r"backoff_cap=inf must satisfy"),
+        ({"backoff_power": 0.5}, r"backoff_power=0.5 must be at least 1"),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused_by_name(
+    options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(OptionError, match=sentence):
+        source(**options)
+
+
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(TypeError, match="'silence_timout'"):
+        source(silence_timout=1.0)
+
+
+def test_options_are_given_by_name() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        KinesisSource("orders", "etl")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("options", "region"),
+    [
+        ({}, None),
+        ({"region": "eu-west-1"}, "eu-west-1"),
+        ({"stream": STREAM_ARN}, "eu-west-1"),
+        ({"consumer": CONSUMER_ARN}, "eu-west-1"),
+        ({"stream": STREAM_ARN, "consumer": CONSUMER_ARN, "region": "eu-west-1"}, "eu-west-1"),
+        (
+            {"stream": "arn:aws-us-gov:kinesis:us-gov-west-1:111122223333:stream/orders"},
+            "us-gov-west-1",
+        ),
+    ],
+)
+def test_the_region_is_that_of_an_arn_or_the_one_that_is_named(
+    options: dict[str, Any], region: str | None
+) -> None:
+    assert source(**options).resolved_region == region
+
+
+@pytest.mark.parametrize(
+    ("start", "parsed"),
+    [
+        ("TRIM_HORIZON", Horizon()),
+        ("LATEST", Latest()),
+        (datetime(2024, 1, 1, tzinfo=UTC), Timestamp(1_704_067_200_000)),
+        (Horizon(), Horizon()),
+    ],
+)
+def test_a_start_is_stored_in_one_form(start: Any, parsed: Any) -> None:
+    assert source(start=start).start == parsed
+
+
+def test_a_source_names_no_secret() -> None:
+    session = aioboto3.Session(aws_access_key_id=CANARY, aws_secret_access_key=CANARY)
+    assert CANARY not in repr(source(session=session))
+
+
+def test_a_source_is_a_value() -> None:
+    options = {"start": "TRIM_HORIZON", "max_retries": 3, "region": "eu-west-1"}
+    one, same, other = source(**options), source(**options), source(**options | {"max_retries": 4})
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+    assert eval(repr(one)) == one  # noqa: S307 - our own repr
+
+
+def test_a_source_can_be_pickled() -> None:
+    one = source(start=datetime(2024, 1, 1, tzinfo=UTC))
+    assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301 - our own bytes
+
+
+def test_a_source_does_not_change() -> None:
+    with pytest.raises(AttributeError):
+        source().stream = "payments"  # type: ignore[misc]
+
+
+def test_the_pacing_is_made_of_the_options_and_the_rules_of_the_service() -> None:
+    pacing = source(
+        subscribe_timeout=1,
+        silence_timeout=2,
+        discovery_interval=3,
+        backoff_base=4,
+        backoff_cap=5,
+        backoff_power=6,
+        max_retries=7,
+        max_event_bytes=8,
+        max_bytes_in_flight=9,
+    ).pacing
+    assert (pacing.floor, pacing.spacing) == (1.0, 5.0)
+    assert (pacing.subscribe_timeout, pacing.silence_timeout, pacing.discovery_interval) == (
+        1,
+        2,
+        3,
+    )
+    assert (pacing.backoff.base, pacing.backoff.cap, pacing.backoff.power) == (4, 5, 6)
+    assert (pacing.max_retries, pacing.max_bytes_in_flight) == (7, 9)
+
+
+def documented_defaults() -> Iterator[tuple[str, Any]]:
+    """Read the table of the README: a row may list several options, and a value its unit."""
+    table = README.read_text().partition("`KinesisSource(stream=..., consumer=...)` takes")[2]
+    rows = re.findall(
+        r"^\| (`.+?`) \| (.+?) \|", table.partition("\n\n`consumer`")[0], re.MULTILINE
+    )
+    for names, values in rows:
+        options = re.findall(r"`(\w+)`", names)
+        written = values.split(", ")
+        for option, value in zip(options, written * len(options), strict=False):
+            yield option, _read_value(value)
+
+
+def _read_value(text: str) -> Any:
+    match text.strip("`").split():
+        case ["None"]:
+            return None
+        case ["False"]:
+            return False
+        case [number, "MiB"]:
+            return int(number) * 1024 * 1024
+        case [number] | [number, "s"] if number.isdigit():
+            return float(number)
+        case _:
+            return parse_start(text.strip('`"'))
+
+
+def test_the_readme_documents_every_option_with_its_default() -> None:
+    one = source()
+    documented = dict(documented_defaults())
+    assert documented == {
+        name: getattr(one, name)
+        for name in KinesisSource.__dataclass_fields__
+        if name not in {"stream", "consumer"}
+    }
