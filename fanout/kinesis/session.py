@@ -40,15 +40,15 @@ async def open_session(
         SetupError: There are no credentials, or no region.
         ClientError: The role may not be assumed.
     """
-    session, region = await asyncio.to_thread(_load, session, region)
-    if await session.get_credentials() is None:
+    loaded, known_region = await asyncio.to_thread(_load, session, region)
+    if await loaded.get_credentials() is None:
         raise SetupError(
             "no AWS credentials were found: configure a profile, a role of this machine, or "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
     if role_arn is not None:
-        session = await _assume_role(session, role_arn, region)
-    return session, region
+        loaded = await _assume_role(loaded, role_arn, known_region)
+    return loaded, known_region
 
 
 def _load(session: aioboto3.Session | None, region: str | None) -> tuple[aioboto3.Session, str]:

@@ -1,0 +1,21 @@
+"""The README's examples, as code that a test can run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+__all__ = ("ASYNCIO", "README", "RESUME", "SPARK", "TESTING", "defined_by")
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+SPARK, ASYNCIO, RESUME, TESTING = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def defined_by(code: str) -> dict[str, Any]:
+    """Run an example without its last line, which would block; return what it defines."""
+    names: dict[str, Any] = {}
+    lines = code.rstrip().splitlines()
+    assert lines[-1] in {"asyncio.run(main())", "query.await_termination()"}
+    exec("\n".join(lines[:-1]), names)  # noqa: S102 - the README is ours
+    return names
