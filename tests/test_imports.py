@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "fanout"
+
+# What each part of the library may import, itself included.
+MAY_IMPORT = {
+    "": {"core", "errors"},
+    "errors": {"errors"},
+    "core": {"core", "errors"},
+    "kinesis": {"kinesis", "core", "errors"},
+    "kafka": {"kafka", "core", "errors"},
+    "segments": {"segments", "core", "errors"},
+    "spark": {"spark", "segments", "core", "errors"},
+}
+MAY_IMPORT_EVERYTHING = {"testing", "cli", "demo"}
+HEAVY = ["pyspark", "aioboto3", "aiobotocore", "aiokafka", "pyarrow.parquet", "moto"]
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def part_of(module: str) -> str:
+    """The part of the library that a module belongs to: the first name below `fanout`."""
+    return (module.split(".") + [""])[1]
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Yield every module that a file imports, within functions and TYPE_CHECKING too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import(names=names):
+                yield from (name.name for name in names)
+            case ast.ImportFrom(module=str(module), level=0, names=names):
+                # `from fanout import core` imports fanout.core: each name may be a module.
+                yield from (f"{module}.{name.name}" for name in names)
+            case ast.ImportFrom():
+                yield "fanout.relative-import"
+
+
+def test_the_rules_name_every_part() -> None:
+    parts = {part_of(module_of(path)) for path in FILES}
+    assert parts <= MAY_IMPORT.keys() | MAY_IMPORT_EVERYTHING
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_imports_point_one_way(path: Path) -> None:
+    part = part_of(module_of(path))
+    if part in MAY_IMPORT_EVERYTHING:
+        return
+    imported = {part_of(name) for name in imports_of(path) if name.split(".")[0] == "fanout"}
+    assert imported <= MAY_IMPORT[part]
+
+
+def test_importing_fanout_loads_no_service_and_no_spark() -> None:
+    code = "import json, sys, fanout; print(json.dumps(sorted(sys.modules)))"
+    answer = subprocess.run(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    loaded = json.loads(answer.stdout)
+    assert [name for name in HEAVY if name in loaded] == []
+
+
+def is_public(path: Path) -> bool:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return not any(part.startswith("_") and part != "__init__" for part in parts)
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if is_public(path)], ids=module_of)
+def test_a_public_module_names_what_it_offers(path: Path) -> None:
+    module = importlib.import_module(module_of(path))
+    names = getattr(module, "__all__", ())
+    definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    defines = any(isinstance(node, definition) for node in ast.parse(path.read_text()).body)
+    assert isinstance(names, tuple)
+    assert names or not defines, "a public module needs an __all__ tuple"
+    assert [name for name in names if not hasattr(module, name)] == []
