@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, final
 from fanout.errors import CheckpointError, FanOutError, OptionError, StreamStateError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fanout.core.consumer import FanOut
+    from fanout.core.drained import Drained
     from fanout.core.positions import Checkpoint
     from fanout.segments import OpenSegment, SegmentLog
 
@@ -72,6 +75,7 @@ class Pump:
         self._max_wait = max_wait
         self._bounded = bounded
         self._segment = log.open()
+        self._carried: Drained | None = None
         self._first_record_at = 0.0
         self._request: _Request | None = None
         self._interrupt: asyncio.Timeout | None = None
@@ -98,9 +102,9 @@ class Pump:
             raise
         finally:
             self._closed = error
-            self._segment.discard()
             if self._request is not None and not self._request.answer.done():
                 self._request.answer.set_exception(error)
+            await _in_thread(self._segment.discard)
 
     async def next(self, idle: float) -> Handover:
         """Wait for records and take the open segment; one caller at a time.
@@ -141,7 +145,7 @@ class Pump:
         interrupt = self._interrupt = asyncio.timeout_at(self._patience())
         try:
             async with interrupt:
-                if self._segment.full or self._failure is not None:
+                if self._full or self._failure is not None:
                     await asyncio.get_running_loop().create_future()  # until somebody asks
                 drained = await self._stream.drain(
                     max_records=self._segment.room_records,
@@ -157,12 +161,31 @@ class Pump:
             return False
         finally:
             self._interrupt = None
+        if self._segment.rows and drained.nbytes > self._segment.room_bytes:
+            # A drain returns at least one record, however large: this one begins the next segment.
+            self._carried = drained
+        else:
+            self._add(drained)
+            if self._segment.row_group_ready:
+                await _in_thread(self._segment.write_row_group)
+        return True
+
+    @property
+    def _full(self) -> bool:
+        return self._segment.full or self._carried is not None
+
+    def _add(self, drained: Drained) -> None:
         if not self._segment.rows:
             self._first_record_at = asyncio.get_running_loop().time()
         self._segment.add(drained)
-        if self._segment.row_group_ready:
-            await asyncio.to_thread(self._segment.write_row_group)
-        return True
+
+    def _hand_over(self) -> Handover:
+        segment, self._segment = self._segment, self._log.open()
+        assert segment.positions is not None
+        if self._carried is not None:
+            self._add(self._carried)
+            self._carried = None
+        return Handover(segment, segment.positions)
 
     def _patience(self) -> float | None:
         """Return until when to wait for the next record; None for as long as nobody asks."""
@@ -183,13 +206,24 @@ class Pump:
         if self._stopping:
             request.answer.set_result(Handover(None, self._stream.delivered, finished=True))
         elif segment.rows:
-            if not arrived or segment.full or now >= self._first_record_at + self._max_wait:
-                self._segment = self._log.open()
-                assert segment.positions is not None
-                request.answer.set_result(Handover(segment, segment.positions))
+            if not arrived or self._full or now >= self._first_record_at + self._max_wait:
+                request.answer.set_result(self._hand_over())
         elif self._failure is not None:
             request.answer.set_exception(self._failure)
         elif self._bounded and self._stream.caught_up:
             request.answer.set_result(Handover(None, self._stream.delivered, finished=True))
         elif now >= request.deadline:
             request.answer.set_result(Handover(None, self._stream.delivered))
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    """Run what blocks on the disk in a thread.
+
+    Cancellation: the work is waited for first, so that a segment is never in two threads' hands.
+    """
+    running = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.gather(running, return_exceptions=True)
+        raise

@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from fanout.core.consumer import open_stream
+from fanout.core.positions import Cursor
+from fanout.errors import (
+    CheckpointError,
+    OptionError,
+    ServiceError,
+    SplitFailedError,
+    StreamStateError,
+)
+from fanout.segments import OpenSegment, SegmentLog
+from fanout.spark.pump import Handover, Pump
+from tests.spark.manual import SCHEMA, ManualSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from fanout.core.consumer import FanOut
+
+# Longer than any test: what ends earlier was not waiting for it.
+LONG = 600.0
+
+
+@pytest.fixture
+def source() -> ManualSource:
+    return ManualSource()
+
+
+@asynccontextmanager
+async def pumping(
+    source: ManualSource,
+    directory: Path,
+    *,
+    max_records: int = 100,
+    max_bytes: int = 1 << 20,
+    max_wait: float = 1.0,
+    bounded: bool = False,
+) -> AsyncIterator[tuple[Pump, FanOut]]:
+    log = SegmentLog(directory, 1, SCHEMA, max_records=max_records, max_bytes=max_bytes)
+    async with open_stream(source) as stream:
+        pump = Pump(stream, log, max_wait=max_wait, bounded=bounded)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(pump.run())
+            await asyncio.sleep(0)  # a task that never began cannot clean up
+            yield pump, stream
+            running.cancel()
+
+
+async def until_read(stream: FanOut, count: int) -> None:
+    await until(lambda: read_records(stream) == count)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what another task or thread brings about."""
+    while not condition():  # noqa: ASYNC110 - nothing signals what the pump has read
+        await asyncio.sleep(0.001)
+
+
+def read_records(stream: FanOut) -> int:
+    return sum(split.records for split in stream.statistics().splits.values())
+
+
+async def take(pump: Pump) -> list[int]:
+    """Take a segment and return its sequence numbers."""
+    return await sequences(await pump.next(LONG))
+
+
+async def sequences(handover: Handover) -> list[int]:
+    assert handover.segment is not None
+    sealed = await asyncio.to_thread(handover.segment.seal)
+    result: list[int] = pq.read_table(sealed.path).column("sequence").to_pylist()
+    return result
+
+
+def names(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+def numbered(count: int) -> list[bytes]:
+    return [str(n).encode() for n in range(count)]
+
+
+async def test_records_that_wait_are_handed_over_at_once(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.put(*numbered(5))
+    async with pumping(source, tmp_path, max_wait=LONG) as (pump, stream):
+        await until_read(stream, 5)
+        assert await take(pump) == [1, 2, 3, 4, 5]
+
+
+async def test_a_segment_ends_when_nothing_more_comes(source: ManualSource, tmp_path: Path) -> None:
+    async with pumping(source, tmp_path, max_wait=LONG) as (pump, _):
+        asking = asyncio.create_task(take(pump))
+        await asyncio.sleep(0)
+        source.put(*numbered(3))
+        assert await asking == [1, 2, 3]
+
+
+async def test_a_segment_ends_at_max_wait_while_records_keep_coming(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    async with pumping(source, tmp_path, max_records=10**9, max_wait=0.1) as (pump, _):
+        asking = asyncio.create_task(pump.next(LONG))
+        while not asking.done():
+            source.put(b"more")
+            await asyncio.sleep(0.001)
+        assert await sequences(asking.result())
+
+
+async def test_what_comes_while_nobody_asks_is_one_larger_segment(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    async with pumping(source, tmp_path) as (pump, stream):
+        source.put(*numbered(2))
+        first = await take(pump)
+        for _ in range(5):
+            before = read_records(stream)
+            source.put(*numbered(3))
+            await until_read(stream, before + 3)
+        assert first == [1, 2]
+        assert await take(pump) == list(range(3, 18))
+
+
+async def test_max_records_is_kept_exactly(source: ManualSource, tmp_path: Path) -> None:
+    source.put(*numbered(25))
+    async with pumping(source, tmp_path, max_records=10) as (pump, _):
+        taken = [await take(pump) for _ in range(3)]
+    assert taken == [list(range(1, 11)), list(range(11, 21)), list(range(21, 26))]
+
+
+async def test_max_bytes_is_never_exceeded(source: ManualSource, tmp_path: Path) -> None:
+    source.put(*[b"x" * 1000] * 25)
+    sizes: list[int] = []
+    taken: list[int] = []
+    sizes, taken = [], []
+    async with pumping(source, tmp_path, max_bytes=10_000) as (pump, _):
+        while len(taken) < 25:
+            handover = await pump.next(LONG)
+            assert handover.segment is not None
+            sizes.append(handover.segment.nbytes)
+            taken += await sequences(handover)
+    assert taken == list(range(1, 26))
+    assert max(sizes) <= 10_000
+    assert sizes[0] > 9000
+
+
+async def test_a_record_above_max_bytes_is_a_segment_of_its_own(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.put(b"small", b"x" * 1000, b"small")
+    async with pumping(source, tmp_path, max_bytes=100) as (pump, _):
+        assert [await take(pump) for _ in range(3)] == [[1], [2], [3]]
+
+
+async def test_a_full_segment_stops_the_draining(source: ManualSource, tmp_path: Path) -> None:
+    source.put(*numbered(10))
+    async with pumping(source, tmp_path, max_records=10) as (pump, stream):
+        await until_read(stream, 10)
+        source.put(*numbered(10))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert read_records(stream) == 10
+        assert await take(pump) == list(range(1, 11))
+        assert await take(pump) == list(range(11, 21))
+
+
+async def test_a_segment_is_written_while_it_fills(source: ManualSource, tmp_path: Path) -> None:
+    async with pumping(source, tmp_path, max_records=100) as (pump, stream):
+        for total in (30, 60, 90):
+            source.put(*numbered(30))
+            await until_read(stream, total)
+        handover = await pump.next(LONG)
+        assert handover.segment is not None
+        sealed = await asyncio.to_thread(handover.segment.seal)
+        written = pq.read_metadata(sealed.path)
+    assert [written.row_group(n).num_rows for n in range(written.num_row_groups)] == [30, 30, 30]
+
+
+async def test_positions_are_those_after_the_segments_last_record(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.put(*numbered(15))
+    async with pumping(source, tmp_path, max_records=10) as (pump, _):
+        handover = await pump.next(LONG)
+        assert handover.positions.splits["a"].position == Cursor(10)
+
+
+async def test_without_records_the_answer_is_the_idle_progress(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.idle()
+    async with pumping(source, tmp_path) as (pump, stream):
+        await until(lambda: stream.delivered.splits["a"].position == Cursor(1))
+        handover = await pump.next(0.01)
+        assert handover == Handover(None, stream.delivered)
+
+
+async def test_stop_ends_a_wait_for_records(source: ManualSource, tmp_path: Path) -> None:
+    async with pumping(source, tmp_path) as (pump, stream):
+        asking = asyncio.create_task(pump.next(LONG))
+        await asyncio.sleep(0.01)
+        pump.stop()
+        assert await asking == Handover(None, stream.delivered, finished=True)
+
+
+async def test_after_stop_nothing_is_handed_over(source: ManualSource, tmp_path: Path) -> None:
+    source.put(*numbered(5))
+    async with pumping(source, tmp_path) as (pump, stream):
+        await until_read(stream, 5)
+        pump.stop()
+        assert (await pump.next(LONG)).segment is None
+        assert (await pump.next(LONG)).finished
+
+
+async def test_a_failure_comes_after_the_records_before_it(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    async with pumping(source, tmp_path) as (pump, stream):
+        source.put(*numbered(3))
+        await until_read(stream, 3)
+        source.fail(ServiceError("gone"))
+        await until(lambda: stream.failure is not None)
+        assert await take(pump) == [1, 2, 3]
+        for _ in range(2):
+            with pytest.raises(SplitFailedError, match="gone"):
+                await pump.next(LONG)
+
+
+async def test_a_failure_ends_a_wait_for_records(source: ManualSource, tmp_path: Path) -> None:
+    async with pumping(source, tmp_path) as (pump, _):
+        asking = asyncio.create_task(pump.next(LONG))
+        await asyncio.sleep(0.01)
+        source.fail(ServiceError("gone"))
+        with pytest.raises(SplitFailedError, match="gone"):
+            await asking
+
+
+async def test_a_cancelled_call_takes_nothing(source: ManualSource, tmp_path: Path) -> None:
+    async with pumping(source, tmp_path) as (pump, _):
+        asking = asyncio.create_task(pump.next(LONG))
+        await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.wait([asking])
+        source.put(*numbered(2))
+        assert await take(pump) == [1, 2]
+
+
+async def test_a_bounded_run_finishes_after_every_record_of_every_split(
+    tmp_path: Path,
+) -> None:
+    source = ManualSource("a", "b")
+    source.put(*numbered(30), split="a")
+    source.put(*numbered(5), split="b")
+    source.end("a", "c")
+    source.put(*numbered(7), split="c")
+    counts: list[int] = []
+    async with pumping(source, tmp_path, max_records=10, bounded=True) as (pump, _):
+        while not (handover := await pump.next(LONG)).finished:
+            counts.append(len(await sequences(handover)))
+    assert sum(counts) == 42
+
+
+async def test_a_bounded_run_with_nothing_to_read_finishes(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    async with pumping(source, tmp_path, bounded=True) as (pump, _):
+        handover = await pump.next(LONG)
+    assert handover.segment is None
+    assert handover.finished
+
+
+async def test_a_bounded_run_whose_splits_have_all_ended_finishes(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.put(*numbered(3))
+    source.end("a")
+    async with pumping(source, tmp_path, bounded=True) as (pump, _):
+        assert await take(pump) == [1, 2, 3]
+        assert (await pump.next(LONG)).finished
+
+
+async def test_the_end_of_the_stream_discards_the_open_segment(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    async with pumping(source, tmp_path, max_records=8) as (_, stream):
+        source.put(*numbered(5))
+        await until(lambda: names(tmp_path))
+        assert read_records(stream) == 5
+    assert names(tmp_path) == []
+
+
+async def test_after_the_end_a_call_is_refused(source: ManualSource, tmp_path: Path) -> None:
+    async with pumping(source, tmp_path) as (pump, _):
+        pass
+    with pytest.raises(StreamStateError, match="has stopped"):
+        await pump.next(LONG)
+
+
+async def test_a_full_disk_is_a_clear_error_for_the_caller(
+    source: ManualSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: OpenSegment) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(OpenSegment, "write_row_group", refuse)
+    async with pumping(source, tmp_path, max_records=4) as (pump, _):
+        asking = asyncio.create_task(pump.next(LONG))
+        await asyncio.sleep(0.01)
+        source.put(*numbered(2))
+        with pytest.raises(CheckpointError, match="No space left on device") as caught:
+            await asking
+        assert isinstance(caught.value.__cause__, OSError)
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            await pump.next(LONG)
+
+
+async def test_a_negative_max_wait_is_refused(source: ManualSource, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="max_wait=-1"):
+        async with pumping(source, tmp_path, max_wait=-1):
+            pass
