@@ -39,7 +39,8 @@ _GONE = Verdict(
 )
 _ACCESS = (
     "grant kinesis:SubscribeToShard and kinesis:DescribeStreamConsumer on the consumer, and "
-    "kinesis:ListShards and kinesis:DescribeStreamSummary on the stream"
+    "kinesis:DescribeStreamSummary, kinesis:ListShards and, for a new consumer, "
+    "kinesis:RegisterStreamConsumer on the stream"
 )
 _CREDENTIALS = "check that the credentials are valid and this machine's clock is right"
 _KEY = "check the state of the stream's KMS key, and grant kms:Decrypt on it"

@@ -52,6 +52,7 @@ async def ensure_consumer(
     """
     doing = f"the consumer {consumer!r} cannot be used"
     limit = asyncio.timeout(ACTIVATION_TIMEOUT)
+    reason: BaseException | None = None
     try:
         async with limit:
             async for attempt in AsyncRetrying(
@@ -59,11 +60,15 @@ async def ensure_consumer(
             ):
                 with attempt:
                     return await _active_consumer(transport, stream_arn, consumer)
+                if (outcome := attempt.retry_state.outcome) is not None:
+                    reason = outcome.exception()
+    except FanOutError:
+        raise
     except Exception as error:
         if limit.expired():
             raise ServiceError(
-                f"{doing}: it did not become ACTIVE within {ACTIVATION_TIMEOUT:g} s"
-            ) from error
+                f"{doing}: it did not become ACTIVE within {ACTIVATION_TIMEOUT:g} s ({reason})"
+            ) from reason
         raise explain(error, doing) from error
     raise AssertionError("retrying ends by returning or by raising")
 
@@ -76,7 +81,7 @@ async def _active_consumer(transport: Transport, stream_arn: str, consumer: str)
             f"the consumer {consumer!r} is being deleted; wait until it is gone, or name another"
         )
     if description.status != "ACTIVE":
-        raise _NotActiveError(f"the consumer {consumer!r} is {description.status}")
+        raise _NotActiveError(f"it is {description.status}")
     return description.arn
 
 
