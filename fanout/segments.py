@@ -7,6 +7,7 @@ dictionaries or statistics is the cheapest thing that Spark's executors can read
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from fanout.core.drained import Drained
     from fanout.core.positions import Checkpoint
 
-__all__ = ("OpenSegment", "Segment", "SegmentLog")
+__all__ = ("OpenSegment", "Segment", "SegmentLog", "run_of")
 
+_NAME = re.compile(r"run-([0-9]{6,})-[0-9]{8,}\.parquet")
 # Two or more tasks can share a segment when it has a few row groups.
 _ROW_GROUPS = 4
 
@@ -184,3 +186,16 @@ class SegmentLog:
         return OpenSegment(
             path, self._schema, max_records=self._max_records, max_bytes=self._max_bytes
         )
+
+
+def run_of(name: str) -> int | None:
+    """Return the number of the run that named a segment.
+
+    Args:
+        name: The segment's file name.
+
+    Returns:
+        The number; None for a name that no run gave.
+    """
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])

@@ -11,7 +11,7 @@ from fanout.core.events import Batch
 from fanout.core.lineage import Split
 from fanout.core.positions import Checkpoint, Cursor, Horizon, Range, SplitPosition
 from fanout.errors import OptionError
-from fanout.segments import OpenSegment, SegmentLog
+from fanout.segments import OpenSegment, SegmentLog, run_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,3 +165,13 @@ def test_names_say_the_run_and_never_come_twice(tmp_path: Path) -> None:
 def test_a_limit_below_one_is_refused(tmp_path: Path, limit: str) -> None:
     with pytest.raises(OptionError, match=f"{limit}=0"):
         open_log(tmp_path, **{limit: 0})
+
+
+def test_a_name_says_its_run() -> None:
+    assert run_of("run-000007-00000001.parquet") == 7
+    assert run_of("run-1000000-00000001.parquet") == 1_000_000
+
+
+@pytest.mark.parametrize("name", ["notes.parquet", "run-7-1.parquet", "run-000007-00000001.crc"])
+def test_a_foreign_name_is_of_no_run(name: str) -> None:
+    assert run_of(name) is None

@@ -9,6 +9,7 @@ import msgspec
 
 from fanout.core.positions import MAX_JSON_BYTES, Checkpoint
 from fanout.errors import CheckpointError, PositionError
+from fanout.segments import run_of
 
 if TYPE_CHECKING:
     from fanout.spark.ownership import Ownership
@@ -38,7 +39,7 @@ class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         size: Its bytes on disk.
     """
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^segments/[a-z0-9-]+\.parquet$", max_length=100)]
+    name: Annotated[str, msgspec.Meta(pattern=r"^segments/[a-z0-9-]+\.parquet\Z", max_length=100)]
     rows: _Count
     size: _Count
 
@@ -117,10 +118,14 @@ class BatchLedger:
         return self._positions(_ORIGIN, self._decode(_ORIGIN, data, _OriginWire).positions)
 
     def write_origin(self, positions: str) -> Checkpoint:
-        """Store the resolved start, before anything is subscribed."""
+        """Store the resolved start, before anything is subscribed.
+
+        Raises:
+            CheckpointError: If this run no longer owns the checkpoint.
+        """
         self._ownership.check()
         origin = _OriginWire(VERSION, msgspec.Raw(positions.encode()))
-        self._storage.create(_ORIGIN, msgspec.json.encode(origin))
+        self._create(_ORIGIN, msgspec.json.encode(origin))
         return Checkpoint.from_json(positions)
 
     def find(self, batch_id: int, query_id: str) -> Entry | None:
@@ -158,13 +163,7 @@ class BatchLedger:
             entry.segment,
             msgspec.Raw(entry.positions.to_json().encode()),
         )
-        try:
-            self._storage.create(_name(entry.batch_id), msgspec.json.encode(wire))
-        except FileExistsError as error:
-            raise CheckpointError(
-                f"batch {entry.batch_id} is already in {self._storage.location}: another run "
-                f"writes to this checkpoint; this query stops"
-            ) from error
+        self._create(_name(entry.batch_id), msgspec.json.encode(wire))
         self._newest = entry
         self._segments[entry.batch_id] = entry.segment
 
@@ -194,10 +193,13 @@ class BatchLedger:
         name = _name(batch_id)
         data = self._storage.read(name, limit=_MAX_ENTRY_BYTES)
         if data is None:
-            raise CheckpointError(f"{name} is missing in {self._storage.location}")
+            raise CheckpointError(
+                f"{name} has gone from {self._storage.location} while it was read: another run "
+                f"writes to this checkpoint; start again when it has ended"
+            )
         wire = self._decode(name, data, _EntryWire)
         if wire.batch != batch_id:
-            raise CheckpointError(f"{name} in {self._storage.location} speaks of {wire.batch}")
+            raise CheckpointError(self._damaged(name, f"it speaks of batch {wire.batch}"))
         return Entry(wire.batch, wire.query, wire.segment, self._positions(name, wire.positions))
 
     def _check_query(self, query_id: str) -> None:
@@ -212,9 +214,25 @@ class BatchLedger:
         named = {segment.name for segment in self._segments.values() if segment is not None}
         for file in self._storage.list(SEGMENTS):
             name = f"{SEGMENTS}/{file.name}"
-            # This run may have published its next segment already; it is not an orphan.
-            if name not in named and not file.name.startswith(f"run-{self._ownership.run:06}-"):
+            run = run_of(file.name)
+            # A newer run may have taken over and published a segment since this run's entry.
+            if name not in named and run is not None and run < self._ownership.run:
                 self._storage.delete(name)
+
+    def _create(self, name: str, data: bytes) -> None:
+        try:
+            self._storage.create(name, data)
+        except FileExistsError as error:
+            raise CheckpointError(
+                f"{name} is already in {self._storage.location}: another run writes to this "
+                f"checkpoint; this query stops"
+            ) from error
+
+    def _damaged(self, name: str, reason: object) -> str:
+        return (
+            f"{name} in {self._storage.location} is damaged ({reason}); restore it from a backup, "
+            f"or start with a new checkpoint location"
+        )
 
     def _decode(self, name: str, data: bytes, wire: type[T]) -> T:
         try:
@@ -225,11 +243,8 @@ class BatchLedger:
                     f"library reads version {VERSION}; use the library version that wrote it"
                 )
             return msgspec.json.decode(data, type=wire)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CheckpointError(
-                f"{name} in {self._storage.location} is damaged ({error}); restore it from a "
-                f"backup, or start with a new checkpoint location"
-            ) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise CheckpointError(self._damaged(name, error)) from error
 
     def _positions(self, name: str, json: msgspec.Raw) -> Checkpoint:
         try:
