@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fanout.core.events import Batch, End
 from fanout.core.lineage import Split
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from fanout.kinesis.eventstream import Frame
 
 __all__ = ("read_events", "starting_position")
+
+# As many as a stored position may have; the service uses 56 today.
+_MAX_DIGITS: Final = 128
 
 
 def starting_position(position: Position) -> dict[str, Any]:
@@ -80,12 +85,15 @@ async def read_events(
             if payload is None:
                 continue
             event = decode_event(payload, stream=stream, shard_id=split.id)
+            _check_end(event, split)
             batch = _batch(event, split, position)
             position = batch.range.until
             if batch.num_records or event.continuation is not None:
                 yield batch
             if event.continuation is None:
-                yield _end(event, split)
+                yield End(
+                    split, tuple(Split(child.shard_id, child.parents) for child in event.children)
+                )
                 return
     frames.close()
 
@@ -119,30 +127,36 @@ def _message(frame: Frame) -> str:
         return ""
 
 
-def _batch(event: ShardEvent, split: Split, position: Position) -> Batch:
-    records = event.records
-    if records.num_rows and reaches(position, _cursor(records.column("sequenceNumber")[0].as_py())):
-        raise MalformedEventError(f"{split} sent a record that is not after its position")
-    if event.continuation is not None:
-        until: Position = _cursor(event.continuation)
-    elif records.num_rows:
-        until = _cursor(records.column("sequenceNumber")[-1].as_py())
-    else:
-        until = position
-    if not reaches(until, position):
-        raise MalformedEventError(f"{split} sent a continuation that is before its position")
-    return Batch(split, records, Range(position, until), event.millis_behind / 1000)
-
-
-def _end(event: ShardEvent, split: Split) -> End:
-    if not event.children:
-        # The service signs the end of a shard twice; one sign alone could be a damaged event, and
-        # believing it would lose the rest of the shard.
+def _check_end(event: ShardEvent, split: Split) -> None:
+    # The service signs the end of a shard twice; one sign alone could be a damaged event, and
+    # believing it would lose the rest of the shard.
+    if event.continuation is None and not event.children:
         raise MalformedEventError(f"{split} sent no continuation, but no child shards either")
-    return End(split, tuple(Split(child.shard_id, child.parents) for child in event.children))
+    if event.continuation is not None and event.children:
+        raise MalformedEventError(f"{split} sent child shards, but a continuation as well")
 
 
-def _cursor(sequence_number: str) -> Cursor:
-    if not (sequence_number.isascii() and sequence_number.isdigit()):
-        raise MalformedEventError("a sequence number is not a decimal number")
-    return Cursor(int(sequence_number))
+def _batch(event: ShardEvent, split: Split, position: Position) -> Batch:
+    numbers = event.records.column("sequenceNumber")
+    _check_sequence_numbers(numbers)
+    first, last = position, position
+    if len(numbers):
+        first, last = (Cursor(int(numbers[row].as_py())) for row in (0, -1))
+        if reaches(position, first):
+            raise MalformedEventError(f"{split} sent a record that is not after its position")
+    until = last
+    if event.continuation is not None:
+        _check_sequence_numbers(pa.array([event.continuation]))
+        until = Cursor(int(event.continuation))
+    if not (reaches(until, last) and reaches(until, position)):
+        raise MalformedEventError(
+            f"{split} sent a continuation that is before its position or its last record"
+        )
+    return Batch(split, event.records, Range(position, until), event.millis_behind / 1000)
+
+
+def _check_sequence_numbers(numbers: pa.Array) -> None:
+    """Check every number, as a batch may be cut behind any of them."""
+    decimal = pc.all(pc.ascii_is_decimal(numbers)).as_py()
+    if len(numbers) and not (decimal and pc.max(pc.binary_length(numbers)).as_py() <= _MAX_DIGITS):
+        raise MalformedEventError("a sequence number is not a decimal number of up to 128 digits")

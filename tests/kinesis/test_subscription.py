@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.core.events import Batch, End
+from fanout.core.lineage import Split
+from fanout.core.positions import Cursor, Horizon, Range, Timestamp
+from fanout.errors import MalformedEventError, RemoteError
+from fanout.kinesis.decode import SCHEMA
+from fanout.kinesis.subscription import read_events, starting_position
+from fanout.testing.frames import encode_event, encode_exception, encode_frame
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+    from fanout.core.positions import Position
+
+SHARD = Split("shardId-000000000000")
+HELLO = encode_event("initial-response", b"{}")
+LEFT: dict[str, Any] = {"ShardId": "shardId-000000000001", "ParentShards": [SHARD.id]}
+MERGED: dict[str, Any] = {
+    "ShardId": "shardId-000000000002",
+    "ParentShards": [SHARD.id, "shardId-000000000009"],
+}
+
+
+def payload(
+    numbers: Iterable[object] = (),
+    *,
+    until: object = None,
+    children: Sequence[dict[str, Any]] | None = None,
+    behind: int = 0,
+    size: int = 1,
+) -> bytes:
+    event: dict[str, Any] = {
+        "Records": [
+            {"SequenceNumber": str(n), "PartitionKey": "k", "Data": "A" * 4 * size} for n in numbers
+        ],
+        "ContinuationSequenceNumber": None if until is None else str(until),
+        "MillisBehindLatest": behind,
+    }
+    if children is not None:
+        event["ChildShards"] = children
+    return json.dumps(event).encode()
+
+
+def event(numbers: Iterable[object] = (), **fields: Any) -> bytes:
+    return encode_event("SubscribeToShardEvent", payload(numbers, **fields))
+
+
+class Reservations:
+    """Remember what was reserved."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    async def __call__(self, nbytes: int) -> None:
+        self.sizes.append(nbytes)
+
+
+async def arriving(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+def reading(
+    *chunks: bytes,
+    after: Position = Horizon(),  # noqa: B008 - a frozen value
+    reserve: Any = None,
+    max_event_bytes: int = 1 << 20,
+) -> Any:
+    return read_events(
+        arriving(chunks),
+        SHARD,
+        after,
+        stream="orders",
+        max_event_bytes=max_event_bytes,
+        reserve=reserve or Reservations(),
+    )
+
+
+async def read(*chunks: bytes, **options: Any) -> list[Batch | End]:
+    async with aclosing(reading(*chunks, **options)) as events:
+        return [each async for each in events]
+
+
+async def refused(*chunks: bytes, **options: Any) -> tuple[list[Batch | End], Exception]:
+    """Return what was read before an error, and the error."""
+    events: list[Batch | End] = []
+
+    async def collect() -> None:
+        async with aclosing(reading(*chunks, **options)) as reader:
+            async for each in reader:
+                events.append(each)  # noqa: PERF401 - what came before the error counts
+
+    with pytest.raises((MalformedEventError, RemoteError)) as caught:
+        await collect()
+    return events, caught.value
+
+
+def numbers(batch: Batch | End) -> list[str]:
+    assert isinstance(batch, Batch)
+    result: list[str] = batch.records.column("sequenceNumber").to_pylist()
+    return result
+
+
+@pytest.mark.parametrize(
+    ("position", "written"),
+    [
+        (Horizon(), {"Type": "TRIM_HORIZON"}),
+        (Timestamp(1_704_067_200_123), {"Type": "AT_TIMESTAMP", "Timestamp": 1_704_067_200.123}),
+        (
+            Cursor(49680412602923508161381989364352061050721676279901323266),
+            {
+                "Type": "AFTER_SEQUENCE_NUMBER",
+                "SequenceNumber": "49680412602923508161381989364352061050721676279901323266",
+            },
+        ),
+    ],
+)
+def test_a_position_is_written_as_the_service_wants_it(
+    position: Position, written: dict[str, Any]
+) -> None:
+    assert starting_position(position) == written
+
+
+async def test_records_come_with_the_range_that_they_cover_and_the_lag() -> None:
+    (batch,) = await read(HELLO, event([11, 12], until=15, behind=2500), after=Cursor(10))
+    assert isinstance(batch, Batch)
+    assert numbers(batch) == ["11", "12"]
+    assert batch.split is SHARD
+    assert batch.records.schema == SCHEMA
+    assert batch.records.column("stream").to_pylist() == ["orders", "orders"]
+    assert batch.range == Range(Cursor(10), Cursor(15))
+    assert batch.lag == 2.5
+
+
+async def test_the_initial_response_may_be_missing() -> None:
+    assert [numbers(each) for each in await read(event([1], until=1))] == [["1"]]
+
+
+async def test_an_event_without_records_is_progress() -> None:
+    (batch,) = await read(HELLO, event(until=7), after=Timestamp(5))
+    assert isinstance(batch, Batch)
+    assert (batch.num_records, batch.range) == (0, Range(Timestamp(5), Cursor(7)))
+
+
+async def test_the_ranges_of_batches_form_a_chain() -> None:
+    body = event([1], until=2), event(until=3), event(until=3), event([4, 5], until=9)
+    batches = await read(HELLO, *body)
+    ranges = [batch.range for batch in batches if isinstance(batch, Batch)]
+    assert ranges[0].after == Horizon()
+    assert all(one.until == other.after for one, other in pairwise(ranges))
+    assert ranges[-1].until == Cursor(9)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 16, 50, 100, 1000])
+async def test_the_cut_of_the_body_into_chunks_changes_nothing(size: int) -> None:
+    body = HELLO + event([1, 2], until=2) + event(until=3) + event([4], children=[LEFT])
+    chunks = [body[start : start + size] for start in range(0, len(body), size)]
+    first, idle, last, end = await read(*chunks)
+    assert [numbers(batch) for batch in (first, idle, last)] == [["1", "2"], [], ["4"]]
+    assert end == End(SHARD, (Split(LEFT["ShardId"], (SHARD.id,)),))
+
+
+async def test_a_body_that_ends_between_events_is_over_without_an_error() -> None:
+    assert await read(HELLO) == []
+    assert await read() == []
+
+
+async def test_memory_for_each_of_many_events_in_a_chunk_is_reserved_when_it_is_its_turn() -> None:
+    reserve = Reservations()
+    body = [event([n], until=n, size=n * 10) for n in (1, 2, 3)]
+    async with aclosing(reading(HELLO, b"".join(body), reserve=reserve)) as events:
+        seen = [sum(reserve.sizes) async for _ in events]
+    sizes = [len(payload([n], until=n, size=n * 10)) for n in (1, 2, 3)]
+    hello = len(b"{}")
+    assert seen == [hello + sum(sizes[: n + 1]) for n in range(3)]
+
+
+async def test_memory_for_an_event_in_pieces_is_reserved_before_it_is_assembled() -> None:
+    reserve = Reservations()
+    frame = event([1], until=1, size=1000)
+    reserved_at: dict[int, list[int]] = {}
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(frame), 100):
+            yield frame[start : start + 100]
+            reserved_at[start + 100] = list(reserve.sizes)
+
+    reader = read_events(
+        pieces(), SHARD, Horizon(), stream="s", max_event_bytes=1 << 20, reserve=reserve
+    )
+    async with aclosing(reader) as events:
+        assert len([each async for each in events]) == 1
+    assert reserved_at[100] == [len(frame)]
+    assert reserve.sizes == [len(frame)]
+
+
+async def test_an_event_that_announces_too_much_is_refused_without_a_reservation() -> None:
+    reserve = Reservations()
+    frame = event([1], until=1, size=1000)
+    _, error = await refused(frame[:50], reserve=reserve, max_event_bytes=1000)
+    assert "more than the 1000 allowed" in str(error)
+    assert reserve.sizes == []
+
+
+@pytest.mark.parametrize("before", [b"", HELLO])
+async def test_an_exception_that_comes_first_is_raised_as_itself(before: bytes) -> None:
+    _, error = await refused(before, encode_exception("ResourceInUseException", "taken over"))
+    assert isinstance(error, RemoteError)
+    assert error.code == "ResourceInUseException"
+    assert str(error) == "ResourceInUseException: taken over"
+
+
+async def test_an_exception_comes_after_the_events_before_it() -> None:
+    body = event([1], until=1) + encode_exception("InternalFailureException", "")
+    (batch,), error = await refused(HELLO + body)
+    assert numbers(batch) == ["1"]
+    assert str(error) == "InternalFailureException"
+
+
+@pytest.mark.parametrize("text", [b"", b"no json", b"\xff", b"[1]", b'{"message": 7}'])
+async def test_an_exception_needs_no_readable_message(text: bytes) -> None:
+    headers = {":message-type": "exception", ":exception-type": "KMSDisabledException"}
+    _, error = await refused(encode_frame(headers, text))
+    assert str(error) == "KMSDisabledException"
+
+
+async def test_an_error_that_is_not_in_the_model_has_its_code_and_message() -> None:
+    headers = {":message-type": "error", ":error-code": "Surprise", ":error-message": "no"}
+    _, error = await refused(encode_frame(headers, b""))
+    assert isinstance(error, RemoteError)
+    assert (error.code, str(error)) == ("Surprise", "Surprise: no")
+
+
+@pytest.mark.parametrize("kind", ["exception", "error"])
+async def test_an_exception_without_a_name_is_one_all_the_same(kind: str) -> None:
+    _, error = await refused(encode_frame({":message-type": kind}, b""))
+    assert isinstance(error, RemoteError)
+    assert error.code == f"unnamed {kind}"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {":message-type": "event", ":event-type": "Surprise"},
+        {":message-type": "event"},
+        {":message-type": "surprise", ":event-type": "SubscribeToShardEvent"},
+        {},
+    ],
+)
+async def test_a_frame_of_an_unknown_type_is_malformed(headers: dict[str, str]) -> None:
+    _, error = await refused(encode_frame(headers, payload([1], until=1)))
+    assert isinstance(error, MalformedEventError)
+    assert "does not belong into a subscription" in str(error)
+
+
+async def test_the_last_event_may_have_records() -> None:
+    batch, end = await read(HELLO, event([1, 2], children=[LEFT, MERGED]), after=Cursor(0))
+    assert isinstance(batch, Batch)
+    assert (numbers(batch), batch.range) == (["1", "2"], Range(Cursor(0), Cursor(2)))
+    assert end == End(
+        SHARD,
+        (
+            Split(LEFT["ShardId"], (SHARD.id,)),
+            Split(MERGED["ShardId"], (SHARD.id, "shardId-000000000009")),
+        ),
+    )
+
+
+async def test_the_last_event_may_be_empty() -> None:
+    assert await read(HELLO, event(children=[LEFT])) == [
+        End(SHARD, (Split(LEFT["ShardId"], (SHARD.id,)),))
+    ]
+
+
+async def test_nothing_is_read_after_the_end() -> None:
+    assert len(await read(HELLO, event(children=[LEFT]), b"no frame")) == 1
+    assert len(await read(HELLO, event(children=[LEFT]) + event([1], until=1))) == 1
+
+
+@pytest.mark.parametrize("children", [None, []])
+@pytest.mark.parametrize("records", [[], [1]])
+async def test_no_continuation_without_children_is_no_end(
+    records: list[int], children: list[dict[str, Any]] | None
+) -> None:
+    events, error = await refused(HELLO, event(records, children=children))
+    assert events == []
+    assert isinstance(error, MalformedEventError)
+    assert "no continuation, but no child shards" in str(error)
+
+
+@pytest.mark.parametrize("records", [[], [1]])
+async def test_a_continuation_with_children_is_no_end(records: list[int]) -> None:
+    events, error = await refused(HELLO, event(records, until=2, children=[LEFT]))
+    assert events == []
+    assert isinstance(error, MalformedEventError)
+    assert "child shards, but a continuation" in str(error)
+
+
+@pytest.mark.parametrize("first", [4, 5])
+async def test_a_record_that_is_not_after_the_position_is_malformed(first: int) -> None:
+    events, error = await refused(event([first, 6], until=6), after=Cursor(5))
+    assert events == []
+    assert "a record that is not after its position" in str(error)
+
+
+async def test_a_record_that_comes_again_in_the_next_event_is_malformed() -> None:
+    events, error = await refused(event([1, 2], until=2), event([2, 3], until=3))
+    assert [numbers(each) for each in events] == [["1", "2"]]
+    assert "a record that is not after its position" in str(error)
+
+
+@pytest.mark.parametrize("records", [[], [6]])
+async def test_a_continuation_that_goes_back_is_malformed(records: list[int]) -> None:
+    events, error = await refused(event(records, until=4), after=Cursor(5))
+    assert events == []
+    assert "a continuation that is before" in str(error)
+
+
+async def test_a_continuation_before_the_last_record_is_malformed() -> None:
+    events, error = await refused(event([6, 7, 8], until=7), after=Cursor(5))
+    assert events == []
+    assert "a continuation that is before" in str(error)
+
+
+async def test_a_continuation_at_the_last_record_is_progress() -> None:
+    (batch,) = await read(event([6], until=6), after=Cursor(5))
+    assert isinstance(batch, Batch)
+    assert batch.range.until == Cursor(6)
+
+
+@pytest.mark.parametrize("number", ["", "x", "-1", "1.5", " 1", "1_0", "\u0661", "1" * 129])
+@pytest.mark.parametrize("place", ["first", "middle", "last", "continuation"])
+async def test_a_sequence_number_is_up_to_128_decimal_digits(number: str, place: str) -> None:
+    records: list[object] = [10, 20, 30]
+    if place != "continuation":
+        records[("first", "middle", "last").index(place)] = number
+    until = number if place == "continuation" else 30
+    events, error = await refused(event(records, until=until), after=Cursor(5))
+    assert events == []
+    assert "a sequence number is not a decimal number" in str(error)
+
+
+async def test_a_sequence_number_may_have_128_digits() -> None:
+    largest = int("9" * 128)
+    (batch,) = await read(event([largest], until=largest), after=Cursor(5))
+    assert isinstance(batch, Batch)
+    assert batch.range.until == Cursor(largest)
+
+
+async def test_a_body_that_ends_inside_a_frame_is_malformed() -> None:
+    frame = event([2], until=2)
+    for length in (1, 11, 12, 20, len(frame) - 1):
+        (batch,), error = await refused(HELLO, event([1], until=1), frame[:length])
+        assert numbers(batch) == ["1"]
+        assert isinstance(error, MalformedEventError)
+
+
+async def test_a_damaged_frame_is_malformed_and_delivers_nothing() -> None:
+    frame = bytearray(event([2], until=2))
+    frame[-1] ^= 1
+    (batch,), error = await refused(event([1], until=1), bytes(frame))
+    assert numbers(batch) == ["1"]
+    assert isinstance(error, MalformedEventError)
+    assert "checksum" in str(error)
+
+
+async def test_a_payload_that_cannot_be_decoded_is_malformed() -> None:
+    _, error = await refused(encode_event("SubscribeToShardEvent", b'{"Records": []}'))
+    assert isinstance(error, MalformedEventError)
+    assert "MillisBehindLatest" in str(error)
