@@ -1,0 +1,112 @@
+"""The command line: `fanout demo`."""
+
+from __future__ import annotations
+
+import signal
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from fanout.demo.options import MAX_RECORDS, MAX_SHARDS, MIN_RECORDS, DemoFailedError, DemoOptions
+from fanout.errors import FanOutError
+
+__all__ = ("app",)
+
+_NOT_PROVEN = 1
+_UNUSABLE = 2
+_INTERRUPTED = 130
+
+_DEFAULTS = DemoOptions()
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # paragraphs are filled, not broken where the source is
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fanout {version('fanout')}")
+        raise typer.Exit
+
+
+@app.callback()
+def fanout(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Fan Kinesis and Kafka out into asyncio and Spark: nothing lost, nothing repeated."""
+
+
+@app.command()
+def demo(
+    records: Annotated[
+        int, typer.Option(min=MIN_RECORDS, max=MAX_RECORDS, help="How many records are sent.")
+    ] = _DEFAULTS.records,
+    shards: Annotated[
+        int, typer.Option(min=1, max=MAX_SHARDS, help="How many shards the stream begins with.")
+    ] = _DEFAULTS.shards,
+    seed: Annotated[
+        int, typer.Option(help="What the records, the faults and their moments are drawn from.")
+    ] = _DEFAULTS.seed,
+    kill: Annotated[
+        bool,
+        typer.Option(
+            "--kill", help="Kill the Spark driver in the middle of a batch, and start another one."
+        ),
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print nothing but the result, as one JSON object.")
+    ] = False,
+) -> None:
+    """Break a stream in every way while Spark reads it, and prove that all of it came through.
+
+    An embedded Kinesis, a producer and a Spark query run on this machine; no account, no service
+    and no network is needed. While records flow, a shard is split, two are merged, connections
+    are cut, a shard falls silent and a subscription ends in an error. At the end another process
+    compares every record that the query wrote with what was sent.
+
+    The exit code is 1 if a record was lost, duplicated, altered or out of order, and 2 if the
+    demo cannot run here.
+    """
+    # Ends like Ctrl-C does, so that no child and no file stays behind.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        proven = _run_demo(
+            DemoOptions(records=records, shards=shards, seed=seed, kill=kill), json=json
+        )
+    except FanOutError as error:
+        typer.echo(f"fanout demo: {error}", err=True)
+        code = _NOT_PROVEN if isinstance(error, DemoFailedError) else _UNUSABLE
+        raise typer.Exit(code) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+    if not proven:
+        raise typer.Exit(_NOT_PROVEN)
+
+
+def _run_demo(options: DemoOptions, *, json: bool) -> bool:
+    # Help and mistakes are answered without loading what the demo is made of.
+    from rich.console import Console  # noqa: PLC0415
+
+    from fanout.demo.environment import check_environment  # noqa: PLC0415
+
+    check_environment()
+    from fanout.demo.report import faults_table, proof_table  # noqa: PLC0415
+    from fanout.demo.run import run_demo  # noqa: PLC0415
+
+    console = Console(quiet=json)
+    report = run_demo(options, console)
+    if json:
+        typer.echo(report.to_json())
+    else:
+        console.print(faults_table(report), proof_table(report))
+        console.print(f"seed {report.seed}, {report.seconds:.1f} s")
+    return report.proof.holds

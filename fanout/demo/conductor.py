@@ -1,0 +1,215 @@
+"""Run producer, faults and Spark driver side by side until everything sent has been read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, BinaryIO, final
+
+import aioboto3
+from aiobotocore.config import AioConfig
+
+from fanout.demo.chaos import parents_of_shards, perform
+from fanout.demo.driver_process import start_driver
+from fanout.demo.messages import (
+    BatchWritten,
+    DriverOptions,
+    Failed,
+    Holding,
+    Reading,
+    Resubscribed,
+    Started,
+)
+from fanout.demo.options import DemoFailedError
+from fanout.demo.producer import produce
+from fanout.demo.records import generate
+from fanout.demo.tally import Tally
+from fanout.demo.workspace import SentLog
+from fanout.testing.credentials import REGION
+
+if TYPE_CHECKING:
+    from fanout.demo.display import Display
+    from fanout.demo.driver_process import DriverProcess
+    from fanout.demo.messages import Message
+    from fanout.demo.options import DemoOptions
+    from fanout.demo.plan import Plan
+    from fanout.demo.workspace import Workspace
+    from fanout.testing.kinesis_process import KinesisProcess
+
+__all__ = ("STREAM", "Conductor")
+
+STREAM = "orders"
+
+# All records are sent in so many seconds: long enough for every fault to strike and be recovered
+# from (5 s between two subscriptions to a shard) while records flow.
+_SENDING = 20.0
+# So many batches at least, so that others come before and after the one that is killed.
+_BATCHES = 8
+# The server sends a heartbeat every second; the service itself every five, and 35 s suit that.
+_SILENCE_TIMEOUT = 3.0
+# After the last record, in which one that comes twice would be written as well.
+_AFTERMATH = 1.0
+# Without a record sent or a batch written for so long, the demo gives up.
+_PATIENCE = 60.0
+
+
+@final
+class Conductor:
+    """Conduct one run.
+
+    Args:
+        options: What the user asked for.
+        plan: What goes wrong.
+        server: The embedded Kinesis, with the stream created.
+        workspace: The files of the run.
+        display: What is told of it.
+    """
+
+    def __init__(
+        self,
+        options: DemoOptions,
+        plan: Plan,
+        *,
+        server: KinesisProcess,
+        workspace: Workspace,
+        display: Display,
+    ) -> None:
+        self.tally = Tally()
+        self._options = options
+        self._plan = plan
+        self._server = server
+        self._workspace = workspace
+        self._display = display
+        self._started = asyncio.Event()
+        self._all_read = asyncio.Event()
+        self._patience = asyncio.Timeout(None)
+        self._driver: DriverProcess | None = None
+        self._killed_in: int | None = None
+        self._stopping = False
+
+    async def run(self, driver_log: BinaryIO) -> None:
+        """Run until everything sent has been read, and the driver has ended.
+
+        Args:
+            driver_log: An open file for what the driver says on stderr.
+
+        Raises:
+            DemoFailedError: If the driver fails, or nothing happens for a minute.
+
+        Cancellation: the driver and its JVM are killed and waited for.
+        """
+        try:
+            async with self._patience, asyncio.TaskGroup() as tasks:
+                self._progressed()
+                tasks.create_task(self._run_drivers(driver_log))
+                await self._started.wait()
+                await self._send()
+                await self._all_read.wait()
+                await asyncio.sleep(_AFTERMATH)
+                assert self._driver is not None
+                self._stopping = True
+                self._driver.stop()
+        except TimeoutError as error:
+            if not self._patience.expired():
+                raise
+            tally = self.tally
+            raise DemoFailedError(
+                f"nothing happened for {_PATIENCE:.0f} s: {tally.sent:,} records sent, "
+                f"{tally.read:,} read"
+            ) from error
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None  # the others were cancelled because of it
+
+    async def _send(self) -> None:
+        rate = self._options.records / _SENDING
+        records = generate(self._options.records, self._options.seed)
+        acts = deque(self._plan.acts)
+        # A call that is repeated after an error could store its records twice.
+        config = AioConfig(retries={"total_max_attempts": 1})
+        session: Any = aioboto3.Session()
+        with self._workspace.sent.open("w", newline="") as file:
+            log = SentLog(file)
+            async with (
+                session.client("kinesis", **self._server.client_options, config=config) as client,
+                aclosing(produce(client, STREAM, records, rate=rate)) as calls,
+            ):
+                async for accepted in calls:
+                    log.append(accepted)
+                    self.tally.sent += len(accepted)
+                    self._progressed()
+                    while acts and acts[0].at <= self.tally.sent:
+                        self._tell(await perform(acts.popleft(), self._server, client, STREAM))
+                self._workspace.write_parents(await parents_of_shards(client, STREAM))
+
+    async def _run_drivers(self, log: BinaryIO) -> None:
+        """Run a driver, and another one after each that is killed."""
+        kill = self._plan.kill
+        while True:
+            options = DriverOptions(
+                root=str(self._workspace.root),
+                stream=STREAM,
+                endpoint_url=self._server.endpoint_url,
+                region=REGION,
+                silence_timeout=_SILENCE_TIMEOUT,
+                max_records=self._options.records // _BATCHES,
+                kill=kill,
+            )
+            async with start_driver(options, self._server.environment, log) as driver:
+                self._driver = driver
+                await self._listen(driver)
+            if self._stopping:
+                return
+            kill = None
+            self.tally.restarts += 1
+            self._tell("the driver and its JVM have gone; start a new one on the same checkpoint")
+
+    async def _listen(self, driver: DriverProcess) -> None:
+        """Follow a driver until it ends because it was killed or stopped."""
+        killed = False
+        async for message in driver.messages():
+            self._take(message)
+            if isinstance(message, Holding):
+                killed = True
+                driver.kill()
+        if not killed and not self._stopping:
+            raise DemoFailedError("the Spark driver has ended by itself")
+
+    def _take(self, message: Message) -> None:
+        tally = self.tally
+        match message:
+            case Started():
+                self._started.set()
+                self._progressed()
+                self._tell("the query runs")
+            case BatchWritten(batch_id=batch_id, rows=rows):
+                tally.rows[batch_id] = rows
+                self._progressed()
+                if batch_id == self._killed_in:
+                    tally.replayed.append(batch_id)
+                    self._tell(f"batch {batch_id} was given to the new driver again, and written")
+                if tally.read >= self._options.records:
+                    self._all_read.set()
+            case Holding(batch_id=batch_id, written=written):
+                self._killed_in = batch_id
+                state = "its output written" if written else "nothing of it written"
+                self._tell(
+                    f"SIGKILL the driver in batch {batch_id}: its segment is sealed, {state}, "
+                    f"Spark has not committed it"
+                )
+            case Resubscribed(shard=shard, cause=cause, delay=delay):
+                tally.resubscriptions[cause] += 1
+                self._tell(f"resubscribe to {shard} in {delay:.1f} s after {cause}")
+            case Reading(lag=lag, shards=shards):
+                tally.lag = lag
+                tally.shards.update(shards)
+            case Failed(sentence=sentence):
+                raise DemoFailedError(f"the query has failed: {sentence}")
+        self._display.update(tally)
+
+    def _progressed(self) -> None:
+        self._patience.reschedule(asyncio.get_running_loop().time() + _PATIENCE)
+        self._display.update(self.tally)
+
+    def _tell(self, event: str) -> None:
+        self._display.tell(self.tally, event)

@@ -1,0 +1,139 @@
+"""What the demo and its Spark driver tell each other: options on the way in, lines on the way out.
+
+The driver's stdin carries nothing: it is closed to stop the driver, or closes when the demo dies.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias, final
+
+import msgspec
+
+from fanout.demo.plan import Kill  # noqa: TC001 - msgspec reads the annotation
+
+__all__ = (
+    "BatchWritten",
+    "DriverOptions",
+    "Failed",
+    "Holding",
+    "Message",
+    "Reading",
+    "Resubscribed",
+    "Started",
+    "decode_message",
+)
+
+
+@final
+class DriverOptions(msgspec.Struct, frozen=True):
+    """What the driver needs to know.
+
+    Args:
+        root: The directory of the run.
+        stream: The stream's name.
+        endpoint_url: Where Kinesis is.
+        region: The region that it stands for.
+        silence_timeout: Seconds of silence after which a subscription is given up.
+        max_records: The most records in a batch.
+        kill: When the driver holds still to be killed; None for never.
+    """
+
+    root: str
+    stream: str
+    endpoint_url: str
+    region: str
+    silence_timeout: float
+    max_records: int
+    kill: Kill | None
+
+
+@final
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """The query runs.
+
+    Args:
+        jvm_pid: The process id of Spark's JVM, which outlives a killed driver by a moment.
+    """
+
+    jvm_pid: int
+
+
+@final
+class BatchWritten(msgspec.Struct, frozen=True, tag=True):
+    """The handler has written a batch.
+
+    Args:
+        batch_id: Its id.
+        rows: Its records.
+    """
+
+    batch_id: int
+    rows: int
+
+
+@final
+class Holding(msgspec.Struct, frozen=True, tag=True):
+    """The handler waits inside a batch to be killed.
+
+    Args:
+        batch_id: The batch's id.
+        written: Whether its output is written.
+    """
+
+    batch_id: int
+    written: bool
+
+
+@final
+class Resubscribed(msgspec.Struct, frozen=True, tag=True):
+    """A subscription is to be opened again.
+
+    Args:
+        shard: Its shard.
+        cause: The class of the error that ended the one before.
+        delay: Seconds until the next attempt.
+    """
+
+    shard: str
+    cause: str
+    delay: float
+
+
+@final
+class Reading(msgspec.Struct, frozen=True, tag=True):
+    """How the query stands.
+
+    Args:
+        lag: Seconds behind the newest record; None where no shard has said it.
+        shards: The shards that it knows.
+    """
+
+    lag: float | None
+    shards: tuple[str, ...]
+
+
+@final
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The query has ended by an error.
+
+    Args:
+        sentence: What the error says.
+    """
+
+    sentence: str
+
+
+Message: TypeAlias = Started | BatchWritten | Holding | Resubscribed | Reading | Failed
+
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+
+def decode_message(line: bytes) -> Message | None:
+    """Return the message in a line of the driver's stdout; None if something else wrote it.
+
+    The JVM has the same stdout, and may print what it likes.
+    """
+    try:
+        return _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,50 @@
+"""What a user can ask of the demo, checked once, and how it fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from fanout.errors import FanOutError, OptionError
+
+__all__ = ("MAX_RECORDS", "MAX_SHARDS", "MIN_RECORDS", "DemoFailedError", "DemoOptions")
+
+# Fewer would be read before the faults among them can strike.
+MIN_RECORDS: Final = 1_000
+# The proof holds every record in memory.
+MAX_RECORDS: Final = 1_000_000
+MAX_SHARDS: Final = 50
+
+
+@final
+class DemoFailedError(FanOutError):
+    """The demo could not be brought to its end; this says nothing about the records."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """Say what the demo does.
+
+    Args:
+        records: How many records are sent.
+        shards: How many shards the stream begins with.
+        seed: What the records, the faults and their moments are drawn from.
+        kill: Whether the Spark driver is killed in the middle of a batch, and started again.
+
+    Raises:
+        OptionError: If a number is out of its range.
+    """
+
+    records: int = 50_000
+    shards: int = 4
+    seed: int = 1
+    kill: bool = False
+
+    def __post_init__(self) -> None:
+        if not MIN_RECORDS <= self.records <= MAX_RECORDS:
+            raise OptionError(
+                f"records={self.records} must be between {MIN_RECORDS:,} and {MAX_RECORDS:,}"
+            )
+        if not 1 <= self.shards <= MAX_SHARDS:
+            raise OptionError(f"shards={self.shards} must be between 1 and {MAX_SHARDS}")

@@ -1,0 +1,60 @@
+"""The records of the demo: each carries its number, so that each is unique."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ("Record", "digest", "generate", "number_in")
+
+_KEYS = 1_000
+_PAYLOAD_BYTES = 32
+
+
+class _Data(msgspec.Struct, frozen=True):
+    number: int
+    payload: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record to send.
+
+    Args:
+        number: Its place among all records, from 0.
+        key: Its partition key.
+        data: Its bytes.
+    """
+
+    number: int
+    key: str
+    data: bytes
+
+
+def generate(count: int, seed: int) -> Iterator[Record]:
+    """Draw so many records from a seed."""
+    random = Random(seed)  # noqa: S311 - records to repeat, not secrets
+    for number in range(count):
+        data = _Data(number, random.randbytes(_PAYLOAD_BYTES).hex())
+        yield Record(number, f"customer-{random.randrange(_KEYS)}", msgspec.json.encode(data))
+
+
+def number_in(data: bytes) -> int | None:
+    """Return the number that a record's data carries; None if the data is no record of ours."""
+    try:
+        return msgspec.json.decode(data, type=_Data).number
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def digest(data: bytes) -> str:
+    """Return what tells two records' data apart."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,94 @@
+"""What a run of the demo comes to: for people as tables, for machines as one JSON object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import msgspec
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.demo.verification import Proof
+
+__all__ = ("Report", "faults_table", "proof_table")
+
+_GOOD, _BAD = "[green]✓[/]", "[red]✗[/]"
+
+
+@final
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """One run.
+
+    Args:
+        source: The service that was read.
+        seed: What everything was drawn from.
+        proof: What the comparison of the output with what was sent found.
+        splits_seen: The shards that the query has known, closed ones included.
+        resubscriptions: Subscriptions that were opened again, by the error that ended the one
+            before.
+        faults: Injected faults that struck, by kind.
+        restarts: How often the Spark driver was killed and started again.
+        replayed: The batches that a new driver was given again.
+        seconds: How long all of it took.
+    """
+
+    source: str
+    seed: int
+    proof: Proof
+    splits_seen: int
+    resubscriptions: Mapping[str, int]
+    faults: Mapping[str, int]
+    restarts: int
+    replayed: tuple[int, ...]
+    seconds: float
+
+    def to_json(self) -> str:
+        """Return the report as one flat JSON object on one line."""
+        return msgspec.json.encode(
+            {
+                "source": self.source,
+                "seed": self.seed,
+                **msgspec.structs.asdict(self.proof),
+                "resubscriptions": sum(self.resubscriptions.values()),
+                "splits_seen": self.splits_seen,
+                "faults": self.faults,
+                "restarts": self.restarts,
+                "replayed": self.replayed,
+                "seconds": round(self.seconds, 1),
+            }
+        ).decode()
+
+
+def faults_table(report: Report) -> Table:
+    """Show what went wrong, and what the library did about it."""
+    table = Table(title="What went wrong", title_justify="left")
+    table.add_column("event")
+    table.add_column("times", justify="right")
+    for kind, times in sorted(report.faults.items()):
+        table.add_row(f"injected: {kind}", str(times))
+    for cause, times in sorted(report.resubscriptions.items()):
+        table.add_row(f"resubscribed after {cause}", str(times))
+    table.add_row("Spark driver killed and started again", str(report.restarts))
+    table.add_row("batches replayed", str(len(report.replayed)))
+    return table
+
+
+def proof_table(report: Report) -> Table:
+    """Show what came through, each claim with a mark."""
+    proof = report.proof
+    table = Table(title="What came through", title_justify="left")
+    table.add_column("compared by another process")
+    table.add_column("records", justify="right")
+    table.add_column("")
+    table.add_row("sent", f"{proof.records_sent:,}", "")
+    table.add_row(f"read in {proof.batches} batches", f"{proof.records_read:,}", "")
+    for claim, count in (
+        ("lost", proof.lost),
+        ("duplicated", proof.duplicated),
+        ("altered", proof.altered),
+        ("out of order", proof.out_of_order),
+    ):
+        table.add_row(claim, f"{count:,}", _BAD if count else _GOOD)
+    return table

@@ -1,0 +1,82 @@
+"""The demo from beginning to end: start everything, run it, prove it, leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from fanout.demo.conductor import STREAM, Conductor
+from fanout.demo.display import Display
+from fanout.demo.options import DemoFailedError
+from fanout.demo.plan import draw_plan
+from fanout.demo.report import Report
+from fanout.demo.verifier import verify_in_process
+from fanout.demo.workspace import Workspace
+from fanout.testing.kinesis_process import KinesisProcess
+from fanout.testing.rules import KinesisRules
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fanout.demo.options import DemoOptions
+
+__all__ = ("run_demo",)
+
+# The service's own figures, except that silence is noticed sooner.
+_RULES = KinesisRules(heartbeat=1.0)
+_LOG_TAIL = 15
+
+
+def run_demo(options: DemoOptions, console: Console) -> Report:
+    """Run the demo.
+
+    Args:
+        options: What the user asked for.
+        console: Where to show what happens.
+
+    Returns:
+        The report, whether or not it proves anything.
+
+    Raises:
+        DemoFailedError: If it could not be brought to its end.
+        KeyboardInterrupt: On Ctrl-C; every child has ended and every file is gone by then.
+    """
+    begun = time.perf_counter()
+    with (
+        TemporaryDirectory(prefix="fanout-demo-") as root,
+        KinesisProcess(_RULES) as server,
+        Display(console, options.records) as display,
+    ):
+        workspace = Workspace(Path(root))
+        workspace.scratch.mkdir()
+        server.create_stream(STREAM, options.shards)
+        conductor = Conductor(
+            options, draw_plan(options), server=server, workspace=workspace, display=display
+        )
+        try:
+            with workspace.driver_log.open("wb") as log:
+                asyncio.run(conductor.run(log))
+        except DemoFailedError as error:
+            raise DemoFailedError(f"{error}{_tail(workspace.driver_log)}") from error
+        proof = verify_in_process(workspace)
+        faults = server.statistics().faults
+    tally = conductor.tally
+    return Report(
+        source="kinesis",
+        seed=options.seed,
+        proof=proof,
+        splits_seen=len(tally.shards),
+        resubscriptions=tally.resubscriptions,
+        faults=faults,
+        restarts=tally.restarts,
+        replayed=tuple(tally.replayed),
+        seconds=time.perf_counter() - begun,
+    )
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
+    return "\n".join(["; the Spark driver's log ends with:", *lines]) if lines else ""

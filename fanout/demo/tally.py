@@ -1,0 +1,38 @@
+"""What has happened so far in a run of the demo."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import final
+
+__all__ = ("Tally",)
+
+
+@final
+@dataclass(slots=True)
+class Tally:
+    """Count what the producer and the driver report. One task at a time changes it.
+
+    Args:
+        sent: Records that the service has accepted.
+        rows: Records by batch id; a batch that is written again is counted once.
+        shards: The shards that the query has known.
+        lag: Seconds that the query is behind the newest record.
+        resubscriptions: By the error that ended the subscription before.
+        restarts: How often the driver was killed and started again.
+        replayed: The batches that a new driver was given again.
+    """
+
+    sent: int = 0
+    rows: dict[int, int] = field(default_factory=dict)
+    shards: set[str] = field(default_factory=set)
+    lag: float | None = None
+    resubscriptions: Counter[str] = field(default_factory=Counter)
+    restarts: int = 0
+    replayed: list[int] = field(default_factory=list)
+
+    @property
+    def read(self) -> int:
+        """Records in batches that are written."""
+        return sum(self.rows.values())

@@ -1,0 +1,151 @@
+"""Compare what was read with what was sent. Pure: no files, no Spark, no service."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ("Proof", "ReadRecord", "SentRecord", "verify")
+
+
+@final
+class SentRecord(msgspec.Struct, frozen=True):
+    """A record as its producer knows it.
+
+    Args:
+        number: Its number.
+        key: Its partition key.
+        shard: The shard that the service put it into.
+        sequence: The sequence number that the service gave it.
+        digest: Of its data.
+    """
+
+    number: int
+    key: str
+    shard: str
+    sequence: int
+    digest: str
+
+
+@final
+class ReadRecord(msgspec.Struct, frozen=True):
+    """A record as the query wrote it.
+
+    Args:
+        batch: The id of the batch that it came in.
+        number: The number in its data; None where the data has none.
+        key: Its partition key.
+        shard: Its shard.
+        sequence: Its sequence number.
+        digest: Of its data.
+    """
+
+    batch: int
+    number: int | None
+    key: str
+    shard: str
+    sequence: int
+    digest: str
+
+
+@final
+class Proof(msgspec.Struct, frozen=True):
+    """What the comparison found.
+
+    Args:
+        records_sent: Records that the service accepted.
+        records_read: Records in the output.
+        batches: Batches in the output.
+        lost: Records that were sent and never read.
+        duplicated: Records that were read more often than once, counted without the first time.
+        altered: Records that nobody sent: of an unknown number, or another key, place or data.
+        out_of_order: Records in a later batch than one that follows them in their shard, or in an
+            earlier batch than one of a parent shard.
+    """
+
+    records_sent: int
+    records_read: int
+    batches: int
+    lost: int
+    duplicated: int
+    altered: int
+    out_of_order: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether every record came through once, as it was, and in order."""
+        return not (self.lost or self.duplicated or self.altered or self.out_of_order)
+
+
+def verify(
+    sent: Iterable[SentRecord], read: Sequence[ReadRecord], parents: Mapping[str, Sequence[str]]
+) -> Proof:
+    """Compare the output with what was sent.
+
+    Order is checked between batches: Spark does not order rows within one, and there both the
+    shard and the sequence number are columns to sort by.
+
+    Args:
+        sent: What the producer sent.
+        read: What the query wrote, in any order.
+        parents: The parents of every shard that has any.
+    """
+    expected = {record.number: record for record in sent}
+    seen = Counter(record.number for record in read if record.number in expected)
+    return Proof(
+        records_sent=len(expected),
+        records_read=len(read),
+        batches=len({record.batch for record in read}),
+        lost=len(expected) - len(seen),
+        duplicated=seen.total() - len(seen),
+        altered=sum(not _same(record, expected) for record in read),
+        out_of_order=_out_of_order(read, parents),
+    )
+
+
+def _same(record: ReadRecord, expected: Mapping[int, SentRecord]) -> bool:
+    sent = None if record.number is None else expected.get(record.number)
+    return sent is not None and (record.key, record.shard, record.sequence, record.digest) == (
+        sent.key,
+        sent.shard,
+        sent.sequence,
+        sent.digest,
+    )
+
+
+def _out_of_order(read: Sequence[ReadRecord], parents: Mapping[str, Sequence[str]]) -> int:
+    last_batch: dict[str, int] = {}
+    for record in read:
+        last_batch[record.shard] = max(record.batch, last_batch.get(record.shard, 0))
+    ready = {
+        shard: max((last_batch.get(each, 0) for each in _ancestors(shard, parents)), default=0)
+        for shard in last_batch
+    }
+    count = 0
+    newest: dict[str, int] = {}
+    for batch, group in groupby(sorted(read, key=attrgetter("batch")), attrgetter("batch")):
+        records = list(group)
+        count += sum(
+            batch < ready[record.shard] or record.sequence < newest.get(record.shard, 0)
+            for record in records
+        )
+        for record in records:
+            newest[record.shard] = max(record.sequence, newest.get(record.shard, 0))
+    return count
+
+
+def _ancestors(shard: str, parents: Mapping[str, Sequence[str]]) -> set[str]:
+    found: set[str] = set()
+    left = [shard]
+    while left:
+        new = set(parents.get(left.pop(), ())) - found
+        found |= new
+        left += new
+    return found

@@ -1,0 +1,109 @@
+"""The files of one run: what was sent, how the shards descend, and what the query wrote."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO, final
+
+import msgspec
+import pyarrow.parquet as pq
+
+from fanout.demo.records import digest, number_in
+from fanout.demo.verification import ReadRecord, SentRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ("SentLog", "Workspace")
+
+_COLUMNS = ["partitionKey", "data", "shardId", "sequenceNumber"]
+
+
+@final
+class SentLog:
+    """Write down what the service has accepted.
+
+    Args:
+        file: An open file.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._writer = csv.writer(file)
+
+    def append(self, records: Iterable[SentRecord]) -> None:
+        """Add records."""
+        self._writer.writerows(msgspec.structs.astuple(record) for record in records)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Name the files below a directory.
+
+    Args:
+        root: The directory.
+    """
+
+    root: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint of the query."""
+        return self.root / "checkpoint"
+
+    @property
+    def output(self) -> Path:
+        """The directory in which each batch has one of its own."""
+        return self.root / "output"
+
+    @property
+    def sent(self) -> Path:
+        """The log of what was sent."""
+        return self.root / "sent.csv"
+
+    @property
+    def driver_log(self) -> Path:
+        """What the Spark driver says on stderr."""
+        return self.root / "driver.log"
+
+    @property
+    def scratch(self) -> Path:
+        """Where the driver and its JVM keep temporary files, so that a kill leaves none behind."""
+        return self.root / "scratch"
+
+    def batch(self, batch_id: int) -> Path:
+        """Return the output directory of a batch."""
+        return self.output / f"batch={batch_id}"
+
+    def write_parents(self, parents: Mapping[str, Sequence[str]]) -> None:
+        """Store the parents of every shard."""
+        self._parents.write_bytes(msgspec.json.encode(parents))
+
+    def read_parents(self) -> dict[str, list[str]]:
+        """Return the parents of every shard."""
+        return msgspec.json.decode(self._parents.read_bytes(), type=dict[str, list[str]])
+
+    def read_sent(self) -> Iterator[SentRecord]:
+        """Return what was sent."""
+        with self.sent.open(newline="") as file:
+            for number, key, shard, sequence, hashed in csv.reader(file):
+                yield SentRecord(int(number), key, shard, int(sequence), hashed)
+
+    def read_output(self) -> Iterator[ReadRecord]:
+        """Return what the query wrote; files that Spark has not committed do not count."""
+        for path in sorted(self.output.glob("batch=*/*.parquet")):
+            batch = int(path.parent.name.removeprefix("batch="))
+            with pq.ParquetFile(path) as file:
+                for rows in file.iter_batches(columns=_COLUMNS):
+                    for key, data, shard, sequence in zip(
+                        *(rows.column(name).to_pylist() for name in _COLUMNS), strict=True
+                    ):
+                        yield ReadRecord(
+                            batch, number_in(data), key, shard, int(sequence), digest(data)
+                        )
+
+    @property
+    def _parents(self) -> Path:
+        return self.root / "parents.json"
