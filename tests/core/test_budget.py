@@ -68,6 +68,19 @@ def test_the_first_to_ask_is_the_first_to_get() -> None:
     assert simulate(main) == [9, 1, 2]
 
 
+def test_the_next_one_passes_at_once_when_the_first_in_line_gives_up() -> None:
+    async def main() -> None:
+        budget, loop = Budget(10), asyncio.get_running_loop()
+        await budget.reserve(8)
+        first = asyncio.create_task(budget.reserve(5))
+        await asyncio.sleep(1)
+        loop.call_later(1, first.cancel)
+        await budget.reserve(2)
+        assert (loop.time(), budget.used) == (2, 10)
+
+    simulate(main)
+
+
 def test_what_is_never_released_is_waited_for_for_ever() -> None:
     async def main() -> None:
         budget = Budget(1)

@@ -98,6 +98,18 @@ def test_a_restart_at_any_point_continues_after_what_was_acknowledged(stop_after
     simulate(main)
 
 
+def test_a_split_that_has_ended_is_not_subscribed_again_by_the_next_run() -> None:
+    async def main() -> None:
+        async with fanout.open(ScriptedSource(logs=FAMILY)) as stream:
+            await take(stream, 15)
+        source = ScriptedSource(logs=FAMILY)
+        async with fanout.open(source, resume=stream.positions) as stream:
+            assert await nothing_comes(stream)
+        assert {call.split_id for call in source.calls} == {"merged"}
+
+    simulate(main)
+
+
 def test_what_was_not_acknowledged_comes_again() -> None:
     async def main() -> None:
         async with fanout.open(ScriptedSource(logs=FAMILY)) as stream:
@@ -482,6 +494,53 @@ def test_limits_of_drain_that_make_no_sense_are_refused(limits: dict[str, int]) 
         async with fanout.open(ScriptedSource(logs=[])) as stream:
             with pytest.raises(OptionError):
                 await stream.drain(**limits)
+
+    simulate(main)
+
+
+async def give_up_draining(stream: fanout.FanOut) -> None:
+    """Cancel a drain that has collected what there is, and waits for more."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(5.0):
+            await stream.drain(max_wait=3600.0)
+
+
+def test_what_a_cancelled_drain_has_collected_is_returned_in_order() -> None:
+    async def main() -> None:
+        log = Log(split=A, entries=(1, 2, 3, 4, 5, 6))
+        collected: list[tuple[str, int]] = []
+        async with fanout.open(ScriptedSource(logs=[log])) as stream:
+            await give_up_draining(stream)
+            for _ in range(6):
+                collected += drained_numbers(await stream.drain(max_records=1))
+        check_delivery([log], collected)
+
+    simulate(main)
+
+
+def test_what_a_cancelled_drain_has_collected_does_not_count_as_delivered() -> None:
+    async def main() -> None:
+        log = Log(split=A, entries=(1, 2, 3, 4))
+        async with fanout.open(ScriptedSource(logs=[log])) as stream:
+            await give_up_draining(stream)
+            assert stream.delivered.splits["a"].position == Horizon()
+            assert stream.statistics().records == 0
+            await stream.drain()
+            assert stream.delivered.splits["a"].position == Cursor(4)
+            assert stream.statistics().records == 4
+
+    simulate(main)
+
+
+def test_idle_progress_moves_the_positions_while_drain_waits_for_the_first_record() -> None:
+    async def main() -> None:
+        log = Log(split=A, entries=(Idle(7), Idle(9)))
+        async with fanout.open(ScriptedSource(logs=[log])) as stream:
+            async with asyncio.TaskGroup() as tasks:
+                draining = tasks.create_task(stream.drain())
+                await asyncio.sleep(1)
+                assert Checkpoint.from_json(stream.positions).splits["a"].position == Cursor(9)
+                draining.cancel()
 
     simulate(main)
 

@@ -165,6 +165,16 @@ def test_a_child_with_a_parent_that_nobody_has_seen_waits_until_that_one_is_list
     assert rig.source.calls_of("merged")[0].time == 140.0
 
 
+def test_children_that_the_end_names_start_before_they_are_listed() -> None:
+    logs = (
+        Log(split=A, entries=(1,), ends=True, children=(LEFT,)),
+        Log(split=LEFT, entries=(2,)),
+    )
+    rig = read(Rig(*logs, listings=[[A]]))
+    check_delivery(logs, rig.delivered)
+    assert rig.source.calls_of("left")[0].time == 0.0
+
+
 def test_children_that_the_end_does_not_name_are_found_by_listing_at_once() -> None:
     logs = (Log(split=A, entries=(1,), ends=True), Log(split=LEFT, entries=(2,)))
     rig = read(Rig(*logs, listings=[[A], [A, LEFT]]))
