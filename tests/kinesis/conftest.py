@@ -1,0 +1,51 @@
+"""A source on the embedded Kinesis, paced for tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.testing.kinesis_server import KinesisServer
+from fanout.testing.rules import KinesisRules
+from tests.kinesis.reading import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the machine's own AWS configuration out of a test."""
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture
+def rules() -> KinesisRules:
+    """The figures of the server; parametrize `rules` for others."""
+    return KinesisRules.fast()
+
+
+@pytest.fixture
+def shards() -> int:
+    """The shards of the stream at first; parametrize `shards` for more."""
+    return 1
+
+
+@pytest.fixture
+def stream(
+    rules: KinesisRules,
+    shards: int,
+    monkeypatch: pytest.MonkeyPatch,
+    aws: None,  # noqa: ARG001 - used for what it does
+) -> Iterator[Stream]:
+    """A stream on an embedded Kinesis."""
+    # As often as the server allows; the service's own figures are the library's, too.
+    monkeypatch.setattr("fanout.kinesis.options._FLOOR", max(rules.call_interval, 0.01))
+    monkeypatch.setattr("fanout.kinesis.options._SPACING", rules.takeover_after)
+    with KinesisServer(rules) as server:
+        yield Stream(server, shards=shards)

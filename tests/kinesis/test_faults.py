@@ -1,0 +1,267 @@
+"""Each fault that the service can produce, end to end: what was put arrives, once and in order."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from botocore.exceptions import ClientError
+
+from fanout.errors import (
+    MalformedEventError,
+    SplitFailedError,
+    SubscribeTimeoutError,
+    SubscriptionSilentError,
+)
+from fanout.testing.faults import (
+    CorruptFrame,
+    CutConnection,
+    EndEarly,
+    IgnoreSubscribe,
+    RaiseInStream,
+    RefuseSubscribe,
+    Stall,
+    StreamFault,
+    SubscribeFault,
+)
+from fanout.testing.rules import KinesisRules
+from tests.kinesis.reading import FIRST, Stream
+
+RECOVERABLE: list[tuple[StreamFault, str]] = [
+    (CutConnection(), "ClientPayloadError"),
+    (EndEarly(), "SubscriptionEndedError"),
+    (Stall(), "SubscriptionSilentError"),
+    (CorruptFrame(checksum="prelude"), "MalformedEventError"),
+    (CorruptFrame(checksum="message"), "MalformedEventError"),
+    *(
+        (RaiseInStream(code=code), code)
+        for code in (
+            "InternalFailureException",
+            "KMSThrottlingException",
+            "LimitExceededException",
+            "ResourceInUseException",
+        )
+    ),
+]
+
+
+def small_events(records: int) -> KinesisRules:
+    return replace(KinesisRules.fast(), max_event_records=records)
+
+
+def kind(value: object) -> str | None:
+    """Name a fault in a test's id, and nothing else."""
+    return type(value).__name__ if isinstance(value, StreamFault | SubscribeFault) else None
+
+
+@pytest.mark.parametrize("event", [1, 2, 4])
+@pytest.mark.parametrize(("fault", "cause"), RECOVERABLE, ids=kind)
+async def test_after_a_fault_in_a_subscription_every_record_arrives_once_and_in_order(
+    stream: Stream, fault: StreamFault, cause: str, event: int
+) -> None:
+    stream.put(3)
+    stream.inject(replace(fault, event=event))
+    async with stream.reading(silence_timeout=0.3) as reader:
+        await reader.until(lambda: reader.causes)
+        stream.put(3)
+        await reader.has(6)
+    assert reader.log == stream.log
+    assert reader.kinds == [cause]
+
+
+@pytest.mark.parametrize("event", [1, 3])
+@pytest.mark.parametrize(
+    "fault", [CutConnection(), EndEarly(), CorruptFrame(), RaiseInStream()], ids=kind
+)
+@pytest.mark.parametrize("rules", [small_events(2)], ids=["2 records an event"])
+async def test_a_fault_in_the_middle_of_a_backlog_neither_skips_nor_repeats(
+    stream: Stream, fault: StreamFault, event: int
+) -> None:
+    stream.put(20)
+    stream.inject(replace(fault, event=event, times=2))
+    async with stream.reading() as reader:
+        await reader.has(20)
+    assert reader.log == stream.log
+    assert len(reader.causes) == 2
+
+
+@pytest.mark.parametrize("call", [1, 2])
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (RefuseSubscribe(status=500, code="InternalFailure"), "InternalFailure"),
+        (RefuseSubscribe(status=503, html=True), "503"),
+        (RefuseSubscribe(status=400, code="LimitExceededException"), "LimitExceededException"),
+        (RefuseSubscribe(status=400, code="ResourceInUseException"), "ResourceInUseException"),
+        (RefuseSubscribe(status=400, code="ThrottlingException"), "ThrottlingException"),
+        (IgnoreSubscribe(), "SubscribeTimeoutError"),
+    ],
+    ids=kind,
+)
+async def test_a_call_that_fails_for_now_is_made_again(
+    stream: Stream, fault: SubscribeFault, cause: str, call: int
+) -> None:
+    stream.put(3)
+    stream.inject(replace(fault, call=call, times=2), EndEarly(event=3))
+    async with stream.reading(subscribe_timeout=0.2) as reader:
+        await reader.until(lambda: len(reader.causes) == 3)
+        stream.put(3)
+        await reader.has(6)
+    assert reader.log == stream.log
+    assert sorted(reader.kinds) == sorted([cause, cause, "SubscriptionEndedError"])
+    assert stream.server.statistics().subscribe_calls == {FIRST: 4}
+
+
+async def test_a_silent_subscription_says_for_how_long(stream: Stream) -> None:
+    stream.inject(Stall())
+    async with stream.reading(silence_timeout=0.1) as reader:
+        await reader.until(lambda: reader.causes)
+    assert isinstance(reader.causes[0], SubscriptionSilentError)
+    assert str(reader.causes[0]) == f"nothing came from {FIRST} for 0.1 s, not even a heartbeat"
+
+
+async def test_a_call_without_an_answer_says_for_how_long(stream: Stream) -> None:
+    stream.inject(IgnoreSubscribe())
+    async with stream.reading(subscribe_timeout=0.1) as reader:
+        await reader.until(lambda: reader.causes)
+    assert isinstance(reader.causes[0], SubscribeTimeoutError)
+    assert str(reader.causes[0]) == f"no answer to subscribing to {FIRST} within 0.1 s"
+
+
+async def test_a_pause_that_is_shorter_than_the_silence_allowed_is_no_fault(
+    stream: Stream,
+) -> None:
+    stream.put(1)
+    stream.inject(Stall(seconds=0.2))
+    async with stream.reading(silence_timeout=5) as reader:
+        await reader.has(1)
+    assert reader.causes == []
+
+
+async def test_damage_at_one_place_three_times_is_fatal(stream: Stream) -> None:
+    stream.put(3)
+    stream.inject(CorruptFrame(times=3))
+    async with stream.reading() as reader:
+        failure = await reader.failed()
+    assert isinstance(failure, SplitFailedError)
+    assert isinstance(failure.__cause__, MalformedEventError)
+    assert re.fullmatch(
+        rf"{FIRST} cannot go on: .* checksum .* \(the same error came 3 times at one position\)",
+        str(failure),
+    )
+    assert stream.server.statistics().subscribe_calls == {FIRST: 3}
+
+
+async def test_a_denied_first_call_is_fatal_and_the_only_one(stream: Stream) -> None:
+    stream.inject(RefuseSubscribe(status=400, code="AccessDeniedException", times=9))
+    async with stream.reading() as reader:
+        failure = await reader.failed()
+    assert re.search(r"AccessDeniedException.*\(grant kinesis:SubscribeToShard", str(failure))
+    assert isinstance(failure.__cause__, ClientError)
+    assert stream.server.statistics().subscribe_calls == {FIRST: 1}
+    assert reader.causes == []
+
+
+async def test_a_call_that_is_denied_later_is_made_again(stream: Stream) -> None:
+    stream.put(3)
+    stream.inject(
+        EndEarly(event=2),
+        RefuseSubscribe(status=400, code="AccessDeniedException", call=2, times=3),
+    )
+    async with stream.reading() as reader:
+        await reader.until(lambda: len(reader.causes) == 4)
+        stream.put(3)
+        await reader.has(6)
+    assert reader.log == stream.log
+    assert reader.kinds == ["SubscriptionEndedError", *["AccessDeniedException"] * 3]
+
+
+async def test_a_permission_that_stays_lost_is_fatal_in_the_end(stream: Stream) -> None:
+    stream.inject(
+        EndEarly(event=2),
+        RefuseSubscribe(status=400, code="ExpiredTokenException", call=2, times=99),
+    )
+    async with stream.reading() as reader:
+        failure = await reader.failed()
+    assert re.search("ExpiredTokenException.*10 times", str(failure))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "KMSAccessDeniedException",
+        "KMSDisabledException",
+        "KMSInvalidStateException",
+        "KMSNotFoundException",
+        "KMSOptInRequired",
+    ],
+)
+async def test_a_key_that_cannot_be_used_is_fatal(stream: Stream, code: str) -> None:
+    stream.put(3)
+    stream.inject(RaiseInStream(code=code, event=2))
+    async with stream.reading() as reader:
+        failure = await reader.failed()
+    assert reader.log == stream.log
+    assert re.search(rf"{code}.*\(check the state of the stream's KMS key", str(failure))
+
+
+async def test_max_retries_failures_in_a_row_are_fatal(stream: Stream) -> None:
+    stream.inject(RefuseSubscribe(times=99))
+    async with stream.reading(max_retries=3) as reader:
+        failure = await reader.failed()
+    assert "max_retries=3 attempts in a row made no progress" in str(failure)
+    assert stream.server.statistics().subscribe_calls == {FIRST: 4}
+
+
+@pytest.mark.parametrize("shards", [2])
+async def test_a_fault_of_one_shard_leaves_the_others_alone(stream: Stream) -> None:
+    stream.inject(RefuseSubscribe(shard=FIRST, times=5), CutConnection(shard=FIRST, times=5))
+    stream.put(20)
+    async with stream.reading() as reader:
+        await reader.has(20)
+    assert reader.log == stream.log
+    assert stream.server.statistics().subscribe_calls["shardId-000000000001"] == 1
+
+
+@pytest.mark.parametrize("shards", [3])
+@pytest.mark.parametrize("rules", [small_events(3)], ids=["3 records an event"])
+async def test_every_fault_at_once_loses_and_repeats_nothing(stream: Stream) -> None:
+    stream.inject(
+        *(CutConnection(event=n) for n in (1, 2, 3, 5)),
+        *(EndEarly(event=n) for n in (2, 4)),
+        *(RaiseInStream(event=n) for n in (1, 3)),
+        Stall(event=2),
+        CorruptFrame(event=6),
+        RefuseSubscribe(call=2, times=2),
+        IgnoreSubscribe(call=4),
+    )
+    async with stream.reading(silence_timeout=0.3, subscribe_timeout=0.3) as reader:
+        for _ in range(10):
+            stream.put(20)
+            await reader.has(stream.put_in_all)
+    assert reader.log == stream.log
+
+
+async def test_two_streams_of_one_consumer_alternate_and_lose_nothing(stream: Stream) -> None:
+    stream.put(3)
+    async with stream.reading() as one, stream.reading() as other:
+        for taken in range(1, 4):
+            await one.until(lambda: len(one.causes) >= taken)  # noqa: B023 - awaited at once
+            await other.until(lambda: len(other.causes) >= taken)  # noqa: B023 - awaited at once
+            stream.put(3)
+        await one.has(12)
+        await other.has(12)
+    assert one.log == other.log == stream.log
+    assert set(one.kinds + other.kinds) == {"ResourceInUseException"}
+
+
+@pytest.mark.parametrize("rules", [KinesisRules()], ids=["the service's own"])
+async def test_no_rule_of_the_service_is_broken_when_a_connection_is_cut(stream: Stream) -> None:
+    stream.inject(CutConnection())
+    stream.put(1)
+    async with stream.reading() as reader:
+        await reader.has(1)
+    assert reader.log == stream.log
+    assert stream.server.statistics().subscribe_calls == {FIRST: 2}
+    assert stream.server.statistics().violations == {}
