@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ("run",)
 
 # By name, so that this module does not load Spark.
-FANOUT, PEER = "fanout", "boto3 + createDataFrame"
+FANOUT, PEER = "fanout", "aioboto3 + createDataFrame"
 RECORDS = {FANOUT: {1024: 1_500_000, 100: 3_000_000}, PEER: {1024: 200_000, 100: 300_000}}
 
 
@@ -52,7 +52,7 @@ def run(rounds: int, sizes: Sequence[int] = (1024, 100)) -> Report:
             )
             for name, rate in rates.items()
         ]
-        ratios[f"spark/{size}/vs_boto3_create_dataframe"] = rates[FANOUT] / rates[PEER]
+        ratios[f"spark/kinesis/{size}/vs_create_data_frame"] = rates[FANOUT] / rates[PEER]
     return Report(scenario="spark", rows=rows, ratios=ratios)
 
 
