@@ -156,8 +156,6 @@ def explain(error: Exception, doing: str) -> FanOutError:
         doing: What the call was for, as a clause: `"the stream 'orders' cannot be described"`.
     """
     match error:
-        case FanOutError():
-            return error
         case NoCredentialsError() | PartialCredentialsError():
             return SetupError(
                 f"{doing}: no AWS credentials were found; set AWS_ACCESS_KEY_ID and "
@@ -168,6 +166,10 @@ def explain(error: Exception, doing: str) -> FanOutError:
                 f"{doing}: the endpoint does not answer ({error}); check the region, endpoint_url "
                 f"and the network"
             )
+        case BotoCoreError():
+            return SetupError(f"{doing}: {error} (check the AWS configuration of this machine)")
+        case ClientError() if error.operation_name.startswith("AssumeRole"):
+            hint = "check role_arn, and that the role trusts the credentials in use"
         case _:
             hint = judge(error, Phase.SUBSCRIBE).hint
-            return ServiceError(f"{doing}: {error} ({hint})" if hint else f"{doing}: {error}")
+    return ServiceError(f"{doing}: {error} ({hint})" if hint else f"{doing}: {error}")

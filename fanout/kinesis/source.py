@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.backoff import FullJitter
+from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Latest, Timestamp, parse_start
-from fanout.errors import ServiceError
+from fanout.errors import FanOutError, ServiceError
 from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.options import KinesisOptions
 from fanout.kinesis.policy import explain, judge
@@ -19,7 +19,7 @@ from fanout.kinesis.subscription import read_events, starting_position
 from fanout.kinesis.transport import open_transport
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from fanout.kinesis.transport import StreamDescription, Transport
 
 __all__ = ("KinesisConnection", "KinesisSource")
+
+# The service creates a consumer within seconds, and the user's backoff may be made for outages.
+_CONSUMER_POLLING: Final = BackoffOptions(base=1.0, cap=5.0)
 
 
 @final
@@ -50,16 +53,19 @@ class KinesisSource(KinesisOptions):
             ServiceError: If the stream or consumer does not exist or may not be used, or the
                 endpoint does not answer.
         """
-        async with open_transport(
+        opening = open_transport(
             stream=self.stream,
             region=self.resolved_region,
             endpoint_url=self.endpoint_url,
             session=self.session,
             role_arn=self.role_arn,
             insecure=self.insecure,
-        ) as transport:
+        )
+        async with AsyncExitStack() as stack:
+            with _explained("Kinesis cannot be called"):
+                transport = await stack.enter_async_context(opening)
             stream = await _usable_stream(transport, self.stream)
-            jitter = FullJitter(self.pacing.backoff, Random())  # noqa: S311 - jitter, no secret
+            jitter = FullJitter(_CONSUMER_POLLING, Random())  # noqa: S311 - jitter, no secret
             consumer_arn = await ensure_consumer(
                 transport, stream.arn, self.consumer, jitter=jitter
             )
@@ -146,11 +152,19 @@ class KinesisConnection:
 
 
 async def _usable_stream(transport: Transport, name: str) -> StreamDescription:
-    try:
+    with _explained(f"the stream {name!r} cannot be described"):
         stream = await transport.describe_stream()
-    except Exception as error:
-        doing = f"the stream {name!r} cannot be described"
-        raise explain(error, doing) from error
     if stream.status not in {"ACTIVE", "UPDATING"}:
         raise ServiceError(f"the stream {name!r} is {stream.status}; it must be ACTIVE to be read")
     return stream
+
+
+@contextmanager
+def _explained(doing: str) -> Iterator[None]:
+    """Raise what goes wrong as one sentence for the user."""
+    try:
+        yield
+    except FanOutError:
+        raise
+    except Exception as error:
+        raise explain(error, doing) from error

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import defaultdict
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import aioboto3
+import boto3
 
 import fanout
 from fanout.kinesis import KinesisSource
@@ -17,7 +18,7 @@ from fanout.kinesis.policy import code_of
 from fanout.testing.credentials import REGION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from fanout.testing.faults import Fault
@@ -134,6 +135,20 @@ class Reader:
         await self.until(lambda: self.failure)
         assert self.failure is not None
         return self.failure
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Wait for something that only shows where it happens: at a server, or in the network."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.005)
+
+
+@contextmanager
+def client(stream: Stream) -> Iterator[Any]:
+    """Open a boto3 client of the stream's server."""
+    with closing(boto3.client("kinesis", **stream.server.client_options)) as opened:
+        yield opened
 
 
 @functools.cache

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ssl
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 import botocore.session
@@ -16,6 +16,7 @@ from botocore.exceptions import (
     NoCredentialsError,
     ParamValidationError,
     PartialCredentialsError,
+    ProfileNotFound,
     ReadTimeoutError,
     SSLError,
 )
@@ -25,7 +26,6 @@ from fanout.core.source import Action, Phase
 from fanout.errors import (
     FanOutError,
     MalformedEventError,
-    OptionError,
     RemoteError,
     ServiceError,
     SetupError,
@@ -215,6 +215,12 @@ def test_an_error_has_the_services_name(error: Exception, code: str | None) -> N
         ),
         (refused("Surprise"), ServiceError, r"^the stream cannot be read: .*\(Surprise\).*no$"),
         (NoCredentialsError(), SetupError, "^the stream cannot be read: no AWS credentials"),
+        (ProfileNotFound(profile="x"), SetupError, r"profile \(x\) could not be .*check the AWS"),
+        (
+            ClientError({"Error": {"Code": "AccessDenied"}}, "AssumeRole"),
+            ServiceError,
+            r"AccessDenied.*\(check role_arn, and that the role trusts",
+        ),
         *(
             (error, ServiceError, "the endpoint does not answer .* check the region, endpoint_url")
             for error in (
@@ -236,8 +242,3 @@ def test_an_error_is_explained_in_one_sentence(
     assert type(explained) is kind
     with pytest.raises(kind, match=sentence):
         raise explained
-
-
-def test_an_error_that_is_clear_already_stays_as_it_is() -> None:
-    error: Any = OptionError("clear")
-    assert explain(error, "the stream cannot be read") is error

@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import aioboto3
+import aiobotocore.session
+import pytest
+from aiobotocore.credentials import AioCredentialResolver
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+import fanout
+from fanout.core.positions import Checkpoint, Timestamp
+from fanout.errors import OptionError, ServiceError, SetupError, SplitFailedError
+from fanout.kinesis import KinesisSource
+from fanout.kinesis.decode import SCHEMA
+from fanout.testing.faults import CutConnection, IgnoreSubscribe, RefuseSubscribe
+from fanout.testing.rules import KinesisRules
+from tests.kinesis.reading import FIRST, Stream, client, eventually, session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+SECOND, THIRD, FOURTH, FIFTH = (f"shardId-{number:012}" for number in range(1, 5))
+CANARY = "canary-secret-key"
+
+
+def keyed(secret: str) -> aioboto3.Session:
+    return aioboto3.Session(
+        region_name="us-east-1", aws_access_key_id="testing", aws_secret_access_key=secret
+    )
+
+
+def test_the_columns_are_those_of_a_batch() -> None:
+    assert KinesisSource(stream="orders", consumer="etl").schema is SCHEMA
+
+
+async def test_trim_horizon_reads_everything(stream: Stream) -> None:
+    stream.put(3)
+    async with stream.reading(start="TRIM_HORIZON") as reader:
+        await reader.has(3)
+        stream.put(3)
+        await reader.has(6)
+    assert reader.log == stream.log
+
+
+async def test_a_record_arrives_with_all_its_columns(stream: Stream) -> None:
+    ((_, number),) = stream.server.put_records("orders", [("key", b"\x00data")])
+    async with stream.open() as opened:
+        batch = await anext(opened)
+    (row,) = batch.records.to_pylist()
+    assert abs(datetime.now(UTC) - row.pop("approximateArrivalTimestamp")) < timedelta(minutes=1)
+    assert row == {
+        "partitionKey": "key",
+        "data": b"\x00data",
+        "stream": "orders",
+        "shardId": FIRST,
+        "sequenceNumber": number,
+        "subSequenceNumber": 0,
+    }
+
+
+async def test_the_stream_and_the_consumer_may_be_named_by_their_arns(stream: Stream) -> None:
+    with client(stream) as kinesis:
+        consumer = kinesis.register_stream_consumer(StreamARN=stream.arn, ConsumerName="etl")
+    stream.put(3)
+    arn = consumer["Consumer"]["ConsumerARN"]
+    async with stream.reading(stream=stream.arn, consumer=arn) as reader:
+        await reader.has(3)
+    assert reader.log == stream.log
+    assert set(Checkpoint.from_json(reader.stream.positions).splits) == {FIRST}
+
+
+async def test_latest_is_pinned_to_the_clock_of_the_service(stream: Stream) -> None:
+    before = int(datetime.now(UTC).timestamp()) * 1000
+    async with stream.open(start="LATEST") as opened:
+        position = Checkpoint.from_json(opened.positions).splits[FIRST].position
+    assert isinstance(position, Timestamp)
+    assert position.millis % 1000 == 0
+    assert before <= position.millis <= datetime.now(UTC).timestamp() * 1000
+
+
+async def test_latest_skips_nothing_although_the_first_calls_fail(stream: Stream) -> None:
+    stream.inject(RefuseSubscribe(times=3), CutConnection(times=2))
+    async with stream.reading(start="LATEST") as reader:
+        await reader.until(lambda: reader.causes)
+        stream.put(3)
+        await reader.has(3)
+    assert reader.log == stream.log
+
+
+async def test_latest_stays_the_moment_of_its_origin(stream: Stream) -> None:
+    origin = await fanout.origin(stream.source(start="LATEST"))
+    stream.put(3)
+    async with stream.reading(start="LATEST", resume=origin) as reader:
+        await reader.has(3)
+    assert reader.log == stream.log
+
+
+async def next_second() -> datetime:
+    """Wait for the next whole second of the wall clock: what LATEST is exact to."""
+    now = datetime.now(UTC)
+    await asyncio.sleep((1_000_000 - now.microsecond) / 1e6 + 0.001)
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+async def test_latest_skips_old_records_even_of_shards_that_came_from_a_split(
+    stream: Stream,
+) -> None:
+    stream.put(3)
+    stream.server.split_shard("orders", FIRST)
+    stream.put(10)
+    await next_second()
+    async with stream.reading(start="LATEST") as reader:
+        stream.log.clear()
+        stream.put(10)
+        await reader.has(10)
+        await reader.until(lambda: reader.stream.caught_up)
+    assert reader.log == stream.log
+
+
+async def test_a_time_reads_what_arrived_since(stream: Stream) -> None:
+    stream.put(3)
+    moment = await next_second()
+    stream.log.clear()
+    stream.put(3)
+    async with stream.reading(start=moment) as reader:
+        await reader.has(3)
+    assert reader.log == stream.log
+
+
+def parents_first(order: list[str], *families: tuple[str, str]) -> bool:
+    """Tell whether nothing of a parent came after something of its child."""
+    last = {shard: index for index, shard in enumerate(order)}
+    first = {shard: index for index, shard in reversed(list(enumerate(order)))}
+    return all(
+        last[parent] < first[child]
+        for parent, child in families
+        if parent in last and child in first
+    )
+
+
+@pytest.mark.parametrize(
+    "rules", [replace(KinesisRules.fast(), max_event_records=3)], ids=["small events"]
+)
+async def test_a_split_a_split_of_it_and_a_merge_are_read_to_the_end_in_order(
+    stream: Stream,
+) -> None:
+    server = stream.server
+    async with stream.reading() as reader:
+        stream.put(20)
+        assert server.split_shard("orders", FIRST) == (SECOND, THIRD)
+        stream.put(20)
+        await reader.has(40)
+        assert server.split_shard("orders", SECOND) == (FOURTH, FIFTH)
+        stream.put(20)
+        child = server.merge_shards("orders", FIFTH, THIRD)
+        stream.put(20)
+        await reader.has(80)
+        state = Checkpoint.from_json(reader.stream.positions).splits
+    assert reader.log == stream.log
+    families = [(FIRST, SECOND), (FIRST, THIRD), (SECOND, FOURTH), (SECOND, FIFTH)]
+    assert parents_first(reader.order, *families, (FIFTH, child), (THIRD, child))
+    assert {id_ for id_, each in state.items() if not each.ended} == {FOURTH, child}
+    assert server.statistics().violations == {}
+
+
+@pytest.mark.parametrize(
+    "rules", [replace(KinesisRules.fast(), max_event_records=3)], ids=["small events"]
+)
+@pytest.mark.parametrize("taken", [0, 1, 4, 7, 10, 13])
+async def test_a_restart_in_the_middle_of_a_reshard_neither_skips_nor_repeats(
+    stream: Stream, taken: int
+) -> None:
+    stream.put(10)
+    stream.server.split_shard("orders", FIRST)
+    stream.put(10)
+    stream.server.merge_shards("orders", SECOND, THIRD)
+    stream.put(10)
+    seen: dict[str, list[str]] = {}
+
+    def take(batch: fanout.Batch) -> int:
+        numbers = batch.records.column("sequenceNumber").to_pylist()
+        seen.setdefault(batch.split.id, []).extend(numbers)
+        return len(numbers)
+
+    left = 30
+    async with stream.open() as opened:
+        while 30 - left < taken:
+            batch = await anext(opened)
+            left -= take(batch)
+            await opened.acknowledge(batch)
+        saved = opened.positions
+    async with stream.open(resume=saved) as opened, asyncio.timeout(10):
+        while left:
+            left -= take(await anext(opened))
+    assert seen == stream.log
+
+
+async def test_positions_of_another_stream_are_refused(stream: Stream) -> None:
+    async with stream.open() as opened:
+        saved = opened.positions
+    stream.server.create_stream("payments")
+    with pytest.raises(fanout.PositionError, match=r"belong to .*orders, not to .*payments"):
+        async with stream.open(resume=saved, stream="payments"):
+            pass
+
+
+async def test_a_stream_that_does_not_exist_is_named(stream: Stream) -> None:
+    with pytest.raises(ServiceError, match=r"^the stream 'payments' cannot be described: .*"):
+        async with stream.open(stream="payments"):
+            pass
+
+
+async def test_a_consumer_that_does_not_exist_is_named(stream: Stream) -> None:
+    arn = f"{stream.arn}/consumer/gone:1"
+    with pytest.raises(ServiceError, match=rf"^the consumer '{arn}' cannot be used: "):
+        async with stream.open(consumer=arn):
+            pass
+
+
+async def test_a_stream_that_is_deleted_ends_the_reading(stream: Stream) -> None:
+    stream.put(3)
+    with client(stream) as kinesis:
+        async with stream.reading() as reader:
+            await reader.has(3)
+            await asyncio.to_thread(kinesis.delete_stream, StreamName="orders")
+            failure = await reader.failed()
+    assert "is gone; check that the consumer is still registered" in str(failure)
+
+
+async def test_a_consumer_that_is_deregistered_ends_the_reading(stream: Stream) -> None:
+    stream.put(3)
+    with client(stream) as kinesis:
+        async with stream.reading() as reader:
+            await reader.has(3)
+            await asyncio.to_thread(
+                kinesis.deregister_stream_consumer, StreamARN=stream.arn, ConsumerName="etl"
+            )
+            failure = await reader.failed()
+    assert isinstance(failure, SplitFailedError)
+    assert f"{FIRST} cannot go on: ResourceNotFoundException" in str(failure)
+    assert "check that the consumer is still registered" in str(failure)
+
+
+@pytest.mark.usefixtures("aws")
+async def test_missing_credentials_are_a_setup_error() -> None:
+    nothing = aiobotocore.session.AioSession()
+    nothing.register_component("credential_provider", AioCredentialResolver(providers=[]))
+    source = KinesisSource(
+        stream="orders",
+        consumer="etl",
+        region="us-east-1",
+        session=aioboto3.Session(botocore_session=nothing),
+    )
+    with pytest.raises(SetupError, match="no AWS credentials were found"):
+        async with fanout.open(source):
+            pass
+
+
+@pytest.mark.usefixtures("aws")
+async def test_a_profile_that_does_not_exist_is_a_setup_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "missing")
+    source = KinesisSource(stream="orders", consumer="etl", region="us-east-1")
+    with pytest.raises(SetupError, match=r"profile \(missing\) could not be found"):
+        async with fanout.open(source):
+            pass
+
+
+@pytest.mark.usefixtures("aws")
+async def test_a_role_that_may_not_be_assumed_is_a_service_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def sts(_request: web.Request) -> web.Response:
+        body = "<ErrorResponse><Error><Code>AccessDenied</Code></Error></ErrorResponse>"
+        return web.Response(text=body, status=403, content_type="text/xml")
+
+    application = web.Application()
+    application.router.add_post("/", sts)
+    role = "arn:aws:iam::111122223333:role/reader"
+    source = KinesisSource(stream="orders", consumer="etl", role_arn=role, session=session())
+    async with TestServer(application) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", str(server.make_url("/")))
+        with pytest.raises(ServiceError, match=r"AccessDenied.*AssumeRole"):
+            async with fanout.open(source):
+                pass
+
+
+@pytest.mark.usefixtures("aws")
+async def test_an_endpoint_that_does_not_answer_is_an_error_soon(unused_tcp_port: int) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    source = KinesisSource(stream="orders", consumer="etl", endpoint_url=url, session=session())
+    async with asyncio.timeout(20):
+        with pytest.raises(ServiceError, match=r"'orders' .* endpoint does not answer .*check"):
+            async with fanout.open(source):
+                pass
+
+
+@pytest.mark.usefixtures("aws")
+async def test_plain_http_to_another_machine_is_refused() -> None:
+    source = KinesisSource(
+        stream="orders", consumer="etl", endpoint_url="http://10.0.0.1", session=session()
+    )
+    with pytest.raises(OptionError, match="without TLS"):
+        async with fanout.open(source):
+            pass
+
+
+@pytest.mark.parametrize(
+    "rules", [replace(KinesisRules.fast(), consumer_creating=0.3)], ids=["slow consumers"]
+)
+async def test_a_new_consumer_is_waited_for_however_large_the_backoff(stream: Stream) -> None:
+    async with asyncio.timeout(8):
+        async with stream.open(backoff_base=3600, backoff_cap=3600) as opened:
+            stream.put(1)
+            await anext(opened)
+    assert stream.server.statistics().violations == {}
+
+
+@asynccontextmanager
+async def nothing_left(stream: Stream) -> AsyncIterator[None]:
+    """Check that the block leaves no task, socket or thread behind, here or at the server."""
+    loop: Any = asyncio.get_running_loop()
+    sockets = loop._selector.get_map()
+    tasks, before, threads = asyncio.all_tasks(), len(sockets), _threads()
+    yield
+    assert asyncio.all_tasks() == tasks
+    assert _threads() == threads
+    # asyncio closes a socket in the next turn of the loop; the server learns it from the network.
+    await eventually(lambda: len(sockets) <= before)
+    await eventually(lambda: not stream.server.statistics().open_subscriptions)
+
+
+def _threads() -> set[threading.Thread]:
+    """Return the running threads but the server's and the loop's own pool."""
+    return {t for t in threading.enumerate() if not t.name.startswith(("asyncio_", "kinesis-"))}
+
+
+@pytest.mark.parametrize("shards", [4])
+async def test_closing_leaves_no_task_no_socket_and_no_thread(stream: Stream) -> None:
+    stream.put(20)
+    async with nothing_left(stream), stream.open() as opened:
+        await anext(opened)
+
+
+@pytest.mark.parametrize("fault", [IgnoreSubscribe(), RefuseSubscribe(times=99), None])
+async def test_cancelling_leaves_no_task_no_socket_and_no_thread(
+    stream: Stream, fault: Any
+) -> None:
+    if fault is not None:
+        stream.inject(fault)
+
+    async def read() -> None:
+        async with stream.open() as opened:
+            await anext(opened)
+
+    async with nothing_left(stream):
+        task = asyncio.create_task(read())
+        await eventually(lambda: stream.server.statistics().subscribe_calls)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_no_secret_is_in_an_error_or_a_log(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "fanout")
+    stream.inject(RefuseSubscribe(times=2), CutConnection(event=2))
+    stream.put(3)
+    with client(stream) as kinesis:
+        async with stream.reading(session=keyed(CANARY)) as reader:
+            await reader.until(lambda: len(reader.causes) == 3)
+            await asyncio.to_thread(kinesis.delete_stream, StreamName="orders")
+            failure = await reader.failed()
+    assert caplog.records
+    causes = [failure, failure.__cause__, *reader.causes]
+    assert not any(CANARY in f"{cause!r} {cause}" for cause in causes)
+    assert CANARY not in caplog.text
