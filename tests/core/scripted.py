@@ -165,6 +165,7 @@ class ScriptedSource:
     listed: int = 0
     live: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
+    judged: list[tuple[type[Exception], Phase]] = field(default_factory=list)
     acknowledged: list[dict[str, Position]] = field(default_factory=list)
 
     @property
@@ -213,7 +214,7 @@ class ScriptedConnection:
         return {split.id: self._source.start for split in splits}
 
     def verdict(self, error: Exception, phase: Phase) -> Verdict:
-        del phase
+        self._source.judged.append((type(error), phase))
         match error:
             case ThrottledError() | SubscriptionEndedError() | SubscriptionSilentError():
                 return Verdict(Action.RETRY_AT_FLOOR)

@@ -60,6 +60,15 @@ def test_a_batch_is_cut_where_the_limit_of_bytes_falls() -> None:
     assert filled.full
 
 
+def test_all_batches_together_keep_within_the_limit_of_bytes() -> None:
+    one, two = batch(1, 2, size=1000), batch(3, 4, after=2, size=1000)
+    filled = basket(max_bytes=one.nbytes + two.nbytes - 1)
+    assert filled.add(one) is None
+    rest = filled.add(two)
+    assert rest is not None
+    assert sequences(rest) == [4]
+
+
 def test_one_record_that_is_larger_than_max_bytes_is_taken_alone() -> None:
     filled = basket(max_bytes=10)
     rest = filled.add(batch(1, 2, size=1000))

@@ -105,6 +105,16 @@ def test_a_stream_has_caught_up_when_each_split_has_once_been_at_its_tip() -> No
     assert made["a"].lag == 2.0
 
 
+def test_a_split_that_has_ended_has_caught_up_and_has_no_lag() -> None:
+    made = progress(batch(1, lag=3.0), End(A))
+    assert made.caught_up
+    assert made["a"].lag is None
+
+
+def test_a_batch_that_does_not_tell_the_lag_leaves_it() -> None:
+    assert progress(batch(1, lag=3.0), batch(2))["a"].lag == 3.0
+
+
 def test_records_and_bytes_are_counted() -> None:
     one, two = batch(1, 2), batch(3)
     made = progress(one, two)

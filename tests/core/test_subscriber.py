@@ -13,6 +13,7 @@ from fanout.core.events import Batch, End, Failure
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.slot import Slot
+from fanout.core.source import Phase
 from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
 from fanout.errors import (
@@ -447,6 +448,16 @@ def test_a_close_that_fails_does_not_swallow_the_cancellation(seconds: float) ->
         assert asyncio.get_running_loop().time() == seconds
 
     simulate(main)
+
+
+def test_an_error_is_judged_by_what_the_subscriber_was_doing() -> None:
+    faults = (Refuse(FlakyError()), Break(0, OSError()), Refuse(FlakyError()))
+    rig = reading(lambda: Rig(replace(LOG, faults=faults)))
+    assert rig.source.judged == [
+        (FlakyError, Phase.SUBSCRIBE),
+        (OSError, Phase.STREAM),
+        (FlakyError, Phase.RESUBSCRIBE),
+    ]
 
 
 def test_the_repr_shows_the_state_and_no_data() -> None:

@@ -12,6 +12,7 @@ from fanout.core.events import Batch, End, Failure
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.core.progress import Progress
+from fanout.core.source import Phase
 from fanout.core.supervisor import Supervisor
 from fanout.errors import ServiceError, SplitFailedError
 from fanout.testing.simulation import simulate
@@ -197,8 +198,10 @@ def test_listing_that_fails_is_tried_again() -> None:
     )
     read(rig)
     assert ("b", 2) in rig.delivered
+    assert [phase for _, phase in rig.source.judged] == [Phase.DISCOVER] * 3
     assert 63.0 <= rig.source.calls_of("b")[0].time < 70.0
     assert rig.supervisor.failure is None
+    assert rig.source.listed < 20  # once a minute again
 
 
 def test_listing_that_fails_for_good_is_the_failure_of_the_stream() -> None:
@@ -246,12 +249,22 @@ def test_a_fatal_error_stops_all_splits_at_once_and_keeps_what_they_have_buffere
 
 def test_no_split_is_started_after_a_failure() -> None:
     logs = (
-        Log(split=A, entries=(1,), ends=True, children=(LEFT,)),
-        Log(split=B, entries=(2,), faults=(Break(0, ServiceError("gone")),)),
+        Log(split=A, ends=True, children=(LEFT,)),
+        Log(split=B, entries=(2,), faults=(Break(1, ServiceError("gone")),), event_delay=1.0),
         Log(split=LEFT, entries=(3,)),
     )
-    with pytest.raises(SplitFailedError):
-        read(rig := Rig(*logs))
+    rig = Rig(*logs)
+
+    async def main() -> None:
+        supervisor = await rig.start()
+        async with supervisor.supervise():
+            await asyncio.sleep(2)
+            assert supervisor.failure is not None
+            rig.take_ready()
+            await asyncio.sleep(1)
+
+    simulate(main)
+    assert rig.ends == ["a"]
     assert rig.source.calls_of("left") == []
 
 
