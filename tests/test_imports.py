@@ -38,7 +38,7 @@ def module_of(path: Path) -> str:
 
 def part_of(module: str) -> str:
     """The part of the library that a module belongs to: the first name below `fanout`."""
-    return (module.split(".") + [""])[1]
+    return [*module.split("."), ""][1]
 
 
 def imports_of(path: Path) -> Iterator[str]:
@@ -52,6 +52,8 @@ def imports_of(path: Path) -> Iterator[str]:
                 yield from (f"{module}.{name.name}" for name in names)
             case ast.ImportFrom():
                 yield "fanout.relative-import"
+            case _:
+                pass
 
 
 def test_the_rules_name_every_part() -> None:
