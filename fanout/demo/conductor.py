@@ -25,7 +25,6 @@ from fanout.demo.options import DemoFailedError
 from fanout.demo.producer import produce
 from fanout.demo.records import generate
 from fanout.demo.tally import Tally
-from fanout.demo.workspace import SentLog
 from fanout.testing.credentials import REGION
 
 if TYPE_CHECKING:
@@ -34,16 +33,17 @@ if TYPE_CHECKING:
     from fanout.demo.messages import Message
     from fanout.demo.options import DemoOptions
     from fanout.demo.plan import Plan
-    from fanout.demo.workspace import Workspace
+    from fanout.demo.workspace import SentLog, Workspace
     from fanout.testing.kinesis_process import KinesisProcess
 
 __all__ = ("STREAM", "Conductor")
 
 STREAM = "orders"
 
-# All records are sent in so many seconds: long enough for every fault to strike and be recovered
-# from (5 s between two subscriptions to a shard) while records flow.
-_SENDING = 20.0
+# Records are sent at this pace, but within these seconds: long enough for every fault to strike and
+# be recovered from (5 s lie between two subscriptions to a shard) while records flow.
+_RATE = 2_500
+_SHORTEST, _LONGEST = 10.0, 20.0
 # So many batches at least, so that others come before and after the one that is killed.
 _BATCHES = 8
 # The server sends a heartbeat every second; the service itself every five, and 35 s suit that.
@@ -57,6 +57,8 @@ _PATIENCE = 60.0
 @final
 class Conductor:
     """Conduct one run.
+
+    `tally` says what has happened so far, `parents` how the shards descend once all is sent.
 
     Args:
         options: What the user asked for.
@@ -76,6 +78,7 @@ class Conductor:
         display: Display,
     ) -> None:
         self.tally = Tally()
+        self.parents: dict[str, list[str]] = {}
         self._options = options
         self._plan = plan
         self._server = server
@@ -88,10 +91,11 @@ class Conductor:
         self._killed_in: int | None = None
         self._stopping = False
 
-    async def run(self, driver_log: BinaryIO) -> None:
+    async def run(self, sent_log: SentLog, driver_log: BinaryIO) -> None:
         """Run until everything sent has been read, and the driver has ended.
 
         Args:
+            sent_log: Where to write down what was sent.
             driver_log: An open file for what the driver says on stderr.
 
         Raises:
@@ -104,7 +108,7 @@ class Conductor:
                 self._progressed()
                 tasks.create_task(self._run_drivers(driver_log))
                 await self._started.wait()
-                await self._send()
+                await self._send(sent_log)
                 await self._all_read.wait()
                 await asyncio.sleep(_AFTERMATH)
                 assert self._driver is not None
@@ -121,26 +125,25 @@ class Conductor:
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the others were cancelled because of it
 
-    async def _send(self) -> None:
-        rate = self._options.records / _SENDING
-        records = generate(self._options.records, self._options.seed)
+    async def _send(self, log: SentLog) -> None:
+        count = self._options.records
+        rate = count / min(max(count / _RATE, _SHORTEST), _LONGEST)
+        records = generate(count, self._options.seed)
         acts = deque(self._plan.acts)
         # A call that is repeated after an error could store its records twice.
         config = AioConfig(retries={"total_max_attempts": 1})
         session: Any = aioboto3.Session()
-        with self._workspace.sent.open("w", newline="") as file:
-            log = SentLog(file)
-            async with (
-                session.client("kinesis", **self._server.client_options, config=config) as client,
-                aclosing(produce(client, STREAM, records, rate=rate)) as calls,
-            ):
-                async for accepted in calls:
-                    log.append(accepted)
-                    self.tally.sent += len(accepted)
-                    self._progressed()
-                    while acts and acts[0].at <= self.tally.sent:
-                        self._tell(await perform(acts.popleft(), self._server, client, STREAM))
-                self._workspace.write_parents(await parents_of_shards(client, STREAM))
+        async with (
+            session.client("kinesis", **self._server.client_options, config=config) as client,
+            aclosing(produce(client, STREAM, records, rate=rate)) as calls,
+        ):
+            async for accepted in calls:
+                await asyncio.to_thread(log.append, accepted)
+                self.tally.sent += len(accepted)
+                self._progressed()
+                while acts and acts[0].at <= self.tally.sent:
+                    self._tell(await perform(acts.popleft(), self._server, client, STREAM))
+            self.parents = await parents_of_shards(client, STREAM)
 
     async def _run_drivers(self, log: BinaryIO) -> None:
         """Run a driver, and another one after each that is killed."""

@@ -14,7 +14,7 @@ from fanout.demo.options import DemoFailedError
 from fanout.demo.plan import draw_plan
 from fanout.demo.report import Report
 from fanout.demo.verifier import verify_in_process
-from fanout.demo.workspace import Workspace
+from fanout.demo.workspace import SentLog, Workspace
 from fanout.testing.kinesis_process import KinesisProcess
 from fanout.testing.rules import KinesisRules
 
@@ -57,10 +57,14 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
             options, draw_plan(options), server=server, workspace=workspace, display=display
         )
         try:
-            with workspace.driver_log.open("wb") as log:
-                asyncio.run(conductor.run(log))
+            with (
+                workspace.sent.open("w", newline="") as sent,
+                workspace.driver_log.open("wb") as driver_log,
+            ):
+                asyncio.run(conductor.run(SentLog(sent), driver_log))
         except DemoFailedError as error:
             raise DemoFailedError(f"{error}{_tail(workspace.driver_log)}") from error
+        workspace.write_parents(conductor.parents)
         proof = verify_in_process(workspace)
         faults = server.statistics().faults
     tally = conductor.tally

@@ -1,0 +1,90 @@
+"""The command as a user runs it, from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.spark
+
+_MARK = "FANOUT_TEST_RUN"
+
+
+@contextmanager
+def demo(temporary: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `fanout demo`; yield it with a mark that every process it starts inherits."""
+    mark = uuid.uuid4().hex
+    command = [str(Path(sys.executable).with_name("fanout")), "demo", *arguments]
+    environment = os.environ | {_MARK: mark, "TMPDIR": str(temporary)}
+    with subprocess.Popen(  # noqa: S603 - our own command
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        try:
+            yield process, mark
+        finally:
+            process.kill()
+
+
+def living(mark: str) -> list[str]:
+    """Return the command lines of the processes that carry the mark."""
+    wanted = f"{_MARK}={mark}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text())
+        except OSError:
+            continue  # another user's, or it has just ended
+    return found
+
+
+def test_nothing_is_lost_although_the_driver_is_killed(tmp_path: Path) -> None:
+    with demo(tmp_path, "--records", "4000", "--kill", "--json") as (process, mark):
+        output, errors = process.communicate()
+        assert (process.returncode, errors) == (0, "")
+        assert living(mark) == []
+    result = json.loads(output)
+    assert {
+        "source": "kinesis",
+        "records_sent": 4000,
+        "records_read": 4000,
+        "lost": 0,
+        "duplicated": 0,
+        "altered": 0,
+        "out_of_order": 0,
+        "splits_seen": 7,
+        "restarts": 1,
+        "faults": {"CutConnection": 2, "RaiseInStream": 1, "Stall": 1},
+    }.items() <= result.items()
+    assert len(result["replayed"]) == 1
+    assert result["resubscriptions"] >= 4
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
+def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    with demo(tmp_path) as (process, mark):
+        assert process.stdout is not None
+        assert "the query runs" in process.stdout.readline()
+        assert any("java" in command for command in living(mark))
+        process.send_signal(number)
+        _, errors = process.communicate()
+        assert (process.returncode, errors) == (130, "")
+        assert living(mark) == []
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fanout.demo.messages import (
+    BatchWritten,
+    DriverOptions,
+    Failed,
+    Holding,
+    Message,
+    Reading,
+    Resubscribed,
+    Started,
+    decode_message,
+)
+from fanout.demo.plan import Kill
+
+EVERY_KIND: list[Message] = [
+    Started(17),
+    BatchWritten(3, 250),
+    Holding(4, written=True),
+    Resubscribed("shardId-000000000000", "SubscriptionSilentError", 1.5),
+    Reading(None, ("shardId-000000000000",)),
+    Failed("the stream 'orders' does not exist"),
+]
+
+
+@pytest.mark.parametrize("message", EVERY_KIND, ids=lambda message: type(message).__name__)
+def test_a_message_survives_its_line(message: Message) -> None:
+    assert decode_message(msgspec.json.encode(message) + b"\n") == message
+
+
+@pytest.mark.parametrize("line", [b"\n", b"WARNING: something\n", b"\xff\n", b'{"type":"X"}\n'])
+def test_what_the_jvm_prints_is_no_message(line: bytes) -> None:
+    assert decode_message(line) is None
+
+
+def test_options_survive_the_command_line() -> None:
+    options = DriverOptions("/r", "s", "http://127.0.0.1:1", "us-east-1", 3.0, 10, Kill(5, True))  # noqa: FBT003 - as JSON has it
+    assert msgspec.json.decode(msgspec.json.encode(options), type=DriverOptions) == options

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import pytest
+
+from fanout.demo.options import DemoOptions
+from fanout.errors import OptionError
+
+
+@pytest.mark.parametrize("records", [0, 999, 1_000_001])
+def test_a_number_of_records_out_of_range_is_refused(records: int) -> None:
+    with pytest.raises(OptionError, match="between 1,000 and 1,000,000"):
+        DemoOptions(records=records)
+
+
+@pytest.mark.parametrize("shards", [0, 51])
+def test_a_number_of_shards_out_of_range_is_refused(shards: int) -> None:
+    with pytest.raises(OptionError, match="between 1 and 50"):
+        DemoOptions(shards=shards)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fanout.demo.options import DemoFailedError
+from fanout.demo.records import Record, digest, generate
+from fanout.demo.verification import ReadRecord, SentRecord
+from fanout.demo.verifier import verify_in_process
+from fanout.demo.workspace import SentLog, Workspace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHARD = "shardId-000000000000"
+FIRST_NUMBER = 49680412602923508161381989364352061050721676279901323266
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    workspace = Workspace(tmp_path)
+    workspace.write_parents({SHARD: []})
+    with workspace.sent.open("w", newline="") as file:
+        SentLog(file).append(sent(record) for record in generate(4, 1))
+    return workspace
+
+
+def sent(record: Record) -> SentRecord:
+    sequence = FIRST_NUMBER + record.number
+    return SentRecord(record.number, record.key, SHARD, sequence, digest(record.data))
+
+
+def write(workspace: Workspace, batch_id: int, *records: Record, name: str = "part-0") -> None:
+    path = workspace.batch(batch_id) / f"{name}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {
+        "partitionKey": [record.key for record in records],
+        "data": [record.data for record in records],
+        "shardId": [SHARD] * len(records),
+        "sequenceNumber": [str(FIRST_NUMBER + record.number) for record in records],
+    }
+    pq.write_table(pa.table(columns), path)
+
+
+def test_what_was_sent_is_read_back(workspace: Workspace) -> None:
+    assert list(workspace.read_sent()) == [sent(record) for record in generate(4, 1)]
+
+
+def test_a_written_record_is_read_with_its_batch(workspace: Workspace) -> None:
+    (record,) = generate(1, 1)
+    write(workspace, 12, record)
+    expected = ReadRecord(12, 0, record.key, SHARD, FIRST_NUMBER, digest(record.data))
+    assert list(workspace.read_output()) == [expected]
+
+
+def test_files_that_spark_has_not_committed_do_not_count(workspace: Workspace) -> None:
+    (workspace.batch(0) / "_temporary").mkdir(parents=True)
+    write(workspace, 0, *generate(1, 1), name="_temporary/part-0")
+    assert list(workspace.read_output()) == []
+
+
+def test_a_whole_output_is_proven(workspace: Workspace) -> None:
+    first, *others = generate(4, 1)
+    write(workspace, 0, first)
+    write(workspace, 1, *others[:1])
+    write(workspace, 1, *others[1:], name="part-1")
+    proof = verify_in_process(workspace)
+    assert proof.holds
+    assert (proof.records_sent, proof.records_read, proof.batches) == (4, 4, 2)
+
+
+def test_a_missing_batch_is_found(workspace: Workspace) -> None:
+    write(workspace, 0, *list(generate(4, 1))[:3])
+    assert verify_in_process(workspace).lost == 1
+
+
+def test_an_output_that_was_never_written_is_all_lost(workspace: Workspace) -> None:
+    assert verify_in_process(workspace).lost == 4
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DemoFailedError, match=r"cannot be compared.*No such file"):
+        verify_in_process(Workspace(tmp_path))

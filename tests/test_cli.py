@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from fanout.cli import app
+from fanout.demo.options import DemoFailedError
+from fanout.demo.report import Report
+from fanout.demo.verification import Proof
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "100")
+    before = signal.getsignal(signal.SIGTERM)
+    yield CliRunner()
+    signal.signal(signal.SIGTERM, before)
+
+
+def report(*, lost: int = 0) -> Report:
+    return Report(
+        source="kinesis",
+        seed=1,
+        proof=Proof(
+            records_sent=9,
+            records_read=9 - lost,
+            batches=2,
+            lost=lost,
+            duplicated=0,
+            altered=0,
+            out_of_order=0,
+        ),
+        splits_seen=7,
+        resubscriptions={"RemoteError": 1, "SubscriptionSilentError": 2},
+        faults={"Stall": 1},
+        restarts=0,
+        replayed=(),
+        seconds=1.25,
+    )
+
+
+def test_help_lists_the_commands(run: CliRunner) -> None:
+    assert "demo" in run.invoke(app, ["--help"]).stdout
+
+
+def test_help_names_every_option_of_the_demo(run: CliRunner) -> None:
+    text = run.invoke(app, ["demo", "--help"]).stdout
+    assert [
+        option
+        for option in ("--records", "--shards", "--seed", "--kill", "--json")
+        if option not in text
+    ] == []
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from fanout.cli import app\n"
+        "assert CliRunner().invoke(app, ['demo', '--help']).exit_code == 0\n"
+        "print({'pyspark', 'aioboto3', 'botocore', 'moto'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
+    assert done.stdout == "set()\n"
+
+
+def test_the_version_is_that_of_the_distribution(run: CliRunner) -> None:
+    assert run.invoke(app, ["--version"]).stdout == f"fanout {version('fanout')}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--records", "0"], ["--shards", "0"], ["--seed", "x"], ["--fast"], ["--records"]],
+    ids=" ".join,
+)
+def test_a_bad_option_exits_with_2(run: CliRunner, arguments: list[str]) -> None:
+    result = run.invoke(app, ["demo", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert arguments[0] in result.stderr
+
+
+def test_without_java_one_sentence_says_so(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    result = run.invoke(app, ["demo"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"fanout demo: JAVA_HOME is {tmp_path}, which has no bin/java; "
+        f"install Java 17 or newer and set JAVA_HOME\n"
+    )
+
+
+def test_a_proof_that_holds_exits_with_0(run: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: report())
+    result = run.invoke(app, ["demo"])
+    assert result.exit_code == 0
+    assert "What came through" in result.stdout
+
+
+def test_a_proof_that_fails_exits_with_1(run: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: report(lost=1))
+    assert run.invoke(app, ["demo"]).exit_code == 1
+
+
+def test_a_demo_that_fails_exits_with_1_and_says_why(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Report:
+        raise DemoFailedError("nothing happened for 60 s")
+
+    monkeypatch.setattr("fanout.demo.run.run_demo", fail)
+    result = run.invoke(app, ["demo"])
+    assert (result.exit_code, result.stderr) == (1, "fanout demo: nothing happened for 60 s\n")
+
+
+def test_json_is_one_flat_object_and_nothing_else(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: report())
+    assert run.invoke(app, ["demo", "--json"]).stdout == (
+        '{"source":"kinesis","seed":1,"records_sent":9,"records_read":9,"batches":2,"lost":0,'
+        '"duplicated":0,"altered":0,"out_of_order":0,"resubscriptions":3,"splits_seen":7,'
+        '"faults":{"Stall":1},"restarts":0,"replayed":[],"seconds":1.2}\n'
+    )
