@@ -201,8 +201,13 @@ class Subscriber:
         deadline = watchdog.when()
         asked_at = loop.time()
         watchdog.reschedule(None)
-        await self._budget.reserve(nbytes)
-        self._reserved += nbytes
+        # What is held is asked for again together with the rest: two splits that each held a
+        # piece and waited for more could wait for each other.
+        total = self._reserved + nbytes
+        self._budget.release(self._reserved)
+        self._reserved = 0
+        await self._budget.reserve(total)
+        self._reserved = total
         if deadline is not None:
             watchdog.reschedule(deadline + loop.time() - asked_at)
 

@@ -307,6 +307,26 @@ def test_memory_of_an_event_that_was_not_handed_over_is_given_back() -> None:
     simulate(main)
 
 
+def test_reserving_in_pieces_never_waits_while_holding_a_piece() -> None:
+    async def main() -> None:
+        rig, limit = Rig(LOG, limit=100), 100
+
+        async def assemble() -> None:
+            subscriber = rig.new_subscriber(Horizon())
+            await subscriber._reserve(1)
+            await asyncio.sleep(1)
+            await subscriber._reserve(limit - 1)
+            assert rig.budget.used == limit
+            rig.budget.release(limit)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(assemble())
+            tasks.create_task(assemble())
+        assert rig.budget.used == 0
+
+    simulate(main)
+
+
 def test_the_delay_grows_with_the_failures_in_a_row_up_to_the_cap() -> None:
     rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(FlakyError()),) * 8)))
     assert rig.delays == [1, 2, 4, 8, 16, 30, 30, 30]
