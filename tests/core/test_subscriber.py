@@ -313,9 +313,10 @@ def test_reserving_in_pieces_never_waits_while_holding_a_piece() -> None:
 
         async def assemble() -> None:
             subscriber = rig.new_subscriber(Horizon())
-            await subscriber._reserve(1)
-            await asyncio.sleep(1)
-            await subscriber._reserve(limit - 1)
+            async with asyncio.timeout(None) as subscriber._watchdog:
+                await subscriber._reserve(1)
+                await asyncio.sleep(1)
+                await subscriber._reserve(limit - 1)
             assert rig.budget.used == limit
             rig.budget.release(limit)
 
