@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the machine's own AWS configuration out of a test."""
-    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN"):
+    for name in (
+        "AWS_DEFAULT_REGION",
+        "AWS_ENDPOINT_URL",
+        "AWS_PROFILE",
+        "AWS_REGION",
+        "AWS_SESSION_TOKEN",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")

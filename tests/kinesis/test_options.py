@@ -124,6 +124,13 @@ def test_a_start_is_stored_in_one_form(start: Any, parsed: Any) -> None:
 def test_a_source_names_no_secret() -> None:
     session = aioboto3.Session(aws_access_key_id=CANARY, aws_secret_access_key=CANARY)
     assert CANARY not in repr(source(session=session))
+    assert "session" not in repr(source(session=session))
+
+
+def test_the_session_is_no_part_of_what_a_source_is() -> None:
+    one = source(session=aioboto3.Session(aws_access_key_id="a", aws_secret_access_key="b"))
+    assert one == source()
+    assert hash(one) == hash(source())
 
 
 def test_a_source_is_a_value() -> None:

@@ -132,7 +132,7 @@ def test_a_consumer_that_is_never_created_is_an_error_after_a_minute() -> None:
 
 def test_a_consumer_that_is_being_deleted_is_an_error_at_once() -> None:
     service = Consumers(status="DELETING")
-    with pytest.raises(ServiceError, match="'etl' is being deleted; wait until it is gone") as got:
+    with pytest.raises(ServiceError, match=r"^the consumer 'etl' is being deleted; wait") as got:
         simulate(ensured, service)
     assert len(service.calls) == 1
     assert got.value.__cause__ is not got.value

@@ -25,9 +25,10 @@ from fanout.testing.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream, client, eventually, session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 SECOND, THIRD, FOURTH, FIFTH = (f"shardId-{number:012}" for number in range(1, 5))
+ARN = "arn:aws:kinesis:us-east-1:111122223333:stream/orders"
 CANARY = "canary-secret-key"
 
 
@@ -35,6 +36,16 @@ def keyed(secret: str) -> aioboto3.Session:
     return aioboto3.Session(
         region_name="us-east-1", aws_access_key_id="testing", aws_secret_access_key=secret
     )
+
+
+@asynccontextmanager
+async def answering(
+    handler: Callable[[web.Request], Awaitable[web.Response]],
+) -> AsyncIterator[str]:
+    application = web.Application()
+    application.router.add_post("/", handler)
+    async with TestServer(application) as server:
+        yield str(server.make_url("/"))
 
 
 def test_the_columns_are_those_of_a_batch() -> None:
@@ -71,7 +82,9 @@ async def test_the_stream_and_the_consumer_may_be_named_by_their_arns(stream: St
         consumer = kinesis.register_stream_consumer(StreamARN=stream.arn, ConsumerName="etl")
     stream.put(3)
     arn = consumer["Consumer"]["ConsumerARN"]
-    async with stream.reading(stream=stream.arn, consumer=arn) as reader:
+    # The region is in the ARN, and nowhere else.
+    session = aioboto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing")
+    async with stream.reading(stream=stream.arn, consumer=arn, session=session) as reader:
         await reader.has(3)
     assert reader.log == stream.log
     assert set(Checkpoint.from_json(reader.stream.positions).splits) == {FIRST}
@@ -184,8 +197,10 @@ async def test_a_restart_in_the_middle_of_a_reshard_neither_skips_nor_repeats(
     stream.server.merge_shards("orders", SECOND, THIRD)
     stream.put(10)
     seen: dict[str, list[str]] = {}
+    order = []
 
     def take(batch: fanout.Batch) -> int:
+        order.append(batch.split.id)
         numbers = batch.records.column("sequenceNumber").to_pylist()
         seen.setdefault(batch.split.id, []).extend(numbers)
         return len(numbers)
@@ -201,6 +216,8 @@ async def test_a_restart_in_the_middle_of_a_reshard_neither_skips_nor_repeats(
         while left:
             left -= take(await anext(opened))
     assert seen == stream.log
+    families = [(FIRST, SECOND), (FIRST, THIRD), (SECOND, FOURTH), (THIRD, FOURTH)]
+    assert parents_first(order, *families)
 
 
 async def test_positions_of_another_stream_are_refused(stream: Stream) -> None:
@@ -249,6 +266,28 @@ async def test_a_consumer_that_is_deregistered_ends_the_reading(stream: Stream) 
     assert "check that the consumer is still registered" in str(failure)
 
 
+async def test_an_event_that_is_too_large_is_named_in_the_end(stream: Stream) -> None:
+    stream.server.put_records("orders", [("key", bytes(5000))])
+    async with stream.reading(max_event_bytes=4000) as reader:
+        failure = await reader.failed()
+    assert "more than the 4000 allowed" in str(failure)
+
+
+@pytest.mark.usefixtures("aws")
+@pytest.mark.parametrize("status", ["CREATING", "DELETING"])
+async def test_a_stream_that_is_not_active_is_named(status: str) -> None:
+    summary = {"StreamName": "orders", "StreamARN": ARN, "StreamStatus": status}
+
+    async def describe(_request: web.Request) -> web.Response:
+        return web.json_response({"StreamDescriptionSummary": summary})
+
+    async with answering(describe) as url:
+        source = KinesisSource(stream="orders", consumer="etl", endpoint_url=url, session=session())
+        with pytest.raises(ServiceError, match=f"'orders' is {status}; it must be ACTIVE"):
+            async with fanout.open(source):
+                pass
+
+
 @pytest.mark.usefixtures("aws")
 async def test_missing_credentials_are_a_setup_error() -> None:
     nothing = aiobotocore.session.AioSession()
@@ -283,12 +322,10 @@ async def test_a_role_that_may_not_be_assumed_is_a_service_error(
         body = "<ErrorResponse><Error><Code>AccessDenied</Code></Error></ErrorResponse>"
         return web.Response(text=body, status=403, content_type="text/xml")
 
-    application = web.Application()
-    application.router.add_post("/", sts)
     role = "arn:aws:iam::111122223333:role/reader"
     source = KinesisSource(stream="orders", consumer="etl", role_arn=role, session=session())
-    async with TestServer(application) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", str(server.make_url("/")))
+    async with answering(sts) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
         with pytest.raises(ServiceError, match=r"AccessDenied.*AssumeRole"):
             async with fanout.open(source):
                 pass

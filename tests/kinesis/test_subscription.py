@@ -330,6 +330,14 @@ async def test_a_continuation_before_the_last_record_is_malformed() -> None:
     assert "a continuation that is before" in str(error)
 
 
+@pytest.mark.parametrize("until", [3, 4, None])
+async def test_records_that_go_back_behind_the_position_are_malformed(until: int | None) -> None:
+    children = [LEFT] if until is None else None
+    events, error = await refused(event([6, 3], until=until, children=children), after=Cursor(5))
+    assert events == []
+    assert "a continuation that is before" in str(error)
+
+
 async def test_a_continuation_at_the_last_record_is_progress() -> None:
     (batch,) = await read(event([6], until=6), after=Cursor(5))
     assert isinstance(batch, Batch)
