@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from typing import TYPE_CHECKING, final
 
-from fanout.core.consumer import open_stream
+from fanout.core.opening import open_stream
 from fanout.spark.pump import Pump
 
 if TYPE_CHECKING:

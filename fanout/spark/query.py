@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
-from fanout.core.consumer import origin
+from fanout.core.opening import origin
 from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.segments import SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from fanout.core.consumer import open_stream
+from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor
 from fanout.errors import (
     CheckpointError,

@@ -1,0 +1,112 @@
+"""From a source to a running stream: connect, find out where to begin, subscribe."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING
+
+from fanout.core.backoff import FullJitter
+from fanout.core.consumer import FanOut
+from fanout.core.positions import Checkpoint
+from fanout.core.progress import Progress
+from fanout.core.supervisor import Supervisor
+from fanout.errors import PositionError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from fanout.core.lineage import Split
+    from fanout.core.source import Connection, Source
+    from fanout.core.statistics import OnResubscribe
+
+__all__ = ("open_stream", "origin")
+
+
+@asynccontextmanager
+async def open_stream(
+    source: Source,
+    *,
+    resume: str | None = None,
+    on_resubscribe: OnResubscribe | None = None,
+    random: Random | None = None,
+) -> AsyncIterator[FanOut]:
+    """Open a source and subscribe to its splits for as long as the block runs.
+
+    Args:
+        source: What to read.
+        resume: What `stream.positions` of an earlier run said; the stream continues after it.
+            None begins at the source's start.
+        on_resubscribe: Called with the split, the cause and the delay in seconds each time a
+            subscription is to be opened again. It must not block; what it raises is fatal.
+        random: The source of randomness for backoff; pass a seeded one for a repeatable run.
+
+    Raises:
+        PositionError: If `resume` is damaged, of another version, or of another source.
+        SetupError: If credentials or libraries are missing.
+        ServiceError: If the source does not exist, or we may not read it.
+
+    Cancellation: every subscription is closed before the block is left; no task, socket or timer
+    outlives it.
+    """
+    checkpoint = None if resume is None else Checkpoint.from_json(resume)
+    async with source.connect() as connection:
+        splits = await connection.splits()
+        if checkpoint is None:
+            progress = await _resolved(connection, splits)
+        else:
+            progress = _resumed(connection.identity, checkpoint)
+        supervisor = Supervisor(
+            connection,
+            progress,
+            jitter=FullJitter(connection.pacing.backoff, random or Random()),  # noqa: S311 - jitter
+            on_resubscribe=on_resubscribe or _ignore,
+            listed=splits,
+        )
+        async with supervisor.supervise():
+            yield FanOut(source, connection, progress, supervisor)
+
+
+async def origin(source: Source) -> str:
+    """Resolve a source's start into concrete positions, without subscribing.
+
+    Store them, then open the stream with `resume=`: however often the first run fails, "latest"
+    stays the moment of this call, and no record after it is skipped.
+
+    Args:
+        source: What is going to be read.
+
+    Returns:
+        The positions as JSON, in the form of `stream.positions`.
+
+    Raises:
+        SetupError: If credentials or libraries are missing.
+        ServiceError: If the source does not exist, or we may not read it.
+    """
+    async with source.connect() as connection:
+        progress = await _resolved(connection, await connection.splits())
+        return progress.acknowledged().to_json()
+
+
+async def _resolved(connection: Connection, splits: Sequence[Split]) -> Progress:
+    progress = Progress(connection.identity)
+    positions = await connection.resolve(splits)
+    for split in splits:
+        progress.add(split, positions[split.id])
+    return progress
+
+
+def _resumed(identity: str, checkpoint: Checkpoint) -> Progress:
+    if checkpoint.source != identity:
+        raise PositionError(
+            f"the stored positions belong to {checkpoint.source}, not to {identity}; resume them "
+            f"with the source that wrote them"
+        )
+    progress = Progress(identity)
+    for state in checkpoint.splits.values():
+        progress.add(state.split, state.position, ended=state.ended)
+    return progress
+
+
+def _ignore(split: Split, cause: Exception, delay: float) -> None:
+    """Do nothing about a resubscription; the subscriber has logged it."""
