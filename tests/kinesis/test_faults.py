@@ -31,7 +31,6 @@ from tests.kinesis.reading import FIRST, Stream
 RECOVERABLE: list[tuple[StreamFault, str]] = [
     (CutConnection(), "ClientPayloadError"),
     (EndEarly(), "SubscriptionEndedError"),
-    (Stall(), "SubscriptionSilentError"),
     (CorruptFrame(checksum="prelude"), "MalformedEventError"),
     (CorruptFrame(checksum="message"), "MalformedEventError"),
     *(
@@ -62,12 +61,44 @@ async def test_after_a_fault_in_a_subscription_every_record_arrives_once_and_in_
 ) -> None:
     stream.put(3)
     stream.inject(replace(fault, event=event))
-    async with stream.reading(silence_timeout=0.3) as reader:
+    async with stream.reading() as reader:
         await reader.until(lambda: reader.causes)
         stream.put(3)
         await reader.has(6)
     assert reader.log == stream.log
     assert reader.kinds == [cause]
+
+
+# Where a timeout is short, a busy machine lets it pass once more often than the fault struck.
+
+
+@pytest.mark.parametrize("event", [1, 3])
+async def test_after_a_silence_every_record_arrives_once_and_in_order(
+    stream: Stream, event: int
+) -> None:
+    stream.put(3)
+    stream.inject(Stall(event=event))
+    async with stream.reading(silence_timeout=0.3) as reader:
+        await reader.until(lambda: reader.causes)
+        stream.put(3)
+        await reader.has(6)
+    assert reader.log == stream.log
+    assert set(reader.kinds) == {"SubscriptionSilentError"}
+
+
+@pytest.mark.parametrize("call", [1, 2])
+async def test_after_calls_without_an_answer_every_record_arrives_once_and_in_order(
+    stream: Stream, call: int
+) -> None:
+    stream.put(3)
+    stream.inject(IgnoreSubscribe(call=call, times=2), EndEarly(event=3))
+    async with stream.reading(subscribe_timeout=0.2) as reader:
+        await reader.until(lambda: len(set(reader.kinds)) == 2)
+        stream.put(3)
+        await reader.has(6)
+    assert reader.log == stream.log
+    assert set(reader.kinds) == {"SubscribeTimeoutError", "SubscriptionEndedError"}
+    assert stream.server.statistics().faults == {"IgnoreSubscribe": 2, "EndEarly": 1}
 
 
 @pytest.mark.parametrize("event", [1, 3])
@@ -95,7 +126,6 @@ async def test_a_fault_in_the_middle_of_a_backlog_neither_skips_nor_repeats(
         (RefuseSubscribe(status=400, code="LimitExceededException"), "LimitExceededException"),
         (RefuseSubscribe(status=400, code="ResourceInUseException"), "ResourceInUseException"),
         (RefuseSubscribe(status=400, code="ThrottlingException"), "ThrottlingException"),
-        (IgnoreSubscribe(), "SubscribeTimeoutError"),
     ],
     ids=kind,
 )
@@ -104,7 +134,7 @@ async def test_a_call_that_fails_for_now_is_made_again(
 ) -> None:
     stream.put(3)
     stream.inject(replace(fault, call=call, times=2), EndEarly(event=3))
-    async with stream.reading(subscribe_timeout=0.2) as reader:
+    async with stream.reading() as reader:
         await reader.until(lambda: len(reader.causes) == 3)
         stream.put(3)
         await reader.has(6)
