@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fanout.errors import OptionError
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -157,20 +155,13 @@ class SegmentLog:
         directory: Where segments are written before they are published.
         run: The number of this run.
         schema: The records' schema.
-        max_records: The most records in a segment.
-        max_bytes: The most bytes of records in a segment.
-
-    Raises:
-        OptionError: If a limit is below 1.
+        max_records: The most records in a segment, at least 1.
+        max_bytes: The most bytes of records in a segment, at least 1.
     """
 
     def __init__(
         self, directory: Path, run: int, schema: pa.Schema, *, max_records: int, max_bytes: int
     ) -> None:
-        if max_records < 1 or max_bytes < 1:
-            raise OptionError(
-                f"max_records={max_records} and max_bytes={max_bytes} must be at least 1"
-            )
         self._directory = directory
         self._run = run
         self._schema = schema

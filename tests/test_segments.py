@@ -10,7 +10,6 @@ from fanout.core.drained import Drained
 from fanout.core.events import Batch
 from fanout.core.lineage import Split
 from fanout.core.positions import Checkpoint, Cursor, Horizon, Range, SplitPosition
-from fanout.errors import OptionError
 from fanout.segments import OpenSegment, SegmentLog, run_of
 
 if TYPE_CHECKING:
@@ -159,12 +158,6 @@ def test_names_say_the_run_and_never_come_twice(tmp_path: Path) -> None:
         segment.add(records(first, 1))
         names.append(segment.seal().path.name)
     assert names == ["run-000007-00000001.parquet", "run-000007-00000002.parquet"]
-
-
-@pytest.mark.parametrize("limit", ["max_records", "max_bytes"])
-def test_a_limit_below_one_is_refused(tmp_path: Path, limit: str) -> None:
-    with pytest.raises(OptionError, match=f"{limit}=0"):
-        open_log(tmp_path, **{limit: 0})
 
 
 def test_a_name_says_its_run() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from fanout.errors import CheckpointError, FanOutError, OptionError, StreamStateError
+from fanout.errors import CheckpointError, FanOutError, StreamStateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,14 +62,9 @@ class Pump:
         log: Opens segments.
         max_wait: Seconds to go on filling while Spark waits and records keep coming.
         bounded: Finish when every split has reached its newest record.
-
-    Raises:
-        OptionError: If `max_wait` is negative.
     """
 
     def __init__(self, stream: FanOut, log: SegmentLog, *, max_wait: float, bounded: bool) -> None:
-        if max_wait < 0:
-            raise OptionError(f"max_wait={max_wait} must not be negative")
         self._stream = stream
         self._log = log
         self._max_wait = max_wait

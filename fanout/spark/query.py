@@ -15,6 +15,7 @@ from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.segments import SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner
 from fanout.spark.feed import Feed
+from fanout.spark.jvm import JAVA_ERRORS
 from fanout.spark.ledger import BatchLedger
 from fanout.spark.loop import LoopThread
 from fanout.spark.ownership import claim
@@ -87,6 +88,7 @@ class FanOutQuery:
         self._finished = threading.Event()
         self._ending = threading.Event()
         self._terminated = threading.Event()
+        self._handler_thread: int | None = None
 
     def __repr__(self) -> str:
         state = "running" if self.is_active else "failed" if self.exception() else "stopped"
@@ -156,10 +158,12 @@ class FanOutQuery:
         """End the query and wait until nothing of it is left; idempotent.
 
         It takes less than a second unless a handler is running: that is waited for. Records
-        that were not handed to it come again in the next run.
+        that were not handed to it come again in the next run. Called inside the handler, it
+        returns at once, and the query ends after this batch.
         """
         self._ending.set()
-        self._terminated.wait()
+        if threading.get_ident() != self._handler_thread:
+            self._terminated.wait()
 
     def start(self, writer: DataStreamWriter) -> None:
         """Start Spark's side of the query; from then on the query closes its resources itself."""
@@ -170,21 +174,25 @@ class FanOutQuery:
     def _run_batch(self, _clock: DataFrame, batch_id: int) -> None:
         """Run one micro-batch in Spark's thread; the clock's row is not read."""
         self._idle.clear()
+        self._handler_thread = threading.get_ident()
         try:
-            result = self._runner.run(batch_id, self.id)
+            self._count(self._runner.run(batch_id, self.id))
         except BaseException as error:
             self._error = self._error or error
             self._ending.set()
             raise
         finally:
+            self._handler_thread = None
             self._idle.set()
-        if result.finished:
-            self._finished.set()
-            self._ending.set()
+
+    def _count(self, result: BatchResult) -> None:
         if result.rows:
             self._latest = result
             self._batches += 1
             self._total_rows += result.rows
+        if result.finished:
+            self._finished.set()
+            self._ending.set()
 
     def _watch(self) -> None:
         """Wait for the end, whoever brings it about, and clean up."""
@@ -198,6 +206,7 @@ class FanOutQuery:
                 # The next call of the batch function says that Spark has stored the last one.
                 self._finished.wait(_COMMIT)
             spark_query.stop()
+            self._error = self._error or _failure_of(spark_query)
         except Exception as error:  # noqa: BLE001 - Spark itself has gone; the rest is still closed
             log.warning("Spark's side of the query did not stop cleanly: %s", type(error).__name__)
         finally:
@@ -257,7 +266,10 @@ def foreach_batch(
         raise OptionError("available_now and processing_time contradict each other; pass one")
     if max_wait < 0:
         raise OptionError(f"max_wait={max_wait} must not be negative")
+    if max_records < 1 or max_bytes < 1:
+        raise OptionError(f"max_records={max_records} and max_bytes={max_bytes} must be at least 1")
     require_classic(spark)
+    clock = _clock(spark, checkpoint_location, processing_time, query_name)
     with ExitStack() as resources:
         storage = open_storage(spark, checkpoint_location)
         resources.callback(storage.close)
@@ -293,7 +305,6 @@ def foreach_batch(
             take=feed.take,
             acknowledge=feed.acknowledge,
         )
-        clock = _clock(spark, checkpoint_location, processing_time, query_name)
         query = FanOutQuery(feed, runner, resources)
         query.start(clock)
         return query
@@ -318,5 +329,23 @@ def _clock(
     rows = clock.option("rowsPerBatch", 1).option("numPartitions", 1).load()
     writer = rows.writeStream.option("checkpointLocation", checkpoint_location)
     if processing_time is not None:
-        writer = writer.trigger(processingTime=processing_time)
+        try:
+            writer = writer.trigger(processingTime=processing_time)
+        except (ValueError, *JAVA_ERRORS) as error:
+            raise OptionError(
+                f"processing_time={processing_time!r} is no interval; pass one like '10 seconds'"
+            ) from error
     return writer if name is None else writer.queryName(name)
+
+
+def _failure_of(spark_query: StreamingQuery) -> CheckpointError | None:
+    """Return what ended Spark's side of a query although our batch function did not fail."""
+    cause = spark_query.exception()
+    if cause is None:
+        return None
+    reason = str(cause).partition("\n")[0]
+    error = CheckpointError(
+        f"Spark ended its side of the query: {reason}; look at its checkpoint and its log"
+    )
+    error.__cause__ = cause
+    return error

@@ -7,9 +7,15 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.harness import fanout_threads
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from fanout.core.source import Source
+    from fanout.spark import FanOutQuery
+    from fanout.spark.batches import Handler
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,3 +53,29 @@ def remote_checkpoint(spark: SparkSession, tmp_path: Path) -> str:
         f"fs.viewfs.mounttable.{name}.link./chk", directory.as_uri()
     )
     return f"viewfs://{name}/chk/query"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def start(spark: SparkSession, checkpoint: str) -> Iterator[Callable[..., FanOutQuery]]:
+    """Start queries that end with the test; whatever happened, nothing of them is left."""
+    # Imported here, so that the tests of the values and files below need not load it.
+    from fanout.spark import foreach_batch  # noqa: PLC0415
+
+    queries = []
+
+    def start(source: Source, handler: Handler, **options: Any) -> FanOutQuery:
+        options.setdefault("checkpoint_location", checkpoint)
+        query = foreach_batch(spark, source, handler, **options)
+        queries.append(query)
+        return query
+
+    yield start
+    for query in queries:
+        query.stop()
+    assert fanout_threads() == []
+    assert spark.streams.active == []

@@ -12,7 +12,6 @@ from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor
 from fanout.errors import (
     CheckpointError,
-    OptionError,
     ServiceError,
     SplitFailedError,
     StreamStateError,
@@ -323,9 +322,3 @@ async def test_a_full_disk_is_a_clear_error_for_the_caller(
         assert isinstance(caught.value.__cause__, OSError)
         with pytest.raises(CheckpointError, match="No space left on device"):
             await pump.next(LONG)
-
-
-async def test_a_negative_max_wait_is_refused(source: ManualSource, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="max_wait=-1"):
-        async with pumping(source, tmp_path, max_wait=-1):
-            pass

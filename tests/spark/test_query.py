@@ -1,0 +1,520 @@
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import fanout.spark.batches
+import fanout.spark.query
+from fanout.core.positions import Cursor, Horizon
+from fanout.errors import (
+    BatchFailedError,
+    CheckpointError,
+    OptionError,
+    ServiceError,
+    SplitFailedError,
+)
+from fanout.spark.batches import BatchRunner
+from fanout.spark.local import LocalStorage
+from fanout.spark.ownership import claim
+from tests.spark.harness import Gate, Recorder, eventually, fail, fanout_threads
+from tests.spark.manual import Acknowledged, ManualSource, Subscribed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from fanout.spark import FanOutQuery
+
+    Start = Callable[..., FanOutQuery]
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def source() -> ManualSource:
+    return ManualSource()
+
+
+def numbered(count: int) -> list[bytes]:
+    return [str(n).encode() for n in range(count)]
+
+
+def until_read(query: FanOutQuery, count: int) -> None:
+    eventually(lambda: query.statistics().splits["a"].records == count, f"{count} records read")
+
+
+@pytest.fixture
+def failed(start: Start, source: ManualSource) -> Recorder:
+    """A handler that collected its batch and then failed."""
+    seen = Recorder()
+
+    def handler(df: Any, batch_id: int) -> None:
+        seen(df, batch_id)
+        fail(df, batch_id)
+
+    source.put(*numbered(20))
+    with pytest.raises(BatchFailedError):
+        start(source, handler, max_records=10).await_termination()
+    return seen
+
+
+# A batch id has one content.
+
+
+def test_a_batch_whose_handler_failed_comes_again_under_its_id(
+    start: Start, source: ManualSource, failed: Recorder
+) -> None:
+    recorder = Recorder()
+    start(source, recorder)
+    recorder.wait_for_rows(20)
+    assert recorder.calls[0] == failed.calls[0]
+    assert recorder.sequences == list(range(1, 21))
+
+
+def test_records_that_came_meanwhile_are_not_in_a_replay(
+    start: Start, source: ManualSource, failed: Recorder
+) -> None:
+    source.put(*numbered(5))
+    recorder = Recorder()
+    start(source, recorder)
+    recorder.wait_for_rows(25)
+    assert recorder.calls[0] == failed.calls[0]
+    assert recorder.sequences == list(range(1, 26))
+
+
+def test_a_batch_is_replayed_as_often_as_it_fails(
+    start: Start, source: ManualSource, failed: Recorder
+) -> None:
+    for _ in range(2):
+        with pytest.raises(BatchFailedError):
+            start(source, fail).await_termination()
+    recorder = Recorder()
+    start(source, recorder)
+    recorder.wait_for_rows(10)
+    assert recorder.calls[0] == failed.calls[0]
+
+
+def test_a_batch_that_was_handled_does_not_come_again(start: Start, source: ManualSource) -> None:
+    source.put(*numbered(5))
+    first, second = Recorder(), Recorder()
+    query = start(source, first)
+    first.wait_for_rows(5)
+    query.stop()
+    source.put(*numbered(5))
+    start(source, second)
+    second.wait_for_rows(5)
+    assert first.sequences + second.sequences == list(range(1, 11))
+    assert second.batch_ids[0] > first.batch_ids[-1]
+
+
+# Nothing is acknowledged before it is durable.
+
+
+def test_nothing_is_acknowledged_before_the_ledger_names_the_segment(
+    start: Start, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def traced(method: str) -> None:
+        original = getattr(LocalStorage, method)
+
+        def record(storage: LocalStorage, *arguments: Any) -> None:
+            original(storage, *arguments)
+            name = next(a for a in reversed(arguments) if isinstance(a, str))
+            source.trace.append((method, name.split("/")[0]))
+
+        monkeypatch.setattr(LocalStorage, method, record)
+
+    traced("create")
+    traced("publish")
+    source.put(*numbered(5))
+    gate = Gate()
+    query = start(source, gate)
+    gate.wait_until_entered()
+    assert source.trace == [
+        ("create", "runs"),
+        ("create", "origin.json"),
+        Subscribed("a", Horizon()),
+        ("publish", "segments"),
+        ("create", "batches"),
+        Acknowledged({"a": Cursor(5)}),
+    ]
+    gate.open()
+    query.stop()
+
+
+# One query for a checkpoint.
+
+
+def test_a_second_query_on_a_checkpoint_is_refused(
+    start: Start, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout.spark.query, "claim", partial(claim, wait=0.1))
+    start(source, Recorder())
+    with pytest.raises(CheckpointError, match=r"in use .* is still running; stop it"):
+        start(source, Recorder())
+
+
+def test_after_stop_the_checkpoint_is_free(start: Start, source: ManualSource) -> None:
+    for _ in range(2):
+        start(source, Recorder()).stop()
+
+
+def test_two_queries_run_side_by_side(start: Start, tmp_path: Path) -> None:
+    recorders = []
+    for name in ("one", "two"):
+        source = ManualSource(identity=name)
+        source.put(*numbered(5))
+        recorders.append(Recorder())
+        start(source, recorders[-1], checkpoint_location=str(tmp_path / name))
+    for recorder in recorders:
+        recorder.wait_for_rows(5)
+
+
+# While Spark works, the next segment is drained.
+
+
+def test_while_the_handler_works_the_next_batch_is_drained(
+    start: Start, source: ManualSource
+) -> None:
+    source.put(*numbered(2))
+    gate = Gate()
+    query = start(source, gate, max_records=50)
+    gate.wait_until_entered()
+    for total in range(12, 62, 10):
+        source.put(*numbered(10))
+        until_read(query, total)
+    source.put(*numbered(10))
+    gate.open()
+    gate.wait_for_rows(62)
+    assert [len(call.rows) for call in gate.calls] == [2, 50, 10]
+    assert gate.sequences == list(range(1, 63))
+
+
+# An idle stream costs next to nothing.
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The batch ids for which Spark called the batch function; an idle call takes 0.3 s."""
+    ids: list[int] = []
+    original = BatchRunner.run
+
+    def run(runner: BatchRunner, batch_id: int, query_id: str) -> Any:
+        ids.append(batch_id)
+        return original(runner, batch_id, query_id)
+
+    monkeypatch.setattr(BatchRunner, "run", run)
+    monkeypatch.setattr(fanout.spark.batches, "IDLE_SECONDS", 0.3)
+    return ids
+
+
+def test_an_idle_stream_calls_no_handler_and_spins_in_no_loop(
+    start: Start, source: ManualSource, runs: list[int]
+) -> None:
+    recorder = Recorder()
+    began = time.monotonic()
+    start(source, recorder)
+    eventually(lambda: len(runs) >= 4)
+    assert time.monotonic() - began >= 0.9
+    assert recorder.calls == []
+
+
+def test_idle_progress_is_stored_and_used_after_a_restart(
+    start: Start, source: ManualSource, runs: list[int], tmp_path: Path
+) -> None:
+    source.idle()
+    query = start(source, Recorder())
+    eventually(lambda: Acknowledged({"a": Cursor(1)}) in source.trace or len(runs) > 2)
+    query.stop()
+    start(source, Recorder())
+    eventually(lambda: Subscribed("a", Cursor(1)) in source.trace)
+    assert len(list((tmp_path / "checkpoint/fanout/batches").iterdir())) == 1
+    assert not (tmp_path / "checkpoint/fanout/segments").exists()
+
+
+def test_idle_progress_without_a_move_is_not_stored_again(
+    start: Start, source: ManualSource, runs: list[int], tmp_path: Path
+) -> None:
+    source.put(*numbered(2))
+    recorder = Recorder()
+    start(source, recorder)
+    recorder.wait_for_rows(2)
+    eventually(lambda: len(runs) >= 4)
+    assert len(list((tmp_path / "checkpoint/fanout/batches").iterdir())) == 1
+
+
+def test_records_after_idle_batches_have_the_next_id(
+    start: Start, source: ManualSource, runs: list[int]
+) -> None:
+    recorder = Recorder()
+    start(source, recorder)
+    eventually(lambda: len(runs) >= 2)
+    source.put(*numbered(3))
+    recorder.wait_for_rows(3)
+    assert recorder.batch_ids[0] >= 1
+    assert recorder.sequences == [1, 2, 3]
+
+
+# Triggers.
+
+
+def test_processing_time_spaces_batches(start: Start, source: ManualSource) -> None:
+    source.put(*numbered(30))
+    recorder = Recorder()
+    began = time.monotonic()
+    start(source, recorder, max_records=10, processing_time="500 milliseconds")
+    recorder.wait_for_rows(30)
+    assert time.monotonic() - began >= 0.5  # triggers fall on whole intervals
+    assert [len(call.rows) for call in recorder.calls] == [10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"available_now": True, "processing_time": "1 second"}, "contradict each other"),
+        ({"max_wait": -1}, "max_wait=-1"),
+        ({"max_records": 0}, "max_records=0"),
+        ({"max_bytes": 0}, "max_bytes=0"),
+        ({"processing_time": "often"}, "processing_time='often'"),
+        ({"processing_time": ""}, "processing_time=''"),
+    ],
+)
+def test_a_wrong_option_is_refused_and_leaves_no_trace(
+    start: Start, source: ManualSource, tmp_path: Path, options: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(OptionError, match=match):
+        start(source, Recorder(), **options)
+    assert not (tmp_path / "checkpoint").exists()
+    assert source.trace == []
+    assert fanout_threads() == []
+
+
+# Stopping.
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
+
+
+def test_an_idle_query_stops_within_a_second(start: Start, source: ManualSource) -> None:
+    query = start(source, Recorder())
+    eventually(lambda: Subscribed("a", Horizon()) in source.trace)
+    with within(1.0):
+        query.stop()
+    assert not query.is_active
+    assert query.exception() is None
+    assert query.await_termination()
+    assert fanout_threads() == []
+
+
+def test_a_query_that_has_just_worked_stops_within_a_second(
+    start: Start, source: ManualSource
+) -> None:
+    recorder = Recorder()
+    query = start(source, recorder)
+    source.put(*numbered(5))
+    recorder.wait_for_rows(5)
+    with within(1.0):
+        query.stop()
+
+
+def test_a_query_that_was_just_started_stops(start: Start, source: ManualSource) -> None:
+    source.put(*numbered(5))
+    start(source, Recorder()).stop()
+    recorder = Recorder()
+    start(source, recorder)
+    # The first query may have handled the batch; together they lose and repeat nothing.
+    source.put(b"last")
+    recorder.wait_for_rows(1)
+
+
+def test_stop_waits_for_a_handler_and_its_batch_counts_as_done(
+    start: Start, source: ManualSource
+) -> None:
+    source.put(*numbered(5))
+    gate, recorder = Gate(), Recorder()
+    query = start(source, gate)
+    gate.wait_until_entered()
+    stopping = threading.Thread(target=query.stop)
+    stopping.start()
+    stopping.join(0.3)
+    assert stopping.is_alive()
+    assert query.is_active
+    gate.open()
+    stopping.join()
+    assert gate.sequences == [1, 2, 3, 4, 5]
+    assert query.progress().total_rows == 5
+
+    source.put(b"next")
+    start(source, recorder)
+    recorder.wait_for_rows(1)
+    assert recorder.sequences == [6]
+
+
+def test_stop_can_be_called_again(start: Start, source: ManualSource) -> None:
+    query = start(source, Recorder())
+    query.stop()
+    query.stop()
+
+
+def test_stop_inside_the_handler_ends_the_query_after_the_batch(
+    start: Start, source: ManualSource
+) -> None:
+    source.put(*numbered(20))
+    recorder = Recorder()
+    queries: list[FanOutQuery] = []
+    ready = threading.Event()
+
+    def handler(df: Any, batch_id: int) -> None:
+        recorder(df, batch_id)
+        ready.wait()
+        queries[0].stop()
+
+    queries.append(start(source, handler, max_records=10))
+    ready.set()
+    assert queries[0].await_termination(20)
+    assert recorder.sequences == list(range(1, 11))
+
+
+def test_a_query_that_spark_stops_ends_and_releases_everything(
+    start: Start, source: ManualSource, spark: SparkSession
+) -> None:
+    query = start(source, Recorder())
+    for active in spark.streams.active:
+        active.stop()
+    assert query.await_termination(10)
+    assert fanout_threads() == []
+    start(source, Recorder())
+
+
+def test_await_termination_says_that_the_time_is_over(start: Start, source: ManualSource) -> None:
+    assert not start(source, Recorder()).await_termination(0.01)
+
+
+# Errors.
+
+
+def test_a_fatal_error_shows_while_the_handler_blocks(start: Start, source: ManualSource) -> None:
+    source.put(*numbered(5))
+    gate = Gate()
+    query = start(source, gate)
+    gate.wait_until_entered()
+    source.put(*numbered(5))
+    until_read(query, 10)
+    with within(1.0):
+        source.fail(ServiceError("the consumer is gone"))
+        eventually(lambda: query.exception() is not None)
+    assert query.is_active
+    gate.open()
+    with pytest.raises(SplitFailedError, match="the consumer is gone") as caught:
+        query.await_termination(20)
+    assert isinstance(caught.value.__cause__, ServiceError)
+    assert gate.sequences == list(range(1, 11))
+    assert fanout_threads() == []
+
+
+def test_a_handler_that_raises_ends_the_query_with_its_cause(
+    start: Start, source: ManualSource
+) -> None:
+    source.put(*numbered(5))
+    query = start(source, fail)
+    with pytest.raises(BatchFailedError, match="ValueError in batch 0: no space") as caught:
+        query.await_termination(20)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert query.exception() is caught.value
+    assert "failed" in repr(query)
+    assert fanout_threads() == []
+
+
+def test_a_failure_of_sparks_own_side_is_the_querys(
+    start: Start, source: ManualSource, tmp_path: Path
+) -> None:
+    source.put(*numbered(5))
+    recorder = Recorder()
+    query = start(source, recorder)
+    recorder.wait_for_rows(5)
+    offsets = tmp_path / "checkpoint" / "offsets"
+    # Somebody else's Spark query has written the next batches.
+    for batch_id in range(1, 20):
+        (offsets / str(batch_id)).write_text("v1\n{}\n0")
+    source.put(*numbered(5))
+    with pytest.raises(CheckpointError, match="Spark"):
+        query.await_termination(20)
+
+
+def test_a_full_disk_is_a_clear_error_that_loses_nothing(
+    start: Start, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    source.put(*numbered(5))
+    with monkeypatch.context() as patch:
+        patch.setattr("fanout.segments.OpenSegment.seal", refuse)
+        query = start(source, Recorder())
+        with pytest.raises(CheckpointError, match=r"No space left.* come again"):
+            query.await_termination(20)
+    assert not any(isinstance(event, Acknowledged) for event in source.trace)
+    recorder = Recorder()
+    start(source, recorder)
+    recorder.wait_for_rows(5)
+
+
+# What it says about itself.
+
+
+def test_progress_tells_the_truth(start: Start, source: ManualSource, tmp_path: Path) -> None:
+    recorder = Recorder()
+    query = start(source, recorder)
+    before = query.progress()
+    assert before.batch_id is None
+    assert (before.batches, before.rows, before.total_rows) == (0, 0, 0)
+    source.put(*numbered(5))
+    recorder.wait_for_rows(5)
+    source.put(*numbered(3))
+    recorder.wait_for_rows(8)
+    eventually(lambda: query.progress().total_rows == 8)
+    progress = query.progress()
+    assert progress.batch_id == recorder.batch_ids[-1]
+    assert progress.batches == len(recorder.calls)
+    assert progress.rows == len(recorder.calls[-1].rows)
+    files = sorted((tmp_path / "checkpoint/fanout/segments").iterdir())
+    assert progress.bytes == files[-1].stat().st_size
+    assert 0 < progress.rows_per_second < 3 / 0.001
+    assert progress.lag == {"a": 0.0}
+    assert progress.resubscriptions == 0
+    query.stop()
+    assert query.progress() == progress
+
+
+def test_a_query_has_sparks_id_and_its_name(start: Start, source: ManualSource) -> None:
+    query = start(source, Recorder(), query_name="orders")
+    assert query.name == "orders"
+    assert "running" in repr(query)
+    first = query.id
+    query.stop()
+    assert "stopped" in repr(query)
+    second = start(source, Recorder())
+    assert second.id == first
+    assert second.name is None
+
+
+def test_a_handler_is_never_called_without_rows(start: Start) -> None:
+    source = ManualSource("a", "b")
+    source.idle("a")
+    source.put(b"one", split="b")
+    source.end("b", "c")
+    source.put(b"two", split="c")
+    recorder = Recorder()
+    start(source, recorder)
+    recorder.wait_for_rows(2)
+    assert all(call.rows for call in recorder.calls)
