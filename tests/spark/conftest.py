@@ -3,10 +3,14 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import aioboto3
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from fanout.kinesis import KinesisSource
+from fanout.testing.kinesis_server import KinesisServer
+from fanout.testing.rules import KinesisRules
 from tests.spark.harness import fanout_threads
 
 if TYPE_CHECKING:
@@ -79,3 +83,23 @@ def start(spark: SparkSession, checkpoint: str) -> Iterator[Callable[..., FanOut
         query.stop()
     assert fanout_threads() == []
     assert spark.streams.active == []
+
+
+@pytest.fixture
+def kinesis() -> Iterator[KinesisServer]:
+    """An embedded Kinesis with a stream of two shards."""
+    with KinesisServer(KinesisRules.fast()) as server:
+        server.create_stream("orders", 2)
+        yield server
+
+
+@pytest.fixture
+def orders(kinesis: KinesisServer) -> KinesisSource:
+    return KinesisSource(
+        stream="orders",
+        consumer="etl",
+        start="TRIM_HORIZON",
+        endpoint_url=kinesis.endpoint_url,
+        region="us-east-1",
+        session=aioboto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing"),
+    )

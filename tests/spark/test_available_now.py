@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.harness import Recorder, fanout_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fanout.kinesis import KinesisSource
+    from fanout.spark import FanOutQuery
+    from fanout.testing.kinesis_server import KinesisServer
+
+    Start = Callable[..., FanOutQuery]
+
+pytestmark = pytest.mark.spark
+
+END = 30.0
+
+
+def put(kinesis: KinesisServer, first: int, count: int) -> set[bytes]:
+    data = [str(n).encode() for n in range(first, first + count)]
+    kinesis.put_records("orders", ((d.decode(), d) for d in data))
+    return set(data)
+
+
+def test_a_backlog_is_read_in_full_batches_and_the_query_ends(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    sent = put(kinesis, 0, 300)
+    recorder = Recorder()
+    query = start(orders, recorder, available_now=True, max_records=100)
+    assert query.await_termination(END)
+    received = [row.data for row in recorder.rows]
+    assert len(received) == 300
+    assert {bytes(data) for data in received} == sent
+    assert max(len(call.rows) for call in recorder.calls) <= 100
+    assert fanout_threads() == []
+
+
+def test_the_children_of_a_reshard_belong_to_it(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    sent = put(kinesis, 0, 50)
+    kinesis.split_shard("orders", "shardId-000000000000")
+    kinesis.merge_shards("orders", "shardId-000000000001", "shardId-000000000003")
+    sent |= put(kinesis, 50, 50)
+    recorder = Recorder()
+    assert start(orders, recorder, available_now=True).await_termination(END)
+    assert {bytes(row.data) for row in recorder.rows} == sent
+    assert len(recorder.rows) == 100
+
+
+def test_the_next_run_goes_on_where_the_last_one_ended(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    first, second = Recorder(), Recorder()
+    put(kinesis, 0, 50)
+    assert start(orders, first, available_now=True).await_termination(END)
+    new = put(kinesis, 50, 20)
+    assert start(orders, second, available_now=True).await_termination(END)
+    assert {bytes(row.data) for row in second.rows} == new
+    assert len(second.rows) == 20
+
+
+def test_a_run_with_nothing_new_ends_without_a_call(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    put(kinesis, 0, 20)
+    assert start(orders, Recorder(), available_now=True).await_termination(END)
+    recorder = Recorder()
+    query = start(orders, recorder, available_now=True)
+    assert query.await_termination(END)
+    assert recorder.calls == []
+    assert query.progress().batches == 0
+
+
+def test_a_run_on_an_empty_stream_ends(start: Start, orders: KinesisSource) -> None:
+    recorder = Recorder()
+    assert start(orders, recorder, available_now=True).await_termination(END)
+    assert recorder.calls == []

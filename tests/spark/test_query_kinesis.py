@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aioboto3
+import boto3
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from fanout.errors import BatchFailedError, SplitFailedError
+from fanout.kinesis import KinesisSource
+from fanout.testing.faults import CutConnection
+from tests.spark.harness import Recorder, eventually, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+    from fanout.spark import FanOutQuery
+    from fanout.testing.kinesis_server import KinesisServer
+
+    Start = Callable[..., FanOutQuery]
+
+pytestmark = pytest.mark.spark
+
+CANARY = "canary-7Zq1-secret"
+
+
+def text(name: str) -> StructField:
+    return StructField(name, StringType())
+
+
+def test_columns_are_those_that_people_know(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    schemas: list[StructType] = []
+    recorder = Recorder()
+
+    def handler(df: DataFrame, batch_id: int) -> None:
+        schemas.append(df.schema)
+        recorder(df, batch_id)
+
+    before = datetime.now(UTC)
+    [(shard, number)] = kinesis.put_records("orders", [("customer-7", b"\x00\xff")])
+    start(orders, handler)
+    recorder.wait_for_rows(1)
+    assert schemas[0] == StructType(
+        [
+            text("partitionKey"),
+            StructField("data", BinaryType()),
+            text("stream"),
+            text("shardId"),
+            text("sequenceNumber"),
+            StructField("approximateArrivalTimestamp", TimestampType()),
+            StructField("subSequenceNumber", LongType()),
+        ]
+    )
+    [row] = recorder.rows
+    assert row.partitionKey == "customer-7"
+    assert bytes(row.data) == b"\x00\xff"
+    assert row.stream == "orders"
+    assert (row.shardId, row.sequenceNumber, row.subSequenceNumber) == (shard, number, 0)
+    arrived = row.approximateArrivalTimestamp.astimezone(UTC)
+    assert abs(arrived - before) < timedelta(seconds=30)
+
+
+def test_two_tasks_share_a_large_batch(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    shares: list[int] = []
+
+    def handler(df: DataFrame, _: int) -> None:
+        shares.extend(df.rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).collect())
+
+    kinesis.put_records("orders", ((str(n), b"x" * 10_000) for n in range(1200)))
+    query = start(orders, handler, available_now=True, max_wait=10.0, max_bytes=16_000_000)
+    assert query.await_termination(30)
+    assert sum(shares) == 1200
+    assert len([rows for rows in shares if rows > 100]) >= 2
+
+
+def test_resubscriptions_are_counted_and_lose_nothing(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    kinesis.inject(CutConnection(shard="shardId-000000000000", event=1))
+    causes: list[tuple[str, str]] = []
+    kinesis.put_records("orders", ((str(n), b"x") for n in range(100)))
+    recorder = Recorder()
+    query = start(
+        orders,
+        recorder,
+        on_resubscribe=lambda split, cause, _: causes.append((split.id, type(cause).__name__)),
+    )
+    recorder.wait_for_rows(100)
+    assert len(recorder.rows) == 100
+    assert query.progress().resubscriptions == len(causes) == 1
+    assert causes[0][0] == "shardId-000000000000"
+    eventually(lambda: set(query.progress().lag.values()) == {0.0})
+
+
+def test_a_deregistered_consumer_ends_the_query(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    recorder = Recorder()
+    kinesis.put_records("orders", [("a", b"x")])
+    query = start(orders, recorder)
+    recorder.wait_for_rows(1)
+    client = boto3.client("kinesis", **kinesis.client_options)
+    arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
+    client.deregister_stream_consumer(StreamARN=arn["StreamARN"], ConsumerName="etl")
+    client.close()
+    with pytest.raises(SplitFailedError, match="check that the consumer is still registered"):
+        query.await_termination(20)
+    assert query.exception() is not None
+
+
+def test_a_secret_is_nowhere(
+    start: Start,
+    kinesis: KinesisServer,
+    orders: KinesisSource,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "fanout")
+    source = KinesisSource(
+        stream="orders",
+        consumer="etl",
+        start="TRIM_HORIZON",
+        endpoint_url=orders.endpoint_url,
+        region="us-east-1",
+        session=aioboto3.Session(aws_access_key_id=CANARY, aws_secret_access_key=CANARY),
+    )
+    plans: list[Any] = []
+
+    def handler(df: DataFrame, batch_id: int) -> None:
+        java: Any = df._jdf
+        plans.append(java.queryExecution().toString())
+        fail(df, batch_id)
+
+    kinesis.put_records("orders", [("a", b"x")])
+    query = start(source, handler)
+    with pytest.raises(BatchFailedError) as caught:
+        query.await_termination(20)
+    said = [repr(source), repr(query), str(caught.value), *plans, *caplog.messages]
+    assert "Scan parquet" in plans[0] or "FileScan parquet" in plans[0]
+    assert not [line for line in said if CANARY in line]
+    files = [path for path in Path(checkpoint).rglob("*") if path.is_file()]
+    assert any(path.suffix == ".parquet" for path in files)
+    assert not [path for path in files if CANARY.encode() in path.read_bytes()]
