@@ -203,8 +203,7 @@ class Conductor:
             case Resubscribed(shard=shard, cause=cause, delay=delay):
                 tally.resubscriptions[cause] += 1
                 self._tell(f"resubscribe to {shard} in {delay:.1f} s after {cause}")
-            case Reading(lag=lag, shards=shards):
-                tally.lag = lag
+            case Reading(shards=shards):
                 tally.shards.update(shards)
             case Failed(sentence=sentence):
                 raise DemoFailedError(f"the query has failed: {sentence}")

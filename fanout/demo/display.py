@@ -54,8 +54,7 @@ class Display:
 
     def update(self, tally: Tally) -> None:
         """Move the bars."""
-        lag = "?" if tally.lag is None else f"{tally.lag:.1f} s"
-        note = f"lag {lag}, {tally.resubscriptions.total()} resubscriptions"
+        note = f"lag {tally.lag:,} records, {tally.resubscriptions.total()} resubscriptions"
         self._progress.update(self._sent, completed=tally.sent)
         self._progress.update(self._read, completed=tally.read, note=note)
 

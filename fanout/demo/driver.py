@@ -177,8 +177,7 @@ def _report(query: FanOutQuery, outbox: _Outbox) -> None:
     """
     wanted = True
     while wanted and query.is_active:
-        statistics = query.statistics()
-        _send(Reading(statistics.lag, tuple(statistics.splits)))
+        _send(Reading(tuple(query.statistics().splits)))
         try:
             message = outbox.get(timeout=_REPORT_EVERY)
         except Empty:

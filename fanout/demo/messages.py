@@ -104,11 +104,9 @@ class Reading(msgspec.Struct, frozen=True, tag=True):
     """How the query stands.
 
     Args:
-        lag: Seconds behind the newest record; None where no shard has said it.
         shards: The shards that it knows.
     """
 
-    lag: float | None
     shards: tuple[str, ...]
 
 

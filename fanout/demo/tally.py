@@ -18,7 +18,6 @@ class Tally:
         sent: Records that the service has accepted.
         rows: Records by batch id; a batch that is written again is counted once.
         shards: The shards that the query has known.
-        lag: Seconds that the query is behind the newest record.
         resubscriptions: By the error that ended the subscription before.
         restarts: How often the driver was killed and started again.
         replayed: The batches that a new driver was given again.
@@ -27,7 +26,6 @@ class Tally:
     sent: int = 0
     rows: dict[int, int] = field(default_factory=dict)
     shards: set[str] = field(default_factory=set)
-    lag: float | None = None
     resubscriptions: Counter[str] = field(default_factory=Counter)
     restarts: int = 0
     replayed: list[int] = field(default_factory=list)
@@ -36,3 +34,8 @@ class Tally:
     def read(self) -> int:
         """Records in batches that are written."""
         return sum(self.rows.values())
+
+    @property
+    def lag(self) -> int:
+        """Records that are sent and not yet written."""
+        return max(0, self.sent - self.read)

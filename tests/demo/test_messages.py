@@ -21,7 +21,7 @@ EVERY_KIND: list[Message] = [
     BatchWritten(3, 250),
     Holding(4, written=True),
     Resubscribed("shardId-000000000000", "SubscriptionSilentError", 1.5),
-    Reading(None, ("shardId-000000000000",)),
+    Reading(("shardId-000000000000",)),
     Failed("the stream 'orders' does not exist"),
 ]
 
