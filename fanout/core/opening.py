@@ -10,8 +10,9 @@ from fanout.core.backoff import FullJitter
 from fanout.core.consumer import FanOut
 from fanout.core.positions import Checkpoint
 from fanout.core.progress import Progress
-from fanout.core.supervisor import Supervisor
-from fanout.errors import PositionError
+from fanout.core.source import Phase
+from fanout.core.supervisor import Supervisor, listing_failure
+from fanout.errors import FanOutError, PositionError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -51,7 +52,7 @@ async def open_stream(
     """
     checkpoint = None if resume is None else Checkpoint.from_json(resume)
     async with source.connect() as connection:
-        splits = await connection.splits()
+        splits = await _listed(connection)
         if checkpoint is None:
             progress = await _resolved(connection, splits)
         else:
@@ -84,8 +85,18 @@ async def origin(source: Source) -> str:
         ServiceError: If the source does not exist, or we may not read it.
     """
     async with source.connect() as connection:
-        progress = await _resolved(connection, await connection.splits())
+        progress = await _resolved(connection, await _listed(connection))
         return progress.acknowledged().to_json()
+
+
+async def _listed(connection: Connection) -> Sequence[Split]:
+    try:
+        return await connection.splits()
+    except FanOutError:
+        raise
+    except Exception as error:
+        hint = connection.verdict(error, Phase.DISCOVER).hint
+        raise listing_failure(error, hint) from error
 
 
 async def _resolved(connection: Connection, splits: Sequence[Split]) -> Progress:

@@ -128,7 +128,10 @@ def parse_start(start: object) -> Start:
         case Horizon() | Latest() | Timestamp():
             return start
         case datetime():
-            return Timestamp.at(start)
+            try:
+                return Timestamp.at(start)
+            except OptionError as error:
+                raise OptionError(f"start: {error}") from error
         case str() if start.lower() in _START_NAMES:
             return _START_NAMES[start.lower()]
         case _:

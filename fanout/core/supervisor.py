@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fanout.core.source import Connection
     from fanout.core.statistics import OnResubscribe
 
-__all__ = ("Supervisor",)
+__all__ = ("Supervisor", "listing_failure")
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ class Supervisor:
                 prefer_cancellation(error)
                 verdict = self._connection.verdict(error, Phase.DISCOVER)
                 if verdict.action is Action.FATAL:
-                    self._fail(_discovery_failure(error, verdict.hint))
+                    self._fail(listing_failure(error, verdict.hint))
                     return
                 delay = max(self._connection.pacing.floor, self._jitter.delay(failures))
                 failures += 1
@@ -212,7 +212,8 @@ class Supervisor:
             self._start()
 
 
-def _discovery_failure(error: Exception, hint: str) -> ServiceError:
+def listing_failure(error: Exception, hint: str) -> ServiceError:
+    """Build the error of a stream whose splits cannot be listed, with its cause."""
     text = f"the splits cannot be listed: {error}"
     failure = ServiceError(f"{text} ({hint})" if hint else text)
     failure.__cause__ = error

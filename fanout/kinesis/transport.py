@@ -6,12 +6,13 @@ unchanged: what they mean is decided in one table, by the caller.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from aiobotocore.config import AioConfig
+from botocore.handlers import enable_millisecond_timestamp_precision
 
 from fanout.errors import ServiceError
 from fanout.kinesis.endpoint import check_endpoint
@@ -19,7 +20,7 @@ from fanout.kinesis.rawstream import deliver_raw_event_streams, take_raw_body
 from fanout.kinesis.session import open_session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
@@ -161,14 +162,29 @@ async def open_transport(
         check_endpoint(endpoint_url, insecure=insecure)
     session, region = await open_session(session, region, role_arn)
     client = {"service_name": "kinesis", "region_name": region, "endpoint_url": endpoint_url}
-    async with (
-        session.client(**client, config=_control_config()) as control,
-        session.client(**client, config=_subscribe_config()) as subscriptions,
-    ):
+    async with AsyncExitStack() as clients:
+        with _exact_timestamps(session):
+            control = await clients.enter_async_context(
+                session.client(**client, config=_control_config())
+            )
+            subscriptions = await clients.enter_async_context(
+                session.client(**client, config=_subscribe_config())
+            )
         # The environment and the profile name endpoints too.
         check_endpoint(control.meta.endpoint_url, insecure=insecure)
         deliver_raw_event_streams(subscriptions)
         yield _AioTransport(stream, control, subscriptions)
+
+
+@contextmanager
+def _exact_timestamps(session: aioboto3.Session) -> Iterator[None]:
+    """Let the clients that are made meanwhile send times in milliseconds; botocore cuts them."""
+    creating = "creating-serializer.kinesis"
+    session.events.register(creating, enable_millisecond_timestamp_precision)
+    try:
+        yield
+    finally:
+        session.events.unregister(creating, enable_millisecond_timestamp_precision)
 
 
 def _control_config() -> AioConfig:

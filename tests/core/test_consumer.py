@@ -13,7 +13,13 @@ from fanout.core.events import Batch
 from fanout.core.lineage import Split
 from fanout.core.positions import Checkpoint, Cursor, Horizon, Range, SplitPosition, Timestamp
 from fanout.core.statistics import SplitState
-from fanout.errors import OptionError, PositionError, SplitFailedError, StreamStateError
+from fanout.errors import (
+    OptionError,
+    PositionError,
+    ServiceError,
+    SplitFailedError,
+    StreamStateError,
+)
 from fanout.testing.simulation import simulate
 from tests.core.scripted import (
     PACING,
@@ -389,6 +395,17 @@ def test_an_error_while_opening_comes_out_as_itself() -> None:
         with pytest.raises(FatalError, match="no such stream"):
             async with fanout.open(source):
                 pass
+
+    simulate(main)
+
+
+def test_an_error_of_the_service_while_opening_is_explained_and_kept_as_the_cause() -> None:
+    async def main() -> None:
+        refused = PermissionError("not allowed")
+        with pytest.raises(ServiceError, match="the splits cannot be listed: not allowed") as told:
+            async with fanout.open(ScriptedSource(logs=[], listings=[refused])):
+                pass
+        assert told.value.__cause__ is refused
 
     simulate(main)
 

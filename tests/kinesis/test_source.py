@@ -148,6 +148,23 @@ async def test_a_time_reads_what_arrived_since(stream: Stream) -> None:
     assert reader.log == stream.log
 
 
+async def test_a_time_is_exact_to_the_millisecond(stream: Stream) -> None:
+    for _ in range(10):
+        stream.put(1)
+        await asyncio.sleep(0.003)
+    async with stream.open() as opened:
+        arrived = [
+            moment
+            for batch in (await opened.drain(max_wait=0.2)).batches
+            for moment in batch.records.column("approximateArrivalTimestamp").to_pylist()
+        ]
+    assert len(arrived) == 10
+    wanted = [moment for moment in arrived if moment >= arrived[5]]
+    async with stream.open(start=arrived[5]) as opened:
+        drained = await opened.drain(max_wait=0.2)
+    assert drained.num_records == len(wanted)
+
+
 def parents_first(order: list[str], *families: tuple[str, str]) -> bool:
     """Tell whether nothing of a parent came after something of its child."""
     last = {shard: index for index, shard in enumerate(order)}
