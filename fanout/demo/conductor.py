@@ -120,7 +120,8 @@ class Conductor:
             tally = self.tally
             raise DemoFailedError(
                 f"nothing happened for {_PATIENCE:.0f} s: {tally.sent:,} records sent, "
-                f"{tally.read:,} read"
+                f"{tally.read:,} read",
+                explained=False,
             ) from error
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the others were cancelled because of it
@@ -176,7 +177,7 @@ class Conductor:
                 killed = True
                 driver.kill()
         if not killed and not self._stopping:
-            raise DemoFailedError("the Spark driver has ended by itself")
+            raise DemoFailedError("the Spark driver has ended by itself", explained=False)
 
     def _take(self, message: Message) -> None:
         tally = self.tally

@@ -18,7 +18,16 @@ MAX_SHARDS: Final = 50
 
 @final
 class DemoFailedError(FanOutError):
-    """The demo could not be brought to its end; this says nothing about the records."""
+    """The demo could not be brought to its end; this says nothing about the records.
+
+    Args:
+        sentence: What happened.
+        explained: Whether the sentence names the cause; if not, the driver's log may.
+    """
+
+    def __init__(self, sentence: str, *, explained: bool = True) -> None:
+        super().__init__(sentence)
+        self.explained = explained
 
 
 @final
@@ -38,7 +47,7 @@ class DemoOptions:
 
     records: int = 50_000
     shards: int = 4
-    seed: int = 1
+    seed: int = 2
     kill: bool = False
 
     def __post_init__(self) -> None:

@@ -63,6 +63,8 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
             ):
                 asyncio.run(conductor.run(SentLog(sent), driver_log))
         except DemoFailedError as error:
+            if error.explained:
+                raise
             raise DemoFailedError(f"{error}{_tail(workspace.driver_log)}") from error
         workspace.write_parents(conductor.parents)
         proof = verify_in_process(workspace)
