@@ -1,0 +1,89 @@
+"""A driver that waits to be killed: three queries, each held at another moment of a batch.
+
+Its arguments: the endpoint of an embedded Kinesis, and the directory of the checkpoints.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aioboto3
+from pyspark.sql import SparkSession
+
+from fanout.kinesis import KinesisSource
+from fanout.spark import foreach_batch
+from fanout.spark.batches import BatchRunner
+from fanout.spark.ledger import BatchLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from pyspark.sql import DataFrame
+
+MOMENTS = ("before-entry", "after-entry", "in-handler")
+
+
+def orders(endpoint_url: str, moment: str) -> KinesisSource:
+    return KinesisSource(
+        stream=moment,
+        consumer="etl",
+        start="TRIM_HORIZON",
+        endpoint_url=endpoint_url,
+        region="us-east-1",
+        session=aioboto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing"),
+    )
+
+
+def main(endpoint_url: str, directory: Path) -> None:
+    held = threading.Semaphore(0)
+
+    def hold() -> None:
+        held.release()
+        threading.Event().wait()
+
+    def hold_before(kind: type, method: str, moment: str) -> None:
+        original: Callable[..., Any] = getattr(kind, method)
+
+        def wrapper(self: Any, *arguments: Any) -> Any:
+            if Path(self._storage.location).parent.name == moment:
+                hold()
+            return original(self, *arguments)
+
+        setattr(kind, method, wrapper)
+
+    def handler(df: DataFrame, _: int) -> None:
+        # Some of the work is done when the end comes.
+        df.write.mode("overwrite").parquet(str(directory / "half-done"))
+        hold()
+
+    hold_before(BatchLedger, "write", "before-entry")
+    hold_before(BatchRunner, "_handle", "after-entry")
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+        .getOrCreate()
+    )
+    for moment in MOMENTS:
+        foreach_batch(
+            spark,
+            orders(endpoint_url, moment),
+            handler,
+            checkpoint_location=str(directory / moment),
+            max_records=20,
+        )
+    for _ in MOMENTS:
+        held.acquire()
+    sys.stdout.write("held\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

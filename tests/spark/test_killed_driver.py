@@ -1,0 +1,107 @@
+"""A driver that is killed inside a batch, at three moments; the next one goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from fanout.testing.kinesis_server import KinesisServer
+from fanout.testing.rules import KinesisRules
+from tests.spark.doomed_driver import MOMENTS, orders
+from tests.spark.harness import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fanout.spark import FanOutQuery
+
+    Start = Callable[..., FanOutQuery]
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def kinesis() -> Iterator[KinesisServer]:
+    with KinesisServer(KinesisRules.fast()) as server:
+        for moment in MOMENTS:
+            server.create_stream(moment, 2)
+            put(server, moment, 0)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def killed(kinesis: KinesisServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoints of a killed driver; new records have come since."""
+    directory = tmp_path_factory.mktemp("killed")
+    driver = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        [sys.executable, "-m", "tests.spark.doomed_driver", kinesis.endpoint_url, str(directory)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "held\n"
+        os.kill(driver.pid, signal.SIGKILL)
+    for moment in MOMENTS:
+        put(kinesis, moment, 30)
+    return directory
+
+
+def put(server: KinesisServer, stream: str, first: int) -> None:
+    numbers = [str(n).encode() for n in range(first, first + 30)]
+    server.put_records(stream, ((n.decode(), n) for n in numbers))
+
+
+def segments(checkpoint: Path) -> list[Path]:
+    return sorted((checkpoint / "fanout" / "segments").iterdir())
+
+
+def content(segment: Path) -> set[tuple[str, str]]:
+    table = pq.read_table(segment, columns=["shardId", "sequenceNumber"])
+    return {(row["shardId"], row["sequenceNumber"]) for row in table.to_pylist()}
+
+
+def finish(start: Start, kinesis: KinesisServer, killed: Path, moment: str) -> Recorder:
+    """Run the job again until every record was handled, and check that each was handled once."""
+    recorder = Recorder()
+    query = start(
+        orders(kinesis.endpoint_url, moment),
+        recorder,
+        checkpoint_location=str(killed / moment),
+        max_records=20,
+    )
+    recorder.wait_for_rows(60)
+    query.stop()
+    assert sorted(int(row.data) for row in recorder.rows) == list(range(60))
+    return recorder
+
+
+@pytest.mark.parametrize("moment", ["after-entry", "in-handler"])
+def test_the_batch_comes_again_with_the_same_rows(
+    start: Start, kinesis: KinesisServer, killed: Path, moment: str
+) -> None:
+    [segment] = segments(killed / moment)
+    first = content(segment)
+    recorder = finish(start, kinesis, killed, moment)
+    assert recorder.calls[0].batch_id == 0
+    assert {(row.shardId, row.sequenceNumber) for row in recorder.calls[0].rows} == first
+
+
+def test_a_segment_without_an_entry_is_drained_again_and_removed(
+    start: Start, kinesis: KinesisServer, killed: Path
+) -> None:
+    [orphan] = segments(killed / "before-entry")
+    recorder = finish(start, kinesis, killed, "before-entry")
+    assert recorder.calls[0].batch_id == 0
+    assert orphan not in segments(killed / "before-entry")

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.core.positions import Cursor
+from fanout.errors import BatchFailedError, CheckpointError
+from fanout.spark.ownership import claim
+from fanout.spark.storage import open_storage
+from tests.spark.harness import Gate, Recorder, fail
+from tests.spark.manual import ManualSource, Subscribed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from fanout.spark import FanOutQuery
+
+    Start = Callable[..., FanOutQuery]
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def checkpoint(remote_checkpoint: str) -> str:
+    return remote_checkpoint
+
+
+@pytest.fixture
+def source() -> ManualSource:
+    return ManualSource()
+
+
+def test_a_query_goes_on_where_it_was_stopped(
+    start: Start, source: ManualSource, tmp_path: Path
+) -> None:
+    first, second = Recorder(), Recorder()
+    source.put(b"one", b"two")
+    query = start(source, first)
+    first.wait_for_rows(2)
+    query.stop()
+    source.put(b"three")
+    start(source, second)
+    second.wait_for_rows(1)
+    assert first.sequences + second.sequences == [1, 2, 3]
+    assert Subscribed("a", Cursor(2)) in source.trace
+    mounted = tmp_path / "mounted" / "query"
+    assert {"offsets", "commits", "metadata", "fanout"} <= {p.name for p in mounted.iterdir()}
+    assert len(list((mounted / "fanout" / "segments").glob("*.parquet"))) == 2
+
+
+def test_a_batch_whose_handler_failed_comes_again(start: Start, source: ManualSource) -> None:
+    source.put(b"one", b"two")
+    with pytest.raises(BatchFailedError):
+        start(source, fail).await_termination()
+    source.put(b"three")
+    recorder = Recorder()
+    start(source, recorder)
+    recorder.wait_for_rows(3)
+    assert recorder.batch_ids[0] == 0
+    assert [row.sequence for row in recorder.calls[0].rows] == [1, 2]
+
+
+def test_a_query_that_a_newer_run_overtook_writes_nothing_more(
+    start: Start, source: ManualSource, spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    source.put(b"one")
+    gate = Gate()
+    query = start(source, gate)
+    gate.wait_until_entered()
+    with closing(open_storage(spark, checkpoint)) as storage, claim(storage, spark):
+        source.trace.clear()
+        source.put(b"two")
+        gate.open()
+        with pytest.raises(CheckpointError, match=r"taken over by a newer run.*this query stops"):
+            query.await_termination(20)
+    assert gate.sequences == [1]
+    assert source.trace == []
+    fanout = tmp_path / "mounted" / "query" / "fanout"
+    assert [path.name for path in (fanout / "batches").glob("*.json")] == ["000000000000.json"]
+
+
+def test_a_newer_query_of_the_same_session_replaces_the_older_one(
+    start: Start, source: ManualSource
+) -> None:
+    older, newer = Recorder(), Recorder()
+    query = start(source, older)
+    source.put(b"one")
+    older.wait_for_rows(1)
+    start(source, newer)
+    assert query.await_termination(20)
+    source.put(b"two")
+    newer.wait_for_rows(1)
+    assert older.sequences == [1]
+    assert newer.sequences[-1] == 2
