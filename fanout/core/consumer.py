@@ -163,6 +163,8 @@ class FanOut:
     def _split_statistics(self, progress: SplitProgress) -> SplitStatistics:
         subscriber = self._supervisor.subscribers.get(progress.split.id)
         state = SplitState.WAITING if subscriber is None else subscriber.state
+        # While a split backs off its last lag is no longer true, and would look healthy.
+        lag = progress.lag if state is SplitState.LIVE else None
         return SplitStatistics(
             state=SplitState.ENDED if progress.ended else state,
             position=progress.delivered,
@@ -171,7 +173,7 @@ class FanOut:
             subscriptions=subscriber.subscriptions if subscriber else 0,
             resubscriptions=subscriber.resubscriptions if subscriber else 0,
             last_cause=subscriber.last_cause if subscriber else None,
-            lag=progress.lag,
+            lag=lag,
         )
 
     def _take(self) -> Batch | End | None:

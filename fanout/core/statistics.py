@@ -46,7 +46,8 @@ class SplitStatistics:
         subscriptions: Subscriptions that succeeded.
         resubscriptions: Recoverable ends of a subscription or failed attempts at one.
         last_cause: The error behind the latest of them.
-        lag: Seconds behind the newest record, as the latest event said; None before the first.
+        lag: Seconds behind the newest record, as the latest event said; None before the first, and
+            while the split is not live.
     """
 
     state: SplitState

@@ -410,6 +410,21 @@ def test_an_error_of_the_service_while_opening_is_explained_and_kept_as_the_caus
     simulate(main)
 
 
+def test_the_lag_is_unknown_while_a_split_is_not_live() -> None:
+    async def main() -> None:
+        log = Log(
+            split=A, entries=(1, 2), per_event=1, ends=False, faults=(Break(1, FlakyError("cut")),)
+        )
+        async with fanout.open(ScriptedSource(logs=[log])) as stream:
+            await anext(stream)
+            assert stream.statistics().splits["a"].state is SplitState.BACKING_OFF
+            assert stream.statistics().lag is None
+            await anext(stream)
+            assert stream.statistics().lag == 0.0
+
+    simulate(main)
+
+
 def test_drain_wakes_at_the_first_record_and_fills_until_the_wait_ends() -> None:
     async def main() -> None:
         log = Log(split=A, entries=(Idle(1), 2, 3, 4), per_event=1, event_delay=10.0)
@@ -610,7 +625,7 @@ def test_statistics_tell_what_each_split_is_doing() -> None:
             "b": SplitState.SUBSCRIBING,
             "left": SplitState.WAITING,
         }
-        assert (statistics.records, statistics.resubscriptions, statistics.lag) == (2, 1, 0.0)
+        assert (statistics.records, statistics.resubscriptions, statistics.lag) == (2, 1, None)
         assert statistics.splits["a"].position == Cursor(2)
         after = stream.statistics().splits.values()
         assert {split.state for split in after} == {SplitState.STOPPED, SplitState.WAITING}
