@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 )
 
 from fanout.errors import BatchFailedError, CheckpointError
+from fanout.spark.jvm import JAVA_ERRORS
 from fanout.spark.ledger import SEGMENTS, Entry, SegmentFile
 
 if TYPE_CHECKING:
@@ -136,12 +137,7 @@ class BatchRunner:
         started = time.perf_counter()
         if entry.segment is None:
             return BatchResult(entry.batch_id)
-        rows = self._read(entry.segment).count()
-        if rows != entry.segment.rows:
-            raise CheckpointError(
-                f"the segment {entry.segment.name} in {self._storage.location} has {rows} rows, "
-                f"the ledger says {entry.segment.rows}; restore it from a backup"
-            )
+        self._verify(entry.segment)
         self._handle(entry.batch_id, entry.segment)
         return BatchResult(
             entry.batch_id,
@@ -179,6 +175,20 @@ class BatchRunner:
             raise BatchFailedError(
                 f"the handler raised {type(error).__name__} in batch {batch_id}: {error}"
             ) from error
+
+    def _verify(self, file: SegmentFile) -> None:
+        """Read a segment whole before it is replayed: it may have lain there for long."""
+        frame = self._read(file)
+        name = f"the segment {file.name} in {self._storage.location}"
+        restore = "restore it from a backup, or start with a new checkpoint location"
+        try:
+            rows = frame.count()
+            # The checksum of a page is looked at where the page is read, and a count reads none.
+            frame.write.format("noop").mode("overwrite").save()
+        except JAVA_ERRORS as error:
+            raise CheckpointError(f"{name} cannot be read; if it is damaged, {restore}") from error
+        if rows != file.rows:
+            raise CheckpointError(f"{name} has {rows} rows instead of {file.rows}; {restore}")
 
     def _read(self, file: SegmentFile) -> DataFrame:
         size = self._storage.size(file.name)

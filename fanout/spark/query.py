@@ -15,7 +15,7 @@ from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.segments import SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner
 from fanout.spark.feed import Feed
-from fanout.spark.jvm import JAVA_ERRORS
+from fanout.spark.jvm import JAVA_ERRORS, java_errors
 from fanout.spark.ledger import BatchLedger
 from fanout.spark.loop import LoopThread
 from fanout.spark.ownership import claim
@@ -166,8 +166,14 @@ class FanOutQuery:
             self._terminated.wait()
 
     def start(self, writer: DataStreamWriter) -> None:
-        """Start Spark's side of the query; from then on the query closes its resources itself."""
-        self._started.set_result(writer.foreachBatch(self._run_batch).start())
+        """Start Spark's side of the query; from then on the query closes its resources itself.
+
+        Raises:
+            CheckpointError: If Spark refuses: its own files are damaged, or the name is taken.
+        """
+        with java_errors("start Spark's side of the query"):
+            spark_query = writer.foreachBatch(self._run_batch).start()
+        self._started.set_result(spark_query)
         self._resources = self._resources.pop_all()
         threading.Thread(target=self._watch, name="fanout query", daemon=True).start()
 

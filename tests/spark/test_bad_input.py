@@ -1,0 +1,299 @@
+"""Checkpoints, streams and machines that are not as they should be: a clear error, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aioboto3
+import pytest
+from aiobotocore.credentials import AioCredentialResolver
+
+from fanout.errors import (
+    BatchFailedError,
+    CheckpointError,
+    FanOutError,
+    OptionError,
+    ServiceError,
+    SetupError,
+)
+from tests.spark.harness import Recorder, fail, fanout_threads
+from tests.spark.manual import ManualSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from fanout.kinesis import KinesisSource
+    from fanout.spark import FanOutQuery
+    from fanout.testing.kinesis_server import KinesisServer
+
+    Start = Callable[..., FanOutQuery]
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def source() -> ManualSource:
+    return ManualSource()
+
+
+@pytest.fixture
+def root(checkpoint: str) -> Path:
+    return Path(checkpoint)
+
+
+@pytest.fixture
+def done(start: Start, source: ManualSource, root: Path) -> Path:
+    """A checkpoint whose three batches are done."""
+    recorder = Recorder()
+    query = start(source, recorder, max_records=1)
+    source.put(b"one", b"two", b"three")
+    recorder.wait_for_rows(3)
+    query.stop()
+    assert recorder.batch_ids == [0, 1, 2]
+    return root
+
+
+@pytest.fixture
+def unfinished(start: Start, source: ManualSource, root: Path) -> Path:
+    """A checkpoint whose only batch is going to be replayed; returns its segment."""
+    source.put(*[b"x" * 1000] * 100)
+    with pytest.raises(BatchFailedError):
+        start(source, fail).await_termination()
+    [segment] = (root / "fanout" / "segments").iterdir()
+    return segment
+
+
+def ends_with(error: type[FanOutError], query: FanOutQuery, match: str) -> None:
+    with pytest.raises(error, match=match):
+        query.await_termination(20)
+    assert fanout_threads() == []
+
+
+# Checkpoints.
+
+
+@pytest.mark.usefixtures("done")
+def test_another_sources_checkpoint_is_refused(start: Start) -> None:
+    with pytest.raises(CheckpointError, match=r"belong to manual:one, not to manual:two.*resume"):
+        start(ManualSource(identity="manual:two"), Recorder())
+    assert fanout_threads() == []
+
+
+def test_another_sources_origin_is_refused(start: Start, root: Path) -> None:
+    start(ManualSource(), Recorder()).stop()
+    assert not (root / "fanout" / "batches").exists()
+    with pytest.raises(CheckpointError, match="belong to manual:one, not to manual:two"):
+        start(ManualSource(identity="manual:two"), Recorder())
+
+
+@pytest.mark.parametrize("name", ["origin.json", "batches/000000000002.json"])
+def test_a_newer_versions_checkpoint_is_refused(
+    start: Start, source: ManualSource, done: Path, name: str
+) -> None:
+    path = done / "fanout" / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
+    if name == "origin.json":
+        shutil.rmtree(done / "fanout" / "batches")
+    with pytest.raises(CheckpointError, match="format version 2"):
+        start(source, Recorder())
+
+
+def test_a_hostile_segment_name_is_refused(start: Start, source: ManualSource, done: Path) -> None:
+    path = done / "fanout/batches/000000000002.json"
+    path.write_text(path.read_text().replace("segments/run", "../../run"))
+    with pytest.raises(CheckpointError, match="is damaged"):
+        start(source, Recorder())
+
+
+def test_without_sparks_offsets_the_query_refuses_to_count_again(
+    start: Start, source: ManualSource, done: Path
+) -> None:
+    shutil.rmtree(done / "offsets")
+    shutil.rmtree(done / "commits")
+    recorder = Recorder()
+    ends_with(CheckpointError, start(source, recorder), r"asks for batch 0, .* batch 2.*restore")
+    assert recorder.calls == []
+
+
+@pytest.mark.usefixtures("unfinished")
+def test_without_sparks_metadata_the_query_refuses_to_go_on(
+    start: Start, source: ManualSource, root: Path
+) -> None:
+    for name in ("offsets", "commits"):
+        shutil.rmtree(root / name, ignore_errors=True)
+    for name in ("metadata", ".metadata.crc"):
+        (root / name).unlink()
+    ends_with(CheckpointError, start(source, Recorder()), "belongs to the Spark query")
+
+
+def test_damaged_metadata_of_spark_is_a_clear_error(
+    start: Start, source: ManualSource, done: Path
+) -> None:
+    (done / "metadata").write_text("{")
+    with pytest.raises(CheckpointError, match="cannot start Spark's side of the query"):
+        start(source, Recorder())
+    assert fanout_threads() == []
+
+
+def test_a_name_that_is_taken_is_a_clear_error(
+    start: Start, source: ManualSource, tmp_path: Path
+) -> None:
+    start(source, Recorder(), query_name="orders")
+    with pytest.raises(CheckpointError, match=r"name.*already active"):
+        start(source, Recorder(), query_name="orders", checkpoint_location=str(tmp_path / "b"))
+
+
+def test_without_sparks_commits_the_last_batch_comes_again(
+    start: Start, source: ManualSource, done: Path
+) -> None:
+    newest = max(int(path.name) for path in (done / "offsets").iterdir() if path.name.isdecimal())
+    shutil.rmtree(done / "commits")
+    for path in (done / "offsets").glob(f"*{newest}*"):
+        if newest > 2:
+            path.unlink()
+    recorder = Recorder()
+    start(source, recorder)
+    source.put(b"four")
+    recorder.wait_for_rows(2)
+    assert recorder.batch_ids == [2, 3]
+    assert recorder.sequences == [3, 4]
+
+
+@pytest.fixture(params=["plain", "careless"])
+def session(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[SparkSession]:
+    """A session that fails on damaged files, and one that ignores them."""
+    names = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+    for name in names:
+        spark.conf.set(name, request.param == "careless")
+    yield spark
+    for name in names:
+        spark.conf.unset(name)
+
+
+@pytest.mark.usefixtures("session")
+class TestDamagedSegment:
+    def test_a_missing_one_is_an_error(
+        self, start: Start, source: ManualSource, unfinished: Path
+    ) -> None:
+        unfinished.unlink()
+        recorder = Recorder()
+        ends_with(CheckpointError, start(source, recorder), r"is missing; restore it from a backup")
+        assert recorder.calls == []
+
+    def test_a_truncated_one_is_an_error(
+        self, start: Start, source: ManualSource, unfinished: Path
+    ) -> None:
+        os.truncate(unfinished, unfinished.stat().st_size // 2)
+        recorder = Recorder()
+        ends_with(CheckpointError, start(source, recorder), r"bytes instead of \d+; restore it")
+        assert recorder.calls == []
+
+    def test_one_with_a_changed_record_is_an_error(
+        self, start: Start, source: ManualSource, unfinished: Path
+    ) -> None:
+        whole = unfinished.read_bytes()
+        place = whole.index(b"x" * 1000)
+        unfinished.write_bytes(whole[:place] + b"y" + whole[place + 1 :])
+        recorder = Recorder()
+        ends_with(CheckpointError, start(source, recorder), r"cannot be read; .*restore it")
+        assert recorder.calls == []
+
+    def test_one_with_a_damaged_footer_is_an_error(
+        self, start: Start, source: ManualSource, unfinished: Path
+    ) -> None:
+        whole = unfinished.read_bytes()
+        unfinished.write_bytes(whole[:-40] + b"\0" * 40)
+        recorder = Recorder()
+        ends_with(CheckpointError, start(source, recorder), r"cannot be read; .*restore it")
+        assert recorder.calls == []
+
+
+def test_a_checkpoint_location_that_is_a_file_is_refused(
+    start: Start, source: ManualSource, root: Path
+) -> None:
+    root.write_text("a file")
+    with pytest.raises(CheckpointError, match=r"cannot use .*Not a directory|file is in the way"):
+        start(source, Recorder())
+
+
+def test_a_checkpoint_location_that_cannot_be_written_is_refused(
+    start: Start, source: ManualSource
+) -> None:
+    with pytest.raises(CheckpointError, match="cannot use /proc/"):
+        start(source, Recorder(), checkpoint_location="/proc/fanout")
+
+
+def test_an_unknown_scheme_is_refused(start: Start, source: ManualSource) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot use .*nosuch"):
+        start(source, Recorder(), checkpoint_location="nosuch://bucket/checkpoint")
+
+
+# Streams.
+
+
+def test_a_stream_that_does_not_exist_is_named(start: Start, orders: KinesisSource) -> None:
+    with pytest.raises(ServiceError, match="the stream 'nothing' cannot be described"):
+        start(replace(orders, stream="nothing"), Recorder())
+    assert fanout_threads() == []
+
+
+def test_a_consumer_of_another_stream_is_refused(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    arn = kinesis.create_stream("other")
+    with pytest.raises(OptionError, match="is registered on the stream"):
+        start(replace(orders, consumer=f"{arn}/consumer/etl:1"), Recorder())
+
+
+def test_missing_credentials_are_named(start: Start, orders: KinesisSource) -> None:
+    session = aioboto3.Session()
+    nowhere = AioCredentialResolver(providers=[])
+    session._session.register_component("credential_provider", nowhere)
+    with pytest.raises(SetupError, match="no AWS credentials were found"):
+        start(replace(orders, session=session), Recorder())
+    assert fanout_threads() == []
+
+
+def test_an_endpoint_that_does_not_answer_is_an_error_within_seconds(
+    start: Start, orders: KinesisSource
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, but it does not listen
+        began = time.monotonic()
+        with pytest.raises(ServiceError, match="cannot be described"):
+            start(
+                replace(orders, endpoint_url=f"http://127.0.0.1:{closed.getsockname()[1]}"),
+                Recorder(),
+            )
+    assert time.monotonic() - began < 20
+    assert fanout_threads() == []
+
+
+# Machines.
+
+
+def test_a_failed_start_leaves_the_checkpoint_usable(
+    start: Start, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(source, "splits", partial(_refuse, OSError("no route to the service")))
+        with pytest.raises(ServiceError, match="no route"):
+            start(source, Recorder())
+    source.put(b"one")
+    recorder = Recorder()
+    start(source, recorder)
+    recorder.wait_for_rows(1)
+
+
+def _refuse(error: Exception) -> Any:
+    raise error
