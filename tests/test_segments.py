@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from fanout.core.positions import Checkpoint, Cursor, Horizon, Range, SplitPosit
 from fanout.segments import OpenSegment, SegmentLog, run_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 SCHEMA = pa.schema([("sequence", pa.int64()), ("data", pa.binary())])
@@ -146,6 +148,33 @@ def test_a_discarded_segment_leaves_no_file(segment: OpenSegment, tmp_path: Path
     segment.add(records(1, 10))
     segment.write_row_group()
     assert list(tmp_path.iterdir()) != []
+    segment.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """Let no file grow beyond 16 KiB; the test runner's own writes are smaller."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_is_an_error_and_leaves_no_file(segment: OpenSegment, tmp_path: Path) -> None:
+    segment.add(records(1, 50, size=1000))
+    with pytest.raises(OSError, match="File too large"):
+        segment.write_row_group()
+    segment.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_is_an_error_while_sealing(segment: OpenSegment, tmp_path: Path) -> None:
+    segment.add(records(1, 50, size=1000))
+    with pytest.raises(OSError, match="File too large"):
+        segment.seal()
     segment.discard()
     assert list(tmp_path.iterdir()) == []
 
