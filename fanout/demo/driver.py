@@ -29,7 +29,7 @@ from fanout.demo.workspace import Workspace
 from fanout.errors import FanOutError
 from fanout.kinesis import KinesisSource
 from fanout.spark import foreach_batch
-from fanout.spark.jvm import jvm
+from fanout.spark.checkpoint.jvm import jvm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from fanout.errors import BatchFailedError, CheckpointError
-from fanout.spark.jvm import JAVA_ERRORS
+from fanout.spark.checkpoint.jvm import JAVA_ERRORS
 from fanout.spark.ledger import SEGMENTS, Entry, SegmentFile
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from fanout.core.positions import Checkpoint
     from fanout.segments import OpenSegment
+    from fanout.spark.checkpoint.storage import Storage
     from fanout.spark.ledger import BatchLedger
     from fanout.spark.pump import Handover
-    from fanout.spark.storage import Storage
 
 __all__ = ("BatchResult", "BatchRunner", "Handler")
 

@@ -12,8 +12,8 @@ from fanout.errors import CheckpointError, PositionError
 from fanout.segments import run_of
 
 if TYPE_CHECKING:
-    from fanout.spark.ownership import Ownership
-    from fanout.spark.storage import Storage
+    from fanout.spark.checkpoint.ownership import Ownership
+    from fanout.spark.checkpoint.storage import Storage
 
 __all__ = ("BatchLedger", "Entry", "SegmentFile")
 

@@ -14,13 +14,13 @@ from fanout.core.opening import origin
 from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.segments import SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner
+from fanout.spark.checkpoint.jvm import JAVA_ERRORS, java_errors
+from fanout.spark.checkpoint.ownership import claim
+from fanout.spark.checkpoint.storage import open_storage
 from fanout.spark.feed import Feed
-from fanout.spark.jvm import JAVA_ERRORS, java_errors
 from fanout.spark.ledger import BatchLedger
 from fanout.spark.loop import LoopThread
-from fanout.spark.ownership import claim
 from fanout.spark.session import require_classic
-from fanout.spark.storage import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

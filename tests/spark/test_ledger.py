@@ -9,13 +9,13 @@ import pytest
 from fanout.core.lineage import Split
 from fanout.core.positions import Checkpoint, Cursor, SplitPosition
 from fanout.errors import CheckpointError
+from fanout.spark.checkpoint.local import LocalStorage
 from fanout.spark.ledger import BatchLedger, Entry, SegmentFile
-from fanout.spark.local import LocalStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.spark.ownership import Ownership
+    from fanout.spark.checkpoint.ownership import Ownership
 
 QUERY = "3f6e3a0c-7b1d-4a35-9d5f-000000000001"
 

@@ -20,8 +20,8 @@ from fanout.errors import (
     SplitFailedError,
 )
 from fanout.spark.batches import BatchRunner
-from fanout.spark.local import LocalStorage
-from fanout.spark.ownership import claim
+from fanout.spark.checkpoint.local import LocalStorage
+from fanout.spark.checkpoint.ownership import claim
 from tests.spark.harness import Gate, Recorder, eventually, fail, fanout_threads
 from tests.spark.manual import Acknowledged, ManualSource, Subscribed
 

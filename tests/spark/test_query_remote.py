@@ -7,8 +7,8 @@ import pytest
 
 from fanout.core.positions import Cursor
 from fanout.errors import BatchFailedError, CheckpointError
-from fanout.spark.ownership import claim
-from fanout.spark.storage import open_storage
+from fanout.spark.checkpoint.ownership import claim
+from fanout.spark.checkpoint.storage import open_storage
 from tests.spark.harness import Gate, Recorder, fail
 from tests.spark.manual import ManualSource, Subscribed
 

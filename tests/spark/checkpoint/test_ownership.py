@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.spark.ownership import claim
-from fanout.spark.storage import open_storage
+from fanout.spark.checkpoint.ownership import claim
+from fanout.spark.checkpoint.storage import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fanout.spark.storage import Storage
+    from fanout.spark.checkpoint.storage import Storage
 
 pytestmark = pytest.mark.spark
 
 HOLDING_DRIVER = """
 import sys
 from pyspark.sql import SparkSession
-from fanout.spark.ownership import claim
-from fanout.spark.storage import open_storage
+from fanout.spark.checkpoint.ownership import claim
+from fanout.spark.checkpoint.storage import open_storage
 
 spark = (
     SparkSession.builder.master("local[1]").appName("holder").config("spark.ui.enabled", "false")

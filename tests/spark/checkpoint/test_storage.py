@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.spark.files import FileInfo, temporary_name
-from fanout.spark.hadoop import HadoopStorage
-from fanout.spark.local import LocalStorage
-from fanout.spark.storage import open_storage
+from fanout.spark.checkpoint.files import FileInfo, temporary_name
+from fanout.spark.checkpoint.hadoop import HadoopStorage
+from fanout.spark.checkpoint.local import LocalStorage
+from fanout.spark.checkpoint.storage import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fanout.spark.storage import Storage
+    from fanout.spark.checkpoint.storage import Storage
 
 pytestmark = pytest.mark.spark
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from py4j.protocol import Py4JError
 
-from fanout.spark.jvm import java_errors, jvm
+from fanout.spark.checkpoint.jvm import java_errors, jvm
 
 if TYPE_CHECKING:
     from pathlib import Path

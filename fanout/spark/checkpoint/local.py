@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fanout.errors import CheckpointError
-from fanout.spark.files import FileInfo, check_name, is_temporary, readable_path, temporary_name
+from fanout.spark.checkpoint.files import (
+    FileInfo,
+    check_name,
+    is_temporary,
+    readable_path,
+    temporary_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fanout.errors import CheckpointError
-from fanout.spark.files import FileInfo, check_name, is_temporary, readable_path
-from fanout.spark.jvm import JAVA_ERRORS, is_java, java_errors, jvm, redact
-from fanout.spark.write_once import WriteOnce
+from fanout.spark.checkpoint.files import FileInfo, check_name, is_temporary, readable_path
+from fanout.spark.checkpoint.jvm import JAVA_ERRORS, is_java, java_errors, jvm, redact
+from fanout.spark.checkpoint.write_once import WriteOnce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fanout.errors import CheckpointError
-from fanout.spark.jvm import java_errors, jvm
-from fanout.spark.local import LocalStorage
-from fanout.spark.lock import JvmLock
+from fanout.spark.checkpoint.jvm import java_errors, jvm
+from fanout.spark.checkpoint.local import LocalStorage
+from fanout.spark.checkpoint.lock import JvmLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from fanout.spark.storage import Storage
+    from fanout.spark.checkpoint.storage import Storage
 
 __all__ = ("Ownership", "claim")
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fanout.errors import CheckpointError
-from fanout.spark.files import temporary_name
-from fanout.spark.jvm import JAVA_ERRORS, redact
+from fanout.spark.checkpoint.files import temporary_name
+from fanout.spark.checkpoint.jvm import JAVA_ERRORS, redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

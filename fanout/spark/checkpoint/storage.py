@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fanout.spark.files import FileInfo
-from fanout.spark.hadoop import HadoopStorage
-from fanout.spark.jvm import hadoop_configuration, java_errors, jvm
-from fanout.spark.local import LocalStorage
+from fanout.spark.checkpoint.files import FileInfo
+from fanout.spark.checkpoint.hadoop import HadoopStorage
+from fanout.spark.checkpoint.jvm import hadoop_configuration, java_errors, jvm
+from fanout.spark.checkpoint.local import LocalStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

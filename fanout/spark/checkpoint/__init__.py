@@ -1,0 +1,1 @@
+"""Durable files below a checkpoint location, and the one run that may write them."""
