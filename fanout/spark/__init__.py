@@ -6,7 +6,8 @@ Needs the extra `fanout[spark]`.
 from fanout.errors import SetupError
 
 try:
-    from fanout.spark.query import FanOutQuery, QueryProgress, foreach_batch
+    from fanout.spark.query import FanOutQuery, QueryProgress
+    from fanout.spark.starting import foreach_batch
 except ModuleNotFoundError as error:
     if error.name is not None and error.name.startswith("fanout"):
         raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import fanout.spark.batches
-import fanout.spark.query
+import fanout.spark.starting
 from fanout.core.positions import Cursor, Horizon
 from fanout.errors import (
     BatchFailedError,
@@ -155,7 +155,7 @@ def test_nothing_is_acknowledged_before_the_ledger_names_the_segment(
 def test_a_second_query_on_a_checkpoint_is_refused(
     start: Start, source: ManualSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fanout.spark.query, "claim", partial(claim, wait=0.1))
+    monkeypatch.setattr(fanout.spark.starting, "claim", partial(claim, wait=0.1))
     start(source, Recorder())
     with pytest.raises(CheckpointError, match=r"in use .* is still running; stop it"):
         start(source, Recorder())
