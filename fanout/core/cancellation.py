@@ -1,13 +1,23 @@
-"""Keep a cancellation that an error has taken the place of."""
+"""Tell our own cancellation of a task from errors that look like it or hide it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-__all__ = ("prefer_cancellation",)
+__all__ = ("cancelled_by_us", "prefer_cancellation")
 
 log = logging.getLogger(__name__)
+
+
+def cancelled_by_us() -> bool:
+    """Tell whether somebody has cancelled the running task, and has not taken that back.
+
+    A library may raise CancelledError for reasons of its own. A task group takes that for a task
+    that was stopped on purpose, so a split would be lost without a word.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def prefer_cancellation(error: Exception) -> None:
@@ -20,7 +30,6 @@ def prefer_cancellation(error: Exception) -> None:
     Raises:
         CancelledError: If the task has been cancelled; the error is logged.
     """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if cancelled_by_us():
         log.warning("an error while stopping: %s", error)
         raise asyncio.CancelledError from error

@@ -45,7 +45,7 @@ class FanOut:
         self._busy = False
 
     def __repr__(self) -> str:
-        live = sum(s.state is SplitState.LIVE for s in self._supervisor.subscribers.values())
+        live = sum(s.state is SplitState.LIVE for s in list(self._supervisor.subscribers.values()))
         state = "failed" if self.failure else "running"
         return f"<FanOut {state}, {live} live of {sum(1 for _ in self._progress)} splits>"
 

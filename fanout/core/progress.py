@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.events import Batch, End
 from fanout.core.positions import Checkpoint, SplitPosition, reaches
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from fanout.core.lineage import Split
     from fanout.core.positions import Position
 
-__all__ = ("Progress", "SplitProgress")
+__all__ = ("ABSENCES", "Progress", "SplitProgress")
+
+# A split that is missing from one listing may be there in the next: listings are assembled from
+# many machines. Forgetting it too early would read it again after a restart.
+ABSENCES: Final = 6
 
 
 @final
@@ -37,6 +41,7 @@ class SplitProgress:
     records: int = 0
     bytes: int = 0
     lag: float | None = None
+    absences: int = 0
 
     def deliver(self, event: Batch | End) -> None:
         """Count an event as handed to the consumer."""
@@ -90,7 +95,8 @@ class Progress:
         return split_id in self._splits
 
     def __iter__(self) -> Iterator[SplitProgress]:
-        return iter(self._splits.values())
+        # Over a copy: statistics are read from other threads while the stream adds splits.
+        return iter(list(self._splits.values()))
 
     def add(self, split: Split, position: Position, *, ended: bool = False) -> None:
         """Begin to follow a split from a position up to which everything is done."""
@@ -112,11 +118,17 @@ class Progress:
         }
 
     def forget_expired(self, listed: Iterable[str]) -> None:
-        """Drop the splits that are read, acknowledged, and no longer listed by the service."""
-        kept = set(listed)
-        for id_, split in list(self._splits.items()):
-            if split.ended and split.acknowledged == split.delivered and id_ not in kept:
-                del self._splits[id_]
+        """Drop the splits that are read, acknowledged, and missing from several listings in a row.
+
+        Args:
+            listed: The ids in the service's latest listing.
+        """
+        present = set(listed)
+        for split in self:
+            split.absences = 0 if split.split.id in present else split.absences + 1
+            done = split.ended and split.acknowledged == split.delivered
+            if done and split.absences >= ABSENCES:
+                del self._splits[split.split.id]
 
     @property
     def caught_up(self) -> bool:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from fanout.core.cancellation import prefer_cancellation
+from fanout.core.cancellation import cancelled_by_us, prefer_cancellation
 from fanout.core.events import Batch, End, Failure
 from fanout.core.source import Action, Phase, Verdict
 from fanout.core.statistics import SplitState
 from fanout.errors import (
     SplitFailedError,
+    StreamStateError,
     SubscribeTimeoutError,
     SubscriptionEndedError,
     SubscriptionSilentError,
@@ -85,7 +87,9 @@ class Subscriber:
         self._jitter = jitter
         self._on_resubscribe = on_resubscribe
         self._failures = 0
-        self._causes_here: Counter[type[Exception]] = Counter()
+        self._fruitless = 0
+        self._progressed = False
+        self._causes_here: Counter[tuple[type[Exception], Verdict]] = Counter()
         self._subscribed_at: float | None = None
         self._reserved = 0
         self._ended = False
@@ -115,17 +119,25 @@ class Subscriber:
                 )
                 self._on_resubscribe(self.split, end.cause, delay)
                 await asyncio.sleep(delay)
+        except asyncio.CancelledError as error:
+            if cancelled_by_us():
+                raise
+            self._fail(StreamStateError(f"the subscription was cancelled, but not by us: {error}"))
         except Exception as error:  # noqa: BLE001 - whatever it is, the consumer gets it as the pill
-            self.state = SplitState.FAILED
-            self.slot.fail(Failure(self.split, _pill(self.split, error)))
+            self._fail(error)
         finally:
             if self.state is not SplitState.FAILED:
                 self.state = SplitState.ENDED if self._ended else SplitState.STOPPED
+
+    def _fail(self, error: Exception) -> None:
+        self.state = SplitState.FAILED
+        self.slot.fail(Failure(self.split, _pill(self.split, error)))
 
     async def _subscription(self) -> _Recoverable | None:
         """Run one subscription: None at the end of the split, else why it is over."""
         phase = Phase.RESUBSCRIBE if self.subscriptions else Phase.SUBSCRIBE
         self.state = SplitState.SUBSCRIBING
+        self._progressed = False
         pacing = self._connection.pacing
         try:
             async with AsyncExitStack() as stack:
@@ -145,10 +157,12 @@ class Subscriber:
                 self.state = SplitState.LIVE
                 self.subscriptions += 1
                 self._subscribed_at = asyncio.get_running_loop().time()
-                await self._deliver(events)
+                while not self._ended:
+                    await self._deliver(events)
                 return None
         except Exception as error:  # noqa: BLE001 - the source's verdict tells what each one means
             prefer_cancellation(error)
+            _forget_locals(error)
             if self._ended:
                 log.warning(
                     "%s has ended, but closing its subscription failed: %s", self.split, error
@@ -160,21 +174,20 @@ class Subscriber:
             self._reserved = 0
 
     async def _deliver(self, events: AsyncIterator[Batch | End]) -> None:
-        """Hand events over until the split's end."""
-        while True:
-            event = await self._receive(events)
-            # The wait for our own consumer is outside the watchdog: it measures the server only.
-            await self.slot.put(event, self._reserved)
-            self._reserved = 0
-            match event:
-                case End():
-                    self._ended = True
-                    return
-                case Batch():
-                    self._advance(event.range.until)
+        """Hand one event over; no name here holds on to it while the next one is awaited."""
+        event = await self._receive(events)
+        # The wait for our own consumer is outside the watchdog: it measures the server only.
+        await self.slot.put(event, self._reserved)
+        self._reserved = 0
+        match event:
+            case End():
+                self._ended = True
+            case Batch():
+                self._advance(event.range.until)
 
     def _advance(self, position: Position) -> None:
         self._failures = 0
+        self._progressed = True
         if position != self.position:
             self.position = position
             self._causes_here.clear()
@@ -219,29 +232,42 @@ class Subscriber:
         """
         verdict, cause = end.verdict, end.cause
         self.last_cause = cause
-        self._causes_here[type(cause)] += 1
-        repeats = self._causes_here[type(cause)]
-        pacing = self._connection.pacing
+        # Errors of one type may mean different things, for example two codes of one service.
+        self._causes_here[type(cause), verdict] += 1
+        repeats = self._causes_here[type(cause), verdict]
+        max_retries = self._connection.pacing.max_retries
         if verdict.action is Action.FATAL:
             raise _pill(self.split, cause, verdict.hint) from cause
         if verdict.limit is not None and repeats >= verdict.limit:
             hint = f"the same error came {repeats} times at one position"
             raise _pill(self.split, cause, hint) from cause
-        if pacing.max_retries is not None and self._failures >= pacing.max_retries:
-            hint = f"max_retries={pacing.max_retries} attempts in a row made no progress"
+        self._fruitless = 0 if self._progressed else self._fruitless + 1
+        if max_retries is not None and self._fruitless > max_retries:
+            hint = f"max_retries={max_retries} attempts in a row made no progress"
             raise _pill(self.split, cause, hint) from cause
         self.resubscriptions += 1
         jitter = (
             0.0 if verdict.action is Action.RETRY_AT_FLOOR else self._jitter.delay(self._failures)
         )
         self._failures += 1
-        return max(pacing.floor, jitter, self._spacing_left())
+        return max(self._connection.pacing.floor, jitter, self._spacing_left())
 
     def _spacing_left(self) -> float:
         if self._subscribed_at is None:
             return 0.0
         age = asyncio.get_running_loop().time() - self._subscribed_at
         return self._connection.pacing.spacing - age
+
+
+def _forget_locals(error: BaseException) -> None:
+    """Empty the frames of an error and of what led to it; its traceback keeps files and lines.
+
+    The error is kept for people to look at, and its frames would keep records with it.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__
 
 
 def _pill(split: Split, cause: Exception, hint: str = "") -> SplitFailedError:

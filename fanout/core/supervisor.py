@@ -178,6 +178,8 @@ class Supervisor:
         self._know(listed)
         self._listed = {split.id for split in listed}
         self._progress.forget_expired(self._listed)
+        for split_id in [id_ for id_ in self.subscribers if id_ not in self._progress]:
+            del self.subscribers[split_id]
 
     def _know(self, splits: Iterable[Split]) -> None:
         for split in splits:
@@ -200,11 +202,12 @@ class Supervisor:
             except Exception as error:  # noqa: BLE001 - the source's verdict tells what it means
                 prefer_cancellation(error)
                 verdict = self._connection.verdict(error, Phase.DISCOVER)
-                if verdict.action is Action.FATAL:
+                failures += 1
+                out_of_patience = verdict.limit is not None and failures >= verdict.limit
+                if verdict.action is Action.FATAL or out_of_patience:
                     self._fail(listing_failure(error, verdict.hint))
                     return
-                delay = max(self._connection.pacing.floor, self._jitter.delay(failures))
-                failures += 1
+                delay = max(self._connection.pacing.floor, self._jitter.delay(failures - 1))
                 log.warning("cannot list the splits, again in %.1f s: %s", delay, error)
                 continue
             delay, failures = interval, 0

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fanout.core.events import Batch, End
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range, reaches
-from fanout.core.progress import Progress
+from fanout.core.progress import ABSENCES, Progress
 from fanout.errors import StreamStateError
 from tests.core.scripted import Log, record_batch
 
@@ -77,22 +77,45 @@ def test_a_split_has_ended_for_a_restart_only_when_all_of_it_is_acknowledged() -
     assert made.acknowledged().splits["a"].ended
 
 
+def expire(made: Progress, listed: list[str]) -> None:
+    """List so often that what is missing counts as expired."""
+    for _ in range(ABSENCES):
+        made.forget_expired(listed)
+
+
 def test_a_split_that_is_done_and_no_longer_listed_is_forgotten() -> None:
     made = progress(batch(1), End(A))
     made.add(B, Horizon())
-    made.forget_expired(["b"])
+    expire(made, ["b"])
     assert "a" in made
     made.acknowledge({"a": Cursor(1)})
-    made.forget_expired(["a", "b"])
+    expire(made, ["a", "b"])
     assert "a" in made
-    made.forget_expired(["b"])
+    expire(made, ["b"])
     assert "a" not in made
+
+
+def test_one_incomplete_listing_forgets_nothing() -> None:
+    made = progress(batch(1), End(A))
+    made.acknowledge({"a": Cursor(1)})
+    for _ in range(20):
+        made.forget_expired([])
+        made.forget_expired(["a"])
+    assert "a" in made
+
+
+def test_progress_can_be_looked_at_from_another_thread_while_splits_come() -> None:
+    made = progress(batch(1))
+    looking = iter(made)
+    made.add(B, Horizon())
+    assert [split.split for split in looking] == [A]
 
 
 def test_a_split_that_is_forgotten_can_still_be_acknowledged() -> None:
     made = progress(batch(1), End(A))
     made.acknowledge({"a": Cursor(1)})
-    made.forget_expired([])
+    expire(made, [])
+    assert "a" not in made
     assert made.acknowledge({"a": Cursor(1)}) == {}
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,9 +13,9 @@ from fanout.core.backoff import FullJitter
 from fanout.core.budget import Budget
 from fanout.core.events import Batch, End, Failure
 from fanout.core.lineage import Split
-from fanout.core.positions import Cursor, Horizon
+from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.slot import Slot
-from fanout.core.source import Phase
+from fanout.core.source import Action, Phase, Verdict
 from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
 from fanout.errors import (
@@ -38,13 +40,15 @@ from tests.core.scripted import (
     Stall,
     Stop,
     ThrottledError,
+    record_batch,
     sequences,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
-    from fanout.core.source import Pacing
+    from fanout.core.positions import Position
+    from fanout.core.source import Pacing, Reserve
     from fanout.errors import SplitFailedError
 
 A = Split("a")
@@ -424,6 +428,76 @@ def test_one_failure_more_than_max_retries_is_fatal() -> None:
         "a cannot go on: refused (max_retries=2 attempts in a row made no progress)"
     )
     assert len(rig.source.calls) == 3
+
+
+def test_an_end_after_progress_is_no_retry() -> None:
+    log = replace(LOG, faults=(Stop(1), Stop(1)))
+    rig = reading(lambda: Rig(log, pacing=replace(PACING, max_retries=0)))
+    assert rig.failure is None
+    assert rig.delivered == LOG.records
+
+
+def test_errors_with_different_verdicts_are_counted_apart() -> None:
+    class OneType(ScriptedConnection):
+        def verdict(self, error: Exception, phase: Phase) -> Verdict:
+            del phase
+            return Verdict(Action.RETRY, limit=3 if str(error) == "expired" else None)
+
+    async def main() -> None:
+        faults = tuple(Refuse(OSError(text)) for text in ["unavailable"] * 9 + ["expired"] * 2)
+        rig = Rig(replace(LOG, faults=faults))
+        rig.subscriber._connection = OneType(rig.source)
+        await rig.read()
+        assert rig.failure is None
+
+    simulate(main)
+
+
+def test_a_cancellation_that_nobody_asked_for_is_a_failure() -> None:
+    cancelled = asyncio.CancelledError("from inside a library")
+    rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(cancelled),))))  # type: ignore[arg-type]  # no Exception, and that is the point
+    assert "was cancelled, but not by us" in str(rig.failure)
+
+
+class Loose(ScriptedConnection):
+    """A connection that keeps nothing of what it has delivered, and watches who else does."""
+
+    def __init__(self, source: ScriptedSource, ending: Exception | None) -> None:
+        super().__init__(source)
+        self.kept: list[weakref.ref[Any]] = []
+        self._ending = ending
+
+    @asynccontextmanager
+    async def subscribe(
+        self, split: Split, position: Position, reserve: Reserve
+    ) -> AsyncIterator[AsyncIterator[Batch | End]]:
+        del position, reserve
+        yield self._events(split, len(self.kept) + 1)
+
+    async def _events(self, split: Split, number: int) -> AsyncIterator[Batch | End]:
+        records = record_batch(LOG, [number])
+        self.kept.append(weakref.ref(records))
+        yield Batch(split, records, Range(Horizon(), Cursor(number)))
+        if self._ending is not None:
+            raise self._ending
+        del records
+        await asyncio.sleep(10)
+
+
+@pytest.mark.parametrize("ending", [None, FlakyError("cut")])
+def test_a_record_that_was_taken_is_kept_by_nobody(ending: Exception | None) -> None:
+    async def main() -> None:
+        rig = Rig(LOG)
+        loose = rig.subscriber._connection = Loose(rig.source, ending)
+        running = asyncio.create_task(rig.subscriber.run())
+        await rig.take()
+        await asyncio.sleep(0.1)
+        assert rig.subscriber.state is (SplitState.BACKING_OFF if ending else SplitState.LIVE)
+        assert [kept() for kept in loose.kept] == [None]
+        running.cancel()
+        await asyncio.wait([running])
+
+    simulate(main)
 
 
 def test_on_resubscribe_is_told_the_split_the_cause_and_the_delay() -> None:

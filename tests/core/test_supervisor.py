@@ -14,7 +14,7 @@ from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.core.progress import Progress
 from fanout.core.source import Phase
 from fanout.core.supervisor import Supervisor
-from fanout.errors import ServiceError, SplitFailedError
+from fanout.errors import MalformedEventError, ServiceError, SplitFailedError
 from fanout.testing.simulation import simulate
 from tests.core.scripted import (
     PACING,
@@ -209,6 +209,13 @@ def test_listing_that_fails_for_good_is_the_failure_of_the_stream() -> None:
     with pytest.raises(ServiceError, match=r"cannot be listed: no such stream \(the script"):
         read(rig)
     assert ("a", 1) in rig.delivered
+
+
+def test_listing_that_fails_as_often_as_its_verdict_allows_is_the_failure_of_the_stream() -> None:
+    failures = [MalformedEventError("no JSON")] * 3
+    rig = Rig(Log(split=A, entries=(1,)), listings=[[A], *failures, [A]])
+    with pytest.raises(ServiceError, match="cannot be listed: no JSON"):
+        read(rig)
 
 
 def test_a_retrying_split_never_stops_the_others() -> None:
