@@ -21,6 +21,11 @@ def check_endpoint(url: str, *, insecure: bool) -> None:
         OptionError: The endpoint is anything else.
     """
     parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise OptionError(
+            "endpoint_url must not hold a user or a password: it is shown in messages, and Kinesis "
+            "takes its credentials from the session"
+        )
     match parts.scheme:
         case "https":
             return

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fanout.core.backoff import BackoffOptions
 from fanout.core.positions import Latest, parse_start
 from fanout.core.source import Pacing
 from fanout.errors import OptionError
+from fanout.kinesis.endpoint import check_endpoint
 from fanout.kinesis.eventstream import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from fanout.core.positions import Start
 
 __all__ = ("KinesisOptions",)
+
+_SECONDS = ("subscribe_timeout", "silence_timeout", "discovery_interval")
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _STREAM_ARN = re.compile(
@@ -83,17 +87,9 @@ class KinesisOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "start", parse_start(self.start))
         self._check_names()
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if option.name.endswith(("_timeout", "_interval")) and not value > 0:
-                raise OptionError(f"{option.name}={value} must be more than 0 seconds")
-        if self.max_retries is not None and self.max_retries < 0:
-            raise OptionError(f"max_retries={self.max_retries} must be 0 or more, or None")
-        if not 0 < self.max_event_bytes <= self.max_bytes_in_flight:
-            raise OptionError(
-                f"max_event_bytes={self.max_event_bytes} must be at least 1 and at most "
-                f"max_bytes_in_flight={self.max_bytes_in_flight}"
-            )
+        self._check_numbers()
+        if self.endpoint_url is not None:
+            check_endpoint(self.endpoint_url, insecure=self.insecure)
         _ = self.pacing  # checks the backoff
 
     @property
@@ -120,6 +116,23 @@ class KinesisOptions:
             max_bytes_in_flight=self.max_bytes_in_flight,
         )
 
+    def _check_numbers(self) -> None:
+        for name in _SECONDS:
+            value = _number(name, getattr(self, name))
+            if not 0 < value < math.inf:
+                raise OptionError(f"{name}={value} must be more than 0 seconds, and finite")
+        for name in ("backoff_base", "backoff_cap", "backoff_power"):
+            _number(name, getattr(self, name))
+        if self.max_retries is not None and _whole("max_retries", self.max_retries) < 0:
+            raise OptionError(f"max_retries={self.max_retries} must be 0 or more, or None")
+        event = _whole("max_event_bytes", self.max_event_bytes)
+        in_flight = _whole("max_bytes_in_flight", self.max_bytes_in_flight)
+        if not 0 < event <= in_flight:
+            raise OptionError(
+                f"max_event_bytes={event} must be at least 1 and at most "
+                f"max_bytes_in_flight={in_flight}"
+            )
+
     def _check_names(self) -> None:
         stream = _STREAM_ARN.fullmatch(self.stream)
         if stream is None and not _NAME.fullmatch(self.stream):
@@ -141,3 +154,16 @@ class KinesisOptions:
         for match in (stream, consumer):
             if match is not None and self.region not in {None, match["region"]}:
                 raise OptionError(f"region={self.region!r} contradicts the ARN {match[0]}")
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise OptionError(f"{name}={value!r} must be a number")
+    return value
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        or_none = ", or None" if name == "max_retries" else ""
+        raise OptionError(f"{name}={value!r} must be a whole number{or_none}")
+    return value

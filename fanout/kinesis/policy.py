@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ("code_of", "explain", "judge")
 
 _RETRY = Verdict(Action.RETRY)
-# The same bytes fail the same way, so an endless loop ends here; a damaged connection does not.
+# The same bytes fail the same way each time, so an endless loop ends here.
 _RETRY_THREE_TIMES = Verdict(Action.RETRY, limit=3)
 _GONE = Verdict(
     Action.FATAL,

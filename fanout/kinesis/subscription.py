@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -69,6 +70,7 @@ async def read_events(
         RemoteError: If it holds an exception of the service.
     """
     frames = FrameDecoder(max_event_bytes)
+    reader = _Reader(split, position, stream)
     reserved = 0
     async for chunk in chunks:
         frames.feed(chunk)
@@ -81,21 +83,41 @@ async def read_events(
             if frame is None:
                 break
             reserved = 0
-            payload = _event_payload(frame)
-            if payload is None:
-                continue
-            event = decode_event(payload, stream=stream, shard_id=split.id)
-            _check_end(event, split)
-            batch = _batch(event, split, position)
-            position = batch.range.until
-            if batch.num_records or event.continuation is not None:
-                yield batch
-            if event.continuation is None:
-                yield End(
-                    split, tuple(Split(child.shard_id, child.parents) for child in event.children)
-                )
+            said = reader.read(frame)
+            del frame  # no name here holds on to an event while the next one is awaited
+            while said:
+                yield said.popleft()
+            if reader.ended:
                 return
     frames.close()
+
+
+class _Reader:
+    """Turn frames into events, each after the one before."""
+
+    def __init__(self, split: Split, position: Position, stream: str) -> None:
+        self.ended = False
+        self._split = split
+        self._position = position
+        self._stream = stream
+
+    def read(self, frame: Frame) -> deque[Batch | End]:
+        """Return what a frame says; nothing for one without an event."""
+        said: deque[Batch | End] = deque()
+        payload = _event_payload(frame)
+        if payload is None:
+            return said
+        event = decode_event(payload, stream=self._stream, shard_id=self._split.id)
+        _check_end(event, self._split)
+        batch = _batch(event, self._split, self._position)
+        self._position = batch.range.until
+        self.ended = event.continuation is None
+        if batch.num_records or not self.ended:
+            said.append(batch)
+        if self.ended:
+            children = (Split(child.shard_id, child.parents) for child in event.children)
+            said.append(End(self._split, tuple(children)))
+        return said
 
 
 def _event_payload(frame: Frame) -> memoryview | None:

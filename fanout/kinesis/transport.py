@@ -68,12 +68,10 @@ class ShardDescription:
         shard_id: The shard's id.
         parents: The shards that it continues: none, one after a split, two after a merge. They may
             be past the retention period and no longer listed.
-        closed: Whether it takes no more records.
     """
 
     shard_id: str
     parents: tuple[str, ...]
-    closed: bool
 
 
 @final
@@ -286,7 +284,6 @@ def _shard(shard: Mapping[str, Any]) -> ShardDescription:
     return ShardDescription(
         shard_id=shard["ShardId"],
         parents=tuple(parent for parent in parents if parent),
-        closed="EndingSequenceNumber" in shard["SequenceNumberRange"],
     )
 
 

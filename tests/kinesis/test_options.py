@@ -58,6 +58,15 @@ def source(**options: Any) -> KinesisSource:
         ({"subscribe_timeout": 0}, r"subscribe_timeout=0 must be more than 0 seconds"),
         ({"silence_timeout": -1.0}, r"silence_timeout=-1.0 must be more than 0 seconds"),
         ({"silence_timeout": math.nan}, r"silence_timeout=nan must be more than 0 seconds"),
+        ({"discovery_interval": math.inf}, r"discovery_interval=inf must be more than 0 seconds"),
+        ({"subscribe_timeout": "60"}, r"subscribe_timeout='60' must be a number"),
+        ({"backoff_base": "1"}, r"backoff_base='1' must be a number"),
+        ({"max_retries": "3"}, r"max_retries='3' must be a whole number, or None"),
+        ({"max_event_bytes": 1e6}, r"max_event_bytes=1000000.0 must be a whole number"),
+        ({"max_bytes_in_flight": True}, r"max_bytes_in_flight=True must be a whole number"),
+        ({"endpoint_url": "ftp://127.0.0.1"}, r"endpoint_url must begin with https://"),
+        ({"endpoint_url": "http://kinesis.example"}, r"would be used without TLS"),
+        ({"endpoint_url": "https://me:canary@kinesis.example"}, r"must not hold a user or"),
         ({"discovery_interval": 0.0}, r"discovery_interval=0.0 must be more than 0 seconds"),
         ({"max_retries": -1}, r"max_retries=-1 must be 0 or more, or None"),
         ({"max_event_bytes": 0}, r"max_event_bytes=0 must be at least 1 and at most"),
@@ -76,6 +85,12 @@ def test_an_option_that_cannot_work_is_refused_by_name(
 ) -> None:
     with pytest.raises(OptionError, match=sentence):
         source(**options)
+
+
+def test_the_credentials_of_a_refused_endpoint_are_in_no_message() -> None:
+    with pytest.raises(OptionError) as told:
+        source(endpoint_url="https://me:canary@kinesis.example")
+    assert "canary" not in str(told.value)
 
 
 def test_an_unknown_option_is_named() -> None:

@@ -359,10 +359,14 @@ async def test_an_endpoint_that_does_not_answer_is_an_error_soon(unused_tcp_port
 
 
 @pytest.mark.usefixtures("aws")
-async def test_plain_http_to_another_machine_is_refused() -> None:
-    source = KinesisSource(
-        stream="orders", consumer="etl", endpoint_url="http://10.0.0.1", session=session()
+async def test_plain_http_to_another_machine_is_refused_where_the_environment_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_KINESIS", "http://10.0.0.1")
+    session = aioboto3.Session(
+        aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1"
     )
+    source = KinesisSource(stream="orders", consumer="etl", session=session)
     with pytest.raises(OptionError, match="without TLS"):
         async with fanout.open(source):
             pass

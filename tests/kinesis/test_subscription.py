@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import weakref
 from contextlib import aclosing
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -200,6 +202,29 @@ async def test_memory_for_an_event_in_pieces_is_reserved_before_it_is_assembled(
         assert len([each async for each in events]) == 1
     assert reserved_at[100] == [len(frame)]
     assert reserve.sizes == [len(frame)]
+
+
+async def test_a_batch_that_was_handed_on_is_kept_by_nobody() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield event([11, 12], until=12)
+        await asyncio.sleep(3600)
+
+    async def reserve(nbytes: int) -> None:
+        del nbytes
+
+    events = read_events(
+        body(), SHARD, Horizon(), stream="orders", max_event_bytes=1 << 20, reserve=reserve
+    )
+    async with aclosing(events):
+        batch = await anext(events)
+        assert isinstance(batch, Batch)
+        kept = weakref.ref(batch.records)
+        del batch
+        waiting = asyncio.ensure_future(anext(events))  # noqa: TID251 - awaited below
+        await asyncio.sleep(0)
+        assert kept() is None
+        waiting.cancel()
+        await asyncio.wait([waiting])
 
 
 async def test_an_event_that_announces_too_much_is_refused_without_a_reservation() -> None:
