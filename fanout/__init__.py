@@ -1,4 +1,4 @@
-"""Reactive fan-out from Kinesis and Kafka into asyncio and Spark.
+"""Reactive fan-out: long-lived subscriptions into asyncio and exact Spark micro-batches.
 
     async with fanout.open(source) as stream:
         async for batch in stream:

@@ -42,7 +42,7 @@ def fanout(
         ),
     ] = False,
 ) -> None:
-    """Fan Kinesis and Kafka out into asyncio and Spark: nothing lost, nothing repeated."""
+    """Fan Kinesis out into asyncio and Spark: nothing lost, nothing repeated."""
 
 
 @app.command()
