@@ -36,15 +36,11 @@ class Segment:
         path: Where it was written.
         rows: Its records.
         size: Its bytes on disk.
-        nbytes: The bytes of its records in memory.
-        positions: Every split's position after its records.
     """
 
     path: Path
     rows: int
     size: int
-    nbytes: int
-    positions: Checkpoint
 
 
 @final
@@ -113,13 +109,11 @@ class OpenSegment:
 
         The file is complete, but not yet durable: whoever publishes it flushes it to the disk.
         """
-        assert self.positions is not None, "only a segment with records is sealed"
+        assert self.rows, "only a segment with records is sealed"
         self._write(row_groups=1 if self._writer else _ROW_GROUPS)
         assert self._writer is not None
         self._writer.close()
-        return Segment(
-            self._path, self.rows, self._path.stat().st_size, self.nbytes, self.positions
-        )
+        return Segment(self._path, self.rows, self._path.stat().st_size)
 
     def discard(self) -> None:
         """Close and remove the file. The records come again: nobody has acknowledged them."""

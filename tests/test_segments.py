@@ -65,8 +65,15 @@ def test_a_sealed_segment_says_what_it_is(segment: OpenSegment) -> None:
     sealed = segment.seal()
     assert sealed.rows == 5
     assert sealed.size == sealed.path.stat().st_size
-    assert sealed.nbytes == first.nbytes + second.nbytes
-    assert sealed.positions == second.positions
+
+
+def test_an_open_segment_says_what_it_holds(segment: OpenSegment) -> None:
+    first, second = records(1, 3), records(4, 2)
+    segment.add(first)
+    segment.add(second)
+    assert segment.rows == 5
+    assert segment.nbytes == first.nbytes + second.nbytes
+    assert segment.positions == second.positions
 
 
 def test_a_segment_sealed_at_once_has_row_groups_to_share(segment: OpenSegment) -> None:
