@@ -132,7 +132,8 @@ class Pump:
         self._wake()
 
     def _wake(self) -> None:
-        if self._interrupt is not None:
+        # A wait that has just run out wakes the pump by itself.
+        if self._interrupt is not None and not self._interrupt.expired():
             self._interrupt.reschedule(asyncio.get_running_loop().time())
 
     async def _drain(self) -> bool:
@@ -195,7 +196,7 @@ class Pump:
 
     def _answer(self, *, arrived: bool) -> None:
         request, segment = self._request, self._segment
-        if request is None or request.answer.done():
+        if request is None or request.answer.done():  # its caller may have been cancelled
             return
         now = asyncio.get_running_loop().time()
         if self._stopping:
@@ -209,6 +210,8 @@ class Pump:
             request.answer.set_result(Handover(None, self._stream.delivered, finished=True))
         elif now >= request.deadline:
             request.answer.set_result(Handover(None, self._stream.delivered))
+        if request.answer.done():
+            self._request = None  # its deadline is nobody's any more
 
 
 async def _in_thread(work: Callable[[], None]) -> None:

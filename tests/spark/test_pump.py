@@ -65,6 +65,12 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
+async def turns() -> None:
+    """Give what might happen, and should not, the time to happen."""
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+
+
 def read_records(stream: FanOut) -> int:
     return sum(split.records for split in stream.statistics().splits.values())
 
@@ -167,8 +173,7 @@ async def test_a_full_segment_stops_the_draining(source: ManualSource, tmp_path:
     async with pumping(source, tmp_path, max_records=10) as (pump, stream):
         await until_read(stream, 10)
         source.put(*numbered(10))
-        for _ in range(20):
-            await asyncio.sleep(0.001)
+        await turns()
         assert read_records(stream) == 10
         assert await take(pump) == list(range(1, 11))
         assert await take(pump) == list(range(11, 21))
@@ -203,6 +208,28 @@ async def test_without_records_the_answer_is_the_idle_progress(
         await until(lambda: stream.delivered.splits["a"].position == Cursor(1))
         handover = await pump.next(0.01)
         assert handover == Handover(None, stream.delivered)
+
+
+async def test_a_call_that_comes_right_after_an_answer_is_served(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    async with pumping(source, tmp_path) as (pump, _):
+        for _ in range(3):
+            assert (await pump.next(0.001)).segment is None
+            await asyncio.sleep(0)  # a deadline that outlived its call would strike now
+
+
+async def test_stop_is_heard_in_the_moment_in_which_a_wait_ends(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    async with pumping(source, tmp_path) as (pump, _):
+        asking = asyncio.create_task(pump.next(0.01))
+        await until(lambda: pump._request is not None and pump._interrupt is not None)
+        while (waiting := pump._interrupt) is None or not waiting.expired():
+            await asyncio.sleep(0)  # each turn of the loop: the pump has not yet noticed
+        pump.stop()
+        await asking
+        assert (await pump.next(LONG)).finished
 
 
 async def test_stop_ends_a_wait_for_records(source: ManualSource, tmp_path: Path) -> None:
