@@ -61,7 +61,8 @@ class Pump:
         stream: The stream.
         log: Opens segments.
         max_wait: Seconds to go on filling while Spark waits and records keep coming.
-        bounded: Finish when every split has reached its newest record.
+        bounded: Finish when every split has once reached its newest record; what comes after that
+            moment is left to the next run.
     """
 
     def __init__(self, stream: FanOut, log: SegmentLog, *, max_wait: float, bounded: bool) -> None:
@@ -71,6 +72,7 @@ class Pump:
         self._bounded = bounded
         self._segment = log.open()
         self._carried: Drained | None = None
+        self._complete = False  # a bounded run that has caught up takes nothing more in
         self._first_record_at = 0.0
         self._request: _Request | None = None
         self._interrupt: asyncio.Timeout | None = None
@@ -88,6 +90,7 @@ class Pump:
         try:
             while True:
                 arrived = await self._drain()
+                self._complete = self._complete or (self._bounded and self._stream.caught_up)
                 self._answer(arrived=arrived)
         except OSError as raised:
             error = CheckpointError(f"a segment cannot be written: {raised}")
@@ -141,7 +144,7 @@ class Pump:
         interrupt = self._interrupt = asyncio.timeout_at(self._patience())
         try:
             async with interrupt:
-                if self._full or self._failure is not None:
+                if self._full or self._complete or self._failure is not None:
                     await asyncio.get_running_loop().create_future()  # until somebody asks
                 drained = await self._stream.drain(
                     max_records=self._segment.room_records,
@@ -202,11 +205,12 @@ class Pump:
         if self._stopping:
             request.answer.set_result(Handover(None, self._stream.delivered, finished=True))
         elif segment.rows:
-            if not arrived or self._full or now >= self._first_record_at + self._max_wait:
+            waited = now >= self._first_record_at + self._max_wait
+            if not arrived or self._full or self._complete or waited:
                 request.answer.set_result(self._hand_over())
         elif self._failure is not None:
             request.answer.set_exception(self._failure)
-        elif self._bounded and self._stream.caught_up:
+        elif self._complete:
             request.answer.set_result(Handover(None, self._stream.delivered, finished=True))
         elif now >= request.deadline:
             request.answer.set_result(Handover(None, self._stream.delivered))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-END = 30.0
+END = 20.0
 
 
 def put(kinesis: KinesisServer, first: int, count: int) -> set[bytes]:
@@ -51,6 +52,28 @@ def test_the_children_of_a_reshard_belong_to_it(
     assert start(orders, recorder, available_now=True).await_termination(END)
     assert {bytes(row.data) for row in recorder.rows} == sent
     assert len(recorder.rows) == 100
+
+
+def test_it_ends_while_a_producer_is_running(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    sent = put(kinesis, 0, 100)
+    recorder = Recorder()
+    enough = threading.Event()
+
+    def produce() -> None:
+        while not enough.wait(0.01):
+            kinesis.put_records("orders", [("late", b"late")])
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        ended = start(orders, recorder, available_now=True).await_termination(END)
+    finally:
+        enough.set()
+        producer.join()
+    assert ended
+    assert sent <= {bytes(row.data) for row in recorder.rows}
 
 
 def test_the_next_run_goes_on_where_the_last_one_ended(

@@ -225,8 +225,9 @@ async def test_stop_is_heard_in_the_moment_in_which_a_wait_ends(
     async with pumping(source, tmp_path) as (pump, _):
         asking = asyncio.create_task(pump.next(0.01))
         await until(lambda: pump._request is not None and pump._interrupt is not None)
-        while (waiting := pump._interrupt) is None or not waiting.expired():
-            await asyncio.sleep(0)  # each turn of the loop: the pump has not yet noticed
+        # Looking in each turn of the loop finds the turn before the one in which the pump notices.
+        while (waiting := pump._interrupt) is None or not waiting.expired():  # noqa: ASYNC110 - it is the loop's turn that matters
+            await asyncio.sleep(0)
         pump.stop()
         await asking
         assert (await pump.next(LONG)).finished
@@ -313,6 +314,38 @@ async def test_a_bounded_run_whose_splits_have_all_ended_finishes(
     source.end("a")
     async with pumping(source, tmp_path, bounded=True) as (pump, _):
         assert await take(pump) == [1, 2, 3]
+        assert (await pump.next(LONG)).finished
+
+
+async def test_a_bounded_run_finishes_while_records_keep_coming(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.put(*numbered(25))
+    taken: list[int] = []
+    async with pumping(source, tmp_path, max_records=10, bounded=True) as (pump, _):
+        for _ in range(10):
+            source.put(b"more")
+            await turns()
+            handover = await pump.next(LONG)
+            if handover.finished:
+                break
+            taken += await sequences(handover)
+    assert handover.finished
+    assert taken == list(range(1, len(taken) + 1))
+    assert len(taken) >= 25
+
+
+async def test_a_bounded_run_that_has_caught_up_drains_no_more(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.put(*numbered(5))
+    async with pumping(source, tmp_path, bounded=True) as (pump, stream):
+        await until(lambda: stream.caught_up)
+        source.put(*numbered(5))
+        await turns()
+        assert await take(pump) == [1, 2, 3, 4, 5]
+        source.put(*numbered(5))
+        await turns()
         assert (await pump.next(LONG)).finished
 
 
