@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.spark.checkpoint.jvm import JAVA_ERRORS
 from fanout.spark.ledger import SEGMENTS, Entry, SegmentFile
+from fanout.spark.pump import Filled, Idle, Stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,17 +122,20 @@ class BatchRunner:
         if entry is not None:
             log.info("replaying batch %d", batch_id)
             return self._replay(entry)
-        handover = self._take(IDLE_SECONDS)
-        started = time.perf_counter()
-        if handover.segment is None:
-            self._store_idle_progress(batch_id, query_id, handover)
-            return BatchResult(batch_id, finished=handover.finished)
-        file = self._publish(handover.segment)
-        self._ledger.write(Entry(batch_id, query_id, file, handover.positions))
-        self._acknowledge(handover.positions)
-        self._ledger.prune()
-        self._handle(batch_id, file)
-        return BatchResult(batch_id, file.rows, file.size, time.perf_counter() - started)
+        match self._take(IDLE_SECONDS):
+            case Stopped():
+                return BatchResult(batch_id, finished=True)
+            case Idle(positions, finished):
+                newest = self._ledger.newest
+                if newest is None or newest.positions != positions:
+                    self._remember(Entry(batch_id, query_id, None, positions))
+                return BatchResult(batch_id, finished=finished)
+            case Filled(segment, positions):
+                started = time.perf_counter()
+                file = self._publish(segment)
+                self._remember(Entry(batch_id, query_id, file, positions))
+                self._handle(batch_id, file)
+                return BatchResult(batch_id, file.rows, file.size, time.perf_counter() - started)
 
     def _replay(self, entry: Entry) -> BatchResult:
         started = time.perf_counter()
@@ -159,12 +163,9 @@ class BatchRunner:
             ) from error
         return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)
 
-    def _store_idle_progress(self, batch_id: int, query_id: str, handover: Handover) -> None:
-        newest = self._ledger.newest
-        if handover.finished or (newest is not None and newest.positions == handover.positions):
-            return
-        self._ledger.write(Entry(batch_id, query_id, None, handover.positions))
-        self._acknowledge(handover.positions)
+    def _remember(self, entry: Entry) -> None:
+        self._ledger.write(entry)
+        self._acknowledge(entry.positions)
         self._ledger.prune()
 
     def _handle(self, batch_id: int, file: SegmentFile) -> None:

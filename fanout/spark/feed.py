@@ -82,7 +82,7 @@ class Feed:
         self._loop.call(self._stream.acknowledge(positions))
 
     def stop(self) -> None:
-        """Let `take` return at once from now on, with `finished`."""
+        """Let `take` return `Stopped` at once from now on."""
         self._loop.call_soon(self._pump.stop)
 
     async def _serve(self, opened: concurrent.futures.Future[tuple[FanOut, Pump]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 from fanout.errors import CheckpointError, FanOutError, StreamStateError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fanout.core.positions import Checkpoint
     from fanout.segments import OpenSegment, SegmentLog
 
-__all__ = ("Handover", "Pump")
+__all__ = ("Filled", "Handover", "Idle", "Pump", "Stopped")
 
 # How long one drain collects after its first record: long enough for the snapshot of positions
 # that each drain takes to cost little, short beside Spark's floor of 110 ms for a micro-batch.
@@ -30,18 +30,40 @@ _LOOK = 0.1
 
 @final
 @dataclass(frozen=True, slots=True)
-class Handover:
-    """What Spark gets when it asks.
+class Filled:
+    """There are records.
 
     Args:
-        segment: A segment with records, now the caller's to seal; None where there are none.
-        positions: Every split's position after it, or after idle progress.
-        finished: Whether there will be nothing more.
+        segment: They are here; it is now the caller's to seal.
+        positions: Every split's position after them.
     """
 
-    segment: OpenSegment | None
+    segment: OpenSegment
+    positions: Checkpoint
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """There are no records.
+
+    Args:
+        positions: Every split's position, exactly: nothing before it is still to be handed over.
+        finished: Whether a bounded run has caught up, so that there will be none either.
+    """
+
     positions: Checkpoint
     finished: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The pump was stopped. What it had drained is dropped, so there is no position to store."""
+
+
+Handover: TypeAlias = Filled | Idle | Stopped
+"""What Spark gets when it asks."""
 
 
 @final
@@ -112,7 +134,7 @@ class Pump:
         segment is full.
 
         Args:
-            idle: Seconds to wait for the first record; then the answer has no segment.
+            idle: Seconds to wait for the first record; then the answer is `Idle`.
 
         Raises:
             FanOutError: The failure of the stream, after its last records were handed over.
@@ -130,7 +152,7 @@ class Pump:
             self._request = None
 
     def stop(self) -> None:
-        """Let the present and every later call of `next` return at once, without a segment."""
+        """Let the present and every later call of `next` return `Stopped` at once."""
         self._stopping = True
         self._wake()
 
@@ -178,13 +200,13 @@ class Pump:
             self._first_record_at = asyncio.get_running_loop().time()
         self._segment.add(drained)
 
-    def _hand_over(self) -> Handover:
+    def _hand_over(self) -> Filled:
         segment, self._segment = self._segment, self._log.open()
         assert segment.positions is not None
         if self._carried is not None:
             self._add(self._carried)
             self._carried = None
-        return Handover(segment, segment.positions)
+        return Filled(segment, segment.positions)
 
     def _patience(self) -> float | None:
         """Return until when to wait for the next record; None for as long as nobody asks."""
@@ -203,7 +225,7 @@ class Pump:
             return
         now = asyncio.get_running_loop().time()
         if self._stopping:
-            request.answer.set_result(Handover(None, self._stream.delivered, finished=True))
+            request.answer.set_result(Stopped())
         elif segment.rows:
             waited = now >= self._first_record_at + self._max_wait
             if not arrived or self._full or self._complete or waited:
@@ -211,9 +233,9 @@ class Pump:
         elif self._failure is not None:
             request.answer.set_exception(self._failure)
         elif self._complete:
-            request.answer.set_result(Handover(None, self._stream.delivered, finished=True))
+            request.answer.set_result(Idle(self._stream.delivered, finished=True))
         elif now >= request.deadline:
-            request.answer.set_result(Handover(None, self._stream.delivered))
+            request.answer.set_result(Idle(self._stream.delivered))
         if request.answer.done():
             self._request = None  # its deadline is nobody's any more
 

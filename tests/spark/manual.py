@@ -110,7 +110,7 @@ class ManualSource:
                     raise self._failure
                 entries = self._logs[split][done:]
                 until = Cursor(done + len(entries)) if entries else position
-                records = _records(split, entries, done)
+                records = records_of(split, entries, done)
                 if entries or split not in self._ended:
                     yield Batch(split, records, Range(position, until), lag=0.0)
                 position, done = until, done + len(entries)
@@ -162,7 +162,8 @@ class ManualConnection:
             yield events
 
 
-def _records(split: Split, entries: Sequence[bytes | None], done: int) -> pa.RecordBatch:
+def records_of(split: Split, entries: Sequence[bytes | None], done: int) -> pa.RecordBatch:
+    """Return the entries that are records; `done` entries came before them."""
     numbered = [(done + n, data) for n, data in enumerate(entries, 1) if data is not None]
     columns = [
         [split.id] * len(numbered),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,6 +54,28 @@ def test_the_children_of_a_reshard_belong_to_it(
     assert start(orders, recorder, available_now=True).await_termination(END)
     assert {bytes(row.data) for row in recorder.rows} == sent
     assert len(recorder.rows) == 100
+
+
+def test_a_run_that_reads_only_the_end_of_a_shard_stores_it(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource, checkpoint: str
+) -> None:
+    put(kinesis, 0, 50)
+    assert start(orders, Recorder(), available_now=True).await_termination(END)
+    kinesis.split_shard("orders", "shardId-000000000000")
+    recorder = Recorder()
+    assert start(orders, recorder, available_now=True).await_termination(END)
+    assert recorder.calls == []
+    newest = max(Path(checkpoint, "fanout", "batches").iterdir())
+    splits = json.loads(newest.read_text())["positions"]["splits"]
+    assert {id_: state["ended"] for id_, state in splits.items()} == {
+        "shardId-000000000000": True,
+        "shardId-000000000001": False,
+        "shardId-000000000002": False,
+        "shardId-000000000003": False,
+    }
+    new = put(kinesis, 50, 20)
+    assert start(orders, recorder, available_now=True).await_termination(END)
+    assert {bytes(row.data) for row in recorder.rows} == new
 
 
 def test_it_ends_while_a_producer_is_running(

@@ -17,7 +17,7 @@ from fanout.errors import (
     StreamStateError,
 )
 from fanout.segments import OpenSegment, SegmentLog
-from fanout.spark.pump import Handover, Pump
+from fanout.spark.pump import Filled, Idle, Pump, Stopped
 from tests.spark.manual import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.core.consumer import FanOut
+    from fanout.spark.pump import Handover
 
 # Longer than any test: what ends earlier was not waiting for it.
 LONG = 600.0
@@ -81,7 +82,7 @@ async def take(pump: Pump) -> list[int]:
 
 
 async def sequences(handover: Handover) -> list[int]:
-    assert handover.segment is not None
+    assert isinstance(handover, Filled)
     sealed = await asyncio.to_thread(handover.segment.seal)
     result: list[int] = pq.read_table(sealed.path).column("sequence").to_pylist()
     return result
@@ -152,7 +153,7 @@ async def test_max_bytes_is_never_exceeded(source: ManualSource, tmp_path: Path)
     async with pumping(source, tmp_path, max_bytes=10_000) as (pump, _):
         while len(taken) < 25:
             handover = await pump.next(LONG)
-            assert handover.segment is not None
+            assert isinstance(handover, Filled)
             sizes.append(handover.segment.nbytes)
             taken += await sequences(handover)
     assert taken == list(range(1, 26))
@@ -185,7 +186,7 @@ async def test_a_segment_is_written_while_it_fills(source: ManualSource, tmp_pat
             source.put(*numbered(30))
             await until_read(stream, total)
         handover = await pump.next(LONG)
-        assert handover.segment is not None
+        assert isinstance(handover, Filled)
         sealed = await asyncio.to_thread(handover.segment.seal)
         written = pq.read_metadata(sealed.path)
     assert [written.row_group(n).num_rows for n in range(written.num_row_groups)] == [30, 30, 30]
@@ -197,6 +198,7 @@ async def test_positions_are_those_after_the_segments_last_record(
     source.put(*numbered(15))
     async with pumping(source, tmp_path, max_records=10) as (pump, _):
         handover = await pump.next(LONG)
+        assert isinstance(handover, Filled)
         assert handover.positions.splits["a"].position == Cursor(10)
 
 
@@ -207,7 +209,7 @@ async def test_without_records_the_answer_is_the_idle_progress(
     async with pumping(source, tmp_path) as (pump, stream):
         await until(lambda: stream.delivered.splits["a"].position == Cursor(1))
         handover = await pump.next(0.01)
-        assert handover == Handover(None, stream.delivered)
+        assert handover == Idle(stream.delivered)
 
 
 async def test_a_call_that_comes_right_after_an_answer_is_served(
@@ -215,7 +217,7 @@ async def test_a_call_that_comes_right_after_an_answer_is_served(
 ) -> None:
     async with pumping(source, tmp_path) as (pump, _):
         for _ in range(3):
-            assert (await pump.next(0.001)).segment is None
+            assert isinstance(await pump.next(0.001), Idle)
             await asyncio.sleep(0)  # a deadline that outlived its call would strike now
 
 
@@ -230,15 +232,15 @@ async def test_stop_is_heard_in_the_moment_in_which_a_wait_ends(
             await asyncio.sleep(0)
         pump.stop()
         await asking
-        assert (await pump.next(LONG)).finished
+        assert await pump.next(LONG) == Stopped()
 
 
 async def test_stop_ends_a_wait_for_records(source: ManualSource, tmp_path: Path) -> None:
-    async with pumping(source, tmp_path) as (pump, stream):
+    async with pumping(source, tmp_path) as (pump, _):
         asking = asyncio.create_task(pump.next(LONG))
         await asyncio.sleep(0.01)
         pump.stop()
-        assert await asking == Handover(None, stream.delivered, finished=True)
+        assert await asking == Stopped()
 
 
 async def test_after_stop_nothing_is_handed_over(source: ManualSource, tmp_path: Path) -> None:
@@ -246,8 +248,7 @@ async def test_after_stop_nothing_is_handed_over(source: ManualSource, tmp_path:
     async with pumping(source, tmp_path) as (pump, stream):
         await until_read(stream, 5)
         pump.stop()
-        assert (await pump.next(LONG)).segment is None
-        assert (await pump.next(LONG)).finished
+        assert [await pump.next(LONG) for _ in range(2)] == [Stopped(), Stopped()]
 
 
 async def test_a_failure_comes_after_the_records_before_it(
@@ -293,7 +294,7 @@ async def test_a_bounded_run_finishes_after_every_record_of_every_split(
     source.put(*numbered(7), split="c")
     counts: list[int] = []
     async with pumping(source, tmp_path, max_records=10, bounded=True) as (pump, _):
-        while not (handover := await pump.next(LONG)).finished:
+        while isinstance(handover := await pump.next(LONG), Filled):
             counts.append(len(await sequences(handover)))
     assert sum(counts) == 42
 
@@ -301,10 +302,8 @@ async def test_a_bounded_run_finishes_after_every_record_of_every_split(
 async def test_a_bounded_run_with_nothing_to_read_finishes(
     source: ManualSource, tmp_path: Path
 ) -> None:
-    async with pumping(source, tmp_path, bounded=True) as (pump, _):
-        handover = await pump.next(LONG)
-    assert handover.segment is None
-    assert handover.finished
+    async with pumping(source, tmp_path, bounded=True) as (pump, stream):
+        assert await pump.next(LONG) == Idle(stream.delivered, finished=True)
 
 
 async def test_a_bounded_run_whose_splits_have_all_ended_finishes(
@@ -312,9 +311,23 @@ async def test_a_bounded_run_whose_splits_have_all_ended_finishes(
 ) -> None:
     source.put(*numbered(3))
     source.end("a")
-    async with pumping(source, tmp_path, bounded=True) as (pump, _):
+    async with pumping(source, tmp_path, bounded=True) as (pump, stream):
         assert await take(pump) == [1, 2, 3]
-        assert (await pump.next(LONG)).finished
+        assert await pump.next(LONG) == Idle(stream.delivered, finished=True)
+
+
+async def test_a_bounded_run_ends_with_the_children_of_what_has_ended(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.end("a", "b", "c")
+    async with pumping(source, tmp_path, bounded=True) as (pump, _):
+        last = await pump.next(LONG)
+    assert isinstance(last, Idle)
+    assert {id_: state.ended for id_, state in last.positions.splits.items()} == {
+        "a": True,
+        "b": False,
+        "c": False,
+    }
 
 
 async def test_a_bounded_run_finishes_while_records_keep_coming(
@@ -327,10 +340,10 @@ async def test_a_bounded_run_finishes_while_records_keep_coming(
             source.put(b"more")
             await turns()
             handover = await pump.next(LONG)
-            if handover.finished:
+            if isinstance(handover, Idle):
                 break
             taken += await sequences(handover)
-    assert handover.finished
+    assert isinstance(handover, Idle)
     assert taken == list(range(1, len(taken) + 1))
     assert len(taken) >= 25
 
@@ -346,7 +359,7 @@ async def test_a_bounded_run_that_has_caught_up_drains_no_more(
         assert await take(pump) == [1, 2, 3, 4, 5]
         source.put(*numbered(5))
         await turns()
-        assert (await pump.next(LONG)).finished
+        assert await pump.next(LONG) == Idle(stream.delivered, finished=True)
 
 
 async def test_the_end_of_the_stream_discards_the_open_segment(

@@ -1,0 +1,126 @@
+"""What one call of Spark makes of a handover, without a stream and without a query."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.core.drained import Drained
+from fanout.core.events import Batch
+from fanout.core.lineage import Split
+from fanout.core.positions import Checkpoint, Cursor, Range, SplitPosition
+from fanout.errors import BatchFailedError
+from fanout.segments import SegmentLog
+from fanout.spark.batches import BatchResult, BatchRunner
+from fanout.spark.checkpoint.ownership import claim
+from fanout.spark.checkpoint.storage import open_storage
+from fanout.spark.ledger import BatchLedger, Entry
+from fanout.spark.pump import Filled, Idle, Stopped
+from tests.spark.harness import Recorder, fail
+from tests.spark.manual import SCHEMA, records_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from fanout.spark.batches import Handler
+    from fanout.spark.checkpoint.storage import Storage
+    from fanout.spark.pump import Handover
+
+pytestmark = pytest.mark.spark
+
+QUERY = "9c1d3a52-query"
+SPLIT = Split("a")
+
+
+def at(sequence: int) -> Checkpoint:
+    state = SplitPosition(SPLIT, Cursor(sequence))
+    return Checkpoint("manual:one", MappingProxyType({SPLIT.id: state}))
+
+
+class Bench:
+    """A runner whose handovers are laid out in advance; acknowledgements are kept."""
+
+    def __init__(self, spark: SparkSession, storage: Storage, ledger: BatchLedger) -> None:
+        self.spark = spark
+        self.storage = storage
+        self.ledger = ledger
+        self.log = SegmentLog(storage.scratch(), 1, SCHEMA, max_records=100, max_bytes=1 << 20)
+        self.acknowledged: list[Checkpoint] = []
+
+    def run(self, batch_id: int, handover: Handover, handler: Handler) -> BatchResult:
+        runner = BatchRunner(
+            self.spark,
+            SCHEMA,
+            handler,
+            storage=self.storage,
+            ledger=self.ledger,
+            take=lambda _: handover,
+            acknowledge=self.acknowledged.append,
+        )
+        return runner.run(batch_id, QUERY)
+
+    def filled(self, *data: bytes) -> Filled:
+        segment = self.log.open()
+        batch = Batch(SPLIT, records_of(SPLIT, data, 0), Range(Cursor(0), Cursor(len(data))))
+        segment.add(Drained((batch,), at(len(data))))
+        return Filled(segment, at(len(data)))
+
+
+@pytest.fixture
+def bench(spark: SparkSession, checkpoint: str) -> Iterator[Bench]:
+    storage = open_storage(spark, checkpoint)
+    with claim(storage, spark) as ownership:
+        yield Bench(spark, storage, BatchLedger(storage, ownership))
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+def test_records_are_stored_acknowledged_and_handled(bench: Bench, recorder: Recorder) -> None:
+    result = bench.run(0, bench.filled(b"one", b"two"), recorder)
+    assert recorder.sequences == [1, 2]
+    assert (result.batch_id, result.rows, result.finished) == (0, 2, False)
+    assert result.bytes == bench.storage.size(bench.ledger.read(0).segment.name)  # type: ignore[union-attr]
+    assert bench.ledger.read(0).positions == at(2)
+    assert bench.acknowledged == [at(2)]
+
+
+def test_a_handler_that_failed_leaves_its_batch_to_a_replay(
+    bench: Bench, recorder: Recorder
+) -> None:
+    with pytest.raises(BatchFailedError):
+        bench.run(0, bench.filled(b"one", b"two"), fail)
+    bench.run(0, bench.filled(b"other"), recorder)
+    assert recorder.sequences == [1, 2]
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_idle_progress_is_stored(bench: Bench, recorder: Recorder, finished: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    assert bench.run(0, Idle(at(3), finished), recorder) == BatchResult(0, finished=finished)
+    assert bench.ledger.read(0) == Entry(0, QUERY, None, at(3))
+    assert bench.acknowledged == [at(3)]
+    assert recorder.calls == []
+
+
+def test_idle_progress_that_is_known_is_not_stored_again(bench: Bench, recorder: Recorder) -> None:
+    bench.run(0, bench.filled(b"one"), recorder)
+    assert bench.run(1, Idle(at(1), finished=True), recorder) == BatchResult(1, finished=True)
+    assert bench.ledger.newest == bench.ledger.read(0)
+
+
+def test_a_replay_of_idle_progress_calls_nobody(bench: Bench, recorder: Recorder) -> None:
+    bench.run(0, Idle(at(3)), recorder)
+    assert bench.run(0, bench.filled(b"one"), recorder) == BatchResult(0)
+    assert recorder.calls == []
+
+
+def test_a_stop_stores_and_acknowledges_nothing(bench: Bench, recorder: Recorder) -> None:
+    assert bench.run(0, Stopped(), recorder) == BatchResult(0, finished=True)
+    assert bench.ledger.newest is None
+    assert bench.acknowledged == []
