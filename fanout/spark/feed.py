@@ -6,6 +6,7 @@ import concurrent.futures
 from typing import TYPE_CHECKING, final
 
 from fanout.core.opening import open_stream
+from fanout.errors import StreamStateError
 from fanout.spark.pump import Pump
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from fanout.core.positions import Checkpoint
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe, Statistics
-    from fanout.errors import FanOutError
     from fanout.segments import SegmentLog
     from fanout.spark.loop import LoopThread
     from fanout.spark.pump import Handover
@@ -57,13 +57,13 @@ class Feed:
         self._bounded = bounded
         self._on_resubscribe = on_resubscribe
         opened: concurrent.futures.Future[tuple[FanOut, Pump]] = concurrent.futures.Future()
-        loop.start(self._serve(opened))
+        self._serving = loop.start(self._serve(opened))
         self._stream, self._pump = opened.result()
 
     @property
-    def failure(self) -> FanOutError | None:
-        """The error that ended the stream, as soon as it is known."""
-        return self._stream.failure
+    def failure(self) -> BaseException | None:
+        """The error that ended the stream or its pump, as soon as it is known."""
+        return self._stream.failure or self._pump.failure or self._outcome()
 
     def statistics(self) -> Statistics:
         """Return the stream's counters."""
@@ -75,7 +75,14 @@ class Feed:
         Raises:
             FanOutError: The failure of the stream, after its last records.
         """
-        return self._loop.call(self._pump.next(idle))
+        try:
+            return self._loop.call(self._pump.next(idle))
+        except StreamStateError:
+            # The pump knows only that it was cancelled; its task will know why.
+            concurrent.futures.wait([self._serving])
+            if (failure := self.failure) is not None:
+                raise failure from None
+            raise
 
     def acknowledge(self, positions: Checkpoint) -> None:
         """Tell the service that everything up to `positions` is durable."""
@@ -84,6 +91,11 @@ class Feed:
     def stop(self) -> None:
         """Let `take` return `Stopped` at once from now on."""
         self._loop.call_soon(self._pump.stop)
+
+    def _outcome(self) -> BaseException | None:
+        if not self._serving.done() or self._serving.cancelled():
+            return None
+        return self._serving.exception()
 
     async def _serve(self, opened: concurrent.futures.Future[tuple[FanOut, Pump]]) -> None:
         try:

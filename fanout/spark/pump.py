@@ -85,6 +85,9 @@ class Pump:
         max_wait: Seconds to go on filling while Spark waits and records keep coming.
         bounded: Finish when every split has once reached its newest record; what comes after that
             moment is left to the next run.
+
+    Attributes:
+        failure: The error that ended `run`; None while it runs, and after a cancellation.
     """
 
     def __init__(self, stream: FanOut, log: SegmentLog, *, max_wait: float, bounded: bool) -> None:
@@ -92,13 +95,14 @@ class Pump:
         self._log = log
         self._max_wait = max_wait
         self._bounded = bounded
+        self.failure: Exception | None = None
         self._segment = log.open()
         self._carried: Drained | None = None
         self._complete = False  # a bounded run that has caught up takes nothing more in
         self._first_record_at = 0.0
         self._request: _Request | None = None
         self._interrupt: asyncio.Timeout | None = None
-        self._failure: FanOutError | None = None
+        self._stream_failure: FanOutError | None = None
         self._stopping = False
         self._closed: Exception | None = None
 
@@ -108,22 +112,22 @@ class Pump:
         Cancellation: the open segment is discarded; its records were not acknowledged and come
         again.
         """
-        error: Exception = StreamStateError("the query has stopped")
+        closed: Exception = StreamStateError("the query has stopped")
         try:
             while True:
                 arrived = await self._drain()
                 self._complete = self._complete or (self._bounded and self._stream.caught_up)
                 self._answer(arrived=arrived)
-        except OSError as raised:
-            error = CheckpointError(f"a segment cannot be written: {raised}")
-            error.__cause__ = raised
-        except Exception as raised:
-            error = raised
+        except OSError as error:
+            closed = self.failure = CheckpointError(f"a segment cannot be written: {error}")
+            closed.__cause__ = error
+        except Exception as error:
+            closed = self.failure = error
             raise
         finally:
-            self._closed = error
+            self._closed = closed
             if self._request is not None and not self._request.answer.done():
-                self._request.answer.set_exception(error)
+                self._request.answer.set_exception(closed)
             await _in_thread(self._segment.discard)
 
     async def next(self, idle: float) -> Handover:
@@ -166,7 +170,7 @@ class Pump:
         interrupt = self._interrupt = asyncio.timeout_at(self._patience())
         try:
             async with interrupt:
-                if self._full or self._complete or self._failure is not None:
+                if self._full or self._complete or self._stream_failure is not None:
                     await asyncio.get_running_loop().create_future()  # until somebody asks
                 drained = await self._stream.drain(
                     max_records=self._segment.room_records,
@@ -178,7 +182,7 @@ class Pump:
                 raise
             return False
         except FanOutError as error:
-            self._failure = error
+            self._stream_failure = error
             return False
         finally:
             self._interrupt = None
@@ -230,8 +234,8 @@ class Pump:
             waited = now >= self._first_record_at + self._max_wait
             if not arrived or self._full or self._complete or waited:
                 request.answer.set_result(self._hand_over())
-        elif self._failure is not None:
-            request.answer.set_exception(self._failure)
+        elif self._stream_failure is not None:
+            request.answer.set_exception(self._stream_failure)
         elif self._complete:
             request.answer.set_result(Idle(self._stream.delivered, finished=True))
         elif now >= request.deadline:

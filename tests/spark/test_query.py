@@ -19,6 +19,7 @@ from fanout.errors import (
     ServiceError,
     SplitFailedError,
 )
+from fanout.segments import OpenSegment
 from fanout.spark.batches import BatchRunner
 from fanout.spark.checkpoint.local import LocalStorage
 from fanout.spark.checkpoint.ownership import claim
@@ -421,6 +422,26 @@ def test_a_fatal_error_shows_while_the_handler_blocks(start: Start, source: Manu
     assert isinstance(caught.value.__cause__, ServiceError)
     assert gate.sequences == list(range(1, 11))
     assert fanout_threads() == []
+
+
+def test_a_full_disk_shows_while_the_handler_blocks(
+    start: Start, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: OpenSegment) -> None:
+        raise OSError(28, "No space left on device")
+
+    source.put(*numbered(5))
+    gate = Gate()
+    query = start(source, gate, max_records=20)
+    gate.wait_until_entered()
+    monkeypatch.setattr(OpenSegment, "write_row_group", refuse)
+    with within(1.0):
+        source.put(*numbered(10))
+        eventually(lambda: query.exception() is not None)
+    gate.open()
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        query.await_termination(20)
+    assert gate.sequences == [1, 2, 3, 4, 5]
 
 
 def test_a_handler_that_raises_ends_the_query_with_its_cause(

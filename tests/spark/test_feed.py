@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.core.opening import origin
+from fanout.core.positions import Checkpoint
+from fanout.errors import CheckpointError, ServiceError, SplitFailedError
+from fanout.segments import OpenSegment, SegmentLog
+from fanout.spark.feed import Feed
+from fanout.spark.loop import LoopThread
+from fanout.spark.pump import Stopped
+from tests.spark.harness import PATIENCE, eventually
+from tests.spark.manual import SCHEMA, ManualSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from tests.spark.manual import ManualConnection
+
+
+class BreakingSource(ManualSource):
+    """A source whose connection can break in a way of which no split is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._broken = asyncio.Event()
+
+    def break_connection(self, loop: LoopThread) -> None:
+        loop.call_soon(self._broken.set)
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[ManualConnection]:
+        async with super().connect() as connection, asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._watch())
+            yield connection
+            watching.cancel()
+
+    async def _watch(self) -> None:
+        await self._broken.wait()
+        raise ZeroDivisionError("the connection broke")
+
+
+@pytest.fixture
+def source() -> BreakingSource:
+    return BreakingSource()
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    with LoopThread() as loop:
+        yield loop
+
+
+def open_feed(loop: LoopThread, source: ManualSource, directory: Path) -> Feed:
+    return Feed(
+        loop,
+        source,
+        Checkpoint.from_json(loop.call(origin(source))),
+        SegmentLog(directory, 1, SCHEMA, max_records=4, max_bytes=1 << 20),
+        max_wait=1.0,
+        bounded=False,
+        on_resubscribe=None,
+    )
+
+
+@pytest.fixture
+def feed(loop: LoopThread, source: BreakingSource, tmp_path: Path) -> Feed:
+    return open_feed(loop, source, tmp_path)
+
+
+def test_a_failure_of_the_stream_is_known_though_nobody_takes(
+    feed: Feed, source: BreakingSource
+) -> None:
+    assert feed.failure is None
+    source.fail(ServiceError("gone"))
+    eventually(lambda: feed.failure is not None)
+    assert isinstance(feed.failure, SplitFailedError)
+
+
+def test_a_full_disk_is_known_though_nobody_takes(
+    feed: Feed, source: BreakingSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: OpenSegment) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(OpenSegment, "write_row_group", refuse)
+    source.put(b"one", b"two")
+    eventually(lambda: feed.failure is not None)
+    assert isinstance(feed.failure, CheckpointError)
+    assert "No space left" in str(feed.failure)
+
+
+def test_what_ended_the_stream_is_known_though_nobody_takes(
+    feed: Feed, loop: LoopThread, source: BreakingSource
+) -> None:
+    source.break_connection(loop)
+    eventually(lambda: feed.failure is not None)
+    assert isinstance(feed.failure, ExceptionGroup)
+    assert feed.failure.subgroup(ZeroDivisionError) is not None
+
+
+def test_what_ended_the_stream_is_told_to_who_waits(
+    feed: Feed, loop: LoopThread, source: BreakingSource
+) -> None:
+    source.break_connection(loop)
+    with pytest.raises(ExceptionGroup) as caught:
+        feed.take(PATIENCE)
+    assert caught.value is feed.failure
+
+
+def test_a_stop_is_no_failure(feed: Feed) -> None:
+    feed.stop()
+    assert feed.take(PATIENCE) == Stopped()
+    assert feed.failure is None
+
+
+def test_the_end_of_the_loop_is_no_failure(source: BreakingSource, tmp_path: Path) -> None:
+    with LoopThread() as loop:
+        feed = open_feed(loop, source, tmp_path)
+    assert feed.failure is None
