@@ -19,6 +19,7 @@ __all__ = (
     "RemoteError",
     "ServiceError",
     "SetupError",
+    "SparkLostError",
     "SplitFailedError",
     "StreamStateError",
     "SubscribeTimeoutError",
@@ -102,3 +103,7 @@ class CheckpointError(FanOutError):
 
 class BatchFailedError(FanOutError):
     """The user's handler raised; `__cause__` is what it raised. The batch is replayed."""
+
+
+class SparkLostError(FanOutError):
+    """Spark's JVM has gone away under a query; start it again on the same checkpoint."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
-from fanout.errors import CheckpointError
+from fanout.errors import CheckpointError, SparkLostError
 from fanout.spark.batches import BatchResult
-from fanout.spark.checkpoint.jvm import java_errors
+from fanout.spark.checkpoint.jvm import has_gone, java_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -204,10 +204,31 @@ class FanOutQuery:
                 self._finished.wait(_COMMIT)
             spark_query.stop()
             self._error = self._error or _failure_of(spark_query)
-        except Exception as error:  # noqa: BLE001 - Spark itself has gone; the rest is still closed
-            log.warning("Spark's side of the query did not stop cleanly: %s", type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the query's error
+            if has_gone(error):
+                self._lose_spark(error)
+            else:
+                self._error = self._error or error
         finally:
+            self._close()
+
+    def _lose_spark(self, error: BaseException) -> None:
+        """Let the death of the JVM be the query's error, not what it looked like elsewhere."""
+        cause = None if self._error is None else self._error.__cause__
+        if self._error is None or (cause is not None and has_gone(cause)):
+            lost = SparkLostError(
+                "Spark's JVM has gone away under the query; start the query again on the same "
+                "checkpoint, in a new process"
+            )
+            lost.__cause__ = self._error or error
+            self._error = lost
+
+    def _close(self) -> None:
+        self._feed.stop()
+        self._idle.wait()
+        try:
             self._resources.close()
+        finally:
             self._terminated.set()
 
 

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ("JAVA_ERRORS", "hadoop_configuration", "is_java", "java_errors", "jvm", "redact")
+__all__ = (
+    "JAVA_ERRORS",
+    "hadoop_configuration",
+    "has_gone",
+    "is_java",
+    "java_errors",
+    "jvm",
+    "redact",
+)
 
 # pyspark turns some Java exceptions (IllegalArgumentException) into its own before we see them.
 # Py4JError is also what a call into a JVM that has gone away raises.
@@ -75,6 +83,15 @@ def is_java(error: BaseException, *class_names: str) -> bool:
             return True
         kind = kind.getSuperclass()
     return False
+
+
+def has_gone(error: BaseException) -> bool:
+    """Say whether a failed call means that the JVM itself has gone away.
+
+    Args:
+        error: What py4j or pyspark raised.
+    """
+    return isinstance(error, JAVA_ERRORS) and _origin(error) is None
 
 
 def redact(text: str) -> str:
