@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from fanout.core.statistics import Statistics
     from fanout.spark.batches import BatchRunner
+    from fanout.spark.checkpoint.ownership import Ownership
     from fanout.spark.feed import Feed
 
 __all__ = ("FanOutQuery", "QueryProgress")
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 
 # How often the query looks whether somebody has stopped Spark's side of it.
 _LOOK = 0.5
+# How often it looks whether a newer run has taken the checkpoint over: a remote look costs 10 ms or
+# more, and Kinesis lets two runs take a shard's subscription from each other every 5 s.
+_CLAIM_LOOK = 5.0
 # How long a stop waits for Spark to store that the last batch is done.
 _COMMIT = 0.5
 
@@ -65,9 +70,12 @@ class QueryProgress:
 class FanOutQuery:
     """A running query, with the verbs of Spark's StreamingQuery; made by `foreach_batch`."""
 
-    def __init__(self, feed: Feed, runner: BatchRunner, resources: ExitStack) -> None:
+    def __init__(
+        self, feed: Feed, runner: BatchRunner, ownership: Ownership, resources: ExitStack
+    ) -> None:
         self._feed = feed
         self._runner = runner
+        self._ownership = ownership
         self._resources = resources
         self._started: Future[StreamingQuery] = Future()
         self._latest = BatchResult(-1)
@@ -195,8 +203,7 @@ class FanOutQuery:
         """Wait for the end, whoever brings it about, and clean up."""
         spark_query = self._started.result()
         try:
-            while not self._ending.wait(_LOOK) and spark_query.isActive:
-                pass
+            self._await_end(spark_query)
             self._feed.stop()
             self._idle.wait()
             if self._error is None and spark_query.isActive:
@@ -211,6 +218,28 @@ class FanOutQuery:
                 self._error = self._error or error
         finally:
             self._close()
+
+    def _await_end(self, spark_query: StreamingQuery) -> None:
+        """Return when somebody wants the query to end, or has ended Spark's side of it."""
+        looked = time.monotonic()
+        while not self._ending.wait(_LOOK):
+            if not spark_query.isActive:
+                self._look_at_claim()  # a newer query of this session may be the reason
+                return
+            if time.monotonic() - looked >= _CLAIM_LOOK:
+                self._look_at_claim()
+                looked = time.monotonic()
+
+    def _look_at_claim(self) -> None:
+        """End the query if a newer run owns the checkpoint, also when there is nothing to write."""
+        try:
+            loss = self._ownership.loss()
+        except CheckpointError as error:
+            log.warning("cannot see who owns the checkpoint; the next write will: %s", error)
+            return
+        if loss is not None:
+            self._error = self._error or loss
+            self._ending.set()
 
     def _lose_spark(self, error: BaseException) -> None:
         """Let the death of the JVM be the query's error, not what it looked like elsewhere."""

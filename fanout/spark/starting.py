@@ -121,7 +121,7 @@ def foreach_batch(
             take=feed.take,
             acknowledge=feed.acknowledge,
         )
-        query = FanOutQuery(feed, runner, resources)
+        query = FanOutQuery(feed, runner, ownership, resources)
         query.start(clock)
         return query
 

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import fanout.spark.query
 from fanout.core.positions import Cursor
 from fanout.errors import BatchFailedError, CheckpointError
-from fanout.spark.checkpoint.ownership import claim
+from fanout.spark.checkpoint.ownership import Ownership, claim
 from fanout.spark.checkpoint.storage import open_storage
-from tests.spark.harness import Gate, Recorder, fail
+from tests.spark.harness import Gate, Recorder, eventually, fail, fanout_threads
 from tests.spark.manual import ManualSource, Subscribed
 
 if TYPE_CHECKING:
@@ -84,6 +85,41 @@ def test_a_query_that_a_newer_run_overtook_writes_nothing_more(
     assert [path.name for path in (fanout / "batches").glob("*.json")] == ["000000000000.json"]
 
 
+def test_an_idle_query_that_a_newer_run_overtook_ends(
+    start: Start,
+    source: ManualSource,
+    spark: SparkSession,
+    checkpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fanout.spark.query, "_CLAIM_LOOK", 0.0)
+    query = start(source, Recorder())
+    with closing(open_storage(spark, checkpoint)) as storage, claim(storage, spark):
+        with pytest.raises(CheckpointError, match=r"taken over by a newer run.*this query stops"):
+            query.await_termination(20)
+        assert fanout_threads() == []
+
+
+def test_a_checkpoint_that_cannot_be_read_for_a_moment_ends_no_idle_query(
+    start: Start, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def refuse(_: Ownership) -> None:
+        looks.append("look")
+        raise CheckpointError("cannot list runs: connection reset")
+
+    monkeypatch.setattr(fanout.spark.query, "_CLAIM_LOOK", 0.0)
+    recorder = Recorder()
+    query = start(source, recorder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Ownership, "loss", refuse)
+        eventually(lambda: looks)
+    source.put(b"one")
+    recorder.wait_for_rows(1)
+    assert query.exception() is None
+
+
 def test_a_newer_query_of_the_same_session_replaces_the_older_one(
     start: Start, source: ManualSource
 ) -> None:
@@ -92,7 +128,8 @@ def test_a_newer_query_of_the_same_session_replaces_the_older_one(
     source.put(b"one")
     older.wait_for_rows(1)
     start(source, newer)
-    assert query.await_termination(20)
+    with pytest.raises(CheckpointError, match="taken over by a newer run"):
+        query.await_termination(20)
     source.put(b"two")
     newer.wait_for_rows(1)
     assert older.sequences == [1]

@@ -76,18 +76,28 @@ class Ownership:
             CheckpointError: A newer run has taken over, or the checkpoint was removed or cannot
                 be read.
         """
+        if (loss := self.loss()) is not None:
+            raise loss
+
+    def loss(self) -> CheckpointError | None:
+        """Return why this run no longer owns the checkpoint; None while it does.
+
+        Raises:
+            CheckpointError: The checkpoint cannot be read, so that nobody knows.
+        """
         newest = _newest_run(self.storage)
         mark = self.storage.read(_run_name(self.run), limit=_MAX_RUN_BYTES)
         if newest > self.run or (mark is not None and mark != self.mark):
-            raise CheckpointError(
+            return CheckpointError(
                 f"the checkpoint {self.storage.location} was taken over by a newer run: "
                 f"{_describe_holder(self.storage)}; this query stops"
             )
         if mark is None or (self.lock is not None and not self.lock.held):
-            raise CheckpointError(
+            return CheckpointError(
                 f"the checkpoint {self.storage.location} was removed or unlocked while this query "
                 "ran; it stops, because another run may own it by now"
             )
+        return None
 
 
 @contextmanager
