@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 
 from fanout.errors import CheckpointError, SparkLostError
 from fanout.spark.batches import BatchResult
-from fanout.spark.checkpoint.jvm import has_gone, java_errors
+from fanout.spark.checkpoint.jvm import JAVA_ERRORS, has_gone, java_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,12 @@ class QueryProgress:
 
 @final
 class FanOutQuery:
-    """A running query, with the verbs of Spark's StreamingQuery; made by `foreach_batch`."""
+    """A running query, with the verbs of Spark's StreamingQuery; made by `foreach_batch`.
+
+    Stop it with `stop`, which lets a running handler finish. Whoever stops Spark's own query
+    (`spark.streams`, `spark.stop()`) cancels the jobs of the handler: the query then ends as
+    stopped, not as failed, and the batch comes again in the next run.
+    """
 
     def __init__(
         self, feed: Feed, runner: BatchRunner, ownership: Ownership, resources: ExitStack
@@ -87,6 +92,7 @@ class FanOutQuery:
         self._finished = threading.Event()
         self._ending = threading.Event()
         self._terminated = threading.Event()
+        self._interrupted = False
         self._handler_thread: int | None = None
 
     def __repr__(self) -> str:
@@ -183,12 +189,24 @@ class FanOutQuery:
         try:
             self._count(self._runner.run(batch_id, self.id))
         except BaseException as error:
-            self._error = self._error or error
+            if self._stopped_in_spark():
+                self._interrupted = True
+                cause = type(error.__cause__ or error).__name__
+                log.warning("batch %d was interrupted and comes again: %s", batch_id, cause)
+            else:
+                self._error = self._error or error
             self._ending.set()
-            raise
+            raise  # or Spark would take the batch for done
         finally:
             self._handler_thread = None
             self._idle.set()
+
+    def _stopped_in_spark(self) -> bool:
+        """Say whether somebody has stopped Spark's side: that cancels the jobs of the handler."""
+        try:
+            return not self._started.result().isActive
+        except JAVA_ERRORS:
+            return False
 
     def _count(self, result: BatchResult) -> None:
         if result.rows:
@@ -210,7 +228,8 @@ class FanOutQuery:
                 # The next call of the batch function says that Spark has stored the last one.
                 self._finished.wait(_COMMIT)
             spark_query.stop()
-            self._error = self._error or _failure_of(spark_query)
+            if not self._interrupted:
+                self._error = self._error or _failure_of(spark_query)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the query's error
             if has_gone(error):
                 self._lose_spark(error)

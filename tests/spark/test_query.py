@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from fanout.spark import FanOutQuery
 
@@ -396,6 +396,25 @@ def test_a_query_that_spark_stops_ends_and_releases_everything(
     assert query.await_termination(10)
     assert fanout_threads() == []
     start(source, Recorder())
+
+
+def test_a_batch_that_a_stop_of_spark_interrupts_is_no_failure_and_comes_again(
+    start: Start, source: ManualSource, spark: SparkSession
+) -> None:
+    def endless(df: DataFrame, _: int) -> None:
+        df.crossJoin(spark.range(10**15)).count()
+
+    source.put(*numbered(5))
+    query = start(source, endless)
+    eventually(lambda: spark.sparkContext.statusTracker().getActiveJobsIds())
+    for active in spark.streams.active:
+        active.stop()
+    assert query.await_termination(20)
+    assert query.exception() is None
+    recorder = Recorder()
+    start(source, recorder)
+    recorder.wait_for_rows(5)
+    assert recorder.batch_ids == [0]
 
 
 def test_await_termination_says_that_the_time_is_over(start: Start, source: ManualSource) -> None:
