@@ -4,13 +4,11 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import fanout.spark.batches
-import fanout.spark.starting
 from fanout.core.positions import Cursor, Horizon
 from fanout.errors import (
     BatchFailedError,
@@ -22,7 +20,6 @@ from fanout.errors import (
 from fanout.segments import OpenSegment
 from fanout.spark.batches import BatchRunner
 from fanout.spark.checkpoint.local import LocalStorage
-from fanout.spark.checkpoint.ownership import claim
 from tests.spark.harness import Gate, Recorder, eventually, fail, fanout_threads
 from tests.spark.manual import Acknowledged, ManualSource, Subscribed
 
@@ -153,12 +150,11 @@ def test_nothing_is_acknowledged_before_the_ledger_names_the_segment(
 # One query for a checkpoint.
 
 
-def test_a_second_query_on_a_checkpoint_is_refused(
-    start: Start, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+def test_a_second_query_of_a_session_on_a_checkpoint_is_refused_at_once(
+    start: Start, source: ManualSource
 ) -> None:
-    monkeypatch.setattr(fanout.spark.starting, "claim", partial(claim, wait=0.1))
     start(source, Recorder())
-    with pytest.raises(CheckpointError, match=r"in use .* is still running; stop it"):
+    with within(5.0), pytest.raises(CheckpointError, match="another query of this Spark session"):
         start(source, Recorder())
 
 

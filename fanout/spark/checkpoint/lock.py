@@ -49,8 +49,7 @@ class JvmLock:
             CheckpointError: The file cannot be opened, or its file system has no locks.
         """
         with java_errors(f"lock {path}"):
-            properties = jvm(spark).java.lang.System.getProperties()
-            key = f"fanout.lock.{path.resolve()}"
+            properties, key = _properties(spark), _key(path)
             if properties.putIfAbsent(key, "held") is not None:
                 return None
             lock = None
@@ -66,6 +65,17 @@ class JvmLock:
                     properties.remove(key)
         return None if lock is None else cls(properties, key, file, lock)
 
+    @staticmethod
+    def held_here(spark: SparkSession, path: Path) -> bool:
+        """Say whether this JVM has the lock, or is about to take it.
+
+        Args:
+            spark: A classic session.
+            path: The lock file.
+        """
+        with java_errors(f"look who has locked {path}"):
+            return bool(_properties(spark).containsKey(_key(path)))
+
     @property
     def held(self) -> bool:
         """Whether the JVM still holds the lock."""
@@ -79,3 +89,11 @@ class JvmLock:
             self.properties.remove(self.key)
         except (Py4JError, ConnectionError):
             return
+
+
+def _properties(spark: SparkSession) -> Any:
+    return jvm(spark).java.lang.System.getProperties()
+
+
+def _key(path: Path) -> str:
+    return f"fanout.lock.{path.resolve()}"

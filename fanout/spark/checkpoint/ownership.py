@@ -105,17 +105,18 @@ def claim(storage: Storage, spark: SparkSession, wait: float = 30.0) -> Iterator
     """Own a checkpoint while the block runs; enter it before subscribing, deleting or aborting.
 
     On a local checkpoint the driver's JVM holds a file lock, because the JVM and its tasks outlive
-    a killed Python driver by some seconds; another run waits for it. On a remote one nothing is
-    waited for: the newest run owns the checkpoint and the older one fails at its next `check`.
+    a killed Python driver by some seconds; a run in another process waits for it. On a remote one
+    nothing is waited for: the newest run owns the checkpoint and the older one fails at its next
+    `check`.
 
     Args:
         storage: The checkpoint.
         spark: The session whose JVM holds the lock.
-        wait: Seconds to wait for a run that is still there, on a local checkpoint.
+        wait: Seconds to wait for another process's run that holds a local checkpoint.
 
     Raises:
-        CheckpointError: Another run still holds a local checkpoint after `wait` seconds, or the
-            checkpoint cannot be written.
+        CheckpointError: Another run still holds a local checkpoint after `wait` seconds, or one of
+            this JVM does, or the checkpoint cannot be written.
     """
     lock = _wait_for_lock(storage, spark, wait) if isinstance(storage, LocalStorage) else None
     try:
@@ -131,6 +132,11 @@ def _wait_for_lock(storage: LocalStorage, spark: SparkSession, wait: float) -> J
     deadline = time.monotonic() + wait
     path = storage.root / "owner.lock"
     while (lock := JvmLock.try_acquire(spark, path)) is None:
+        if JvmLock.held_here(spark, path):
+            raise CheckpointError(
+                f"the checkpoint {storage.location} is in use by another query of this Spark "
+                f"session; stop that query first, or use another checkpoint"
+            )
         if time.monotonic() >= deadline:
             raise CheckpointError(
                 f"the checkpoint {storage.location} is in use after a wait of {wait:g} s: "
