@@ -9,13 +9,14 @@ Sources come from their sub-packages, for example `fanout.kinesis.KinesisSource`
 hands the same streams to Spark.
 """
 
+from fanout.core.checkpoint import Checkpoint
 from fanout.core.consumer import FanOut
 from fanout.core.drained import Drained
 from fanout.core.events import Batch
 from fanout.core.lineage import Split
 from fanout.core.opening import open_stream as open  # noqa: A004 - read as `fanout.open(...)`
 from fanout.core.opening import origin
-from fanout.core.positions import Checkpoint, Cursor, Horizon, Latest, Range, Timestamp
+from fanout.core.positions import Cursor, Horizon, Latest, Range, Timestamp
 from fanout.core.statistics import SplitStatistics, Statistics
 from fanout.errors import (
     BatchFailedError,

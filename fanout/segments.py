@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fanout.core.checkpoint import Checkpoint
     from fanout.core.drained import Drained
-    from fanout.core.positions import Checkpoint
 
 __all__ = ("OpenSegment", "Segment", "SegmentLog", "run_of")
 

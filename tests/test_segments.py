@@ -7,10 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.drained import Drained
 from fanout.core.events import Batch
 from fanout.core.lineage import Split
-from fanout.core.positions import Checkpoint, Cursor, Horizon, Range, SplitPosition
+from fanout.core.positions import Cursor, Horizon, Range
 from fanout.segments import OpenSegment, SegmentLog, run_of
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
+from fanout.core.checkpoint import Checkpoint
 from fanout.core.drained import Basket, Drained
 from fanout.core.events import Batch
-from fanout.core.positions import Checkpoint
 from fanout.core.statistics import SplitState, SplitStatistics, Statistics
 from fanout.errors import OptionError, StreamStateError
 

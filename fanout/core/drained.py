@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.core.positions import Checkpoint, Cursor
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.positions import Cursor
 
 __all__ = ("Basket", "Drained")
 

@@ -7,8 +7,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from fanout.core.backoff import FullJitter
+from fanout.core.checkpoint import Checkpoint
 from fanout.core.consumer import FanOut
-from fanout.core.positions import Checkpoint
 from fanout.core.progress import Progress
 from fanout.core.source import Phase
 from fanout.core.supervisor import Supervisor, listing_failure

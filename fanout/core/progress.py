@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Batch, End
-from fanout.core.positions import Checkpoint, SplitPosition, reaches
+from fanout.core.positions import reaches
 from fanout.errors import StreamStateError
 
 if TYPE_CHECKING:

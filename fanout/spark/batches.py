@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
 
-    from fanout.core.positions import Checkpoint
+    from fanout.core.checkpoint import Checkpoint
     from fanout.segments import OpenSegment
     from fanout.spark.checkpoint.storage import Storage
     from fanout.spark.ledger import BatchLedger

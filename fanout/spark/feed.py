@@ -10,8 +10,8 @@ from fanout.errors import StreamStateError
 from fanout.spark.pump import Pump
 
 if TYPE_CHECKING:
+    from fanout.core.checkpoint import Checkpoint
     from fanout.core.consumer import FanOut
-    from fanout.core.positions import Checkpoint
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.segments import SegmentLog

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, final
 
 import msgspec
 
-from fanout.core.positions import MAX_JSON_BYTES, Checkpoint
+from fanout.core.checkpoint import MAX_JSON_BYTES, Checkpoint
 from fanout.errors import CheckpointError, PositionError
 from fanout.segments import run_of
 

@@ -11,9 +11,9 @@ from fanout.errors import CheckpointError, FanOutError, StreamStateError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fanout.core.checkpoint import Checkpoint
     from fanout.core.consumer import FanOut
     from fanout.core.drained import Drained
-    from fanout.core.positions import Checkpoint
     from fanout.segments import OpenSegment, SegmentLog
 
 __all__ = ("Filled", "Handover", "Idle", "Pump", "Stopped")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from fanout.core.positions import Checkpoint
+    from fanout.core.checkpoint import Checkpoint
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe
     from fanout.spark.batches import Handler

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import fanout
+from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Batch
 from fanout.core.lineage import Split
-from fanout.core.positions import Checkpoint, Cursor, Horizon, Range, SplitPosition, Timestamp
+from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.core.statistics import SplitState
 from fanout.errors import (
     OptionError,

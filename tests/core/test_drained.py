@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fanout.core.checkpoint import Checkpoint
 from fanout.core.drained import Basket, Drained
 from fanout.core.events import Batch, End
 from fanout.core.lineage import Split
-from fanout.core.positions import Checkpoint, Cursor, Range
+from fanout.core.positions import Cursor, Range
 from fanout.errors import OptionError
 from tests.core.scripted import Log, ScriptedSource, record_batch, sequences
 

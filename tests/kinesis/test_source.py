@@ -16,7 +16,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 import fanout
-from fanout.core.positions import Checkpoint, Timestamp
+from fanout.core.checkpoint import Checkpoint
+from fanout.core.positions import Timestamp
 from fanout.errors import OptionError, ServiceError, SetupError, SplitFailedError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.decode import SCHEMA

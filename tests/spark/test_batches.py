@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.drained import Drained
 from fanout.core.events import Batch
 from fanout.core.lineage import Split
-from fanout.core.positions import Checkpoint, Cursor, Range, SplitPosition
+from fanout.core.positions import Cursor, Range
 from fanout.errors import BatchFailedError
 from fanout.segments import SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner

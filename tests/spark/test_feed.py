@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fanout.core.checkpoint import Checkpoint
 from fanout.core.opening import origin
-from fanout.core.positions import Checkpoint
 from fanout.errors import CheckpointError, ServiceError, SplitFailedError
 from fanout.segments import OpenSegment, SegmentLog
 from fanout.spark.feed import Feed

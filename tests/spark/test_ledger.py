@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.lineage import Split
-from fanout.core.positions import Checkpoint, Cursor, SplitPosition
+from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError
 from fanout.spark.checkpoint.local import LocalStorage
 from fanout.spark.ledger import BatchLedger, Entry, SegmentFile

@@ -1,0 +1,156 @@
+"""A snapshot of every split's position, and how it is written down.
+
+What was written by another version, or is damaged, is refused; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Final, Literal, final
+
+import msgspec
+
+from fanout.core.lineage import Split
+from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Timestamp
+from fanout.errors import PositionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.core.positions import Position
+
+__all__ = ("MAX_JSON_BYTES", "Checkpoint", "SplitPosition")
+
+# A full snapshot takes about 150 bytes per split; services stop at tens of thousands of splits.
+MAX_JSON_BYTES = 16 * 1024 * 1024
+VERSION: Final = 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SplitPosition:
+    """Where one split of a checkpoint stands.
+
+    Args:
+        split: The split.
+        position: The position after the last record that counts.
+        ended: Whether the split was read to its end, so that its children may be read.
+    """
+
+    split: Split
+    position: Position
+    ended: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A full snapshot of every known split, ended and not-yet-started ones included.
+
+    Args:
+        source: The identity of the source that the positions belong to.
+        splits: The state of each split by its id.
+    """
+
+    source: str
+    splits: Mapping[str, SplitPosition] = field(default_factory=lambda: MappingProxyType({}))
+
+    def to_json(self) -> str:
+        """Write the checkpoint as JSON that `from_json` reads back."""
+        splits = {
+            id_: _SplitWire(state.split.parents, _to_wire(state.position), state.ended)
+            for id_, state in self.splits.items()
+        }
+        return msgspec.json.encode(_CheckpointWire(VERSION, self.source, splits)).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Checkpoint:
+        """Read a checkpoint back, strictly.
+
+        Raises:
+            PositionError: If the text is too large, is not the JSON that `to_json` writes, or was
+                written by another version of the format.
+        """
+        if len(text) > MAX_JSON_BYTES:
+            raise PositionError(
+                f"the stored positions take {len(text)} bytes, more than {MAX_JSON_BYTES}"
+            )
+        try:
+            version = msgspec.json.decode(text, type=_VersionWire).version
+            if version != VERSION:
+                raise PositionError(
+                    f"the stored positions have format version {version}, this library reads "
+                    f"version {VERSION}; use the library version that wrote them"
+                )
+            wire = msgspec.json.decode(text, type=_CheckpointWire)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise PositionError(f"the stored positions are damaged: {error}") from error
+        return cls(
+            wire.source,
+            MappingProxyType(
+                {
+                    id_: SplitPosition(
+                        Split(id_, state.parents), _from_wire(state.position), state.ended
+                    )
+                    for id_, state in wire.splits.items()
+                }
+            ),
+        )
+
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+# Kinesis sequence numbers have 56 digits today; the service's model allows 128.
+_Sequence = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,128}\Z")]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=WHOLE_RECORD)]
+
+
+class _HorizonWire(msgspec.Struct, frozen=True, tag="horizon", forbid_unknown_fields=True):
+    pass
+
+
+class _TimestampWire(msgspec.Struct, frozen=True, tag="timestamp", forbid_unknown_fields=True):
+    millis: _Count
+
+
+class _CursorWire(
+    msgspec.Struct, frozen=True, tag="cursor", omit_defaults=True, forbid_unknown_fields=True
+):
+    sequence: _Sequence
+    sub: _Count = WHOLE_RECORD
+
+
+class _SplitWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    parents: tuple[_Name, ...]
+    position: _HorizonWire | _TimestampWire | _CursorWire
+    ended: bool
+
+
+class _VersionWire(msgspec.Struct, frozen=True):
+    version: int
+
+
+class _CheckpointWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    source: _Name
+    splits: dict[_Name, _SplitWire]
+
+
+def _to_wire(position: Position) -> _HorizonWire | _TimestampWire | _CursorWire:
+    match position:
+        case Horizon():
+            return _HorizonWire()
+        case Timestamp(millis):
+            return _TimestampWire(millis)
+        case Cursor(sequence, sub):
+            return _CursorWire(str(sequence), sub)
+
+
+def _from_wire(wire: _HorizonWire | _TimestampWire | _CursorWire) -> Position:
+    match wire:
+        case _HorizonWire():
+            return Horizon()
+        case _TimestampWire(millis=millis):
+            return Timestamp(millis)
+        case _CursorWire(sequence=sequence, sub=sub):
+            return Cursor(int(sequence), sub)
