@@ -102,8 +102,14 @@ class BatchRunner:
         take: Callable[[float], Handover],
         acknowledge: Callable[[Checkpoint], None],
     ) -> None:
-        self._spark = spark
-        self._schema = spark_schema(schema)
+        # Made once: each option is a call into the JVM.
+        self._reader = (
+            spark.read.schema(spark_schema(schema))
+            # A session that ignores damaged files would read one as 0 rows.
+            .option("ignoreCorruptFiles", "false")
+            .option("ignoreMissingFiles", "false")
+            .option("parquet.page.verify-checksum.enabled", "true")
+        )
         self._handler = handler
         self._storage = storage
         self._ledger = ledger
@@ -199,11 +205,4 @@ class BatchRunner:
                 f"the segment {file.name} in {self._storage.location} {found}; restore it from a "
                 f"backup, or start with a new checkpoint location"
             )
-        return (
-            self._spark.read.schema(self._schema)
-            # A session that ignores damaged files would read one as 0 rows.
-            .option("ignoreCorruptFiles", "false")
-            .option("ignoreMissingFiles", "false")
-            .option("parquet.page.verify-checksum.enabled", "true")
-            .parquet(self._storage.uri(file.name))
-        )
+        return self._reader.parquet(self._storage.uri(file.name))
