@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fanout.core.backoff import BackoffOptions
 from fanout.core.positions import Latest, parse_start
@@ -13,8 +13,10 @@ from fanout.core.source import Pacing
 from fanout.errors import OptionError
 from fanout.kinesis.endpoint import check_endpoint
 from fanout.kinesis.eventstream import MAX_FRAME_BYTES
+from fanout.kinesis.tags import check_tags
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from fanout.core.positions import Start
@@ -44,6 +46,10 @@ class KinesisOptions:
         stream: The stream's name or ARN.
         consumer: The enhanced fan-out consumer: an ARN is used as it is; a name is registered on
             the stream unless it exists.
+        tags: The tags of the consumer, set when it is registered; an existing one keeps its own.
+        deregister: `"never"`, or `"on_close"` to deregister the consumer when the stream closes.
+            That is done only where this very stream has registered it: a consumer that existed
+            may serve others. After a crash the consumer stays, and the next run adopts it.
         start: Where to begin where nothing is stored: `"TRIM_HORIZON"`, `"LATEST"`, or an aware
             datetime. Latest is pinned to the service's clock once, when the stream first opens.
         subscribe_timeout: How long a subscribe call may take.
@@ -68,6 +74,8 @@ class KinesisOptions:
 
     stream: str
     consumer: str
+    tags: Mapping[str, str] = field(default_factory=dict, hash=False)
+    deregister: Literal["never", "on_close"] = "never"
     start: Start | datetime | str = field(default_factory=Latest)
     subscribe_timeout: float = 60.0
     silence_timeout: float = 35.0
@@ -86,7 +94,9 @@ class KinesisOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "start", parse_start(self.start))
+        object.__setattr__(self, "tags", check_tags(self.tags))
         self._check_names()
+        self._check_lifecycle()
         self._check_numbers()
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url, insecure=self.insecure)
@@ -154,6 +164,20 @@ class KinesisOptions:
         for match in (stream, consumer):
             if match is not None and self.region not in {None, match["region"]}:
                 raise OptionError(f"region={self.region!r} contradicts the ARN {match[0]}")
+
+    def _check_lifecycle(self) -> None:
+        if self.deregister not in {"never", "on_close"}:
+            raise OptionError(
+                f"deregister={self.deregister!r} is not understood; use 'never' or 'on_close'"
+            )
+        if not _CONSUMER_ARN.fullmatch(self.consumer):
+            return
+        for option, given in (("tags", self.tags), ("deregister", self.deregister == "on_close")):
+            if given:
+                raise OptionError(
+                    f"{option} is for a consumer that is registered here; {self.consumer} exists "
+                    f"already, so name the consumer instead, or leave {option} out"
+                )
 
 
 def _number(name: str, value: object) -> float:

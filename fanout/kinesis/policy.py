@@ -7,6 +7,7 @@ are judged by their HTTP status.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
@@ -25,9 +26,9 @@ from fanout.core.source import Action, Phase, Verdict
 from fanout.errors import FanOutError, MalformedEventError, RemoteError, ServiceError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-__all__ = ("code_of", "explain", "judge")
+__all__ = ("code_of", "explain", "explained", "judge")
 
 _RETRY = Verdict(Action.RETRY)
 # The same bytes fail the same way each time, so an endless loop ends here.
@@ -40,7 +41,8 @@ _GONE = Verdict(
 _ACCESS = (
     "grant kinesis:SubscribeToShard and kinesis:DescribeStreamConsumer on the consumer, and "
     "kinesis:DescribeStreamSummary, kinesis:ListShards and, for a new consumer, "
-    "kinesis:RegisterStreamConsumer on the stream"
+    "kinesis:RegisterStreamConsumer on the stream (with tags, also kinesis:TagResource on the "
+    "consumer); fanout.kinesis.iam_policy writes all of it down"
 )
 _CREDENTIALS = "check that the credentials are valid and this machine's clock is right"
 _KEY = "check the state of the stream's KMS key, and grant kms:Decrypt on it"
@@ -173,3 +175,21 @@ def explain(error: Exception, doing: str) -> FanOutError:
         case _:
             hint = judge(error, Phase.SUBSCRIBE).hint
     return ServiceError(f"{doing}: {error} ({hint})" if hint else f"{doing}: {error}")
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Raise what goes wrong in the block as one sentence for the user.
+
+    Args:
+        doing: What the block is for, as `explain` takes it.
+
+    Raises:
+        FanOutError: If anything goes wrong; an error that is one already passes unchanged.
+    """
+    try:
+        yield
+    except FanOutError:
+        raise
+    except Exception as error:
+        raise explain(error, doing) from error

@@ -1,9 +1,10 @@
-"""The enhanced fan-out consumer: find it, register it, wait until it can subscribe."""
+"""The enhanced fan-out consumer: find or register it, wait until it can subscribe, deregister."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+import logging
+from typing import TYPE_CHECKING, Final, final
 
 from tenacity import AsyncRetrying, retry_if_exception
 
@@ -11,17 +12,23 @@ from fanout.errors import FanOutError, ServiceError
 from fanout.kinesis.policy import code_of, explain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fanout.core.backoff import FullJitter
     from fanout.kinesis.transport import ConsumerDescription, Transport
 
-__all__ = ("ensure_consumer",)
+__all__ = ("ConsumerRegistration", "deregister_consumer")
 
 # The service takes seconds to create a consumer; Flink and Redpanda give it a minute as well.
 ACTIVATION_TIMEOUT: Final = 60.0
+# What a stream may take to close because of its consumer; Flink's limit is the same.
+DEREGISTRATION_TIMEOUT: Final = 10.0
 
 # Five consumers at a time may be CREATING, and five calls a second may register one (AWS API
 # reference, RegisterStreamConsumer); a consumer that was just registered may not be found at once.
 _NOT_YET = frozenset({"LimitExceededException", "ThrottlingException", "ResourceInUseException"})
+
+log = logging.getLogger(__name__)
 
 
 class _NotActiveError(FanOutError):
@@ -30,72 +37,158 @@ class _NotActiveError(FanOutError):
     retryable = True
 
 
-async def ensure_consumer(
-    transport: Transport, stream_arn: str, consumer: str, *, jitter: FullJitter
-) -> str:
-    """Return the ARN of an ACTIVE consumer, registering it first where a name is given.
-
-    An existing consumer of that name is adopted, and so is one that somebody else registers at
-    the same moment.
+@final
+class ConsumerRegistration:
+    """One stream's hold on its consumer.
 
     Args:
         transport: The service.
         stream_arn: The stream's ARN.
         consumer: A consumer's name, or the ARN of one that must exist.
-        jitter: How long to wait between two looks at it.
+        jitter: How long to wait between two calls about it.
+        tags: The tags of a consumer that is registered here; one that exists keeps its own.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        stream_arn: str,
+        consumer: str,
+        *,
+        jitter: FullJitter,
+        tags: Mapping[str, str],
+    ) -> None:
+        self._transport = transport
+        self._stream_arn = stream_arn
+        self._consumer = consumer
+        self._jitter = jitter
+        self._tags = tags
+        self._registered: str | None = None
+
+    @property
+    def registered(self) -> str | None:
+        """The ARN of the consumer that was registered here; None where one was adopted."""
+        return self._registered
+
+    async def ensure(self) -> str:
+        """Return the ARN of an ACTIVE consumer, registering it first where a name is given.
+
+        An existing consumer of that name is adopted, and so is one that somebody else registers
+        at the same moment. One that is being deleted is waited for, and then registered again.
+
+        Raises:
+            ServiceError: If the consumer does not exist, is not ACTIVE within a minute, or may
+                not be registered.
+
+        Cancellation: a registration that was sent stays; the next call adopts it, and `undo`
+        takes it back if the service has answered.
+        """
+        doing = f"the consumer {self._consumer!r} cannot be used"
+        limit = asyncio.timeout(ACTIVATION_TIMEOUT)
+        reason: BaseException | None = None
+        try:
+            async with limit:
+                async for attempt in AsyncRetrying(
+                    wait=self._jitter, retry=retry_if_exception(_may_pass), reraise=True
+                ):
+                    with attempt:
+                        return await self._active_consumer()
+                    if (outcome := attempt.retry_state.outcome) is not None:
+                        reason = outcome.exception()
+        except FanOutError:
+            raise
+        except Exception as error:
+            if limit.expired():
+                raise ServiceError(
+                    f"{doing}: it did not become ACTIVE within {ACTIVATION_TIMEOUT:g} s ({reason})"
+                ) from reason
+            raise explain(error, doing) from error
+        raise AssertionError("retrying ends by returning or by raising")
+
+    async def undo(self) -> None:
+        """Deregister the consumer if it was registered here; it may end others' subscriptions.
+
+        It takes 10 seconds at most and raises nothing, because it runs when something else ends:
+        a consumer that stays is told to the log.
+
+        Cancellation: the consumer may stay.
+        """
+        if self._registered is None:
+            return
+        try:
+            await deregister_consumer(self._transport, self._registered, jitter=self._jitter)
+        except asyncio.CancelledError:
+            self._tell_leak("the program was stopped meanwhile")
+            raise
+        except FanOutError as error:
+            self._tell_leak(error)
+
+    def _tell_leak(self, reason: object) -> None:
+        log.warning(
+            "the consumer %s may stay registered, and cost money: %s",
+            self._registered,
+            reason,
+        )
+
+    async def _active_consumer(self) -> str:
+        """Look at the consumer once, registering it where it is missing; return its ARN."""
+        description = await self._describe_or_register()
+        if description.status == "DELETING" and self._is_arn:
+            # An ARN holds the time of creation: a new consumer of that name has another one.
+            raise ServiceError(
+                f"the consumer {self._consumer} is being deleted; use another one, or give its "
+                f"name to have it registered again"
+            )
+        if description.status != "ACTIVE":
+            raise _NotActiveError(f"it is {description.status}")
+        return description.arn
+
+    async def _describe_or_register(self) -> ConsumerDescription:
+        if self._is_arn:
+            return await self._transport.describe_consumer(arn=self._consumer)
+        try:
+            return await self._transport.describe_consumer(
+                stream_arn=self._stream_arn, name=self._consumer
+            )
+        except Exception as error:
+            if code_of(error) != "ResourceNotFoundException":
+                raise
+        description = await self._transport.register_consumer(
+            self._stream_arn, self._consumer, self._tags
+        )
+        self._registered = description.arn
+        return description
+
+    @property
+    def _is_arn(self) -> bool:
+        return self._consumer.startswith("arn:")
+
+
+async def deregister_consumer(transport: Transport, arn: str, *, jitter: FullJitter) -> None:
+    """Deregister a consumer, again while the service throttles; one that is gone is no error.
+
+    Args:
+        transport: The service.
+        arn: The consumer's ARN.
+        jitter: How long to wait between two calls.
 
     Raises:
-        ServiceError: If the consumer does not exist, is being deleted, is not ACTIVE within a
-            minute, or may not be registered.
-
-    Cancellation: a registration that was sent stays; the next call adopts it.
+        ServiceError: If it may not be deregistered, or that takes more than 10 seconds.
     """
-    doing = f"the consumer {consumer!r} cannot be used"
-    limit = asyncio.timeout(ACTIVATION_TIMEOUT)
-    reason: BaseException | None = None
+    doing = f"the consumer {arn} cannot be deregistered"
+    limit = asyncio.timeout(DEREGISTRATION_TIMEOUT)
     try:
         async with limit:
             async for attempt in AsyncRetrying(
                 wait=jitter, retry=retry_if_exception(_may_pass), reraise=True
             ):
                 with attempt:
-                    return await _active_consumer(transport, stream_arn, consumer)
-                if (outcome := attempt.retry_state.outcome) is not None:
-                    reason = outcome.exception()
-    except FanOutError:
-        raise
+                    await transport.deregister_consumer(arn)
     except Exception as error:
         if limit.expired():
-            raise ServiceError(
-                f"{doing}: it did not become ACTIVE within {ACTIVATION_TIMEOUT:g} s ({reason})"
-            ) from reason
-        raise explain(error, doing) from error
-    raise AssertionError("retrying ends by returning or by raising")
-
-
-async def _active_consumer(transport: Transport, stream_arn: str, consumer: str) -> str:
-    """Look at the consumer once, registering it where it is missing; return its ARN."""
-    description = await _describe_or_register(transport, stream_arn, consumer)
-    if description.status == "DELETING":
-        raise ServiceError(
-            f"the consumer {consumer!r} is being deleted; wait until it is gone, or name another"
-        )
-    if description.status != "ACTIVE":
-        raise _NotActiveError(f"it is {description.status}")
-    return description.arn
-
-
-async def _describe_or_register(
-    transport: Transport, stream_arn: str, consumer: str
-) -> ConsumerDescription:
-    if consumer.startswith("arn:"):
-        return await transport.describe_consumer(arn=consumer)
-    try:
-        return await transport.describe_consumer(stream_arn=stream_arn, name=consumer)
-    except Exception as error:
+            raise ServiceError(f"{doing} within {DEREGISTRATION_TIMEOUT:g} s") from error
         if code_of(error) != "ResourceNotFoundException":
-            raise
-    return await transport.register_consumer(stream_arn, consumer)
+            raise explain(error, doing) from error
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final, final
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Latest, Timestamp, parse_start
-from fanout.errors import FanOutError, ServiceError
+from fanout.errors import ServiceError
 from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.options import KinesisOptions
-from fanout.kinesis.policy import explain, judge
-from fanout.kinesis.registration import ensure_consumer
+from fanout.kinesis.policy import explained, judge
+from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.subscription import read_events, starting_position
 from fanout.kinesis.transport import open_transport
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -48,6 +48,10 @@ class KinesisSource(KinesisOptions):
     async def connect(self) -> AsyncIterator[KinesisConnection]:
         """Connect, check that the stream exists, and see to it that the consumer is ACTIVE.
 
+        Leaving the context deregisters a consumer that was registered here, where
+        `deregister="on_close"` asks for it; that takes 10 seconds at most, and is given up, with a
+        warning in the log, when the task is cancelled once more.
+
         Raises:
             SetupError: If credentials or a region are missing.
             ServiceError: If the stream or consumer does not exist or may not be used, or the
@@ -62,13 +66,16 @@ class KinesisSource(KinesisOptions):
             insecure=self.insecure,
         )
         async with AsyncExitStack() as stack:
-            with _explained("Kinesis cannot be called"):
+            with explained("Kinesis cannot be called"):
                 transport = await stack.enter_async_context(opening)
             stream = await _usable_stream(transport, self.stream)
             jitter = FullJitter(_CONSUMER_POLLING, Random())  # noqa: S311 - jitter, no secret
-            consumer_arn = await ensure_consumer(
-                transport, stream.arn, self.consumer, jitter=jitter
+            registration = ConsumerRegistration(
+                transport, stream.arn, self.consumer, jitter=jitter, tags=self.tags
             )
+            if self.deregister == "on_close":
+                stack.push_async_callback(registration.undo)
+            consumer_arn = await registration.ensure()
             yield KinesisConnection(self, transport, stream, consumer_arn)
 
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
@@ -152,19 +159,8 @@ class KinesisConnection:
 
 
 async def _usable_stream(transport: Transport, name: str) -> StreamDescription:
-    with _explained(f"the stream {name!r} cannot be described"):
+    with explained(f"the stream {name!r} cannot be described"):
         stream = await transport.describe_stream()
     if stream.status not in {"ACTIVE", "UPDATING"}:
         raise ServiceError(f"the stream {name!r} is {stream.status}; it must be ACTIVE to be read")
     return stream
-
-
-@contextmanager
-def _explained(doing: str) -> Iterator[None]:
-    """Raise what goes wrong as one sentence for the user."""
-    try:
-        yield
-    except FanOutError:
-        raise
-    except Exception as error:
-        raise explain(error, doing) from error

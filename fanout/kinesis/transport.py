@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from aiobotocore.config import AioConfig
@@ -20,13 +21,14 @@ from fanout.kinesis.rawstream import deliver_raw_event_streams, take_raw_body
 from fanout.kinesis.session import open_session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
     import aioboto3
 
 __all__ = (
+    "MAX_CONSUMERS",
     "MAX_SHARDS",
     "ConsumerDescription",
     "ShardDescription",
@@ -35,8 +37,12 @@ __all__ = (
     "open_transport",
 )
 
-# A listing that goes on beyond this is taken for a fault, so that it cannot exhaust memory.
+# A listing that goes on beyond these is taken for a fault, so that it cannot exhaust memory. A
+# stream has at most 50 consumers (AWS API reference, RegisterStreamConsumer).
 MAX_SHARDS: Final = 10_000
+MAX_CONSUMERS: Final = 1_000
+
+_NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 _CONNECT_TIMEOUT = 15.0
 
@@ -83,11 +89,13 @@ class ConsumerDescription:
         name: The consumer's name, unique on its stream.
         arn: Its ARN.
         status: CREATING, DELETING or ACTIVE.
+        created: When it was registered.
     """
 
     name: str
     arn: str
     status: str
+    created: datetime
 
 
 class Transport(Protocol):
@@ -103,8 +111,23 @@ class Transport(Protocol):
             ServiceError: There are more than MAX_SHARDS, or a page token came twice.
         """
 
-    async def register_consumer(self, stream_arn: str, name: str) -> ConsumerDescription:
-        """Call RegisterStreamConsumer; the consumer is usable when it is described as ACTIVE."""
+    async def list_consumers(self, stream_arn: str) -> list[ConsumerDescription]:
+        """Call ListStreamConsumers until the last page.
+
+        Raises:
+            ServiceError: There are more than MAX_CONSUMERS, or a page token came twice.
+        """
+
+    async def register_consumer(
+        self, stream_arn: str, name: str, tags: Mapping[str, str] = _NO_TAGS
+    ) -> ConsumerDescription:
+        """Call RegisterStreamConsumer; the consumer is usable when it is described as ACTIVE.
+
+        Args:
+            stream_arn: The stream to register it on.
+            name: Its name.
+            tags: Its tags; with any, the caller needs kinesis:TagResource too.
+        """
 
     async def describe_consumer(
         self, *, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
@@ -221,26 +244,25 @@ class _AioTransport:
         )
 
     async def list_shards(self) -> list[ShardDescription]:
-        shards: list[ShardDescription] = []
-        seen: set[str] = set()
-        page = self._stream
-        while True:
-            response = await self._control.list_shards(**page)
-            shards.extend(map(_shard, response["Shards"]))
-            if len(shards) > MAX_SHARDS:
-                raise ServiceError(f"the stream lists more than {MAX_SHARDS} shards")
-            token = response.get("NextToken")
-            if token is None:
-                return shards
-            if token in seen:
-                raise ServiceError("ListShards returned the same page token twice")
-            seen.add(token)
+        async def page(token: Mapping[str, str]) -> Any:
             # The token stands for the stream: the service refuses both together.
-            page = {"NextToken": token}
+            return await self._control.list_shards(**(token or self._stream))
 
-    async def register_consumer(self, stream_arn: str, name: str) -> ConsumerDescription:
+        return [_shard(each) for each in await _all_pages(page, "Shards", MAX_SHARDS)]
+
+    async def list_consumers(self, stream_arn: str) -> list[ConsumerDescription]:
+        async def page(token: Mapping[str, str]) -> Any:
+            return await self._control.list_stream_consumers(StreamARN=stream_arn, **token)
+
+        return [_consumer(each) for each in await _all_pages(page, "Consumers", MAX_CONSUMERS)]
+
+    async def register_consumer(
+        self, stream_arn: str, name: str, tags: Mapping[str, str] = _NO_TAGS
+    ) -> ConsumerDescription:
+        # Empty tags are tags to the service: it would ask for kinesis:TagResource.
+        tagged = {"Tags": dict(tags)} if tags else {}
         response = await self._control.register_stream_consumer(
-            StreamARN=stream_arn, ConsumerName=name
+            StreamARN=stream_arn, ConsumerName=name, **tagged
         )
         return _consumer(response["Consumer"])
 
@@ -270,6 +292,33 @@ class _AioTransport:
             body.close()
 
 
+async def _all_pages(
+    page: Callable[[Mapping[str, str]], Awaitable[Any]], key: str, limit: int
+) -> list[Any]:
+    """Return what all pages of a listing have under a key.
+
+    Args:
+        page: Makes the call, with nothing or with the NextToken of the page before.
+        key: What the listing lists: `Shards` or `Consumers`.
+        limit: How many there may be.
+    """
+    found: list[Any] = []
+    seen: set[str] = set()
+    token: dict[str, str] = {}
+    while True:
+        response = await page(token)
+        found.extend(response[key])
+        if len(found) > limit:
+            raise ServiceError(f"the stream lists more than {limit} {key.lower()}")
+        following = response.get("NextToken")
+        if following is None:
+            return found
+        if following in seen:
+            raise ServiceError(f"the listing of {key.lower()} returned the same page token twice")
+        seen.add(following)
+        token = {"NextToken": following}
+
+
 def _server_time(headers: Mapping[str, str]) -> datetime:
     try:
         return parsedate_to_datetime(headers["date"])
@@ -292,4 +341,5 @@ def _consumer(consumer: Mapping[str, Any]) -> ConsumerDescription:
         name=consumer["ConsumerName"],
         arn=consumer["ConsumerARN"],
         status=consumer["ConsumerStatus"],
+        created=consumer["ConsumerCreationTimestamp"],
     )

@@ -50,6 +50,21 @@ def source(**options: Any) -> KinesisSource:
         ),
         ({"stream": STREAM_ARN, "region": "us-east-1"}, "region='us-east-1' contradicts the ARN"),
         ({"consumer": CONSUMER_ARN, "region": "us-east-1"}, "region='us-east-1' contradicts"),
+        ({"tags": ["team"]}, r"tags=\['team'\] must be a mapping of strings to strings"),
+        ({"tags": {str(key): "" for key in range(51)}}, "tags has 51 entries; .* at most 50"),
+        ({"tags": {"": "x"}}, r"the tag key '' must be 1 to 128 letters"),
+        ({"tags": {"k" * 129: "x"}}, r"must be 1 to 128 letters"),
+        ({"tags": {1: "x"}}, r"the tag key 1 must be 1 to 128 letters"),
+        ({"tags": {"a;b": "x"}}, r"the tag key 'a;b' must be 1 to 128 letters"),
+        ({"tags": {"aws:x": "x"}}, r"the tag key 'aws:x' begins with aws:, which AWS keeps"),
+        ({"tags": {"team": "x" * 257}}, r"of the tag 'team' must be at most 256 letters"),
+        ({"tags": {"team": None}}, r"the value None of the tag 'team' must be at most 256"),
+        ({"tags": {"a": "b"}, "consumer": CONSUMER_ARN}, "^tags is for a consumer that is reg"),
+        ({"deregister": "always"}, r"deregister='always' is not understood; use 'never' or"),
+        (
+            {"deregister": "on_close", "consumer": CONSUMER_ARN},
+            rf"^deregister is for .*; {CONSUMER_ARN} exists already, so name the consumer",
+        ),
         ({"start": datetime(2024, 1, 1)}, "no time zone; pass an aware datetime"),  # noqa: DTZ001 - it is refused
         ({"start": datetime(1969, 1, 1, tzinfo=UTC)}, "lies before 1970"),
         ({"start": 1_700_000_000}, r"start=1700000000 is not understood; use 'TRIM_HORIZON'"),
@@ -208,6 +223,10 @@ def _read_value(text: str) -> Any:
             return None
         case ["False"]:
             return False
+        case ["{}"]:
+            return {}
+        case ['"never"']:
+            return "never"
         case [number, "MiB"]:
             return int(number) * 1024 * 1024
         case [number] | [number, "s"] if number.isdigit():
@@ -224,3 +243,10 @@ def test_the_readme_documents_every_option_with_its_default() -> None:
         for name in KinesisSource.__dataclass_fields__
         if name not in {"stream", "consumer"}
     }
+
+
+def test_tags_are_copied() -> None:
+    tags = {"team": "orders"}
+    made = source(tags=tags)
+    tags.clear()
+    assert made.tags == {"team": "orders"}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -10,19 +11,25 @@ from botocore.exceptions import ClientError
 
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.errors import ServiceError
-from fanout.kinesis.registration import ensure_consumer
+from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.transport import ConsumerDescription, open_transport
 from fanout.testing.kinesis_server import KinesisServer
 from fanout.testing.rules import KinesisRules
 from fanout.testing.simulation import simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from fanout.kinesis.transport import Transport
 
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
 ARN = f"{STREAM_ARN}/consumer/etl:1"
+
+CREATED = datetime(2026, 11, 20, 8, 0, 1, tzinfo=UTC)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def refused(code: str, message: str = "no") -> ClientError:
@@ -39,13 +46,19 @@ class Consumers:
 
     Args:
         created_in: Seconds that a registered consumer is CREATING.
+        deleted_in: The second until which an older consumer of that name is DELETING.
         refusals: What the next calls of a method are refused with, by its name.
         status: What an existing consumer is for ever; None where there is none yet.
+        deregistering: Seconds that a call to deregister takes.
+        tags: The tags that it was registered with.
     """
 
     created_in: float = 0.0
+    deleted_in: float | None = None
     refusals: dict[str, list[str]] = field(default_factory=dict)
     status: str | None = None
+    deregistering: float = 0.0
+    tags: dict[str, str] = field(default_factory=dict)
     calls: list[tuple[float, str]] = field(default_factory=list)
     _active_at: float | None = None
 
@@ -54,29 +67,42 @@ class Consumers:
     ) -> ConsumerDescription:
         self._count("describe")
         assert (arn, stream_arn, name) in {(ARN, None, None), (None, STREAM_ARN, "etl")}
-        if self.status is None and self._active_at is None:
+        if self.status is None and self._active_at is None and not self._is_deleting:
             raise refused("ResourceNotFoundException", f"Consumer {arn or name} not found.")
         return self._description()
 
-    async def register_consumer(self, stream_arn: str, name: str) -> ConsumerDescription:
+    async def register_consumer(
+        self, stream_arn: str, name: str, tags: Mapping[str, str]
+    ) -> ConsumerDescription:
         self._count("register")
         assert (stream_arn, name) == (STREAM_ARN, "etl")
-        if self._active_at is not None:
+        if self._active_at is not None or self._is_deleting:
             raise refused("ResourceInUseException")
-        self._active_at = asyncio.get_running_loop().time() + self.created_in
+        self.tags = dict(tags)
+        self._active_at = now() + self.created_in
         return self._description()
 
+    async def deregister_consumer(self, arn: str) -> None:
+        self._count("deregister")
+        await asyncio.sleep(self.deregistering)
+        assert arn == ARN
+        if self._active_at is None:
+            raise refused("ResourceNotFoundException")
+        self._active_at = None
+
+    @property
+    def _is_deleting(self) -> bool:
+        return self.deleted_in is not None and now() < self.deleted_in
+
     def _count(self, method: str) -> None:
-        self.calls.append((asyncio.get_running_loop().time(), method))
+        self.calls.append((now(), method))
         if codes := self.refusals.get(method):
             raise refused(codes.pop(0))
 
     def _description(self) -> ConsumerDescription:
-        now = asyncio.get_running_loop().time()
-        creating = self._active_at is not None and now < self._active_at
-        return ConsumerDescription(
-            "etl", ARN, self.status or ("CREATING" if creating else "ACTIVE")
-        )
+        creating = self._active_at is not None and now() < self._active_at
+        status = "DELETING" if self._is_deleting else "CREATING" if creating else "ACTIVE"
+        return ConsumerDescription("etl", ARN, self.status or status, CREATED)
 
     def called(self, method: str) -> int:
         return [each for _, each in self.calls].count(method)
@@ -84,9 +110,14 @@ class Consumers:
 
 async def ensured(service: Any, consumer: str = "etl", *, seed: int = 7) -> tuple[str, float]:
     """Return the ARN, and the virtual time that it took."""
+    return await registration(service, consumer, seed=seed).ensure(), now()
+
+
+def registration(service: Any, consumer: str = "etl", *, seed: int = 7) -> ConsumerRegistration:
     jitter = FullJitter(BackoffOptions(base=1.0, cap=5.0), Random(seed))  # noqa: S311 - jitter
-    arn = await ensure_consumer(service, STREAM_ARN, consumer, jitter=jitter)
-    return arn, asyncio.get_running_loop().time()
+    return ConsumerRegistration(
+        service, STREAM_ARN, consumer, jitter=jitter, tags={"team": "orders"}
+    )
 
 
 def test_a_consumer_that_is_missing_is_registered() -> None:
@@ -125,17 +156,146 @@ def test_a_consumer_that_is_never_created_is_an_error_after_a_minute() -> None:
     async def main() -> float:
         with pytest.raises(ServiceError, match=r"'etl' .* not .* ACTIVE .* 60 s.*is CREATING"):
             await ensured(Consumers(created_in=3600.0))
-        return asyncio.get_running_loop().time()
+        return now()
 
     assert simulate(main) == 60.0
 
 
-def test_a_consumer_that_is_being_deleted_is_an_error_at_once() -> None:
+def test_the_tags_are_set_at_registration() -> None:
+    service = Consumers()
+    simulate(ensured, service)
+    assert service.tags == {"team": "orders"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_consumer_that_is_being_deleted_is_waited_for_and_registered_again(seed: int) -> None:
+    service = Consumers(deleted_in=20.0)
+    arn, seconds = simulate(ensured, service, seed=seed)
+    assert arn == ARN
+    assert 20.0 <= seconds <= 25.0
+    assert service.called("register") == 1
+
+
+def test_deletion_and_creation_together_take_a_minute_at_most() -> None:
+    async def main() -> float:
+        with pytest.raises(ServiceError, match=r"'etl' .* not .* ACTIVE .* 60 s.*is CREATING"):
+            await ensured(Consumers(deleted_in=40.0, created_in=40.0))
+        return now()
+
+    assert simulate(main) == 60.0
+
+
+def test_a_consumer_that_is_never_deleted_is_an_error_after_a_minute() -> None:
+    with pytest.raises(ServiceError, match=r"'etl' .* not .* ACTIVE .* 60 s.*is DELETING"):
+        simulate(ensured, Consumers(status="DELETING"))
+
+
+def test_an_arn_that_is_being_deleted_is_an_error_at_once() -> None:
     service = Consumers(status="DELETING")
-    with pytest.raises(ServiceError, match=r"^the consumer 'etl' is being deleted; wait") as got:
-        simulate(ensured, service)
+    with pytest.raises(ServiceError, match=rf"^the consumer {ARN} is being deleted; use another"):
+        simulate(ensured, service, ARN)
     assert len(service.calls) == 1
-    assert got.value.__cause__ is not got.value
+
+
+def test_a_consumer_that_was_registered_here_is_deregistered() -> None:
+    async def main() -> None:
+        service = Consumers()
+        mine = registration(service)
+        await mine.ensure()
+        await mine.undo()
+        assert service.called("deregister") == 1
+
+    simulate(main)
+
+
+def test_a_consumer_that_was_adopted_is_not_deregistered() -> None:
+    async def main() -> None:
+        service = Consumers(status="ACTIVE")
+        mine = registration(service)
+        await mine.ensure()
+        await mine.undo()
+        assert service.called("deregister") == 0
+
+    simulate(main)
+
+
+def test_a_consumer_that_is_gone_already_is_deregistered_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        mine = registration(Consumers(refusals={"deregister": ["ResourceNotFoundException"]}))
+        await mine.ensure()
+        await mine.undo()
+
+    simulate(main)
+    assert caplog.records == []
+
+
+def test_a_throttled_deregistration_is_repeated() -> None:
+    async def main() -> None:
+        service = Consumers(refusals={"deregister": ["LimitExceededException"] * 2})
+        mine = registration(service)
+        await mine.ensure()
+        await mine.undo()
+        assert service.called("deregister") == 3
+
+    simulate(main)
+
+
+def test_a_deregistration_that_fails_is_told_to_the_log_and_raises_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        mine = registration(Consumers(refusals={"deregister": ["AccessDeniedException"]}))
+        await mine.ensure()
+        await mine.undo()
+
+    simulate(main)
+    assert f"the consumer {ARN} may stay registered" in caplog.text
+    assert "AccessDeniedException" in caplog.text
+
+
+def test_a_deregistration_takes_10_seconds_at_most(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> float:
+        mine = registration(Consumers(deregistering=3600.0))
+        await mine.ensure()
+        await mine.undo()
+        return now()
+
+    assert simulate(main) == 10.0
+    assert "cannot be deregistered within 10 s" in caplog.text
+
+
+def test_a_consumer_that_is_still_created_when_its_stream_is_cancelled_is_deregistered() -> None:
+    async def main() -> None:
+        service = Consumers(created_in=30.0)
+        mine = registration(service)
+        task = asyncio.create_task(mine.ensure())
+        await asyncio.sleep(10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await mine.undo()
+        assert service.called("deregister") == 1
+
+    simulate(main)
+
+
+def test_a_deregistration_that_is_cancelled_ends_at_once_and_is_told_to_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> float:
+        mine = registration(Consumers(deregistering=5.0))
+        await mine.ensure()
+        task = asyncio.create_task(mine.undo())
+        await asyncio.sleep(2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return now()
+
+    assert simulate(main) == 2.0
+    assert "may stay registered" in caplog.text
 
 
 @pytest.mark.parametrize("method", ["describe", "register"])
@@ -209,7 +369,9 @@ async def test_two_transports_register_one_name_at_once(
 
     async def ensure(transport: Transport, seed: int) -> str:
         jitter = FullJitter(fast, Random(seed))  # noqa: S311 - jitter
-        return await ensure_consumer(transport, stream_arn, "etl", jitter=jitter)
+        return await ConsumerRegistration(
+            transport, stream_arn, "etl", jitter=jitter, tags={}
+        ).ensure()
 
     async with open_transport(stream="orders") as one, open_transport(stream="orders") as other:
         async with asyncio.TaskGroup() as both:

@@ -444,3 +444,48 @@ async def test_no_secret_is_in_an_error_or_a_log(
     causes = [failure, failure.__cause__, *reader.causes]
     assert not any(CANARY in f"{cause!r} {cause}" for cause in causes)
     assert CANARY not in caplog.text
+
+
+def consumer_names(stream: Stream) -> list[str]:
+    with client(stream) as kinesis:
+        listed = kinesis.list_stream_consumers(StreamARN=stream.arn)
+    return [consumer["ConsumerName"] for consumer in listed["Consumers"]]
+
+
+@pytest.mark.parametrize(("deregister", "left"), [("never", ["etl"]), ("on_close", [])])
+async def test_a_stream_leaves_its_consumer_or_deregisters_it(
+    stream: Stream, deregister: str, left: list[str]
+) -> None:
+    async with stream.open(deregister=deregister):
+        assert consumer_names(stream) == ["etl"]
+    assert consumer_names(stream) == left
+
+
+async def test_a_consumer_that_existed_outlives_the_stream(stream: Stream) -> None:
+    async with stream.open(), stream.open(deregister="on_close"):
+        pass
+    assert consumer_names(stream) == ["etl"]
+
+
+async def test_an_error_in_the_block_passes_and_the_consumer_is_deregistered(
+    stream: Stream,
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with stream.open(deregister="on_close"):
+            raise ZeroDivisionError
+    assert consumer_names(stream) == []
+
+
+async def test_a_stream_that_is_cancelled_deregisters_its_consumer(stream: Stream) -> None:
+    opened = asyncio.Event()
+
+    async def read() -> None:
+        async with stream.open(deregister="on_close"):
+            opened.set()
+            await asyncio.Event().wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(read())
+        await opened.wait()
+        reading.cancel()
+    assert consumer_names(stream) == []

@@ -19,6 +19,7 @@ from fanout.errors import OptionError, ServiceError, SetupError
 from fanout.kinesis.decode import decode_event
 from fanout.kinesis.eventstream import FrameDecoder
 from fanout.kinesis.transport import (
+    MAX_CONSUMERS,
     MAX_SHARDS,
     ConsumerDescription,
     ShardDescription,
@@ -428,11 +429,12 @@ async def test_a_listing_beyond_the_limit_is_a_service_error() -> None:
             await transport.list_shards()
 
 
+CREATED = datetime(2026, 11, 20, 8, 0, 1, tzinfo=UTC)
 CONSUMER = {
     "ConsumerName": "etl",
     "ConsumerARN": CONSUMER_ARN,
     "ConsumerStatus": "CREATING",
-    "ConsumerCreationTimestamp": 0,
+    "ConsumerCreationTimestamp": CREATED.timestamp(),
 }
 
 
@@ -440,10 +442,49 @@ async def test_register_consumer_returns_its_arn_and_status() -> None:
     service = Service(RegisterStreamConsumer=answering({"Consumer": CONSUMER}))
     async with connected(service) as transport:
         consumer = await transport.register_consumer(STREAM_ARN, "etl")
-    assert consumer == ConsumerDescription(name="etl", arn=CONSUMER_ARN, status="CREATING")
+    assert consumer == ConsumerDescription("etl", CONSUMER_ARN, "CREATING", CREATED)
     assert service.requests == [
         ("RegisterStreamConsumer", {"StreamARN": STREAM_ARN, "ConsumerName": "etl"})
     ]
+
+
+async def test_the_tags_of_a_consumer_are_sent_when_it_is_registered() -> None:
+    service = Service(RegisterStreamConsumer=answering({"Consumer": CONSUMER}))
+    async with connected(service) as transport:
+        await transport.register_consumer(STREAM_ARN, "etl", {"team": "orders"})
+    assert service.requests[0][1]["Tags"] == {"team": "orders"}
+
+
+async def test_list_consumers_follows_the_pages_of_its_stream() -> None:
+    second = CONSUMER | {"ConsumerName": "audit", "ConsumerStatus": "DELETING"}
+    service = Service(
+        ListStreamConsumers=answering(
+            {"Consumers": [CONSUMER], "NextToken": "more"}, {"Consumers": [second]}
+        )
+    )
+    async with connected(service) as transport:
+        assert await transport.list_consumers(STREAM_ARN) == [
+            ConsumerDescription("etl", CONSUMER_ARN, "CREATING", CREATED),
+            ConsumerDescription("audit", CONSUMER_ARN, "DELETING", CREATED),
+        ]
+    assert [body for _, body in service.requests] == [
+        {"StreamARN": STREAM_ARN},
+        {"StreamARN": STREAM_ARN, "NextToken": "more"},
+    ]
+
+
+async def test_a_listing_of_consumers_that_goes_in_circles_is_a_service_error() -> None:
+    page = {"Consumers": [], "NextToken": "again"}
+    async with connected(Service(ListStreamConsumers=answering(page, page))) as transport:
+        with pytest.raises(ServiceError, match="token twice"):
+            await transport.list_consumers(STREAM_ARN)
+
+
+async def test_more_consumers_than_a_stream_can_have_are_a_service_error() -> None:
+    page = {"Consumers": [CONSUMER] * (MAX_CONSUMERS + 1), "NextToken": "more"}
+    async with connected(Service(ListStreamConsumers=answering(page))) as transport:
+        with pytest.raises(ServiceError, match="more than 1000 consumers"):
+            await transport.list_consumers(STREAM_ARN)
 
 
 @pytest.mark.parametrize(
@@ -463,7 +504,7 @@ async def test_a_consumer_is_described_by_arn_or_by_name(
     service = Service(DescribeStreamConsumer=answering({"ConsumerDescription": description}))
     async with connected(service) as transport:
         consumer = await transport.describe_consumer(**asked)
-    assert consumer == ConsumerDescription(name="etl", arn=CONSUMER_ARN, status="ACTIVE")
+    assert consumer == ConsumerDescription("etl", CONSUMER_ARN, "ACTIVE", CREATED)
     assert service.requests == [("DescribeStreamConsumer", sent)]
 
 
