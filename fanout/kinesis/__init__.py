@@ -6,6 +6,7 @@ Needs the extra `fanout[kinesis]`.
 from fanout.errors import SetupError
 
 try:
+    from fanout.kinesis.iam import iam_policy
     from fanout.kinesis.source import KinesisSource
 except ModuleNotFoundError as error:
     if error.name is not None and error.name.startswith("fanout"):
@@ -14,4 +15,4 @@ except ModuleNotFoundError as error:
         f"{error.name} is not installed; install the extra: pip install 'fanout[kinesis]'"
     ) from error
 
-__all__ = ("KinesisSource",)
+__all__ = ("KinesisSource", "iam_policy")

@@ -1,0 +1,102 @@
+"""The IAM policy that a stream needs, and no more."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from fanout.errors import OptionError
+
+__all__ = ("iam_policy",)
+
+_STREAM: Final = re.compile(
+    r"arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}:stream/[a-zA-Z0-9_.-]{1,128}"
+)
+_CONSUMER: Final = re.compile(r"/consumer/(?P<name>[a-zA-Z0-9_.-]{1,128})(?P<created>:[0-9]+)?")
+_KEY: Final = re.compile(r"arn:aws[a-z0-9-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[a-zA-Z0-9-]+")
+
+
+def iam_policy(
+    stream_arn: str,
+    consumer_arn: str | None = None,
+    *,
+    deploy: bool = False,
+    kms_key_arn: str | None = None,
+) -> dict[str, Any]:
+    """Return the policy document that lets a role read a stream, and nothing else.
+
+    Which action asks for which resource is from the Service Authorization Reference of Kinesis
+    Data Streams and from the developer guide's page on permissions of consumers.
+
+    Args:
+        stream_arn: The stream's ARN.
+        consumer_arn: The consumer's ARN; without its creation time it stands for every consumer
+            that is ever registered under that name. None for all consumers of the stream.
+        deploy: Allow also to register, tag, list and deregister consumers. A job that names its
+            consumer needs it to register it; one that is given a consumer's ARN does not.
+        kms_key_arn: The stream's key, where it is encrypted with a key of your own.
+
+    Raises:
+        OptionError: If an ARN is malformed, or the consumer is of another stream.
+    """
+    stream = _STREAM.fullmatch(stream_arn)
+    if stream is None:
+        raise OptionError(f"stream_arn={stream_arn!r} is not the ARN of a stream")
+    consumers = _consumers(stream_arn, consumer_arn, deploy=deploy)
+    statements = [
+        _allow("ReadRecords", ["SubscribeToShard"], [consumers]),
+        _allow("DescribeConsumer", ["DescribeStreamConsumer"], [stream_arn, consumers]),
+        _allow("DescribeStream", ["DescribeStreamSummary", "ListShards"], [stream_arn]),
+    ]
+    if deploy:
+        statements += [
+            _allow(
+                "RegisterConsumer",
+                ["ListStreamConsumers", "RegisterStreamConsumer"],
+                [stream_arn],
+            ),
+            _allow("TagConsumer", ["TagResource"], [consumers]),
+            _allow("DeregisterConsumer", ["DeregisterStreamConsumer"], [stream_arn, consumers]),
+        ]
+    if kms_key_arn is not None:
+        statements.append(_allow_decryption(kms_key_arn, stream["region"], stream_arn))
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _consumers(stream_arn: str, consumer_arn: str | None, *, deploy: bool) -> str:
+    """Return the resource that stands for the consumers."""
+    if consumer_arn is None:
+        return f"{stream_arn}/consumer/*"
+    consumer = _CONSUMER.fullmatch(consumer_arn.removeprefix(stream_arn))
+    if consumer is None:
+        raise OptionError(
+            f"consumer_arn={consumer_arn!r} is not the ARN of a consumer of {stream_arn}"
+        )
+    # A consumer that is registered again has another creation time in its ARN.
+    created = consumer["created"] if consumer["created"] and not deploy else ":*"
+    return f"{stream_arn}/consumer/{consumer['name']}{created}"
+
+
+def _allow(sid: str, actions: list[str], resources: list[str]) -> dict[str, Any]:
+    return {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Action": [f"kinesis:{action}" for action in actions],
+        "Resource": resources,
+    }
+
+
+def _allow_decryption(key_arn: str, region: str, stream_arn: str) -> dict[str, Any]:
+    """Allow Kinesis, and nobody else, to decrypt the records on behalf of the role."""
+    if not _KEY.fullmatch(key_arn):
+        raise OptionError(
+            f"kms_key_arn={key_arn!r} is not the ARN of a key; an alias cannot be granted"
+        )
+    domain = "amazonaws.com.cn" if stream_arn.startswith("arn:aws-cn:") else "amazonaws.com"
+    return {
+        "Sid": "DecryptRecords",
+        "Effect": "Allow",
+        "Action": ["kms:Decrypt"],
+        "Resource": [key_arn],
+        "Condition": {"StringEquals": {"kms:ViaService": f"kinesis.{region}.{domain}"}},
+    }

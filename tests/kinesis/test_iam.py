@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import aioboto3
+import pytest
+
+import fanout
+from fanout.errors import OptionError
+from fanout.kinesis import KinesisSource, iam_policy
+from fanout.kinesis.transport import Transport, open_transport
+from fanout.testing.credentials import REGION
+
+if TYPE_CHECKING:
+    from tests.kinesis.reading import Stream
+
+STREAM_ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
+CONSUMER_ARN = f"{STREAM_ARN}/consumer/etl:1700000000"
+KEY_ARN = "arn:aws:kms:eu-west-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+
+
+def actions(policy: dict[str, Any]) -> list[str]:
+    return [action for statement in policy["Statement"] for action in statement["Action"]]
+
+
+def resources(policy: dict[str, Any]) -> set[str]:
+    return {resource for each in policy["Statement"] for resource in each["Resource"]}
+
+
+class Calls:
+    """A session whose calls of Kinesis are written down as the actions that they need."""
+
+    def __init__(self) -> None:
+        self.session = aioboto3.Session(
+            region_name=REGION, aws_access_key_id="testing", aws_secret_access_key="testing"
+        )
+        self.needed: set[str] = set()
+        self.session.events.register("before-parameter-build.kinesis.*", self._record)
+
+    def _record(self, params: dict[str, Any], model: Any, **_: Any) -> None:
+        self.needed.add(f"kinesis:{model.name}")
+        if "Tags" in params:  # API reference, RegisterStreamConsumer
+            self.needed.add("kinesis:TagResource")
+
+
+async def test_every_call_of_the_transport_is_granted_and_no_other(stream: Stream) -> None:
+    calls = Calls()
+    async with open_transport(
+        stream="orders", endpoint_url=stream.server.endpoint_url, session=calls.session
+    ) as transport:
+        made = {
+            "describe_stream": await transport.describe_stream(),
+            "list_shards": (shards := await transport.list_shards()),
+            "register_consumer": (
+                consumer := await transport.register_consumer(stream.arn, "etl", {"a": "b"})
+            ),
+            "describe_consumer": await transport.describe_consumer(arn=consumer.arn),
+            "list_consumers": await transport.list_consumers(stream.arn),
+        }
+        position = {"Type": "LATEST"}
+        async with transport.subscribe(consumer.arn, shards[0].shard_id, position) as chunks:
+            made["subscribe"] = await anext(chunks)
+        await transport.deregister_consumer(consumer.arn)
+        made["deregister_consumer"] = None
+    methods = inspect.getmembers(Transport, inspect.isfunction)
+    assert made.keys() == {name for name, _ in methods if not name.startswith("_")}
+    assert sorted(actions(iam_policy(stream.arn, deploy=True))) == sorted(calls.needed)
+
+
+async def test_reading_with_the_arn_of_a_consumer_needs_what_run_time_is_granted(
+    stream: Stream,
+) -> None:
+    async with stream.open():
+        pass
+    async with open_transport(
+        stream="orders", endpoint_url=stream.server.endpoint_url, session=Calls().session
+    ) as transport:
+        (consumer,) = await transport.list_consumers(stream.arn)
+    calls = Calls()
+    stream.put(1)
+    source = KinesisSource(
+        stream=stream.arn,
+        consumer=consumer.arn,
+        start="TRIM_HORIZON",
+        endpoint_url=stream.server.endpoint_url,
+        session=calls.session,
+    )
+    async with fanout.open(source) as opened:
+        await opened.drain(max_records=1)
+    assert sorted(actions(iam_policy(stream.arn, consumer.arn))) == sorted(calls.needed)
+
+
+def test_run_time_is_granted_on_one_stream_and_one_consumer() -> None:
+    assert resources(iam_policy(STREAM_ARN, CONSUMER_ARN)) == {STREAM_ARN, CONSUMER_ARN}
+
+
+def test_a_name_stands_for_every_registration_of_it() -> None:
+    policy = iam_policy(STREAM_ARN, f"{STREAM_ARN}/consumer/etl")
+    assert resources(policy) == {STREAM_ARN, f"{STREAM_ARN}/consumer/etl:*"}
+
+
+def test_deployment_registers_a_consumer_again_under_another_arn() -> None:
+    policy = iam_policy(STREAM_ARN, CONSUMER_ARN, deploy=True)
+    assert resources(policy) == {STREAM_ARN, f"{STREAM_ARN}/consumer/etl:*"}
+
+
+def test_without_a_consumer_all_those_of_the_stream_are_meant() -> None:
+    assert resources(iam_policy(STREAM_ARN)) == {STREAM_ARN, f"{STREAM_ARN}/consumer/*"}
+
+
+@pytest.mark.parametrize(
+    ("partition", "region", "service"),
+    [
+        ("aws", "eu-west-1", "kinesis.eu-west-1.amazonaws.com"),
+        ("aws-cn", "cn-north-1", "kinesis.cn-north-1.amazonaws.com.cn"),
+    ],
+)
+def test_a_key_is_granted_through_kinesis_alone(partition: str, region: str, service: str) -> None:
+    stream_arn = f"arn:{partition}:kinesis:{region}:111122223333:stream/orders"
+    statement = iam_policy(stream_arn, kms_key_arn=KEY_ARN)["Statement"][-1]
+    assert (statement["Action"], statement["Resource"]) == (["kms:Decrypt"], [KEY_ARN])
+    assert statement["Condition"] == {"StringEquals": {"kms:ViaService": service}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"stream_arn": "orders"}, "stream_arn='orders' is not the ARN of a stream"),
+        ({"stream_arn": "*"}, "is not the ARN of a stream"),
+        (
+            {"consumer_arn": "etl"},
+            f"consumer_arn='etl' is not the ARN of a consumer of {STREAM_ARN}",
+        ),
+        ({"consumer_arn": CONSUMER_ARN.replace("orders", "payments")}, "not the ARN of a consumer"),
+        ({"consumer_arn": f"{STREAM_ARN}/consumer/*"}, "not the ARN of a consumer"),
+        ({"kms_key_arn": "alias/orders"}, "kms_key_arn='alias/orders' is not the ARN of a key"),
+    ],
+)
+def test_a_malformed_arn_is_refused(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence.replace("*", r"\*")):
+        iam_policy(**{"stream_arn": STREAM_ARN} | arguments)
