@@ -1,4 +1,4 @@
-"""The command line: `fanout demo`."""
+"""The command line: `fanout demo`, `fanout consumers`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fanout.cli_consumers import consumers
 from fanout.demo.options import MAX_RECORDS, MAX_SHARDS, MIN_RECORDS, DemoFailedError, DemoOptions
 from fanout.errors import FanOutError
 
@@ -25,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # paragraphs are filled, not broken where the source is
 )
+app.add_typer(consumers)
 
 
 def _print_version(wanted: bool) -> None:

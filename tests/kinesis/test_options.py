@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import math
 import pickle  # noqa: TID251 - our own bytes
 import re
@@ -219,14 +220,8 @@ def documented_defaults() -> Iterator[tuple[str, Any]]:
 
 def _read_value(text: str) -> Any:
     match text.strip("`").split():
-        case ["None"]:
-            return None
-        case ["False"]:
-            return False
-        case ["{}"]:
-            return {}
-        case ['"never"']:
-            return "never"
+        case ["None" | "False" | "{}" | '"never"' as literal]:
+            return ast.literal_eval(literal)
         case [number, "MiB"]:
             return int(number) * 1024 * 1024
         case [number] | [number, "s"] if number.isdigit():

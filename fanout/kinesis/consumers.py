@@ -1,0 +1,172 @@
+"""What an operator does with the consumers of a stream: list, deregister, and reckon the price."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.errors import FanOutError
+from fanout.kinesis.policy import explained
+from fanout.kinesis.registration import ConsumerRegistration, deregister_consumer
+from fanout.kinesis.transport import open_transport
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from datetime import timedelta
+
+    from fanout.kinesis.options import KinesisOptions
+    from fanout.kinesis.transport import ConsumerDescription, StreamDescription, Transport
+
+__all__ = ("HOURS_PER_MONTH", "ConsumerPrice", "StreamConsumers", "open_consumers")
+
+# A year has 8,760 hours; AWS's own price lists count the month so.
+HOURS_PER_MONTH: Final = 730
+
+_POLLING: Final = BackoffOptions(base=1.0, cap=5.0)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerPrice:
+    """The monthly price of a stream's consumers.
+
+    Args:
+        consumers: How many are registered and not being deleted.
+        shards: The open shards.
+        shard_hour_price: Of one consumer on one shard for an hour.
+        gb_price: Of one GB that one consumer retrieves.
+        gb_per_month: What the stream takes in a month, in GB; each consumer retrieves all of it.
+    """
+
+    consumers: int
+    shards: int
+    shard_hour_price: float
+    gb_price: float
+    gb_per_month: float
+
+    @property
+    def per_consumer(self) -> float:
+        """What one consumer costs in a month, read or not."""
+        hours = self.shards * HOURS_PER_MONTH * self.shard_hour_price
+        return hours + self.gb_per_month * self.gb_price
+
+    @property
+    def total(self) -> float:
+        """What all of them cost in a month."""
+        return self.consumers * self.per_consumer
+
+
+@final
+class StreamConsumers:
+    """The consumers of one stream.
+
+    Args:
+        transport: The calls.
+        stream: The stream, as it was described just now.
+    """
+
+    def __init__(self, transport: Transport, stream: StreamDescription) -> None:
+        self._transport = transport
+        self._jitter = FullJitter(_POLLING, Random())  # noqa: S311 - jitter, no secret
+        self.stream = stream
+
+    async def describe_all(self) -> list[ConsumerDescription]:
+        """Return the consumers, the oldest first.
+
+        Raises:
+            ServiceError: If they may not be listed.
+        """
+        with explained(f"the consumers of {self.stream.name!r} cannot be listed"):
+            found = await self._transport.list_consumers(self.stream.arn)
+        return sorted(found, key=lambda consumer: consumer.created)
+
+    async def older_than(self, age: timedelta) -> list[ConsumerDescription]:
+        """Return the consumers that were registered longer ago, by the service's own clock.
+
+        Those that are being deleted are left out.
+
+        Raises:
+            ServiceError: If they may not be listed.
+        """
+        return [
+            consumer
+            for consumer in await self.describe_all()
+            if consumer.status != "DELETING" and self.stream.server_time - consumer.created > age
+        ]
+
+    async def find(self, name: str) -> ConsumerDescription:
+        """Return one consumer.
+
+        Raises:
+            ServiceError: If there is none of that name.
+        """
+        with explained(f"the consumer {name!r} cannot be described"):
+            return await self._transport.describe_consumer(stream_arn=self.stream.arn, name=name)
+
+    async def register(self, name: str) -> tuple[ConsumerDescription, bool]:
+        """Return the consumer of a name when it is ACTIVE, and whether it was registered just now.
+
+        Raises:
+            ServiceError: If it may not be registered, or is not ACTIVE within a minute.
+        """
+        registration = ConsumerRegistration(
+            self._transport, self.stream.arn, name, jitter=self._jitter, tags={}
+        )
+        await registration.ensure()
+        return await self.find(name), registration.registered is not None
+
+    async def deregister(self, consumers: Iterable[ConsumerDescription]) -> dict[str, FanOutError]:
+        """Deregister consumers, one after the other; return what went wrong, by name."""
+        failed = {}
+        for consumer in consumers:
+            try:
+                await deregister_consumer(self._transport, consumer.arn, jitter=self._jitter)
+            except FanOutError as error:
+                failed[consumer.name] = error
+        return failed
+
+    async def price(
+        self, *, shard_hour_price: float, gb_price: float, gb_per_month: float
+    ) -> ConsumerPrice:
+        """Reckon the monthly price; the arguments are those of ConsumerPrice.
+
+        Raises:
+            ServiceError: If the shards or the consumers may not be listed.
+        """
+        with explained(f"the shards of {self.stream.name!r} cannot be listed"):
+            shards = await self._transport.list_shards()
+        closed = {parent for shard in shards for parent in shard.parents}
+        return ConsumerPrice(
+            consumers=sum(consumer.status != "DELETING" for consumer in await self.describe_all()),
+            shards=sum(shard.shard_id not in closed for shard in shards),
+            shard_hour_price=shard_hour_price,
+            gb_price=gb_price,
+            gb_per_month=gb_per_month,
+        )
+
+
+@asynccontextmanager
+async def open_consumers(options: KinesisOptions) -> AsyncIterator[StreamConsumers]:
+    """Connect to Kinesis and look at the stream; nothing is registered.
+
+    Raises:
+        SetupError: If credentials or a region are missing.
+        ServiceError: If the stream does not exist, or the endpoint does not answer.
+    """
+    opening = open_transport(
+        stream=options.stream,
+        region=options.resolved_region,
+        endpoint_url=options.endpoint_url,
+        session=options.session,
+        role_arn=options.role_arn,
+        insecure=options.insecure,
+    )
+    async with AsyncExitStack() as stack:
+        with explained("Kinesis cannot be called"):
+            transport = await stack.enter_async_context(opening)
+        with explained(f"the stream {options.stream!r} cannot be described"):
+            stream = await transport.describe_stream()
+        yield StreamConsumers(transport, stream)
