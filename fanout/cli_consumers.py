@@ -186,7 +186,8 @@ def cost(
     if json:
         _print_json({"stream": name, **figures})
     else:
-        _print_table(("a month", name), [(key, str(value)) for key, value in figures.items()])
+        rows = [(key.replace("_", " "), f"{value:,}") for key, value in figures.items()]
+        _print_table(("US dollars a month", name), rows)
 
 
 def _run(
@@ -236,13 +237,13 @@ def _report(deletion: Deletion, *, yes: bool, json: bool) -> None:
     name, chosen, failed = deletion
     done = [consumer for consumer in chosen if consumer.name not in failed]
     reasons = {consumer: str(error) for consumer, error in failed.items()}
-    if not json:
-        verb = "deregistered" if yes else "would be deregistered; say --yes to do it"
-        typer.echo(f"{len(done)} of {len(chosen)} {verb}")
     for reason in reasons.values():
         typer.echo(f"fanout consumers: {reason}", err=True)
     answer = {"stream": name, "dry_run": not yes, "consumers": _plain(done), "failed": reasons}
     _show(done, answer, json=json)
+    if not json:
+        verb = "deregistered" if yes else "would be deregistered; say --yes to do it"
+        typer.echo(f"{len(done)} of {len(chosen)} {verb}")
     if failed:
         raise typer.Exit(_NOT_ALL)
 
@@ -252,7 +253,7 @@ def _plain(described: Sequence[ConsumerDescription]) -> list[dict[str, str]]:
         {
             "name": each.name,
             "status": each.status,
-            "created": each.created.isoformat(),
+            "created": each.created.isoformat(timespec="seconds"),
             "arn": each.arn,
         }
         for each in described
@@ -273,9 +274,10 @@ def _print_json(answer: dict[str, Any]) -> None:
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console  # noqa: PLC0415 - help needs no tables
-    from rich.table import Table  # noqa: PLC0415 - help needs no tables
+    from rich.table import Column, Table  # noqa: PLC0415 - help needs no tables
 
-    table = Table(*columns)
+    # A long ARN goes on in the next line: it is there to be copied.
+    table = Table(*(Column(column, overflow="fold") for column in columns))
     for row in rows:
         table.add_row(*row)
     Console().print(table)

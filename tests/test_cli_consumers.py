@@ -76,10 +76,13 @@ def test_the_oldest_consumer_is_listed_first(shell: Shell) -> None:
     assert shell.names() == ["b", "a", "c"]
 
 
-def test_a_table_has_the_arn_to_copy(shell: Shell) -> None:
+def test_a_table_has_all_of_the_arn_however_narrow_it_is(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (consumer,) = shell.json("register", "orders", "etl")["consumers"]
-    text = shell("list", "orders").stdout
-    assert consumer["arn"] in text
+    assert consumer["arn"] in shell("list", "orders").stdout
+    monkeypatch.setenv("COLUMNS", "100")
+    assert "…" not in shell("list", "orders").stdout
 
 
 @pytest.mark.parametrize("command", [["deregister", "orders", "etl"], ["gc", "orders"]])
@@ -109,6 +112,18 @@ def test_gc_spares_what_is_younger(shell: Shell) -> None:
     answer = shell.json("gc", "orders", "--older-than", "2h", "--yes")
     assert [each["name"] for each in answer["consumers"]] == ["old"]
     assert shell.names() == ["young"]
+
+
+def test_a_consumer_that_is_being_deleted_is_neither_deleted_nor_paid_for(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fanout.testing._consumers import Consumer  # noqa: PLC0415 - loaded with the server
+
+    shell.json("register", "orders", "etl")
+    age(shell, timedelta(hours=3))
+    monkeypatch.setattr(Consumer, "status", "DELETING")
+    assert shell.json("gc", "orders", "--older-than", "2h")["consumers"] == []
+    assert shell.json("cost", "orders")["consumers"] == 0
 
 
 def test_a_deletion_that_fails_is_named_and_exits_with_1(
