@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.errors import OptionError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = (
+    "WHOLE_RECORD",
     "Cursor",
     "Horizon",
     "Latest",
@@ -29,7 +30,7 @@ __all__ = (
 )
 
 # Larger than any sub-sequence number: the cursor stands after the whole record.
-WHOLE_RECORD = 2**63 - 1
+WHOLE_RECORD: Final = 2**63 - 1
 
 
 @final

@@ -22,8 +22,8 @@ __all__ = ("SCHEMA", "ChildShard", "ShardEvent", "decode_event")
 
 _ARRIVAL = pa.timestamp("us", tz="UTC")
 
-# Names and order are those of the Databricks Kinesis connector; subSequenceNumber is 0 for a record
-# that the producer library did not aggregate.
+# Names and order are those of the Databricks Kinesis connector; subSequenceNumber is 0 except in an
+# aggregated record, whose sub-records are counted from 0.
 SCHEMA: Final = pa.schema(
     [
         pa.field("partitionKey", pa.string()),

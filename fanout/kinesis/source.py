@@ -79,8 +79,16 @@ class KinesisSource(KinesisOptions):
             yield KinesisConnection(self, transport, stream, consumer_arn)
 
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
-        """Return the position after one row."""
-        return Cursor(int(records.column("sequenceNumber")[row].as_py()))
+        """Return the position after one row: inside its record if the next row is of it too.
+
+        Args:
+            records: The rows as they came, so that a record's last row is its last sub-record.
+            row: The row.
+        """
+        number, *following = records.column("sequenceNumber").slice(row, 2).to_pylist()
+        if following == [number]:
+            return Cursor(int(number), records.column("subSequenceNumber")[row].as_py())
+        return Cursor(int(number))
 
 
 @final

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from fanout.core.events import Batch, End
 from fanout.core.lineage import Split
-from fanout.core.positions import Cursor, Horizon, Range, Timestamp, reaches
+from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Range, Timestamp, reaches
 from fanout.errors import MalformedEventError, RemoteError
+from fanout.kinesis.aggregation import disaggregate
 from fanout.kinesis.decode import decode_event
 from fanout.kinesis.eventstream import FrameDecoder
 
@@ -33,15 +34,17 @@ _MAX_DIGITS: Final = 128
 def starting_position(position: Position) -> dict[str, Any]:
     """Write a position as the StartingPosition of SubscribeToShard.
 
-    A cursor is resumed AFTER, not AT: its own record was handed on already.
+    A cursor is resumed AFTER its own record, which was handed on already; AT it where only a part
+    of its sub-records was.
     """
     match position:
         case Horizon():
             return {"Type": "TRIM_HORIZON"}
         case Timestamp(millis):
             return {"Type": "AT_TIMESTAMP", "Timestamp": millis / 1000}
-        case Cursor(sequence):
-            return {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": str(sequence)}
+        case Cursor(sequence, sub):
+            side = "AFTER" if sub == WHOLE_RECORD else "AT"
+            return {"Type": f"{side}_SEQUENCE_NUMBER", "SequenceNumber": str(sequence)}
 
 
 async def read_events(
@@ -161,6 +164,9 @@ def _check_end(event: ShardEvent, split: Split) -> None:
 def _batch(event: ShardEvent, split: Split, position: Position) -> Batch:
     numbers = event.records.column("sequenceNumber")
     _check_sequence_numbers(numbers)
+    inside = _inside_record(position)
+    if inside is not None and not len(numbers):
+        return _nothing_yet(event, split, inside)
     first, last = position, position
     if len(numbers):
         first, last = (Cursor(int(numbers[row].as_py())) for row in (0, -1))
@@ -174,7 +180,41 @@ def _batch(event: ShardEvent, split: Split, position: Position) -> Batch:
         raise MalformedEventError(
             f"{split} sent a continuation that is before its position or its last record"
         )
-    return Batch(split, event.records, Range(position, until), event.millis_behind / 1000)
+    records = disaggregate(event.records)
+    if inside is not None:
+        records = _rest_of_record(records, split, inside)
+    return Batch(split, records, Range(position, until), event.millis_behind / 1000)
+
+
+def _inside_record(position: Position) -> Cursor | None:
+    match position:
+        case Cursor(_, sub) if sub != WHOLE_RECORD:
+            return position
+        case _:
+            return None
+
+
+def _nothing_yet(event: ShardEvent, split: Split, position: Cursor) -> Batch:
+    """Stay inside a record, whatever the continuation: to follow it would skip the record's rest.
+
+    The lag is left open, as a rest that is still to come is not caught up with.
+    """
+    if event.continuation is None:
+        raise MalformedEventError(f"{split} ended before the rest of an aggregated record")
+    return Batch(split, event.records, Range(position, position), lag=None)
+
+
+def _rest_of_record(records: pa.RecordBatch, split: Split, position: Cursor) -> pa.RecordBatch:
+    """Drop the sub-records that were handed on before, all of which must be there."""
+    rest = records.slice(position.sub + 1)
+    read = records.slice(0, position.sub + 1)
+    numbers = pc.unique(read.column("sequenceNumber")).to_pylist()
+    if read.num_rows <= position.sub or [int(number) for number in numbers] != [position.sequence]:
+        raise MalformedEventError(
+            f"{split} did not begin with sub-record {position.sub} and those before it of the "
+            f"record {position.sequence}, where its reader stands"
+        )
+    return rest
 
 
 def _check_sequence_numbers(numbers: pa.Array) -> None:

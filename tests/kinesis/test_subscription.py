@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import weakref
 from contextlib import aclosing
@@ -15,6 +16,7 @@ from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.errors import MalformedEventError, RemoteError
 from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.subscription import read_events, starting_position
+from fanout.testing.aggregation import encode_aggregate, seal_aggregate
 from fanout.testing.frames import encode_event, encode_exception, encode_frame
 
 if TYPE_CHECKING:
@@ -123,6 +125,7 @@ def numbers(batch: Batch | End) -> list[str]:
                 "SequenceNumber": "49680412602923508161381989364352061050721676279901323266",
             },
         ),
+        (Cursor(7, 0), {"Type": "AT_SEQUENCE_NUMBER", "SequenceNumber": "7"}),
     ],
 )
 def test_a_position_is_written_as_the_service_wants_it(
@@ -409,3 +412,97 @@ async def test_a_payload_that_cannot_be_decoded_is_malformed() -> None:
     _, error = await refused(encode_event("SubscribeToShardEvent", b'{"Records": []}'))
     assert isinstance(error, MalformedEventError)
     assert "MillisBehindLatest" in str(error)
+
+
+def aggregates(*sizes: int, first: int = 11, until: int | None = 20, **fields: Any) -> bytes:
+    """An event of aggregated records with so many sub-records each; 0 for a plain record."""
+    body = json.loads(payload(range(first, first + len(sizes)), until=until, **fields))
+    for record, size in zip(body["Records"], sizes, strict=True):
+        if size:
+            data = encode_aggregate([("key", bytes([number])) for number in range(size)])
+            record["Data"] = base64.b64encode(data).decode()
+    return encode_event("SubscribeToShardEvent", json.dumps(body).encode())
+
+
+def sub_numbers(batch: Batch | End) -> list[tuple[str, int]]:
+    assert isinstance(batch, Batch)
+    subs: list[int] = batch.records.column("subSequenceNumber").to_pylist()
+    return list(zip(numbers(batch), subs, strict=True))
+
+
+async def test_aggregated_records_come_as_their_sub_records() -> None:
+    (batch,) = await read(aggregates(0, 3, 1), after=Cursor(10))
+    assert sub_numbers(batch) == [("11", 0), ("12", 0), ("12", 1), ("12", 2), ("13", 0)]
+    assert isinstance(batch, Batch)
+    assert batch.range == Range(Cursor(10), Cursor(20))
+
+
+@pytest.mark.parametrize("sub", [0, 1, 2])
+async def test_a_subscription_inside_a_record_begins_with_its_rest(sub: int) -> None:
+    (batch,) = await read(aggregates(3, 2, 0), after=Cursor(11, sub))
+    parts = [("11", 0), ("11", 1), ("11", 2), ("12", 0), ("12", 1), ("13", 0)]
+    assert sub_numbers(batch) == parts[sub + 1 :]
+    assert isinstance(batch, Batch)
+    assert batch.range == Range(Cursor(11, sub), Cursor(20))
+
+
+async def test_only_the_first_event_is_cut() -> None:
+    body = aggregates(3, until=11), aggregates(3, first=12, until=12)
+    first, second = await read(*body, after=Cursor(11, 1))
+    assert sub_numbers(first) == [("11", 2)]
+    assert sub_numbers(second) == [("12", 0), ("12", 1), ("12", 2)]
+
+
+async def test_a_shard_may_end_with_the_rest_of_a_record() -> None:
+    body = aggregates(3, until=None, children=[LEFT])
+    batch, end = await read(body, after=Cursor(11, 1))
+    assert sub_numbers(batch) == [("11", 2)]
+    assert isinstance(batch, Batch)
+    assert batch.range.until == Cursor(11)
+    assert isinstance(end, End)
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [(10, "not after its position"), (12, "did not begin with sub-record 1 and those before")],
+)
+async def test_inside_a_record_another_first_record_is_malformed(first: int, said: str) -> None:
+    events, error = await refused(aggregates(3, first=first), after=Cursor(11, 1))
+    assert events == []
+    assert said in str(error)
+
+
+@pytest.mark.parametrize("sizes", [(0,), (3,), (3, 9)])
+@pytest.mark.parametrize("sub", [3, 4, 2**63 - 2])
+async def test_inside_a_record_with_fewer_sub_records_is_malformed(
+    sizes: tuple[int, ...], sub: int
+) -> None:
+    events, error = await refused(aggregates(*sizes), after=Cursor(11, sub))
+    assert events == []
+    assert "where its reader stands" in str(error)
+
+
+@pytest.mark.parametrize("continuation", [10, 11, 12])
+async def test_a_heartbeat_inside_a_record_moves_nothing(continuation: int) -> None:
+    body = event(until=continuation), aggregates(3)
+    idle, batch = await read(*body, after=Cursor(11, 1))
+    assert isinstance(idle, Batch)
+    assert (idle.num_records, idle.lag) == (0, None)
+    assert idle.range == Range(Cursor(11, 1), Cursor(11, 1))
+    assert sub_numbers(batch) == [("11", 2)]
+
+
+async def test_a_shard_does_not_end_inside_a_record() -> None:
+    events, error = await refused(event(children=[LEFT]), after=Cursor(11, 1))
+    assert events == []
+    assert "ended before the rest of an aggregated record" in str(error)
+
+
+async def test_a_malformed_aggregate_delivers_nothing_of_its_event() -> None:
+    body = json.loads(payload([11, 12], until=12))
+    body["Records"][1]["Data"] = base64.b64encode(seal_aggregate(b"\x0a")).decode()
+    frame = encode_event("SubscribeToShardEvent", json.dumps(body).encode())
+    events, error = await refused(frame, after=Cursor(10))
+    assert events == []
+    assert isinstance(error, MalformedEventError)
+    assert f"the aggregated record 12 of {SHARD.id}" in str(error)
