@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from benchmarks.harness import Report, Row, median_seconds, peak_rss_bytes
+from fanout.kinesis.aggregation import disaggregate
 from fanout.kinesis.decode import SCHEMA, decode_event
 from fanout.kinesis.eventstream import FrameDecoder
 from fanout.testing.frames import encode_event
@@ -74,7 +75,9 @@ def decode_by_fanout(chunks: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
     for chunk in chunks:
         frames.feed(chunk)
         while (frame := frames.next_frame()) is not None:
-            yield decode_event(frame.payload, stream=STREAM, shard_id=SHARD_ID).records
+            yield disaggregate(
+                decode_event(frame.payload, stream=STREAM, shard_id=SHARD_ID).records
+            )
 
 
 def decode_by_botocore(chunks: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
