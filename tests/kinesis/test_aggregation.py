@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.core.positions import Checkpoint, Cursor
+from fanout.core.checkpoint import Checkpoint
+from fanout.core.positions import Cursor
 from fanout.errors import MalformedEventError, SplitFailedError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.aggregation import MAGIC, MAX_SUB_RECORDS, disaggregate, parse_aggregate
