@@ -7,6 +7,7 @@ dictionaries or statistics is the cheapest thing that Spark's executors can read
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
@@ -66,6 +67,7 @@ class OpenSegment:
         self._unwritten_bytes = 0
         self._unwritten_rows = 0
         self._writer: pq.ParquetWriter | None = None
+        self._sealed: Segment | None = None
 
     @property
     def room_records(self) -> int:
@@ -92,6 +94,7 @@ class OpenSegment:
 
     def add(self, drained: Drained) -> None:
         """Take records in, in memory, with the positions after them."""
+        assert self._sealed is None, "a sealed segment never changes"
         rows, nbytes = drained.num_records, drained.nbytes
         self._unwritten.extend(batch.records for batch in drained.batches)
         self._unwritten_rows += rows
@@ -105,15 +108,20 @@ class OpenSegment:
         self._write(row_groups=1)
 
     def seal(self) -> Segment:
-        """Write the rest and finish the file. Blocks on the disk.
+        """Write the rest, finish the file and flush it to the disk. Blocks on the disk.
 
-        The file is complete, but not yet durable: whoever publishes it flushes it to the disk.
+        Sealing again returns the same segment. The file's name is not durable yet: that is for
+        whoever publishes it.
         """
         assert self.rows, "only a segment with records is sealed"
-        self._write(row_groups=1 if self._writer else _ROW_GROUPS)
-        assert self._writer is not None
-        self._writer.close()
-        return Segment(self._path, self.rows, self._path.stat().st_size)
+        if self._sealed is None:
+            self._write(row_groups=1 if self._writer else _ROW_GROUPS)
+            assert self._writer is not None
+            self._writer.close()
+            with self._path.open("rb") as file:
+                os.fsync(file.fileno())
+            self._sealed = Segment(self._path, self.rows, self._path.stat().st_size)
+        return self._sealed
 
     def discard(self) -> None:
         """Close and remove the file. The records come again: nobody has acknowledged them."""

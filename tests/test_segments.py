@@ -59,6 +59,14 @@ def test_a_sealed_segment_holds_its_records_in_order(segment: OpenSegment) -> No
     assert read(sealed.path).column("sequence").to_pylist() == [1, 2, 3, 4, 5]
 
 
+def test_sealing_again_returns_the_same_segment(segment: OpenSegment) -> None:
+    segment.add(records(1, 3))
+    sealed = segment.seal()
+    changed_at = sealed.path.stat().st_mtime_ns
+    assert segment.seal() is sealed
+    assert sealed.path.stat().st_mtime_ns == changed_at
+
+
 def test_a_sealed_segment_says_what_it_is(segment: OpenSegment) -> None:
     first, second = records(1, 3), records(4, 2)
     segment.add(first)

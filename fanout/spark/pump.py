@@ -191,8 +191,12 @@ class Pump:
             self._carried = drained
         else:
             self._add(drained)
-            if self._segment.row_group_ready:
-                await _in_thread(self._segment.write_row_group)
+        if self._full:
+            # Spark has not asked for it yet, or has just begun to wait: either way nothing comes
+            # into it any more, and sealing it here costs Spark no time.
+            await _in_thread(self._segment.seal)
+        elif self._segment.row_group_ready:
+            await _in_thread(self._segment.write_row_group)
         return True
 
     @property
@@ -244,7 +248,7 @@ class Pump:
             self._request = None  # its deadline is nobody's any more
 
 
-async def _in_thread(work: Callable[[], None]) -> None:
+async def _in_thread(work: Callable[[], object]) -> None:
     """Run what blocks on the disk in a thread.
 
     Cancellation: the work is waited for first, so that a segment is never in two threads' hands.
