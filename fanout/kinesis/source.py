@@ -11,12 +11,12 @@ from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Latest, Timestamp, parse_start
 from fanout.errors import ServiceError
+from fanout.kinesis.aws import open_transport
 from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.options import KinesisOptions
 from fanout.kinesis.policy import explained, judge
 from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.subscription import read_events, starting_position
-from fanout.kinesis.transport import open_transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The calls that enhanced fan-out needs, behind a protocol, and their aioboto3 implementation.
+"""The calls that enhanced fan-out needs, as a protocol, and what they answer.
 
 Errors of the service (botocore's ClientError) and of the network (aiohttp's and botocore's) pass
 unchanged: what they mean is decided in one table, by the caller.
@@ -6,35 +6,23 @@ unchanged: what they mean is decided in one table, by the caller.
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from aiobotocore.config import AioConfig
-from botocore.handlers import enable_millisecond_timestamp_precision
-
-from fanout.errors import ServiceError
-from fanout.kinesis.endpoint import check_endpoint
-from fanout.kinesis.rawstream import deliver_raw_event_streams, take_raw_body
-from fanout.kinesis.session import open_session
-
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
-
-    import aioboto3
 
 __all__ = (
     "MAX_CONSUMERS",
     "MAX_SHARDS",
+    "NO_TAGS",
     "ConsumerDescription",
     "ShardDescription",
     "StreamDescription",
     "Transport",
-    "open_transport",
 )
 
 # A listing that goes on beyond these is taken for a fault, so that it cannot exhaust memory. A
@@ -42,9 +30,7 @@ __all__ = (
 MAX_SHARDS: Final = 10_000
 MAX_CONSUMERS: Final = 1_000
 
-_NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
-
-_CONNECT_TIMEOUT = 15.0
+NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @final
@@ -119,7 +105,7 @@ class Transport(Protocol):
         """
 
     async def register_consumer(
-        self, stream_arn: str, name: str, tags: Mapping[str, str] = _NO_TAGS
+        self, stream_arn: str, name: str, tags: Mapping[str, str] = NO_TAGS
     ) -> ConsumerDescription:
         """Call RegisterStreamConsumer; the consumer is usable when it is described as ACTIVE.
 
@@ -150,196 +136,3 @@ class Transport(Protocol):
             shard_id: The shard to subscribe to.
             starting_position: StartingPosition as in the AWS API.
         """
-
-
-@asynccontextmanager
-async def open_transport(
-    *,
-    stream: str,
-    region: str | None = None,
-    endpoint_url: str | None = None,
-    session: aioboto3.Session | None = None,
-    role_arn: str | None = None,
-    insecure: bool = False,
-) -> AsyncIterator[Transport]:
-    """Open the clients of one stream; leaving the context closes them and their connections.
-
-    Args:
-        stream: The stream's name or ARN.
-        region: The AWS region; None for that of the session.
-        endpoint_url: Where Kinesis is, if not at AWS.
-        session: The session to take credentials and configuration from; None for a new one. It is
-            not changed.
-        role_arn: A role to assume with the session's credentials, again each time that the role's
-            own expire.
-        insecure: Whether plain http to another machine is allowed.
-
-    Raises:
-        OptionError: The endpoint is not https, nor http on this machine.
-        SetupError: There are no credentials, or no region.
-        ClientError: The role may not be assumed.
-    """
-    if endpoint_url is not None:
-        check_endpoint(endpoint_url, insecure=insecure)
-    session, region = await open_session(session, region, role_arn)
-    client = {"service_name": "kinesis", "region_name": region, "endpoint_url": endpoint_url}
-    async with AsyncExitStack() as clients:
-        with _exact_timestamps(session):
-            control = await clients.enter_async_context(
-                session.client(**client, config=_control_config())
-            )
-            subscriptions = await clients.enter_async_context(
-                session.client(**client, config=_subscribe_config())
-            )
-        # The environment and the profile name endpoints too.
-        check_endpoint(control.meta.endpoint_url, insecure=insecure)
-        deliver_raw_event_streams(subscriptions)
-        yield _AioTransport(stream, control, subscriptions)
-
-
-@contextmanager
-def _exact_timestamps(session: aioboto3.Session) -> Iterator[None]:
-    """Let the clients that are made meanwhile send times in milliseconds; botocore cuts them."""
-    creating = "creating-serializer.kinesis"
-    session.events.register(creating, enable_millisecond_timestamp_precision)
-    try:
-        yield
-    finally:
-        session.events.unregister(creating, enable_millisecond_timestamp_precision)
-
-
-def _control_config() -> AioConfig:
-    return AioConfig(connect_timeout=_CONNECT_TIMEOUT, retries={"mode": "standard"})
-
-
-def _subscribe_config() -> AioConfig:
-    return AioConfig(
-        connect_timeout=_CONNECT_TIMEOUT,
-        # The silence of a subscription is measured by its subscriber, which knows who is waiting.
-        read_timeout=None,
-        # A retry inside botocore would not keep to one call a second for each shard.
-        retries={"total_max_attempts": 1},
-        # The pool makes a call beyond it wait for ever: every subscription holds a connection.
-        max_pool_connections=MAX_SHARDS,
-    )
-
-
-class _AioTransport:
-    """Make the calls with two clients, because their timeouts, retries and pools differ."""
-
-    def __init__(self, stream: str, control: Any, subscriptions: Any) -> None:
-        key = "StreamARN" if stream.startswith("arn:") else "StreamName"
-        self._stream = {key: stream}
-        self._control = control
-        self._subscriptions = subscriptions
-
-    async def describe_stream(self) -> StreamDescription:
-        response = await self._control.describe_stream_summary(**self._stream)
-        summary = response["StreamDescriptionSummary"]
-        return StreamDescription(
-            name=summary["StreamName"],
-            arn=summary["StreamARN"],
-            status=summary["StreamStatus"],
-            server_time=_server_time(response["ResponseMetadata"]["HTTPHeaders"]),
-        )
-
-    async def list_shards(self) -> list[ShardDescription]:
-        async def page(token: Mapping[str, str]) -> Any:
-            # The token stands for the stream: the service refuses both together.
-            return await self._control.list_shards(**(token or self._stream))
-
-        return [_shard(each) for each in await _all_pages(page, "Shards", MAX_SHARDS)]
-
-    async def list_consumers(self, stream_arn: str) -> list[ConsumerDescription]:
-        async def page(token: Mapping[str, str]) -> Any:
-            return await self._control.list_stream_consumers(StreamARN=stream_arn, **token)
-
-        return [_consumer(each) for each in await _all_pages(page, "Consumers", MAX_CONSUMERS)]
-
-    async def register_consumer(
-        self, stream_arn: str, name: str, tags: Mapping[str, str] = _NO_TAGS
-    ) -> ConsumerDescription:
-        # Empty tags are tags to the service: it would ask for kinesis:TagResource.
-        tagged = {"Tags": dict(tags)} if tags else {}
-        response = await self._control.register_stream_consumer(
-            StreamARN=stream_arn, ConsumerName=name, **tagged
-        )
-        return _consumer(response["Consumer"])
-
-    async def describe_consumer(
-        self, *, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
-    ) -> ConsumerDescription:
-        named = {"ConsumerARN": arn, "StreamARN": stream_arn, "ConsumerName": name}
-        response = await self._control.describe_stream_consumer(
-            **{key: value for key, value in named.items() if value is not None}
-        )
-        return _consumer(response["ConsumerDescription"])
-
-    async def deregister_consumer(self, arn: str) -> None:
-        await self._control.deregister_stream_consumer(ConsumerARN=arn)
-
-    @asynccontextmanager
-    async def subscribe(
-        self, consumer_arn: str, shard_id: str, starting_position: Mapping[str, Any]
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        response = await self._subscriptions.subscribe_to_shard(
-            ConsumerARN=consumer_arn, ShardId=shard_id, StartingPosition=starting_position
-        )
-        body = take_raw_body(response)
-        try:
-            yield body.chunks()
-        finally:
-            body.close()
-
-
-async def _all_pages(
-    page: Callable[[Mapping[str, str]], Awaitable[Any]], key: str, limit: int
-) -> list[Any]:
-    """Return what all pages of a listing have under a key.
-
-    Args:
-        page: Makes the call, with nothing or with the NextToken of the page before.
-        key: What the listing lists: `Shards` or `Consumers`.
-        limit: How many there may be.
-    """
-    found: list[Any] = []
-    seen: set[str] = set()
-    token: dict[str, str] = {}
-    while True:
-        response = await page(token)
-        found.extend(response[key])
-        if len(found) > limit:
-            raise ServiceError(f"the stream lists more than {limit} {key.lower()}")
-        following = response.get("NextToken")
-        if following is None:
-            return found
-        if following in seen:
-            raise ServiceError(f"the listing of {key.lower()} returned the same page token twice")
-        seen.add(following)
-        token = {"NextToken": following}
-
-
-def _server_time(headers: Mapping[str, str]) -> datetime:
-    try:
-        return parsedate_to_datetime(headers["date"])
-    except (KeyError, ValueError) as error:
-        raise ServiceError(
-            "Kinesis answered without a readable Date header, so its time is not known"
-        ) from error
-
-
-def _shard(shard: Mapping[str, Any]) -> ShardDescription:
-    parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
-    return ShardDescription(
-        shard_id=shard["ShardId"],
-        parents=tuple(parent for parent in parents if parent),
-    )
-
-
-def _consumer(consumer: Mapping[str, Any]) -> ConsumerDescription:
-    return ConsumerDescription(
-        name=consumer["ConsumerName"],
-        arn=consumer["ConsumerARN"],
-        status=consumer["ConsumerStatus"],
-        created=consumer["ConsumerCreationTimestamp"],
-    )

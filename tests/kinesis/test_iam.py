@@ -9,7 +9,8 @@ import pytest
 import fanout
 from fanout.errors import OptionError
 from fanout.kinesis import KinesisSource, iam_policy
-from fanout.kinesis.transport import Transport, open_transport
+from fanout.kinesis.aws import open_transport
+from fanout.kinesis.transport import Transport
 from fanout.testing.credentials import REGION
 
 if TYPE_CHECKING:

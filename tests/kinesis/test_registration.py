@@ -11,8 +11,9 @@ from botocore.exceptions import ClientError
 
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.errors import ServiceError
+from fanout.kinesis.aws import open_transport
 from fanout.kinesis.registration import ConsumerRegistration
-from fanout.kinesis.transport import ConsumerDescription, open_transport
+from fanout.kinesis.transport import ConsumerDescription
 from fanout.testing.kinesis_server import KinesisServer
 from fanout.testing.rules import KinesisRules
 from fanout.testing.simulation import simulate

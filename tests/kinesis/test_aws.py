@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestServer
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from fanout.errors import OptionError, ServiceError, SetupError
+from fanout.kinesis.aws import open_transport
 from fanout.kinesis.decode import decode_event
 from fanout.kinesis.eventstream import FrameDecoder
 from fanout.kinesis.transport import (
@@ -24,7 +25,6 @@ from fanout.kinesis.transport import (
     ConsumerDescription,
     ShardDescription,
     StreamDescription,
-    open_transport,
 )
 from fanout.testing.frames import encode_event
 
@@ -140,7 +140,7 @@ async def test_raw_hook_of_this_botocore_delivers_the_body_byte_for_byte() -> No
 async def test_a_body_that_botocore_decoded_after_all_is_a_setup_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fanout.kinesis.transport.deliver_raw_event_streams", lambda _client: None)
+    monkeypatch.setattr("fanout.kinesis.aws.deliver_raw_event_streams", lambda _client: None)
     sent = encode_event("initial-response", b"{}")
     async with connected(Service(SubscribeToShard=streaming(sent))) as transport:
         with pytest.raises(SetupError, match="aiobotocore"):
