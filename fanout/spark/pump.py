@@ -192,8 +192,7 @@ class Pump:
         else:
             self._add(drained)
         if self._full:
-            # Spark has not asked for it yet, or has just begun to wait: either way nothing comes
-            # into it any more, and sealing it here costs Spark no time.
+            # Nothing comes into it any more: finish it while Spark works on the one before.
             await _in_thread(self._segment.seal)
         elif self._segment.row_group_ready:
             await _in_thread(self._segment.write_row_group)

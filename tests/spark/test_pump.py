@@ -88,6 +88,10 @@ async def sequences(handover: Handover) -> list[int]:
     return result
 
 
+def is_finished(path: Path) -> bool:
+    return path.read_bytes()[4:].endswith(b"PAR1")
+
+
 def names(directory: Path) -> list[str]:
     return [path.name for path in directory.iterdir()]
 
@@ -122,6 +126,18 @@ async def test_a_segment_ends_at_max_wait_while_records_keep_coming(
             source.put(b"more")
             await asyncio.sleep(0.001)
         assert await sequences(asking.result())
+
+
+async def test_a_full_segment_is_finished_on_the_disk_before_spark_asks_for_it(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.put(*numbered(9))
+    async with pumping(source, tmp_path, max_records=5) as (pump, _):
+        await until(lambda: [path for path in tmp_path.iterdir() if is_finished(path)])
+        (name,) = names(tmp_path)
+        assert pq.read_metadata(tmp_path / name).num_rows == 5
+        assert await take(pump) == [1, 2, 3, 4, 5]
+        assert await take(pump) == [6, 7, 8, 9]
 
 
 async def test_what_comes_while_nobody_asks_is_one_larger_segment(

@@ -142,7 +142,9 @@ def _wait_for_lock(storage: LocalStorage, spark: SparkSession, wait: float) -> J
                 f"the checkpoint {storage.location} is in use after a wait of {wait:g} s: "
                 f"{_describe_holder(storage)} is still running; stop it, or use another checkpoint"
             )
-        time.sleep(_POLL_SECONDS)
+        time.sleep(
+            _POLL_SECONDS
+        )  # in the caller's thread; a file lock tells nobody that it is free
     return lock
 
 
