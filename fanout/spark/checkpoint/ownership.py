@@ -142,9 +142,8 @@ def _wait_for_lock(storage: LocalStorage, spark: SparkSession, wait: float) -> J
                 f"the checkpoint {storage.location} is in use after a wait of {wait:g} s: "
                 f"{_describe_holder(storage)} is still running; stop it, or use another checkpoint"
             )
-        time.sleep(
-            _POLL_SECONDS
-        )  # in the caller's thread; a file lock tells nobody that it is free
+        # In the caller's thread, which has nothing else to do: no lock tells when it is free.
+        time.sleep(_POLL_SECONDS)
     return lock
 
 
