@@ -11,7 +11,7 @@ from botocore.handlers import enable_millisecond_timestamp_precision
 
 from fanout.errors import ServiceError
 from fanout.kinesis.endpoint import check_endpoint
-from fanout.kinesis.rawstream import deliver_raw_event_streams, take_raw_body
+from fanout.kinesis.rawstream import deliver_raw_bodies, take_raw_body
 from fanout.kinesis.session import open_session
 from fanout.kinesis.transport import (
     MAX_CONSUMERS,
@@ -20,6 +20,7 @@ from fanout.kinesis.transport import (
     ConsumerDescription,
     ShardDescription,
     StreamDescription,
+    UnreadRecords,
 )
 
 if TYPE_CHECKING:
@@ -71,13 +72,13 @@ async def open_transport(
             control = await clients.enter_async_context(
                 session.client(**client, config=_control_config())
             )
-            subscriptions = await clients.enter_async_context(
-                session.client(**client, config=_subscribe_config())
+            reading = await clients.enter_async_context(
+                session.client(**client, config=_reading_config())
             )
         # The environment and the profile name endpoints too.
         check_endpoint(control.meta.endpoint_url, insecure=insecure)
-        deliver_raw_event_streams(subscriptions)
-        yield _AioTransport(stream, control, subscriptions)
+        deliver_raw_bodies(reading)
+        yield _AioTransport(stream, control, reading)
 
 
 @contextmanager
@@ -95,12 +96,12 @@ def _control_config() -> AioConfig:
     return AioConfig(connect_timeout=_CONNECT_TIMEOUT, retries={"mode": "standard"})
 
 
-def _subscribe_config() -> AioConfig:
+def _reading_config() -> AioConfig:
     return AioConfig(
         connect_timeout=_CONNECT_TIMEOUT,
-        # The silence of a subscription is measured by its subscriber, which knows who is waiting.
+        # The service's silence is measured by the subscriber, which knows who is waiting.
         read_timeout=None,
-        # A retry inside botocore would not keep to one call a second for each shard.
+        # A retry inside botocore would not keep to the calls a second that a shard allows.
         retries={"total_max_attempts": 1},
         # The pool makes a call beyond it wait for ever: every subscription holds a connection.
         max_pool_connections=MAX_SHARDS,
@@ -110,11 +111,11 @@ def _subscribe_config() -> AioConfig:
 class _AioTransport:
     """Make the calls with two clients, because their timeouts, retries and pools differ."""
 
-    def __init__(self, stream: str, control: Any, subscriptions: Any) -> None:
+    def __init__(self, stream: str, control: Any, reading: Any) -> None:
         key = "StreamARN" if stream.startswith("arn:") else "StreamName"
         self._stream = {key: stream}
         self._control = control
-        self._subscriptions = subscriptions
+        self._reading = reading
 
     async def describe_stream(self) -> StreamDescription:
         response = await self._control.describe_stream_summary(**self._stream)
@@ -165,12 +166,36 @@ class _AioTransport:
     async def subscribe(
         self, consumer_arn: str, shard_id: str, starting_position: Mapping[str, Any]
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        response = await self._subscriptions.subscribe_to_shard(
+        response = await self._reading.subscribe_to_shard(
             ConsumerARN=consumer_arn, ShardId=shard_id, StartingPosition=starting_position
         )
         body = take_raw_body(response)
         try:
             yield body.chunks()
+        finally:
+            body.close()
+
+    async def get_shard_iterator(
+        self, stream_arn: str, shard_id: str, starting_position: Mapping[str, Any]
+    ) -> str:
+        # The call has a name of its own for each value of a StartingPosition but the time.
+        names = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
+        position = {names.get(key, key): value for key, value in starting_position.items()}
+        response = await self._reading.get_shard_iterator(
+            StreamARN=stream_arn, ShardId=shard_id, **position
+        )
+        return str(response["ShardIterator"])
+
+    @asynccontextmanager
+    async def get_records(
+        self, stream_arn: str, shard_iterator: str
+    ) -> AsyncIterator[UnreadRecords]:
+        response = await self._reading.get_records(
+            StreamARN=stream_arn, ShardIterator=shard_iterator
+        )
+        body = take_raw_body(response)
+        try:
+            yield UnreadRecords(body.size, body.chunks())
         finally:
             body.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from fanout.errors import OptionError
 
@@ -20,6 +20,7 @@ def iam_policy(
     stream_arn: str,
     consumer_arn: str | None = None,
     *,
+    mode: Literal["efo", "polling"] = "efo",
     deploy: bool = False,
     kms_key_arn: str | None = None,
 ) -> dict[str, Any]:
@@ -32,21 +33,45 @@ def iam_policy(
         stream_arn: The stream's ARN.
         consumer_arn: The consumer's ARN; without its creation time it stands for every consumer
             that is ever registered under that name. None for all consumers of the stream.
+        mode: How the stream is read. A role that polls needs nothing of any consumer.
         deploy: Allow also to register, tag, list and deregister consumers. A job that names its
             consumer needs it to register it; one that is given a consumer's ARN does not.
         kms_key_arn: The stream's key, where it is encrypted with a key of your own.
 
     Raises:
-        OptionError: If an ARN is malformed, or the consumer is of another stream.
+        OptionError: If an ARN is malformed, the consumer is of another stream, or a consumer is
+            named, or to be deployed, although the role polls.
     """
     stream = _STREAM.fullmatch(stream_arn)
     if stream is None:
         raise OptionError(f"stream_arn={stream_arn!r} is not the ARN of a stream")
+    match mode:
+        case "efo":
+            statements = _through_a_consumer(stream_arn, consumer_arn, deploy=deploy)
+        case "polling" if consumer_arn is None and not deploy:
+            statements = [_allow("ReadRecords", ["GetRecords", "GetShardIterator"], [stream_arn])]
+        case "polling":
+            raise OptionError(
+                "consumer_arn and deploy are about consumers, and a role that polls needs none; "
+                "leave them out"
+            )
+        case _:
+            raise OptionError(f"mode={mode!r} is not understood; use 'efo' or 'polling'")
+    statements.append(
+        _allow("DescribeStream", ["DescribeStreamSummary", "ListShards"], [stream_arn])
+    )
+    if kms_key_arn is not None:
+        statements.append(_allow_decryption(kms_key_arn, stream["region"], stream_arn))
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _through_a_consumer(
+    stream_arn: str, consumer_arn: str | None, *, deploy: bool
+) -> list[dict[str, Any]]:
     consumers = _consumers(stream_arn, consumer_arn, deploy=deploy)
     statements = [
         _allow("ReadRecords", ["SubscribeToShard"], [consumers]),
         _allow("DescribeConsumer", ["DescribeStreamConsumer"], [stream_arn, consumers]),
-        _allow("DescribeStream", ["DescribeStreamSummary", "ListShards"], [stream_arn]),
     ]
     if deploy:
         statements += [
@@ -58,9 +83,7 @@ def iam_policy(
             _allow("TagConsumer", ["TagResource"], [consumers]),
             _allow("DeregisterConsumer", ["DeregisterStreamConsumer"], [stream_arn, consumers]),
         ]
-    if kms_key_arn is not None:
-        statements.append(_allow_decryption(kms_key_arn, stream["region"], stream_arn))
-    return {"Version": "2012-10-17", "Statement": statements}
+    return statements
 
 
 def _consumers(stream_arn: str, consumer_arn: str | None, *, deploy: bool) -> str:

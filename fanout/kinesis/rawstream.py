@@ -1,29 +1,35 @@
-"""The undecoded body of SubscribeToShard, taken out of botocore's response parser.
+"""The undecoded bodies of SubscribeToShard and GetRecords, taken out of botocore's response parser.
 
-botocore parses events one by one into dicts, an order of magnitude slower than fanout.kinesis does
-it, and reports an error frame that comes first as a parser error. Everything before the body stays
-botocore's: endpoint rules, signing, credentials, error responses. The hook touches two private
-names, `_endpoint._response_parser_factory` of one client and `_create_event_stream` of its parser;
-`take_raw_body` fails loudly if either moves.
+botocore parses records one by one into dicts, an order of magnitude slower than fanout.kinesis does
+it, reports an error frame that comes first as a parser error, and reads the whole of an answer to
+GetRecords before anybody knows its size. Everything before the body stays botocore's: endpoint
+rules, signing, credentials, error responses. The hook touches three inner names of one client,
+`_endpoint._response_parser_factory`, `has_streaming_output` of the operation, and
+`_create_event_stream` and `_do_parse` of the parser; `take_raw_body` fails loudly if one moves.
 """
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aiobotocore.parsers import AioJSONParser, AioResponseParserFactory
+from aiobotocore.response import StreamingBody
 
 from fanout.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-__all__ = ("RawEventStream", "deliver_raw_event_streams", "take_raw_body")
+__all__ = ("RawBody", "deliver_raw_bodies", "take_raw_body")
 
 
-class RawEventStream:
-    """Stand in botocore's parsed response for the stream of events that it would have built.
+# Where the parsed response of GetRecords has its body.
+_BODY: Final = "Body"
+
+
+class RawBody:
+    """Stand in botocore's parsed response for what it would have built from the body.
 
     Args:
         response: The aiohttp response, its body unread.
@@ -31,6 +37,12 @@ class RawEventStream:
 
     def __init__(self, response: Any) -> None:
         self._response = response
+
+    @property
+    def size(self) -> int | None:
+        """The bytes of the body; None where the service does not say, as for a subscription."""
+        length: int | None = self._response.content_length
+        return length
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Iterate over the body as it arrives, in chunks of what the socket had, about 128 KiB.
@@ -41,7 +53,7 @@ class RawEventStream:
         return chunks
 
     def close(self) -> None:
-        """Close the connection at once; what is left of the body is not read."""
+        """Close the connection at once, unless the body was read to its end."""
         self._response.close()
 
     async def get_initial_response(self) -> Any:
@@ -54,8 +66,15 @@ class RawEventStream:
 
 
 class _RawParser(AioJSONParser):  # type: ignore[misc]  # botocore is untyped
-    def _create_event_stream(self, response: Mapping[str, Any], shape: Any) -> RawEventStream:  # noqa: ARG002  # the signature is botocore's
-        return RawEventStream(response["body"])
+    def _create_event_stream(self, response: Mapping[str, Any], shape: Any) -> RawBody:  # noqa: ARG002  # the signature is botocore's
+        return RawBody(response["body"])
+
+    async def _do_parse(self, response: Mapping[str, Any], shape: Any) -> Any:
+        match response["body"]:
+            case StreamingBody(__wrapped__=unread):
+                return {_BODY: RawBody(unread)}
+            case _:
+                return await super()._do_parse(response, shape)
 
 
 class _RawParserFactory(AioResponseParserFactory):  # type: ignore[misc]  # botocore is untyped
@@ -65,22 +84,24 @@ class _RawParserFactory(AioResponseParserFactory):  # type: ignore[misc]  # boto
         return super().create_parser(protocol_name)
 
 
-def deliver_raw_event_streams(client: Any) -> None:
-    """Make a client, and no other of its session, answer event streams with RawEventStream."""
+def deliver_raw_bodies(client: Any) -> None:
+    """Make a client, and no other of its session, answer both calls with a RawBody."""
     client._endpoint._response_parser_factory = _RawParserFactory()  # noqa: SLF001  # no public hook exists
+    client.meta.service_model.operation_model("GetRecords").has_streaming_output = True
 
 
-def take_raw_body(response: Mapping[str, Any]) -> RawEventStream:
-    """Take the raw body out of a SubscribeToShard response.
+def take_raw_body(response: Mapping[str, Any]) -> RawBody:
+    """Take the raw body out of the response of SubscribeToShard or GetRecords.
 
     Raises:
         SetupError: botocore decoded the body after all: its internals have changed.
     """
-    body = response["EventStream"]
-    if not isinstance(body, RawEventStream):
-        body.close()
+    body = response.get("EventStream") or response.get(_BODY)
+    if not isinstance(body, RawBody):
+        if body is not None:
+            body.close()
         raise SetupError(
-            "this version of aiobotocore does not let fanout read the raw event stream; "
+            "this version of aiobotocore does not let fanout read the raw body of a response; "
             "install one that fanout was tested with (see constraints.txt)"
         )
     return body

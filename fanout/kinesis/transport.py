@@ -1,4 +1,4 @@
-"""The calls that enhanced fan-out needs, as a protocol, and what they answer.
+"""The calls that enhanced fan-out and polling need, as a protocol, and what they answer.
 
 Errors of the service (botocore's ClientError) and of the network (aiohttp's and botocore's) pass
 unchanged: what they mean is decided in one table, by the caller.
@@ -23,6 +23,7 @@ __all__ = (
     "ShardDescription",
     "StreamDescription",
     "Transport",
+    "UnreadRecords",
 )
 
 # A listing that goes on beyond these is taken for a fault, so that it cannot exhaust memory. A
@@ -84,6 +85,20 @@ class ConsumerDescription:
     created: datetime
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class UnreadRecords:
+    """An answer of GetRecords of which only the headers have been read.
+
+    Args:
+        size: The bytes of the body; None where the service does not say.
+        chunks: The body, a JSON document, as it arrives.
+    """
+
+    size: int | None
+    chunks: AsyncIterator[bytes]
+
+
 class Transport(Protocol):
     """Make the calls of one stream; cancelling any of them closes its connection."""
 
@@ -135,4 +150,33 @@ class Transport(Protocol):
             consumer_arn: The consumer to subscribe.
             shard_id: The shard to subscribe to.
             starting_position: StartingPosition as in the AWS API.
+        """
+
+    async def get_shard_iterator(
+        self, stream_arn: str, shard_id: str, starting_position: Mapping[str, Any]
+    ) -> str:
+        """Call GetShardIterator once, without a retry; the service allows 5 calls a second.
+
+        There is no limit to how long the service may take: that is the caller's to measure.
+
+        Args:
+            stream_arn: The shard's stream.
+            shard_id: The shard to read.
+            starting_position: Where to begin, as the StartingPosition of SubscribeToShard.
+
+        Returns:
+            An iterator for `get_records`, which expires after 5 minutes.
+        """
+
+    def get_records(
+        self, stream_arn: str, shard_iterator: str
+    ) -> AbstractAsyncContextManager[UnreadRecords]:
+        """Call GetRecords once, without a retry, and hand over its body before reading it.
+
+        There is no limit to how long the service may take: that is the caller's to measure.
+        Leaving the context closes the connection, unless the body was read to its end.
+
+        Args:
+            stream_arn: The stream that the iterator is of.
+            shard_iterator: What `get_shard_iterator` or the last call returned.
         """

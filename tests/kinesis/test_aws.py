@@ -140,7 +140,7 @@ async def test_raw_hook_of_this_botocore_delivers_the_body_byte_for_byte() -> No
 async def test_a_body_that_botocore_decoded_after_all_is_a_setup_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fanout.kinesis.aws.deliver_raw_event_streams", lambda _client: None)
+    monkeypatch.setattr("fanout.kinesis.aws.deliver_raw_bodies", lambda _client: None)
     sent = encode_event("initial-response", b"{}")
     async with connected(Service(SubscribeToShard=streaming(sent))) as transport:
         with pytest.raises(SetupError, match="aiobotocore"):
@@ -161,6 +161,112 @@ async def test_the_hook_leaves_other_clients_of_the_session_alone() -> None:
         )
         assert type(response["EventStream"]).__module__ == "aiobotocore.eventstream"
         response["EventStream"].close()
+
+
+RECORDS = b'{"MillisBehindLatest":0,"NextShardIterator":"next","Records":[]}'
+
+
+def polled(body: bytes) -> Answer:
+    async def answer(_request: web.Request, _body: dict[str, Any]) -> web.Response:
+        return web.Response(body=body, content_type="application/x-amz-json-1.1")
+
+    return answer
+
+
+async def test_get_records_delivers_its_size_before_its_body_byte_for_byte() -> None:
+    service = Service(GetRecords=polled(RECORDS))
+    async with (
+        connected(service) as transport,
+        transport.get_records(STREAM_ARN, "here") as unread,
+    ):
+        assert unread.size == len(RECORDS)
+        assert b"".join([chunk async for chunk in unread.chunks]) == RECORDS
+    assert service.requests == [("GetRecords", {"StreamARN": STREAM_ARN, "ShardIterator": "here"})]
+
+
+async def test_the_connection_of_get_records_is_used_again_when_its_body_was_read() -> None:
+    connections = set()
+
+    async def answer(request: web.Request, _body: dict[str, Any]) -> web.Response:
+        connections.add(request.transport)
+        return web.Response(body=RECORDS)
+
+    async with connected(Service(GetRecords=answer)) as transport:
+        for _ in range(3):
+            async with transport.get_records(STREAM_ARN, "here") as unread:
+                assert [chunk async for chunk in unread.chunks]
+    assert len(connections) == 1
+
+
+async def test_leaving_get_records_with_its_body_unread_hangs_up() -> None:
+    service = Service(GetRecords=streaming(b"{", endless=True))
+    async with connected(service) as transport:
+        async with transport.get_records(STREAM_ARN, "here") as unread:
+            assert unread.size is None
+        await service.hung_up.wait()
+
+
+async def test_refused_records_are_asked_for_once() -> None:
+    service = Service(GetRecords=failing("ProvisionedThroughputExceededException"))
+    async with connected(service) as transport:
+        with pytest.raises(ClientError, match="ProvisionedThroughputExceededException"):
+            async with transport.get_records(STREAM_ARN, "here"):
+                pass
+    assert len(service.requests) == 1
+
+
+async def test_a_refused_iterator_is_asked_for_once() -> None:
+    service = Service(GetShardIterator=failing("ProvisionedThroughputExceededException"))
+    async with connected(service) as transport:
+        with pytest.raises(ClientError, match="ProvisionedThroughputExceededException"):
+            await transport.get_shard_iterator(STREAM_ARN, "shardId-000000000000", LATEST)
+    assert len(service.requests) == 1
+
+
+async def test_records_that_botocore_decoded_after_all_are_a_setup_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fanout.kinesis.aws.deliver_raw_bodies", lambda _client: None)
+    async with connected(Service(GetRecords=polled(RECORDS))) as transport:
+        with pytest.raises(SetupError, match="aiobotocore"):
+            async with transport.get_records(STREAM_ARN, "here"):
+                pass
+
+
+async def test_get_records_of_other_clients_of_the_session_is_decoded() -> None:
+    session = aioboto3.Session()
+    async with (
+        serving(Service(GetRecords=polled(RECORDS)).handle) as url,
+        open_transport(stream="orders", region="eu-west-1", endpoint_url=url, session=session),
+        session.client("kinesis", region_name="eu-west-1", endpoint_url=url) as client,
+    ):
+        response = await client.get_records(StreamARN=STREAM_ARN, ShardIterator="here")
+    assert response["NextShardIterator"] == "next"
+
+
+@pytest.mark.parametrize(
+    ("position", "sent"),
+    [
+        (LATEST, {"ShardIteratorType": "LATEST"}),
+        (
+            {"Type": "AT_SEQUENCE_NUMBER", "SequenceNumber": "7"},
+            {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": "7"},
+        ),
+        (
+            {"Type": "AT_TIMESTAMP", "Timestamp": 1700000000.123},
+            {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": 1700000000.123},
+        ),
+    ],
+)
+async def test_get_shard_iterator_takes_the_position_of_a_subscription(
+    position: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    service = Service(GetShardIterator=answering({"ShardIterator": "here"}))
+    async with connected(service) as transport:
+        found = await transport.get_shard_iterator(STREAM_ARN, "shardId-000000000000", position)
+    assert found == "here"
+    shard = {"StreamARN": STREAM_ARN, "ShardId": "shardId-000000000000"}
+    assert service.requests == [("GetShardIterator", shard | sent)]
 
 
 @pytest.fixture
@@ -187,6 +293,10 @@ async def test_the_embedded_kinesis_takes_every_call(
         horizon = {"Type": "TRIM_HORIZON"}
         async with transport.subscribe(consumer.arn, shard_id, horizon) as chunks:
             records = await first_records(chunks)
+        iterator = await transport.get_shard_iterator(described.arn, shard_id, horizon)
+        async with transport.get_records(described.arn, iterator) as unread:
+            body = json.loads(b"".join([chunk async for chunk in unread.chunks]))
+        assert [record["SequenceNumber"] for record in body["Records"]] == [sequence_number]
         await transport.deregister_consumer(consumer.arn)
     assert records["data"].to_pylist() == [b"data"]
     assert records["sequenceNumber"].to_pylist() == [sequence_number]

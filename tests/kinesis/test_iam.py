@@ -62,11 +62,18 @@ async def test_every_call_of_the_transport_is_granted_and_no_other(stream: Strea
         position = {"Type": "LATEST"}
         async with transport.subscribe(consumer.arn, shards[0].shard_id, position) as chunks:
             made["subscribe"] = await anext(chunks)
+        iterator = await transport.get_shard_iterator(stream.arn, shards[0].shard_id, position)
+        made["get_shard_iterator"] = iterator
+        async with transport.get_records(stream.arn, iterator) as unread:
+            made["get_records"] = unread.size
         await transport.deregister_consumer(consumer.arn)
         made["deregister_consumer"] = None
     methods = inspect.getmembers(Transport, inspect.isfunction)
     assert made.keys() == {name for name, _ in methods if not name.startswith("_")}
-    assert sorted(actions(iam_policy(stream.arn, deploy=True))) == sorted(calls.needed)
+    through_a_consumer = actions(iam_policy(stream.arn, deploy=True))
+    polling = actions(iam_policy(stream.arn, mode="polling"))
+    assert sorted({*through_a_consumer, *polling}) == sorted(calls.needed)
+    assert len(through_a_consumer) == len(set(through_a_consumer))
 
 
 async def test_reading_with_the_arn_of_a_consumer_needs_what_run_time_is_granted(
@@ -90,6 +97,17 @@ async def test_reading_with_the_arn_of_a_consumer_needs_what_run_time_is_granted
     async with fanout.open(source) as opened:
         await opened.drain(max_records=1)
     assert sorted(actions(iam_policy(stream.arn, consumer.arn))) == sorted(calls.needed)
+
+
+def test_a_role_that_polls_may_not_use_a_consumer() -> None:
+    policy = iam_policy(STREAM_ARN, mode="polling")
+    assert resources(policy) == {STREAM_ARN}
+    assert sorted(actions(policy)) == [
+        "kinesis:DescribeStreamSummary",
+        "kinesis:GetRecords",
+        "kinesis:GetShardIterator",
+        "kinesis:ListShards",
+    ]
 
 
 def test_run_time_is_granted_on_one_stream_and_one_consumer() -> None:
@@ -135,9 +153,12 @@ def test_a_key_is_granted_through_kinesis_alone(partition: str, region: str, ser
         ),
         ({"consumer_arn": CONSUMER_ARN.replace("orders", "payments")}, "not the ARN of a consumer"),
         ({"consumer_arn": f"{STREAM_ARN}/consumer/*"}, "not the ARN of a consumer"),
+        ({"mode": "polling", "deploy": True}, "a role that polls needs none; leave them out"),
+        ({"mode": "polling", "consumer_arn": CONSUMER_ARN}, "a role that polls needs none"),
+        ({"mode": "EFO"}, "mode='EFO' is not understood; use 'efo' or 'polling'"),
         ({"kms_key_arn": "alias/orders"}, "kms_key_arn='alias/orders' is not the ARN of a key"),
     ],
 )
-def test_a_malformed_arn_is_refused(arguments: dict[str, Any], sentence: str) -> None:
+def test_a_policy_that_cannot_be_meant_is_refused(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence.replace("*", r"\*")):
         iam_policy(**{"stream_arn": STREAM_ARN} | arguments)
