@@ -1,4 +1,4 @@
-"""The command line: `fanout demo`, `fanout consumers`."""
+"""The command line: `fanout demo`, `fanout consumers`, `fanout iam-policy`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from fanout.cli_consumers import consumers
+from fanout.cli_iam import iam_policy
+from fanout.cli_shared import INTERRUPTED, UNUSABLE
 from fanout.demo.options import MAX_RECORDS, MAX_SHARDS, MIN_RECORDS, DemoFailedError, DemoOptions
 from fanout.errors import FanOutError
 
 __all__ = ("app",)
 
 _NOT_PROVEN = 1
-_UNUSABLE = 2
-_INTERRUPTED = 130
 
 _DEFAULTS = DemoOptions()
 
@@ -27,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # paragraphs are filled, not broken where the source is
 )
 app.add_typer(consumers)
+app.command()(iam_policy)
 
 
 def _print_version(wanted: bool) -> None:
@@ -86,10 +87,10 @@ def demo(
         )
     except FanOutError as error:
         typer.echo(f"fanout demo: {error}", err=True)
-        code = _NOT_PROVEN if isinstance(error, DemoFailedError) else _UNUSABLE
+        code = _NOT_PROVEN if isinstance(error, DemoFailedError) else UNUSABLE
         raise typer.Exit(code) from error
     except KeyboardInterrupt:
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     if not proven:
         raise typer.Exit(_NOT_PROVEN)
 

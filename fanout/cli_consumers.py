@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from dataclasses import asdict
 from datetime import timedelta
@@ -11,6 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
+from fanout.cli_shared import (
+    INTERRUPTED,
+    UNUSABLE,
+    Endpoint,
+    Json,
+    Region,
+    Role,
+    Stream,
+    print_json,
+    print_table,
+)
 from fanout.errors import FanOutError
 
 if TYPE_CHECKING:
@@ -27,8 +37,6 @@ __all__ = ("consumers",)
 Answer = TypeVar("Answer")
 
 _NOT_ALL = 1
-_UNUSABLE = 2
-_INTERRUPTED = 130
 
 # Where a command is about all consumers: the options name one, but nothing is called for it.
 _ANY = "any"
@@ -51,12 +59,7 @@ def _age(text: str) -> timedelta:
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
-Stream = Annotated[str, typer.Argument(help="The stream's name or ARN.")]
 Name = Annotated[str, typer.Argument(help="The consumer's name.")]
-Region = Annotated[str | None, typer.Option(help="The AWS region.")]
-Endpoint = Annotated[str | None, typer.Option(help="Another endpoint than the region's.")]
-Role = Annotated[str | None, typer.Option(help="A role to assume.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it, rather than say what would be done.")]
 
 
@@ -184,10 +187,10 @@ def cost(
     sums = {"per_consumer": round(price.per_consumer, 2), "total": round(price.total, 2)}
     figures = {**asdict(price), **sums}
     if json:
-        _print_json({"stream": name, **figures})
+        print_json({"stream": name, **figures})
     else:
         rows = [(key.replace("_", " "), f"{value:,}") for key, value in figures.items()]
-        _print_table(("US dollars a month", name), rows)
+        print_table(("US dollars a month", name), rows)
 
 
 def _run(
@@ -220,9 +223,9 @@ def _run(
         return asyncio.run(main())
     except FanOutError as error:
         typer.echo(f"fanout consumers: {error}", err=True)
-        raise typer.Exit(_UNUSABLE) from error
+        raise typer.Exit(UNUSABLE) from error
     except KeyboardInterrupt:
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 async def _deregister(
@@ -262,22 +265,7 @@ def _plain(described: Sequence[ConsumerDescription]) -> list[dict[str, str]]:
 
 def _show(described: Sequence[ConsumerDescription], answer: dict[str, Any], *, json: bool) -> None:
     if json:
-        _print_json(answer)
+        print_json(answer)
     else:
         rows = [tuple(each.values()) for each in _plain(described)]
-        _print_table(("consumer", "status", "registered at", "ARN"), rows)
-
-
-def _print_json(answer: dict[str, Any]) -> None:
-    typer.echo(json.dumps(answer, separators=(",", ":")))
-
-
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - help needs no tables
-    from rich.table import Column, Table  # noqa: PLC0415 - help needs no tables
-
-    # A long ARN goes on in the next line: it is there to be copied.
-    table = Table(*(Column(column, overflow="fold") for column in columns))
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+        print_table(("consumer", "status", "registered at", "ARN"), rows)

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "segments": {"segments", "core", "errors"},
     "spark": {"spark", "segments", "core", "errors"},
 }
-MAY_IMPORT_EVERYTHING = {"testing", "cli", "cli_consumers", "demo"}
+MAY_IMPORT_EVERYTHING = {"testing", "cli", "cli_consumers", "cli_iam", "cli_shared", "demo"}
 HEAVY = ["pyspark", "aioboto3", "aiobotocore", "aiokafka", "pyarrow.parquet", "moto"]
 
 FILES = sorted(PACKAGE.rglob("*.py"))

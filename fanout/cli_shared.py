@@ -1,0 +1,50 @@
+"""What the commands about a stream have in common: options, exit codes, and how they print."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = (
+    "INTERRUPTED",
+    "UNUSABLE",
+    "Endpoint",
+    "Json",
+    "Region",
+    "Role",
+    "Stream",
+    "print_json",
+    "print_table",
+)
+
+UNUSABLE: Final = 2
+INTERRUPTED: Final = 130
+
+Stream = Annotated[str, typer.Argument(help="The stream's name or ARN.")]
+Region = Annotated[str | None, typer.Option(help="The AWS region.")]
+Endpoint = Annotated[str | None, typer.Option(help="Another endpoint than the region's.")]
+Role = Annotated[str | None, typer.Option(help="A role to assume.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+
+
+def print_json(answer: dict[str, Any]) -> None:
+    """Print an object on one line."""
+    typer.echo(json.dumps(answer, separators=(",", ":")))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows below the names of their columns; brackets in them are no markup."""
+    from rich.console import Console  # noqa: PLC0415 - help needs no tables
+    from rich.table import Column, Table  # noqa: PLC0415 - help needs no tables
+    from rich.text import Text  # noqa: PLC0415 - help needs no tables
+
+    # A long ARN goes on in the next line: it is there to be copied.
+    table = Table(*(Column(column, overflow="fold") for column in columns))
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
