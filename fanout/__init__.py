@@ -12,7 +12,7 @@ hands the same streams to Spark.
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.consumer import FanOut
 from fanout.core.drained import Drained
-from fanout.core.events import Batch
+from fanout.core.events import Batch, Gap
 from fanout.core.lineage import Split
 from fanout.core.opening import open_stream as open  # noqa: A004 - read as `fanout.open(...)`
 from fanout.core.opening import origin
@@ -45,6 +45,7 @@ __all__ = (
     "Drained",
     "FanOut",
     "FanOutError",
+    "Gap",
     "Horizon",
     "Latest",
     "MalformedEventError",

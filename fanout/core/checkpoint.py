@@ -36,11 +36,14 @@ class SplitPosition:
         split: The split.
         position: The position after the last record that counts.
         ended: Whether the split was read to its end, so that its children may be read.
+        newest: When the last record before the position arrived at the service, in milliseconds
+            since the Unix epoch; None where that is not known.
     """
 
     split: Split
     position: Position
     ended: bool = False
+    newest: int | None = None
 
 
 @final
@@ -59,7 +62,9 @@ class Checkpoint:
     def to_json(self) -> str:
         """Write the checkpoint as JSON that `from_json` reads back."""
         splits = {
-            id_: _SplitWire(state.split.parents, _to_wire(state.position), state.ended)
+            id_: _SplitWire(
+                state.split.parents, _to_wire(state.position), state.ended, state.newest
+            )
             for id_, state in self.splits.items()
         }
         return msgspec.json.encode(_CheckpointWire(VERSION, self.source, splits)).decode()
@@ -91,7 +96,10 @@ class Checkpoint:
             MappingProxyType(
                 {
                     id_: SplitPosition(
-                        Split(id_, state.parents), _from_wire(state.position), state.ended
+                        Split(id_, state.parents),
+                        _from_wire(state.position),
+                        state.ended,
+                        state.newest,
                     )
                     for id_, state in wire.splits.items()
                 }
@@ -120,10 +128,11 @@ class _CursorWire(
     sub: _Count = WHOLE_RECORD
 
 
-class _SplitWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _SplitWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     parents: tuple[_Name, ...]
     position: _HorizonWire | _TimestampWire | _CursorWire
     ended: bool
+    newest: _Count | None = None
 
 
 class _VersionWire(msgspec.Struct, frozen=True):

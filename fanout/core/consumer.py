@@ -174,6 +174,9 @@ class FanOut:
             resubscriptions=subscriber.resubscriptions if subscriber else 0,
             last_cause=subscriber.last_cause if subscriber else None,
             lag=lag,
+            newest=progress.newest,
+            gaps=progress.gaps,
+            gap_seconds=progress.gap_seconds,
         )
 
     def _take(self) -> Batch | End | None:

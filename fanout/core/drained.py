@@ -118,5 +118,6 @@ class Basket:
             batch,
             records=batch.records.slice(rows),
             range=Range(middle, batch.range.until),
+            gaps=(),
         )
         return head, rest

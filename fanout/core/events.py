@@ -9,10 +9,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.lineage import Split
-    from fanout.core.positions import Range
+    from fanout.core.positions import Position, Range
     from fanout.errors import SplitFailedError
 
-__all__ = ("Batch", "End", "Event", "Failure")
+__all__ = ("Batch", "End", "Event", "Failure", "Gap")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Records of a split that are lost.
+
+    Args:
+        after: Where the reader stood before them.
+        until: Where it goes on; None at the end of the split.
+        reason: Why they are lost, a clause without a full stop.
+    """
+
+    after: Position
+    until: Position | None
+    reason: str
 
 
 @final
@@ -29,12 +45,14 @@ class Batch:
         range: The piece of the split that this batch covers.
         lag: Seconds that the batch is behind the newest record of its split; 0 at the tip, None
             where the service does not say.
+        gaps: What was lost on the way to this batch; nothing, unless the user has allowed it.
     """
 
     split: Split
     records: pa.RecordBatch
     range: Range
     lag: float | None = None
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def num_records(self) -> int:
@@ -53,15 +71,17 @@ class Batch:
 @final
 @dataclass(frozen=True, slots=True)
 class End:
-    """A split is finished: every record of it has been sent.
+    """A split is finished: every record of it has been sent, or is lost.
 
     Args:
         split: The split.
         children: The splits that replace it, with all their parents.
+        gaps: What was lost before the end; nothing, unless the user has allowed it.
     """
 
     split: Split
     children: tuple[Split, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
 
 @final

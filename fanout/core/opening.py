@@ -10,8 +10,8 @@ from fanout.core.backoff import FullJitter
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.consumer import FanOut
 from fanout.core.progress import Progress
-from fanout.core.source import Phase
 from fanout.core.supervisor import Supervisor, listing_failure
+from fanout.core.verdicts import Phase
 from fanout.errors import FanOutError, PositionError
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ async def open_stream(
     async with source.connect() as connection:
         splits = await _listed(connection)
         if checkpoint is None:
-            progress = await _resolved(connection, splits)
+            progress = await _resolved(source, connection, splits)
         else:
-            progress = _resumed(connection.identity, checkpoint)
+            progress = _resumed(source, connection.identity, checkpoint)
         supervisor = Supervisor(
             connection,
             progress,
@@ -85,7 +85,7 @@ async def origin(source: Source) -> str:
         ServiceError: If the source does not exist, or we may not read it.
     """
     async with source.connect() as connection:
-        progress = await _resolved(connection, await _listed(connection))
+        progress = await _resolved(source, connection, await _listed(connection))
         return progress.acknowledged().to_json()
 
 
@@ -95,27 +95,26 @@ async def _listed(connection: Connection) -> Sequence[Split]:
     except FanOutError:
         raise
     except Exception as error:
-        hint = connection.verdict(error, Phase.DISCOVER).hint
-        raise listing_failure(error, hint) from error
+        raise listing_failure(error, await connection.verdict(error, Phase.DISCOVER)) from error
 
 
-async def _resolved(connection: Connection, splits: Sequence[Split]) -> Progress:
-    progress = Progress(connection.identity)
+async def _resolved(source: Source, connection: Connection, splits: Sequence[Split]) -> Progress:
+    progress = Progress(connection.identity, source.arrival)
     positions = await connection.resolve(splits)
     for split in splits:
         progress.add(split, positions[split.id])
     return progress
 
 
-def _resumed(identity: str, checkpoint: Checkpoint) -> Progress:
+def _resumed(source: Source, identity: str, checkpoint: Checkpoint) -> Progress:
     if checkpoint.source != identity:
         raise PositionError(
             f"the stored positions belong to {checkpoint.source}, not to {identity}; resume them "
             f"with the source that wrote them"
         )
-    progress = Progress(identity)
+    progress = Progress(identity, source.arrival)
     for state in checkpoint.splits.values():
-        progress.add(state.split, state.position, ended=state.ended)
+        progress.add(state.split, state.position, ended=state.ended, newest=state.newest)
     return progress
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Batch, End
@@ -12,12 +13,18 @@ from fanout.core.positions import reaches
 from fanout.errors import StreamStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    import pyarrow as pa
 
     from fanout.core.lineage import Split
     from fanout.core.positions import Position
 
 __all__ = ("ABSENCES", "Progress", "SplitProgress")
+
+log = logging.getLogger(__name__)
+
+Arrival: TypeAlias = "Callable[[pa.RecordBatch, int], int | None]"
 
 # A split that is missing from one listing may be there in the next: listings are assembled from
 # many machines. Forgetting it too early would read it again after a restart.
@@ -31,6 +38,10 @@ class SplitProgress:
 
     Invariant: acknowledged <= delivered, and records_until <= delivered. What lies between
     records_until and delivered holds no records, so acknowledging the one acknowledges the other.
+
+    `newest` is when the last record that was delivered arrived at the service, in milliseconds
+    since the Unix epoch; `gap_after` is that of the last record before a gap behind which no
+    record has come yet.
     """
 
     split: Split
@@ -42,10 +53,17 @@ class SplitProgress:
     records: int = 0
     bytes: int = 0
     lag: float | None = None
+    newest: int | None = None
+    gaps: int = 0
+    gap_seconds: float = 0.0
+    gap_after: int | None = None
     absences: int = 0
 
-    def deliver(self, event: Batch | End) -> None:
+    def deliver(self, event: Batch | End, arrival: Arrival) -> None:
         """Count an event as handed to the consumer."""
+        if event.gaps:
+            self.gaps += len(event.gaps)
+            self.gap_after = self.gap_after or self.newest
         match event:
             case End():
                 self.ended = self.caught_up = True
@@ -59,8 +77,19 @@ class SplitProgress:
                     self.lag = event.lag
                 if event.num_records:
                     self.records_until = event.range.until
+                    self._measure_gap(arrival(event.records, 0))
+                    self.newest = arrival(event.records, event.num_records - 1)
                 else:
                     self.acknowledge(self.acknowledged)
+
+    def _measure_gap(self, next_arrival: int | None) -> None:
+        """Say how long the gap before the next record is, where both of its sides are known."""
+        if self.gap_after is None or next_arrival is None:
+            return
+        seconds = (next_arrival - self.gap_after) / 1000
+        log.error("the lost records of %s arrived within %.3f s", self.split, seconds)
+        self.gap_seconds += seconds
+        self.gap_after = None
 
     def acknowledge(self, position: Position) -> bool:
         """Move the acknowledged position forward, never back; tell whether it moved."""
@@ -83,10 +112,12 @@ class Progress:
 
     Args:
         source: The identity of the source, written into each checkpoint.
+        arrival: Returns when a row arrived at the service; see `Source.arrival`.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, arrival: Arrival) -> None:
         self._source = source
+        self._arrival = arrival
         self._splits: dict[str, SplitProgress] = {}
 
     def __getitem__(self, split_id: str) -> SplitProgress:
@@ -99,16 +130,18 @@ class Progress:
         # Over a copy: statistics are read from other threads while the stream adds splits.
         return iter(list(self._splits.values()))
 
-    def add(self, split: Split, position: Position, *, ended: bool = False) -> None:
+    def add(
+        self, split: Split, position: Position, *, ended: bool = False, newest: int | None = None
+    ) -> None:
         """Begin to follow a split from a position up to which everything is done."""
         self._splits[split.id] = SplitProgress(
-            split, position, position, position, ended=ended, caught_up=ended
+            split, position, position, position, ended=ended, caught_up=ended, newest=newest
         )
 
     def deliver(self, events: Iterable[Batch | End]) -> None:
         """Count events as handed to the consumer."""
         for event in events:
-            self._splits[event.split.id].deliver(event)
+            self._splits[event.split.id].deliver(event, self._arrival)
 
     def acknowledge(self, positions: Mapping[str, Position]) -> dict[str, Position]:
         """Acknowledge up to a position in each split; return the positions that moved."""
@@ -139,7 +172,7 @@ class Progress:
     def delivered(self) -> Checkpoint:
         """Return the positions after everything that was handed to the consumer."""
         return self._checkpoint(
-            SplitPosition(split.split, split.delivered, split.ended) for split in self
+            SplitPosition(split.split, split.delivered, split.ended, split.newest) for split in self
         )
 
     def acknowledged(self) -> Checkpoint:
@@ -149,6 +182,7 @@ class Progress:
                 split.split,
                 split.acknowledged,
                 split.ended and split.acknowledged == split.delivered,
+                split.newest if split.acknowledged == split.delivered else None,
             )
             for split in self
         )

@@ -7,7 +7,6 @@ A `Source` is what a user writes down: frozen, picklable, without secrets in its
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Protocol, final
 
 from fanout.core.backoff import BackoffOptions
@@ -21,49 +20,9 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch, End
     from fanout.core.lineage import Split
     from fanout.core.positions import Cursor, Position
+    from fanout.core.verdicts import Phase, Verdict
 
-__all__ = ("Action", "Connection", "Pacing", "Phase", "Reserve", "Source", "Verdict")
-
-
-@final
-class Phase(Enum):
-    """What a subscriber or the discovery was doing when an error came."""
-
-    DISCOVER = "discover"
-    SUBSCRIBE = "subscribe"
-    """The first subscription of a split in this stream: nothing has worked yet."""
-    RESUBSCRIBE = "resubscribe"
-    STREAM = "stream"
-
-
-@final
-class Action(Enum):
-    """What to do about an error."""
-
-    RETRY = "retry"
-    """Wait with full jitter, then ask again."""
-    RETRY_AT_FLOOR = "retry at floor"
-    """Wait the service's minimum, then ask again."""
-    FATAL = "fatal"
-    """Give up: asking again cannot help."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What an error means.
-
-    Args:
-        action: What to do.
-        hint: What a person can do about it, a clause without a full stop; empty where the error
-            says it all.
-        limit: How often the same error may repeat at one position before it is fatal; None for
-            any number.
-    """
-
-    action: Action
-    hint: str = ""
-    limit: int | None = None
+__all__ = ("Connection", "Pacing", "Reserve", "Source")
 
 
 @final
@@ -77,6 +36,7 @@ class Pacing:
         subscribe_timeout: How long a subscribe call may take.
         silence_timeout: How long a live subscription may send nothing.
         discovery_interval: The time between two listings of the splits.
+        slow: The wait after an error that only a person can end.
         backoff: How waits grow.
         max_retries: Failures in a row without progress before a split fails; None for no limit.
         max_bytes_in_flight: Bytes of all splits together that may wait for the consumer.
@@ -87,6 +47,7 @@ class Pacing:
     subscribe_timeout: float
     silence_timeout: float
     discovery_interval: float
+    slow: float = 60.0
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
     max_retries: int | None = None
     max_bytes_in_flight: int = 256 * 1024 * 1024
@@ -125,8 +86,18 @@ class Connection(Protocol):
         split that is finished ends with `End`. It calls `reserve` before it assembles an event.
         """
 
-    def verdict(self, error: Exception, phase: Phase) -> Verdict:
-        """Say what an error means; every exception gets a verdict."""
+    async def verdict(
+        self,
+        error: Exception,
+        phase: Phase,
+        split: Split | None = None,
+        position: Position | None = None,
+    ) -> Verdict:
+        """Say what an error means; every exception gets a verdict.
+
+        The connection may ask the service, or repair what it can, before it answers. A listing
+        is of no split; then the verdict is to ask again or to give up.
+        """
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Tell the service that everything up to these positions is durable."""
@@ -144,3 +115,6 @@ class Source(Protocol):
 
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
         """Return the position after one row, so that a batch can be cut behind it."""
+
+    def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
+        """Return when one row arrived at the service, in milliseconds since the Unix epoch."""

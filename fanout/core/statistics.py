@@ -48,6 +48,11 @@ class SplitStatistics:
         last_cause: The error behind the latest of them.
         lag: Seconds behind the newest record, as the latest event said; None before the first, and
             while the split is not live.
+        newest: When the last record that was handed over arrived at the service, in milliseconds
+            since the Unix epoch; None before the first.
+        gaps: How often records were lost.
+        gap_seconds: How long the gaps are together, from the arrival of the last record before
+            each to that of the first after it, as far as both are known.
     """
 
     state: SplitState
@@ -58,6 +63,9 @@ class SplitStatistics:
     resubscriptions: int
     last_cause: Exception | None
     lag: float | None
+    newest: int | None = None
+    gaps: int = 0
+    gap_seconds: float = 0.0
 
 
 @final
@@ -82,6 +90,11 @@ class Statistics:
     def resubscriptions(self) -> int:
         """Recoverable ends of subscriptions, all splits together."""
         return sum(split.resubscriptions for split in self.splits.values())
+
+    @property
+    def gaps(self) -> int:
+        """How often records were lost, all splits together."""
+        return sum(split.gaps for split in self.splits.values())
 
     @property
     def lag(self) -> float | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections import Counter
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from fanout.core.cancellation import cancelled_by_us, prefer_cancellation
-from fanout.core.events import Batch, End, Failure
-from fanout.core.source import Action, Phase, Verdict
+from fanout.core.events import Batch, End, Failure, Gap
+from fanout.core.retries import Retries
 from fanout.core.statistics import SplitState
+from fanout.core.verdicts import Fatal, Finish, Pace, Phase, Retry, Skip
 from fanout.errors import (
     SplitFailedError,
     StreamStateError,
@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Recoverable:
-    """Why a subscription is over although its split goes on."""
+class _Interruption:
+    """Why a subscription is over although its split has not ended."""
 
     cause: Exception
-    verdict: Verdict
+    phase: Phase
 
 
 @final
@@ -84,13 +84,9 @@ class Subscriber:
         self.last_cause: Exception | None = None
         self._connection = connection
         self._budget = budget
-        self._jitter = jitter
         self._on_resubscribe = on_resubscribe
-        self._failures = 0
-        self._fruitless = 0
-        self._progressed = False
-        self._causes_here: Counter[tuple[type[Exception], Verdict]] = Counter()
-        self._subscribed_at: float | None = None
+        self._retries = Retries(connection.pacing, jitter)
+        self._gaps: tuple[Gap, ...] = ()
         self._reserved = 0
         self._ended = False
         self._watchdog = asyncio.timeout(None)
@@ -98,7 +94,7 @@ class Subscriber:
     def __repr__(self) -> str:
         return (
             f"<Subscriber {self.split} {self.state.name} position={self.position} "
-            f"failures={self._failures} slot={int(self.slot.occupied)}/1>"
+            f"failures={self._retries.failures} slot={int(self.slot.occupied)}/1>"
         )
 
     async def run(self) -> None:
@@ -108,16 +104,25 @@ class Subscriber:
         after `position`.
         """
         try:
-            while (end := await self._subscription()) is not None:
-                delay = self._judge(end)
+            while (interruption := await self._subscription()) is not None:
+                cause = self.last_cause = interruption.cause
                 self.state = SplitState.BACKING_OFF
-                log.info(
-                    "resubscribing to %s in %.1f s: %s",
-                    self.split,
-                    delay,
-                    type(end.cause).__name__,
+                verdict = await self._connection.verdict(
+                    cause, interruption.phase, self.split, self.position
                 )
-                self._on_resubscribe(self.split, end.cause, delay)
+                match verdict:
+                    case Finish():
+                        await self._finish(verdict)
+                        return
+                    case Skip():
+                        delay = self._skip(verdict)
+                    case Retry():
+                        delay = self._retry(cause, verdict)
+                    case Fatal(hint):
+                        self._fail(_pill(self.split, cause, hint))
+                        return
+                self.resubscriptions += 1
+                self._on_resubscribe(self.split, cause, delay)
                 await asyncio.sleep(delay)
         except asyncio.CancelledError as error:
             if cancelled_by_us():
@@ -133,11 +138,10 @@ class Subscriber:
         self.state = SplitState.FAILED
         self.slot.fail(Failure(self.split, _pill(self.split, error)))
 
-    async def _subscription(self) -> _Recoverable | None:
+    async def _subscription(self) -> _Interruption | None:
         """Run one subscription: None at the end of the split, else why it is over."""
-        phase = Phase.RESUBSCRIBE if self.subscriptions else Phase.SUBSCRIBE
+        phase = Phase.SUBSCRIBE
         self.state = SplitState.SUBSCRIBING
-        self._progressed = False
         pacing = self._connection.pacing
         try:
             async with AsyncExitStack() as stack:
@@ -156,11 +160,11 @@ class Subscriber:
                 phase = Phase.STREAM
                 self.state = SplitState.LIVE
                 self.subscriptions += 1
-                self._subscribed_at = asyncio.get_running_loop().time()
+                self._retries.subscribed()
                 while not self._ended:
                     await self._deliver(events)
                 return None
-        except Exception as error:  # noqa: BLE001 - the source's verdict tells what each one means
+        except Exception as error:  # noqa: BLE001 - the source's verdict tells what it means
             prefer_cancellation(error)
             _forget_locals(error)
             if self._ended:
@@ -168,7 +172,7 @@ class Subscriber:
                     "%s has ended, but closing its subscription failed: %s", self.split, error
                 )
                 return None
-            return _Recoverable(error, self._connection.verdict(error, phase))
+            return _Interruption(error, phase)
         finally:
             self._budget.release(self._reserved)
             self._reserved = 0
@@ -176,9 +180,12 @@ class Subscriber:
     async def _deliver(self, events: AsyncIterator[Batch | End]) -> None:
         """Hand one event over; no name here holds on to it while the next one is awaited."""
         event = await self._receive(events)
+        if self._gaps:
+            event = replace(event, gaps=self._gaps + event.gaps)
         # The wait for our own consumer is outside the watchdog: it measures the server only.
         await self.slot.put(event, self._reserved)
         self._reserved = 0
+        self._gaps = ()
         match event:
             case End():
                 self._ended = True
@@ -186,11 +193,8 @@ class Subscriber:
                 self._advance(event.range.until)
 
     def _advance(self, position: Position) -> None:
-        self._failures = 0
-        self._progressed = True
-        if position != self.position:
-            self.position = position
-            self._causes_here.clear()
+        self._retries.progressed(moved=position != self.position)
+        self.position = position
 
     async def _receive(self, events: AsyncIterator[Batch | End]) -> Batch | End:
         silence = self._connection.pacing.silence_timeout
@@ -224,39 +228,42 @@ class Subscriber:
         if deadline is not None:
             watchdog.reschedule(deadline + loop.time() - asked_at)
 
-    def _judge(self, end: _Recoverable) -> float:
+    async def _finish(self, verdict: Finish) -> None:
+        """Hand over the end of the split, which the service has told in another way."""
+        gaps = self._gaps
+        if verdict.lost:
+            log.error("records at the end of %s are lost: %s", self.split, verdict.lost)
+            gaps += (Gap(self.position, None, verdict.lost),)
+        await self.slot.put(End(self.split, verdict.children, gaps))
+        self._ended = True
+
+    def _skip(self, verdict: Skip) -> float:
+        """Go on from another position; return the delay before that."""
+        log.error("records of %s are lost: %s", self.split, verdict.reason)
+        self._gaps += (Gap(self.position, verdict.to, verdict.reason),)
+        self.position = verdict.to
+        return self._retries.wait(Pace.FLOOR)
+
+    def _retry(self, cause: Exception, verdict: Retry) -> float:
         """Return the delay before the next attempt.
 
         Raises:
             SplitFailedError: If there is to be none.
         """
-        verdict, cause = end.verdict, end.cause
-        self.last_cause = cause
-        # Errors of one type may mean different things, for example two codes of one service.
-        self._causes_here[type(cause), verdict] += 1
-        repeats = self._causes_here[type(cause), verdict]
-        max_retries = self._connection.pacing.max_retries
-        if verdict.action is Action.FATAL:
-            raise _pill(self.split, cause, verdict.hint) from cause
-        if verdict.limit is not None and repeats >= verdict.limit:
-            hint = f"the same error came {repeats} times at one position"
-            raise _pill(self.split, cause, hint) from cause
-        self._fruitless = 0 if self._progressed else self._fruitless + 1
-        if max_retries is not None and self._fruitless > max_retries:
-            hint = f"max_retries={max_retries} attempts in a row made no progress"
-            raise _pill(self.split, cause, hint) from cause
-        self.resubscriptions += 1
-        jitter = (
-            0.0 if verdict.action is Action.RETRY_AT_FLOOR else self._jitter.delay(self._failures)
-        )
-        self._failures += 1
-        return max(self._connection.pacing.floor, jitter, self._spacing_left())
-
-    def _spacing_left(self) -> float:
-        if self._subscribed_at is None:
-            return 0.0
-        age = asyncio.get_running_loop().time() - self._subscribed_at
-        return self._connection.pacing.spacing - age
+        if reason := self._retries.failed(cause, verdict):
+            raise _pill(self.split, cause, "; ".join(filter(None, (reason, verdict.hint))))
+        delay = self._retries.wait(verdict.pace)
+        if verdict.pace is Pace.SLOW:
+            log.error(
+                "%s waits for a person, again in %.0f s: %s (%s)",
+                self.split,
+                delay,
+                cause,
+                verdict.hint,
+            )
+        else:
+            log.info("resubscribing to %s in %.1f s: %s", self.split, delay, type(cause).__name__)
+        return delay
 
 
 def _forget_locals(error: BaseException) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 from fanout.core.budget import Budget
@@ -13,9 +14,10 @@ from fanout.core.cancellation import prefer_cancellation
 from fanout.core.events import End, Failure
 from fanout.core.lineage import startable
 from fanout.core.positions import Cursor, Horizon
+from fanout.core.retries import Retries
 from fanout.core.slot import Slot
-from fanout.core.source import Action, Phase
 from fanout.core.subscriber import Subscriber
+from fanout.core.verdicts import Fatal, Phase, Retry
 from fanout.errors import FanOutError, ServiceError, StreamStateError
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from fanout.core.progress import Progress
     from fanout.core.source import Connection
     from fanout.core.statistics import OnResubscribe
+    from fanout.core.verdicts import Verdict
 
 __all__ = ("Supervisor", "listing_failure")
 
@@ -190,8 +193,10 @@ class Supervisor:
 
     async def _discover(self) -> None:
         """List the splits again and again, and at once when a split has ended."""
-        interval = delay = self._connection.pacing.discovery_interval
-        failures = 0
+        # A listing that fails stops nobody from reading, so max_retries is not about it.
+        pacing = replace(self._connection.pacing, max_retries=None)
+        retries = Retries(pacing, self._jitter)
+        delay = pacing.discovery_interval
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
@@ -201,22 +206,22 @@ class Supervisor:
                 splits = await self._connection.splits()
             except Exception as error:  # noqa: BLE001 - the source's verdict tells what it means
                 prefer_cancellation(error)
-                verdict = self._connection.verdict(error, Phase.DISCOVER)
-                failures += 1
-                out_of_patience = verdict.limit is not None and failures >= verdict.limit
-                if verdict.action is Action.FATAL or out_of_patience:
-                    self._fail(listing_failure(error, verdict.hint))
+                verdict = await self._connection.verdict(error, Phase.DISCOVER)
+                if not isinstance(verdict, Retry) or retries.failed(error, verdict):
+                    self._fail(listing_failure(error, verdict))
                     return
-                delay = max(self._connection.pacing.floor, self._jitter.delay(failures - 1))
+                delay = retries.wait(verdict.pace)
                 log.warning("cannot list the splits, again in %.1f s: %s", delay, error)
                 continue
-            delay, failures = interval, 0
+            retries.progressed(moved=True)
+            delay = pacing.discovery_interval
             self._learn(splits)
             self._start()
 
 
-def listing_failure(error: Exception, hint: str) -> ServiceError:
+def listing_failure(error: Exception, verdict: Verdict) -> ServiceError:
     """Build the error of a stream whose splits cannot be listed, with its cause."""
+    hint = verdict.hint if isinstance(verdict, Retry | Fatal) else ""
     text = f"the splits cannot be listed: {error}"
     failure = ServiceError(f"{text} ({hint})" if hint else text)
     failure.__cause__ = error

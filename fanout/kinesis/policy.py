@@ -8,6 +8,7 @@ are judged by their HTTP status.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
@@ -22,7 +23,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from fanout.core.source import Action, Phase, Verdict
+from fanout.core.verdicts import Fatal, Pace, Phase, Retry
 from fanout.errors import FanOutError, MalformedEventError, RemoteError, ServiceError, SetupError
 
 if TYPE_CHECKING:
@@ -30,11 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ("code_of", "explain", "explained", "judge")
 
-_RETRY = Verdict(Action.RETRY)
+_RETRY = Retry()
 # The same bytes fail the same way each time, so an endless loop ends here.
-_RETRY_THREE_TIMES = Verdict(Action.RETRY, limit=3)
-_GONE = Verdict(
-    Action.FATAL,
+_RETRY_THREE_TIMES = Retry(limit=3)
+_GONE = Fatal(
     "the stream, its consumer or the shard is gone; check that the consumer is still registered "
     "and that the shard is within the retention period",
 )
@@ -48,21 +48,17 @@ _CREDENTIALS = "check that the credentials are valid and this machine's clock is
 _KEY = "check the state of the stream's KMS key, and grant kms:Decrypt on it"
 
 
-def _at_first_fatal(hint: str) -> Mapping[Phase, Verdict]:
+@dataclass(frozen=True, slots=True)
+class _AtFirstFatal:
     """Fail where nothing has worked yet; later, allow for a rotation that is under way."""
-    later = Verdict(Action.RETRY, hint, limit=10)
-    return {
-        Phase.SUBSCRIBE: Verdict(Action.FATAL, hint),
-        Phase.RESUBSCRIBE: later,
-        Phase.STREAM: later,
-        Phase.DISCOVER: later,
-    }
+
+    hint: str
 
 
-_RULES: Final[Mapping[str, Verdict | Mapping[Phase, Verdict]]] = {
+_RULES: Final[Mapping[str, Retry | Fatal | _AtFirstFatal]] = {
     "ResourceNotFoundException": _GONE,
     # Another subscription of this consumer and shard is younger than 5 seconds, or took over.
-    "ResourceInUseException": Verdict(Action.RETRY_AT_FLOOR),
+    "ResourceInUseException": Retry(Pace.FLOOR),
     "LimitExceededException": _RETRY,
     "ProvisionedThroughputExceededException": _RETRY,
     "ThrottlingException": _RETRY,
@@ -74,30 +70,29 @@ _RULES: Final[Mapping[str, Verdict | Mapping[Phase, Verdict]]] = {
     "RequestTimeoutException": _RETRY,
     # The listing took longer than the 5 minutes for which its page token holds.
     "ExpiredNextTokenException": _RETRY,
-    "InvalidArgumentException": Verdict(
-        Action.FATAL,
+    "InvalidArgumentException": Fatal(
         "the position is not one of this shard's, or its records have expired; start again from "
         "TRIM_HORIZON or a timestamp",
     ),
-    "ValidationException": Verdict(Action.FATAL),
-    "AccessDeniedException": _at_first_fatal(_ACCESS),
-    "AccessDenied": _at_first_fatal(_ACCESS),
-    "NotAuthorized": _at_first_fatal(_ACCESS),
-    "ExpiredTokenException": _at_first_fatal(_CREDENTIALS),
-    "ExpiredToken": _at_first_fatal(_CREDENTIALS),
-    "UnrecognizedClientException": _at_first_fatal(_CREDENTIALS),
-    "InvalidSignatureException": _at_first_fatal(_CREDENTIALS),
-    "IncompleteSignature": _at_first_fatal(_CREDENTIALS),
-    "RequestExpired": _at_first_fatal(_CREDENTIALS),
-    "InvalidClientTokenId": _at_first_fatal(_CREDENTIALS),
-    "MissingAuthenticationToken": _at_first_fatal(_CREDENTIALS),
-    "OptInRequired": Verdict(Action.FATAL, "the account has no subscription to Kinesis"),
+    "ValidationException": Fatal(),
+    "AccessDeniedException": _AtFirstFatal(_ACCESS),
+    "AccessDenied": _AtFirstFatal(_ACCESS),
+    "NotAuthorized": _AtFirstFatal(_ACCESS),
+    "ExpiredTokenException": _AtFirstFatal(_CREDENTIALS),
+    "ExpiredToken": _AtFirstFatal(_CREDENTIALS),
+    "UnrecognizedClientException": _AtFirstFatal(_CREDENTIALS),
+    "InvalidSignatureException": _AtFirstFatal(_CREDENTIALS),
+    "IncompleteSignature": _AtFirstFatal(_CREDENTIALS),
+    "RequestExpired": _AtFirstFatal(_CREDENTIALS),
+    "InvalidClientTokenId": _AtFirstFatal(_CREDENTIALS),
+    "MissingAuthenticationToken": _AtFirstFatal(_CREDENTIALS),
+    "OptInRequired": Fatal("the account has no subscription to Kinesis"),
     "KMSThrottlingException": _RETRY,
-    "KMSAccessDeniedException": Verdict(Action.FATAL, _KEY),
-    "KMSDisabledException": Verdict(Action.FATAL, _KEY),
-    "KMSInvalidStateException": Verdict(Action.FATAL, _KEY),
-    "KMSNotFoundException": Verdict(Action.FATAL, _KEY),
-    "KMSOptInRequired": Verdict(Action.FATAL, _KEY),
+    "KMSAccessDeniedException": Fatal(_KEY),
+    "KMSDisabledException": Fatal(_KEY),
+    "KMSInvalidStateException": Fatal(_KEY),
+    "KMSNotFoundException": Fatal(_KEY),
+    "KMSOptInRequired": Fatal(_KEY),
 }
 
 _SERVER_ERROR = 500
@@ -114,40 +109,41 @@ def code_of(error: BaseException) -> str | None:
             return None
 
 
-def judge(error: Exception, phase: Phase) -> Verdict:
+def judge(error: Exception, phase: Phase, *, first: bool = True) -> Retry | Fatal:
     """Say what an error means.
 
     Args:
         error: Anything that connecting, listing or a subscription raised.
         phase: What was being done.
+        first: Whether no subscription of the stream has worked yet.
     """
-    rule = _RULES.get(code_of(error) or "")
-    match rule:
-        case Verdict():
-            return rule
+    match _RULES.get(code_of(error) or ""):
         case None:
             return _judge_unnamed(error)
-        case _:
-            return rule[phase]
+        case _AtFirstFatal(hint):
+            at_first = first and phase is Phase.SUBSCRIBE
+            return Fatal(hint) if at_first else Retry(hint=hint, limit=10)
+        case rule:
+            return rule
 
 
-def _judge_unnamed(error: Exception) -> Verdict:
+def _judge_unnamed(error: Exception) -> Retry | Fatal:
     match error:
         case MalformedEventError() | ResponseParserError():
             return _RETRY_THREE_TIMES
         case FanOutError():
-            return _RETRY if error.retryable else Verdict(Action.FATAL)
+            return _RETRY if error.retryable else Fatal()
         case ClientError():
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            return _RETRY if status >= _SERVER_ERROR else Verdict(Action.FATAL)
+            return _RETRY if status >= _SERVER_ERROR else Fatal()
         case NoCredentialsError() | PartialCredentialsError():
-            return Verdict(Action.FATAL, _CREDENTIALS)
+            return Fatal(_CREDENTIALS)
         case BotoCoreError() | aiohttp.ClientError() | OSError() if not isinstance(
             error, ParamValidationError
         ):
             return _RETRY
         case _:
-            return Verdict(Action.FATAL, "an error that nobody expected here; please report it")
+            return Fatal("an error that nobody expected here; please report it")
 
 
 def explain(error: Exception, doing: str) -> FanOutError:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from fanout.core.events import Batch, End
     from fanout.core.positions import Position
-    from fanout.core.source import Pacing, Phase, Reserve, Verdict
+    from fanout.core.source import Pacing, Reserve
+    from fanout.core.verdicts import Phase, Verdict
     from fanout.kinesis.transport import StreamDescription, Transport
 
 __all__ = ("KinesisConnection", "KinesisSource")
@@ -90,6 +91,11 @@ class KinesisSource(KinesisOptions):
             return Cursor(int(number), records.column("subSequenceNumber")[row].as_py())
         return Cursor(int(number))
 
+    def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
+        """Return when a row arrived at the service, in milliseconds; None where it did not say."""
+        micros = records.column("approximateArrivalTimestamp")[row].value
+        return None if micros is None else micros // 1000
+
 
 @final
 class KinesisConnection:
@@ -113,6 +119,7 @@ class KinesisConnection:
         self._transport = transport
         self._stream = stream
         self._consumer_arn = consumer_arn
+        self._has_subscribed = False
         self.identity = f"kinesis:{stream.arn}"
         self.pacing: Pacing = options.pacing
 
@@ -156,11 +163,18 @@ class KinesisConnection:
                 )
             ) as events,
         ):
+            self._has_subscribed = True
             yield events
 
-    def verdict(self, error: Exception, phase: Phase) -> Verdict:
+    async def verdict(
+        self,
+        error: Exception,
+        phase: Phase,
+        split: Split | None = None,  # noqa: ARG002 - errors mean the same for every shard
+        position: Position | None = None,  # noqa: ARG002 - and wherever its reader stands
+    ) -> Verdict:
         """Say what an error means, by the table in `fanout.kinesis.policy`."""
-        return judge(error, phase)
+        return judge(error, phase, first=not self._has_subscribed)
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Do nothing: Kinesis keeps no position for an enhanced fan-out consumer."""

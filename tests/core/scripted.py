@@ -14,7 +14,8 @@ import pyarrow as pa
 from fanout.core.backoff import BackoffOptions
 from fanout.core.events import Batch, End
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
-from fanout.core.source import Action, Pacing, Verdict
+from fanout.core.source import Pacing
+from fanout.core.verdicts import Fatal, Pace, Retry
 from fanout.errors import (
     FanOutError,
     MalformedEventError,
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
     from fanout.core.lineage import Split
     from fanout.core.positions import Position
-    from fanout.core.source import Phase, Reserve
+    from fanout.core.source import Reserve
+    from fanout.core.verdicts import Phase, Verdict
 
 SCHEMA = pa.schema([("split", pa.string()), ("sequence", pa.int64()), ("data", pa.binary())])
 
@@ -51,6 +53,16 @@ class ThrottledError(FanOutError):
     """A fault that goes away, after which waiting longer does not help."""
 
     retryable = True
+
+
+class VerdictError(FanOutError):
+    """A fault that brings its own verdict."""
+
+    __match_args__ = ("verdict",)
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__("as scripted")
+        self.verdict = verdict
 
 
 class FatalError(FanOutError):
@@ -187,6 +199,10 @@ class ScriptedSource:
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
         return Cursor(records.column("sequence")[row].as_py())
 
+    def arrival(self, records: pa.RecordBatch, row: int) -> int:
+        """Say that a record arrives each second."""
+        return 1000 * int(records.column("sequence")[row].as_py())
+
 
 class ScriptedConnection:
     def __init__(self, source: ScriptedSource) -> None:
@@ -213,17 +229,27 @@ class ScriptedConnection:
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
         return {split.id: self._source.start for split in splits}
 
-    def verdict(self, error: Exception, phase: Phase) -> Verdict:
+    async def verdict(
+        self,
+        error: Exception,
+        phase: Phase,
+        split: Split | None = None,
+        position: Position | None = None,
+    ) -> Verdict:
         self._source.judged.append((type(error), phase))
+        del split, position
+        await asyncio.sleep(0)
         match error:
+            case VerdictError(verdict):
+                return verdict
             case ThrottledError() | SubscriptionEndedError() | SubscriptionSilentError():
-                return Verdict(Action.RETRY_AT_FLOOR)
+                return Retry(Pace.FLOOR)
             case MalformedEventError():
-                return Verdict(Action.RETRY, limit=3)
+                return Retry(limit=3)
             case FanOutError(retryable=True) | OSError():
-                return Verdict(Action.RETRY)
+                return Retry()
             case _:
-                return Verdict(Action.FATAL, "the script says so")
+                return Fatal("the script says so")
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         self._source.acknowledged.append(dict(positions))

@@ -32,7 +32,9 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
     splits = {}
     for name in draw(st.sets(names, max_size=5)):
         split = Split(name, tuple(draw(st.lists(names, max_size=2))))
-        splits[name] = SplitPosition(split, draw(positions), draw(st.booleans()))
+        splits[name] = SplitPosition(
+            split, draw(positions), draw(st.booleans()), draw(st.none() | counts)
+        )
     return Checkpoint(draw(names), MappingProxyType(splits))
 
 
@@ -56,7 +58,7 @@ def test_the_stored_form_is_stable() -> None:
         "a": SplitPosition(Split("a"), Cursor(7), ended=True),
         "b": SplitPosition(Split("b", ("a",)), Horizon()),
         "c": SplitPosition(Split("c"), Timestamp(5)),
-        "d": SplitPosition(Split("d"), Cursor(7, 2)),
+        "d": SplitPosition(Split("d"), Cursor(7, 2), newest=1_700_000_000_000),
     }
     assert json.loads(Checkpoint("s", splits).to_json()) == {
         "version": 1,
@@ -73,6 +75,7 @@ def test_the_stored_form_is_stable() -> None:
                 "parents": [],
                 "position": {"type": "cursor", "sequence": "7", "sub": 2},
                 "ended": False,
+                "newest": 1_700_000_000_000,
             },
         },
     }

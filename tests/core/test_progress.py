@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fanout.core.events import Batch, End
+from fanout.core.events import Batch, End, Gap
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range, reaches
 from fanout.core.progress import ABSENCES, Progress
 from fanout.errors import StreamStateError
-from tests.core.scripted import Log, record_batch
+from tests.core.scripted import Log, ScriptedSource, record_batch
 
 A, B = Split("a"), Split("b")
 
@@ -21,7 +23,7 @@ def batch(*numbers: int, until: int | None = None, lag: float | None = None) -> 
 
 
 def progress(*events: Batch | End) -> Progress:
-    made = Progress("s")
+    made = Progress("s", ScriptedSource(logs=[]).arrival)
     made.add(A, Horizon())
     made.deliver(events)
     return made
@@ -196,3 +198,43 @@ class SplitMachine(RuleBasedStateMachine):
 
 TestSplitMachine = SplitMachine.TestCase
 TestSplitMachine.settings = settings(max_examples=40)
+
+
+def after_gap(*numbers: int) -> Batch:
+    gap = Gap(Cursor(2), Horizon(), "expired")
+    return replace(batch(*numbers, until=(*numbers, 2)[-1]), gaps=(gap,))
+
+
+def test_a_gap_is_counted_and_measured_between_the_records_at_its_sides() -> None:
+    made = progress(batch(1, 2), after_gap(9, 10), batch(11))
+    assert (made["a"].gaps, made["a"].gap_seconds, made["a"].newest) == (1, 7.0, 11_000)
+
+
+def test_a_gap_before_an_idle_event_is_measured_at_the_next_record() -> None:
+    made = progress(batch(2), after_gap(), after_gap(), batch(9))
+    assert (made["a"].gaps, made["a"].gap_seconds) == (2, 7.0)
+
+
+def test_a_gap_without_a_record_before_it_is_counted_and_has_no_length() -> None:
+    made = progress(after_gap(9))
+    assert (made["a"].gaps, made["a"].gap_seconds) == (1, 0.0)
+
+
+def test_a_gap_at_the_end_of_a_split_is_counted() -> None:
+    made = progress(batch(1), End(A, gaps=(Gap(Cursor(1), None, "expired"),)))
+    assert (made["a"].gaps, made["a"].gap_seconds) == (1, 0.0)
+
+
+def test_a_gap_after_a_restart_is_measured_from_the_record_before_it() -> None:
+    made = Progress("s", ScriptedSource(logs=[]).arrival)
+    made.add(A, Cursor(2), newest=progress(batch(1, 2)).delivered().splits["a"].newest)
+    made.deliver([after_gap(9)])
+    assert made["a"].gap_seconds == 7.0
+
+
+def test_the_arrival_of_the_newest_record_is_stored_with_its_position_only() -> None:
+    made = progress(batch(1, 2))
+    assert made.delivered().splits["a"].newest == 2000
+    assert made.acknowledged().splits["a"].newest is None
+    made.acknowledge({"a": Cursor(2)})
+    assert made.acknowledged().splits["a"].newest == 2000

@@ -11,13 +11,13 @@ import pytest
 
 from fanout.core.backoff import FullJitter
 from fanout.core.budget import Budget
-from fanout.core.events import Batch, End, Failure
+from fanout.core.events import Batch, End, Failure, Gap
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.slot import Slot
-from fanout.core.source import Action, Phase, Verdict
 from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
+from fanout.core.verdicts import Finish, Pace, Phase, Retry, Skip
 from fanout.errors import (
     MalformedEventError,
     ServiceError,
@@ -40,6 +40,7 @@ from tests.core.scripted import (
     Stall,
     Stop,
     ThrottledError,
+    VerdictError,
     record_batch,
     sequences,
 )
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
     from fanout.core.positions import Position
     from fanout.core.source import Pacing, Reserve
+    from fanout.core.verdicts import Verdict
     from fanout.errors import SplitFailedError
 
 A = Split("a")
@@ -90,6 +92,8 @@ class Rig:
         self.budget = Budget(limit)
         self.told: list[tuple[float, Split, Exception, float]] = []
         self.delivered: list[int] = []
+        self.gaps: list[Gap] = []
+        self.ends: list[End] = []
         self.failure: SplitFailedError | None = None
         self._ready: asyncio.Queue[Slot] = asyncio.Queue()
         self._jitter = FullJitter(pacing.backoff, random or Highest())
@@ -123,8 +127,15 @@ class Rig:
     async def take(self) -> Batch | End | Failure:
         event, cost = (await self._ready.get()).take()
         self.budget.release(cost)
-        if isinstance(event, Batch):
-            self.delivered += sequences(event)
+        match event:
+            case Batch():
+                self.delivered += sequences(event)
+                self.gaps += event.gaps
+            case End():
+                self.ends.append(event)
+                self.gaps += event.gaps
+            case Failure():
+                pass
         return event
 
     async def take_all(self, pause: float = 0.0) -> None:
@@ -439,9 +450,15 @@ def test_an_end_after_progress_is_no_retry() -> None:
 
 def test_errors_with_different_verdicts_are_counted_apart() -> None:
     class OneType(ScriptedConnection):
-        def verdict(self, error: Exception, phase: Phase) -> Verdict:
-            del phase
-            return Verdict(Action.RETRY, limit=3 if str(error) == "expired" else None)
+        async def verdict(
+            self,
+            error: Exception,
+            phase: Phase,
+            split: Split | None = None,
+            position: Position | None = None,
+        ) -> Verdict:
+            del phase, split, position
+            return Retry(limit=3 if str(error) == "expired" else None)
 
     async def main() -> None:
         faults = tuple(Refuse(OSError(text)) for text in ["unavailable"] * 9 + ["expired"] * 2)
@@ -451,6 +468,63 @@ def test_errors_with_different_verdicts_are_counted_apart() -> None:
         assert rig.failure is None
 
     simulate(main)
+
+
+def test_what_only_a_person_can_end_is_retried_slowly_and_told_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disabled = VerdictError(Retry(Pace.SLOW, "enable the key"))
+    log = replace(LOG, faults=(Refuse(disabled), Refuse(disabled)))
+    rig = reading(lambda: Rig(log, pacing=replace(PACING, slow=60.0)))
+    assert rig.delivered == LOG.records
+    assert rig.delays == [61.0, 61.0]  # with the highest jitter that the base allows
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
+        "a waits for a person, again in 61 s: as scripted (enable the key)"
+    ] * 2
+
+
+def test_a_hint_is_told_where_an_error_has_come_too_often() -> None:
+    flaky = VerdictError(Retry(hint="look at it", limit=2))
+    rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(flaky), Refuse(flaky)))))
+    assert str(rig.failure) == (
+        "a cannot go on: as scripted (the same error came 2 times at one position; look at it)"
+    )
+
+
+def test_a_reader_that_skips_goes_on_there_and_tells_the_gap_with_the_next_event() -> None:
+    skip = VerdictError(Skip(Cursor(40), "expired"))
+    rig = reading(lambda: Rig(replace(LOG, per_event=1, faults=(Break(1, skip), Stop(1)))))
+    assert rig.delivered == [10, 50, 60, 70]
+    assert rig.gaps == [Gap(Cursor(10), Cursor(40), "expired")]
+    assert rig.delays[0] == 5.0  # the spacing since the subscribe call
+
+
+def test_gaps_are_kept_until_an_event_has_carried_them() -> None:
+    faults = (
+        Refuse(VerdictError(Skip(Cursor(20), "one"))),
+        Refuse(VerdictError(Skip(Cursor(70), "two"))),
+    )
+    rig = reading(lambda: Rig(replace(LOG, faults=faults)))
+    assert rig.delivered == []
+    assert rig.ends[0].gaps == (
+        Gap(Horizon(), Cursor(20), "one"),
+        Gap(Cursor(20), Cursor(70), "two"),
+    )
+
+
+def test_a_split_that_the_verdict_finishes_ends_with_its_children() -> None:
+    child = Split("child", ("a",))
+    faults = (Break(1, VerdictError(Finish((child,)))),)
+    rig = reading(lambda: Rig(replace(LOG, faults=faults)))
+    assert rig.ends == [End(A, (child,))]
+    assert rig.subscriber.state is SplitState.ENDED
+    assert len(rig.source.calls) == 1
+
+
+def test_a_split_that_is_finished_too_early_tells_what_is_lost() -> None:
+    faults = (Break(1, VerdictError(Finish(lost="expired"))),)
+    rig = reading(lambda: Rig(replace(LOG, faults=faults)))
+    assert rig.ends == [End(A, gaps=(Gap(Cursor(20), None, "expired"),))]
 
 
 def test_a_cancellation_that_nobody_asked_for_is_a_failure() -> None:
@@ -551,7 +625,7 @@ def test_an_error_is_judged_by_what_the_subscriber_was_doing() -> None:
     assert rig.source.judged == [
         (FlakyError, Phase.SUBSCRIBE),
         (OSError, Phase.STREAM),
-        (FlakyError, Phase.RESUBSCRIBE),
+        (FlakyError, Phase.SUBSCRIBE),
     ]
 
 

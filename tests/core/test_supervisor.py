@@ -12,8 +12,8 @@ from fanout.core.events import Batch, End, Failure
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.core.progress import Progress
-from fanout.core.source import Phase
 from fanout.core.supervisor import Supervisor
+from fanout.core.verdicts import Phase
 from fanout.errors import MalformedEventError, ServiceError, SplitFailedError
 from fanout.testing.simulation import simulate
 from tests.core.scripted import (
@@ -45,7 +45,7 @@ class Rig:
 
     def __init__(self, *logs: Log, listings: Sequence[Sequence[Split] | Exception] = ()) -> None:
         self.source = ScriptedSource(logs=logs, listings=listings)
-        self.progress = Progress("scripted:one")
+        self.progress = Progress("scripted:one", self.source.arrival)
         self.connection = ScriptedConnection(self.source)
         self.delivered: list[tuple[str, int]] = []
         self.ends: list[str] = []

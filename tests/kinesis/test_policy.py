@@ -22,7 +22,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from fanout.core.source import Action, Phase
+from fanout.core.verdicts import Fatal, Pace, Phase, Retry
 from fanout.errors import (
     FanOutError,
     MalformedEventError,
@@ -105,10 +105,15 @@ def refused(code: str, status: int = 400) -> ClientError:
     return ClientError(response, "SubscribeToShard")
 
 
-def expected(code: str, phase: Phase) -> Action:
+def pace(verdict: Retry | Fatal) -> Pace | None:
+    """Return how an error is retried; None where it is not."""
+    return verdict.pace if isinstance(verdict, Retry) else None
+
+
+def expected(code: str, phase: Phase) -> Pace | None:
     if code in RETRY or (code in FATAL_AT_FIRST and phase is not Phase.SUBSCRIBE):
-        return Action.RETRY
-    return Action.RETRY_AT_FLOOR if code in RETRY_AT_FLOOR else Action.FATAL
+        return Pace.JITTER
+    return Pace.FLOOR if code in RETRY_AT_FLOOR else None
 
 
 @pytest.mark.parametrize("code", sorted(set(modelled_codes())))
@@ -119,7 +124,7 @@ def test_every_code_of_the_services_model_has_been_decided_on(code: str) -> None
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("code", sorted(RETRY | RETRY_AT_FLOOR | FATAL | FATAL_AT_FIRST))
 def test_a_code_means_the_same_in_an_answer_and_in_a_stream(code: str, phase: Phase) -> None:
-    assert judge(refused(code), phase).action is expected(code, phase)
+    assert pace(judge(refused(code), phase)) is expected(code, phase)
     assert judge(RemoteError(code, "no"), phase) == judge(refused(code), phase)
 
 
@@ -131,44 +136,46 @@ def test_a_fatal_code_tells_what_to_do(code: str) -> None:
 
 @pytest.mark.parametrize("code", sorted(FATAL_AT_FIRST))
 def test_a_permission_that_was_lost_is_waited_for_a_while(code: str) -> None:
-    assert judge(refused(code), Phase.RESUBSCRIBE).limit == 10
+    assert judge(refused(code), Phase.SUBSCRIBE, first=False) == judge(refused(code), Phase.STREAM)
+    assert isinstance(verdict := judge(refused(code), Phase.STREAM), Retry)
+    assert verdict.limit == 10
 
 
-UNNAMED: MappingProxyType[str, tuple[Exception, Action]] = MappingProxyType(
+UNNAMED: MappingProxyType[str, tuple[Exception, Pace | None]] = MappingProxyType(
     {
-        "a 5xx with a web page": (refused("502", 502), Action.RETRY),
-        "an unknown 5xx": (refused("Surprise", 500), Action.RETRY),
-        "an unknown 4xx": (refused("Surprise", 400), Action.FATAL),
-        "no status": (ClientError({}, "SubscribeToShard"), Action.FATAL),
-        "an unknown exception in the stream": (RemoteError("Surprise", ""), Action.RETRY),
-        "an answer that is no JSON": (ResponseParserError("no"), Action.RETRY),
-        "a damaged event": (MalformedEventError("no"), Action.RETRY),
-        "no answer": (SubscribeTimeoutError("no"), Action.RETRY),
-        "silence": (SubscriptionSilentError("no"), Action.RETRY),
-        "the ordinary end": (SubscriptionEndedError("no"), Action.RETRY),
-        "botocore cannot connect": (EndpointConnectionError(endpoint_url=URL), Action.RETRY),
-        "no answer to connecting": (ConnectTimeoutError(endpoint_url=URL), Action.RETRY),
-        "no answer to reading": (ReadTimeoutError(endpoint_url=URL), Action.RETRY),
-        "TLS": (SSLError(endpoint_url=URL, error="no"), Action.RETRY),
-        "TLS below botocore": (ssl.SSLError("no"), Action.RETRY),
-        "a closed connection": (ConnectionClosedError(endpoint_url=URL), Action.RETRY),
-        "a reset connection": (ConnectionResetError(), Action.RETRY),
-        "a body that is cut": (aiohttp.ClientPayloadError(), Action.RETRY),
-        "a socket without an answer": (aiohttp.SocketTimeoutError(), Action.RETRY),
-        "a disconnected server": (aiohttp.ServerDisconnectedError(), Action.RETRY),
-        "no name": (OSError(-2, "Name or service not known"), Action.RETRY),
+        "a 5xx with a web page": (refused("502", 502), Pace.JITTER),
+        "an unknown 5xx": (refused("Surprise", 500), Pace.JITTER),
+        "an unknown 4xx": (refused("Surprise", 400), None),
+        "no status": (ClientError({}, "SubscribeToShard"), None),
+        "an unknown exception in the stream": (RemoteError("Surprise", ""), Pace.JITTER),
+        "an answer that is no JSON": (ResponseParserError("no"), Pace.JITTER),
+        "a damaged event": (MalformedEventError("no"), Pace.JITTER),
+        "no answer": (SubscribeTimeoutError("no"), Pace.JITTER),
+        "silence": (SubscriptionSilentError("no"), Pace.JITTER),
+        "the ordinary end": (SubscriptionEndedError("no"), Pace.JITTER),
+        "botocore cannot connect": (EndpointConnectionError(endpoint_url=URL), Pace.JITTER),
+        "no answer to connecting": (ConnectTimeoutError(endpoint_url=URL), Pace.JITTER),
+        "no answer to reading": (ReadTimeoutError(endpoint_url=URL), Pace.JITTER),
+        "TLS": (SSLError(endpoint_url=URL, error="no"), Pace.JITTER),
+        "TLS below botocore": (ssl.SSLError("no"), Pace.JITTER),
+        "a closed connection": (ConnectionClosedError(endpoint_url=URL), Pace.JITTER),
+        "a reset connection": (ConnectionResetError(), Pace.JITTER),
+        "a body that is cut": (aiohttp.ClientPayloadError(), Pace.JITTER),
+        "a socket without an answer": (aiohttp.SocketTimeoutError(), Pace.JITTER),
+        "a disconnected server": (aiohttp.ServerDisconnectedError(), Pace.JITTER),
+        "no name": (OSError(-2, "Name or service not known"), Pace.JITTER),
         "credentials that are late": (
             CredentialRetrievalError(provider="role", error_msg="no"),
-            Action.RETRY,
+            Pace.JITTER,
         ),
-        "no credentials": (NoCredentialsError(), Action.FATAL),
+        "no credentials": (NoCredentialsError(), None),
         "half of the credentials": (
             PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"),
-            Action.FATAL,
+            None,
         ),
-        "a parameter that is refused": (ParamValidationError(report="no"), Action.FATAL),
-        "an error of ours that stays": (SetupError("no"), Action.FATAL),
-        "a mistake in the code": (KeyError("no"), Action.FATAL),
+        "a parameter that is refused": (ParamValidationError(report="no"), None),
+        "an error of ours that stays": (SetupError("no"), None),
+        "a mistake in the code": (KeyError("no"), None),
     }
 )
 
@@ -176,13 +183,13 @@ UNNAMED: MappingProxyType[str, tuple[Exception, Action]] = MappingProxyType(
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("what", UNNAMED)
 def test_an_error_without_a_known_code_is_judged_by_its_kind(what: str, phase: Phase) -> None:
-    error, action = UNNAMED[what]
-    assert judge(error, phase).action is action
+    error, expected = UNNAMED[what]
+    assert pace(judge(error, phase)) is expected
 
 
 @pytest.mark.parametrize("error", [MalformedEventError("no"), ResponseParserError("no")])
 def test_damage_that_comes_three_times_at_one_place_stays(error: Exception) -> None:
-    assert judge(error, Phase.STREAM).limit == 3
+    assert judge(error, Phase.STREAM) == Retry(limit=3)
 
 
 def test_an_error_that_nobody_expected_says_so() -> None:

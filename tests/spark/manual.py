@@ -12,13 +12,15 @@ import pyarrow as pa
 from fanout.core.events import Batch, End
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range
-from fanout.core.source import Action, Pacing, Verdict
+from fanout.core.source import Pacing
+from fanout.core.verdicts import Fatal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     from fanout.core.positions import Position
-    from fanout.core.source import Phase, Reserve
+    from fanout.core.source import Reserve
+    from fanout.core.verdicts import Phase
 
 SCHEMA = pa.schema([("shard", pa.string()), ("sequence", pa.int64()), ("data", pa.binary())])
 
@@ -95,6 +97,9 @@ class ManualSource:
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
         return Cursor(records.column("sequence")[row].as_py())
 
+    def arrival(self, records: pa.RecordBatch, row: int) -> None:
+        """Leave open when a record arrived."""
+
     def splits(self) -> Sequence[Split]:
         return list(self._logs)
 
@@ -145,9 +150,15 @@ class ManualConnection:
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
         return {split.id: Horizon() for split in splits}
 
-    def verdict(self, error: Exception, phase: Phase) -> Verdict:
-        del error, phase
-        return Verdict(Action.FATAL)
+    async def verdict(
+        self,
+        error: Exception,
+        phase: Phase,
+        split: Split | None = None,
+        position: Position | None = None,
+    ) -> Fatal:
+        del error, phase, split, position
+        return Fatal()
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         self._source.trace.append(Acknowledged(dict(positions)))

@@ -1,0 +1,82 @@
+"""How long a split waits before it is subscribed again, and when it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, final
+
+from fanout.core.verdicts import Pace
+
+if TYPE_CHECKING:
+    from fanout.core.backoff import FullJitter
+    from fanout.core.source import Pacing
+    from fanout.core.verdicts import Retry
+
+__all__ = ("Retries",)
+
+
+@final
+class Retries:
+    """Count the failures of one split.
+
+    A wait is the longest of the service's floor, the pause that the verdict asks for, and what is
+    left of the spacing after a successful subscribe call. Waits grow with failures and are reset
+    by progress, an idle position included, not by a subscribe call that succeeds.
+
+    Args:
+        pacing: How the service wants to be asked.
+        jitter: How waits grow.
+    """
+
+    def __init__(self, pacing: Pacing, jitter: FullJitter) -> None:
+        self.failures = 0
+        self._pacing = pacing
+        self._jitter = jitter
+        self._fruitless = 0
+        self._progressed = False
+        self._causes_here: Counter[tuple[type[Exception], Retry]] = Counter()
+        self._subscribed_at: float | None = None
+
+    def subscribed(self) -> None:
+        """Note that a subscribe call has succeeded."""
+        self._subscribed_at = asyncio.get_running_loop().time()
+
+    def progressed(self, *, moved: bool) -> None:
+        """Note an event; `moved` tells whether the position is another one than before."""
+        self.failures = 0
+        self._progressed = True
+        if moved:
+            self._causes_here.clear()
+
+    def wait(self, pace: Pace) -> float:
+        """Return the seconds to wait before the next attempt, for the failures so far."""
+        pacing = self._pacing
+        match pace:
+            case Pace.FLOOR:
+                pause = 0.0
+            case Pace.JITTER:
+                pause = self._jitter.delay(self.failures - 1)
+            case Pace.SLOW:
+                pause = pacing.slow + self._jitter.delay(0)
+        return max(pacing.floor, pause, self._spacing_left())
+
+    def failed(self, cause: Exception, verdict: Retry) -> str:
+        """Count a failure; return why there is to be no other attempt, or nothing."""
+        # Errors of one type may mean different things, for example two codes of one service.
+        self._causes_here[type(cause), verdict] += 1
+        repeats = self._causes_here[type(cause), verdict]
+        self._fruitless = 0 if self._progressed else self._fruitless + 1
+        self._progressed = False
+        self.failures += 1
+        if verdict.limit is not None and repeats >= verdict.limit:
+            return f"the same error came {repeats} times at one position"
+        most = self._pacing.max_retries
+        if most is not None and self._fruitless > most:
+            return f"max_retries={most} attempts in a row made no progress"
+        return ""
+
+    def _spacing_left(self) -> float:
+        if self._subscribed_at is None:
+            return 0.0
+        return self._pacing.spacing - (asyncio.get_running_loop().time() - self._subscribed_at)
