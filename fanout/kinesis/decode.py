@@ -1,13 +1,14 @@
-"""The payload of a SubscribeToShardEvent, decoded to Arrow columns.
+"""A SubscribeToShardEvent, or an answer of GetRecords, decoded to Arrow columns.
 
 Shapes and required fields are those of
-https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShardEvent.html.
+https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShardEvent.html and
+https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +19,7 @@ from fanout.errors import MalformedEventError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ("SCHEMA", "ChildShard", "ShardEvent", "decode_event")
+__all__ = ("SCHEMA", "ChildShard", "ShardEvent", "decode_event", "decode_records")
 
 _ARRIVAL = pa.timestamp("us", tz="UTC")
 
@@ -50,18 +51,22 @@ class ChildShard:
 
 @dataclass(frozen=True, slots=True)
 class ShardEvent:
-    """Hold what one event of a subscription says.
+    """Hold what one event of a subscription says, or one answer of GetRecords.
 
     Args:
         records: The records in shard order, with the columns of SCHEMA; no rows in a heartbeat.
-        continuation: The sequence number to resume after, records or not; None at the shard's end.
-        millis_behind: Milliseconds between the last record and the tip of the shard.
-        children: The shards that continue this one, in its last event only.
+        ended: Whether nothing follows, which is one of the two signs of the shard's end.
+        continuation: The sequence number to resume after, records or not; None where nothing
+            follows, or where only the records tell it, as in an answer of GetRecords.
+        millis_behind: Milliseconds between the last record and the tip of the shard; None where
+            the service does not say.
+        children: The shards that continue this one, which are the other sign of its end.
     """
 
     records: pa.RecordBatch
+    ended: bool
     continuation: str | None
-    millis_behind: int
+    millis_behind: int | None
     children: tuple[ChildShard, ...]
 
 
@@ -85,7 +90,17 @@ class _Event(msgspec.Struct, gc=False):
     ChildShards: list[_ChildShard] | None = None
 
 
-_decoder = msgspec.json.Decoder(_Event)
+class _Answer(msgspec.Struct, gc=False):
+    Records: list[_Record]
+    NextShardIterator: str | None = None
+    MillisBehindLatest: int | None = None
+    ChildShards: list[_ChildShard] | None = None
+
+
+_T = TypeVar("_T", _Event, _Answer)
+
+_event_decoder = msgspec.json.Decoder(_Event)
+_answer_decoder = msgspec.json.Decoder(_Answer)
 
 
 def decode_event(payload: bytes | memoryview, *, stream: str, shard_id: str) -> ShardEvent:
@@ -100,21 +115,55 @@ def decode_event(payload: bytes | memoryview, *, stream: str, shard_id: str) -> 
         MalformedEventError: The payload is not JSON, lacks a required field, or holds one of the
             wrong type; the message names the place and never the value.
     """
-    try:
-        event = _decoder.decode(payload)
-    except UnicodeDecodeError:
-        # Its own text and attributes quote the payload, so it is not chained.
-        raise MalformedEventError("a SubscribeToShardEvent holds text that is not UTF-8") from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise MalformedEventError(f"a SubscribeToShardEvent cannot be decoded: {error}") from error
+    event = _decode(_event_decoder, payload, "a SubscribeToShardEvent")
     return ShardEvent(
         records=_columns(event.Records, stream, shard_id),
+        ended=event.ContinuationSequenceNumber is None,
         continuation=event.ContinuationSequenceNumber,
         millis_behind=event.MillisBehindLatest,
-        children=tuple(
-            ChildShard(child.ShardId, tuple(child.ParentShards))
-            for child in event.ChildShards or ()
-        ),
+        children=_children(event),
+    )
+
+
+def decode_records(
+    body: bytes | bytearray, *, stream: str, shard_id: str
+) -> tuple[ShardEvent, str | None]:
+    """Decode one answer of GetRecords; return what it says, and the iterator to go on with.
+
+    Args:
+        body: The answer's JSON.
+        stream: The stream's name, the same in every row.
+        shard_id: The shard's id, the same in every row.
+
+    Raises:
+        MalformedEventError: As for `decode_event`.
+    """
+    answer = _decode(_answer_decoder, body, "an answer of GetRecords")
+    event = ShardEvent(
+        records=_columns(answer.Records, stream, shard_id),
+        ended=answer.NextShardIterator is None,
+        continuation=None,
+        millis_behind=answer.MillisBehindLatest,
+        children=_children(answer),
+    )
+    return event, answer.NextShardIterator
+
+
+def _decode(
+    decoder: msgspec.json.Decoder[_T], payload: bytes | bytearray | memoryview, what: str
+) -> _T:
+    try:
+        return decoder.decode(payload)
+    except UnicodeDecodeError:
+        # Its own text and attributes quote the payload, so it is not chained.
+        raise MalformedEventError(f"{what} holds text that is not UTF-8") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MalformedEventError(f"{what} cannot be decoded: {error}") from error
+
+
+def _children(said: _Event | _Answer) -> tuple[ChildShard, ...]:
+    return tuple(
+        ChildShard(child.ShardId, tuple(child.ParentShards)) for child in said.ChildShards or ()
     )
 
 

@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import MalformedEventError
-from fanout.kinesis.decode import SCHEMA, ChildShard, ShardEvent, decode_event
+from fanout.kinesis.decode import (
+    SCHEMA,
+    ChildShard,
+    ShardEvent,
+    decode_event,
+    decode_records,
+)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -218,3 +224,45 @@ def test_any_json_is_an_event_or_malformed(body: dict[str, Any]) -> None:
     except MalformedEventError:
         return
     assert isinstance(decoded.records, pa.RecordBatch)
+
+
+def polled(**changes: Any) -> tuple[ShardEvent, str | None]:
+    body = {"Records": [record()], "NextShardIterator": "next", "MillisBehindLatest": 7} | changes
+    return decode_records(
+        json.dumps(body).encode(), stream="orders", shard_id="shardId-000000000007"
+    )
+
+
+def test_an_answer_of_get_records_has_the_rows_of_an_event() -> None:
+    answer, following = polled()
+    assert answer.records == decode(event(record())).records
+    assert (answer.ended, answer.continuation, answer.millis_behind) == (False, None, 7)
+    assert following == "next"
+
+
+@pytest.mark.parametrize("last", [b'"NextShardIterator":null,', b""])
+def test_an_answer_without_an_iterator_ends_its_shard(last: bytes) -> None:
+    children = b'"ChildShards":[{"ShardId":"b","ParentShards":["a"],"HashKeyRange":{}}]'
+    body = b'{"Records":[],' + last + children + b"}"
+    answer, following = decode_records(body, stream="orders", shard_id="any")
+    assert (answer.ended, following) == (True, None)
+    assert answer.children == (ChildShard("b", ("a",)),)
+
+
+def test_an_answer_need_not_say_how_far_behind_it_is() -> None:
+    body = b'{"Records":[],"NextShardIterator":"next"}'
+    answer, _ = decode_records(body, stream="orders", shard_id="any")
+    assert answer.millis_behind is None
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"{}", "^an answer of GetRecords cannot be decoded: .*`Records`"),
+        (b'{"Records":[', "^an answer of GetRecords cannot be decoded"),
+        (b'{"Records":["\xff"]}', "^an answer of GetRecords"),
+    ],
+)
+def test_an_answer_that_is_malformed_is_named(body: bytes, sentence: str) -> None:
+    with pytest.raises(MalformedEventError, match=sentence):
+        decode_records(body, stream="orders", shard_id="any")

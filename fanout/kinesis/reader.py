@@ -1,0 +1,130 @@
+"""What the events of a shard say, however they came: batches in a chain, and the end."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fanout.core.events import Batch, End
+from fanout.core.lineage import Split
+from fanout.core.positions import WHOLE_RECORD, Cursor, Range, reaches
+from fanout.errors import MalformedEventError
+from fanout.kinesis.aggregation import disaggregate
+
+if TYPE_CHECKING:
+    from fanout.core.positions import Position
+    from fanout.kinesis.decode import ShardEvent
+
+__all__ = ("ShardReader",)
+
+# As many as a stored position may have; the service uses 56 today.
+_MAX_DIGITS: Final = 128
+
+
+@final
+class ShardReader:
+    """Follow a shard: each event has to fit behind the one before.
+
+    Args:
+        split: The shard.
+        position: Where the reader stands at first.
+    """
+
+    def __init__(self, split: Split, position: Position) -> None:
+        self.ended = False
+        self.position = position
+        self._split = split
+
+    def read(self, event: ShardEvent) -> deque[Batch | End]:
+        """Return what an event says, and stand behind it.
+
+        Raises:
+            MalformedEventError: If it says what cannot be true.
+        """
+        _check_end(event, self._split)
+        said: deque[Batch | End] = deque()
+        batch = _batch(event, self._split, self.position)
+        self.position = batch.range.until
+        self.ended = event.ended
+        if batch.num_records or not self.ended:
+            said.append(batch)
+        if self.ended:
+            children = (Split(child.shard_id, child.parents) for child in event.children)
+            said.append(End(self._split, tuple(children)))
+        return said
+
+
+def _check_end(event: ShardEvent, split: Split) -> None:
+    # The service signs the end of a shard twice; one sign alone could be a damaged event, and
+    # believing it would lose the rest of the shard.
+    if event.ended and not event.children:
+        raise MalformedEventError(f"{split} sent no continuation, but no child shards either")
+    if not event.ended and event.children:
+        raise MalformedEventError(f"{split} sent child shards, but a continuation as well")
+
+
+def _batch(event: ShardEvent, split: Split, position: Position) -> Batch:
+    numbers = event.records.column("sequenceNumber")
+    _check_sequence_numbers(numbers)
+    inside = _inside_record(position)
+    if inside is not None and not len(numbers):
+        return _nothing_yet(event, split, inside)
+    first, last = position, position
+    if len(numbers):
+        first, last = (Cursor(int(numbers[row].as_py())) for row in (0, -1))
+        if reaches(position, first):
+            raise MalformedEventError(f"{split} sent a record that is not after its position")
+    until = last
+    if event.continuation is not None:
+        _check_sequence_numbers(pa.array([event.continuation]))
+        until = Cursor(int(event.continuation))
+    if not (reaches(until, last) and reaches(until, position)):
+        raise MalformedEventError(
+            f"{split} sent a continuation that is before its position or its last record"
+        )
+    records = disaggregate(event.records)
+    if inside is not None:
+        records = _rest_of_record(records, split, inside)
+    lag = None if event.millis_behind is None else event.millis_behind / 1000
+    return Batch(split, records, Range(position, until), lag)
+
+
+def _inside_record(position: Position) -> Cursor | None:
+    match position:
+        case Cursor(_, sub) if sub != WHOLE_RECORD:
+            return position
+        case _:
+            return None
+
+
+def _nothing_yet(event: ShardEvent, split: Split, position: Cursor) -> Batch:
+    """Stay inside a record, whatever the continuation: to follow it would skip the record's rest.
+
+    The lag is left open, as a rest that is still to come is not caught up with.
+    """
+    if event.ended:
+        raise MalformedEventError(f"{split} ended before the rest of an aggregated record")
+    return Batch(split, event.records, Range(position, position), lag=None)
+
+
+def _rest_of_record(records: pa.RecordBatch, split: Split, position: Cursor) -> pa.RecordBatch:
+    """Drop the sub-records that were handed on before, all of which must be there."""
+    rest = records.slice(position.sub + 1)
+    read = records.slice(0, position.sub + 1)
+    numbers = pc.unique(read.column("sequenceNumber")).to_pylist()
+    if read.num_rows <= position.sub or [int(number) for number in numbers] != [position.sequence]:
+        raise MalformedEventError(
+            f"{split} did not begin with sub-record {position.sub} and those before it of the "
+            f"record {position.sequence}, where its reader stands"
+        )
+    return rest
+
+
+def _check_sequence_numbers(numbers: pa.Array) -> None:
+    """Check every number, as a batch may be cut behind any of them."""
+    decimal = pc.all(pc.ascii_is_decimal(numbers)).as_py()
+    if len(numbers) and not (decimal and pc.max(pc.binary_length(numbers)).as_py() <= _MAX_DIGITS):
+        raise MalformedEventError("a sequence number is not a decimal number of up to 128 digits")
