@@ -63,7 +63,7 @@ class SplitProgress:
         """Count an event as handed to the consumer."""
         if event.gaps:
             self.gaps += len(event.gaps)
-            self.gap_after = self.gap_after or self.newest
+            self.gap_after = self.newest
         match event:
             case End():
                 self.ended = self.caught_up = True

@@ -211,6 +211,17 @@ def test_listing_that_fails_for_good_is_the_failure_of_the_stream() -> None:
     assert ("a", 1) in rig.delivered
 
 
+def test_a_listing_that_works_forgets_the_failures_before_it() -> None:
+    twice = [MalformedEventError("no JSON")] * 2  # the third in a row is fatal
+    rig = Rig(
+        Log(split=A, entries=(1,)),
+        Log(split=B, entries=(2,)),
+        listings=[[A], *twice, [A], *twice, [A, B]],
+    )
+    read(rig)
+    assert ("b", 2) in rig.delivered
+
+
 def test_listing_that_fails_as_often_as_its_verdict_allows_is_the_failure_of_the_stream() -> None:
     failures = [MalformedEventError("no JSON")] * 3
     rig = Rig(Log(split=A, entries=(1,)), listings=[[A], *failures, [A]])
