@@ -125,6 +125,10 @@ class _AioTransport:
             arn=summary["StreamARN"],
             status=summary["StreamStatus"],
             server_time=_server_time(response["ResponseMetadata"]["HTTPHeaders"]),
+            retention_hours=summary["RetentionPeriodHours"],
+            open_shards=summary["OpenShardCount"],
+            consumers=summary.get("ConsumerCount"),
+            key_id=summary.get("KeyId") if summary.get("EncryptionType") == "KMS" else None,
         )
 
     async def list_shards(self) -> list[ShardDescription]:
@@ -188,10 +192,11 @@ class _AioTransport:
 
     @asynccontextmanager
     async def get_records(
-        self, stream_arn: str, shard_iterator: str
+        self, stream_arn: str, shard_iterator: str, *, limit: int | None = None
     ) -> AsyncIterator[UnreadRecords]:
+        limited = {} if limit is None else {"Limit": limit}
         response = await self._reading.get_records(
-            StreamARN=stream_arn, ShardIterator=shard_iterator
+            StreamARN=stream_arn, ShardIterator=shard_iterator, **limited
         )
         body = take_raw_body(response)
         try:

@@ -44,12 +44,21 @@ class StreamDescription:
         arn: Its ARN.
         status: CREATING, DELETING, ACTIVE or UPDATING.
         server_time: The service's clock when it answered, to the second.
+        retention_hours: For how long it keeps a record.
+        open_shards: The shards that take records.
+        consumers: How many consumers are registered; None where the service does not say.
+        key_id: The KMS key that encrypts the records, as its ARN, its id or an alias; None where
+            they are not encrypted.
     """
 
     name: str
     arn: str
     status: str
     server_time: datetime
+    retention_hours: int
+    open_shards: int
+    consumers: int | None
+    key_id: str | None
 
 
 @final
@@ -169,7 +178,7 @@ class Transport(Protocol):
         """
 
     def get_records(
-        self, stream_arn: str, shard_iterator: str
+        self, stream_arn: str, shard_iterator: str, *, limit: int | None = None
     ) -> AbstractAsyncContextManager[UnreadRecords]:
         """Call GetRecords once, without a retry, and hand over its body before reading it.
 
@@ -179,4 +188,5 @@ class Transport(Protocol):
         Args:
             stream_arn: The stream that the iterator is of.
             shard_iterator: What `get_shard_iterator` or the last call returned.
+            limit: The most records; None for as many as the service sends at once.
         """

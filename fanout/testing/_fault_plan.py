@@ -7,14 +7,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from fanout.testing.faults import Fault, IgnoreSubscribe, RefuseSubscribe
+from fanout.testing.faults import Fault, IgnoreSubscribe, RefuseCall, RefuseSubscribe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fanout.testing.faults import StreamFault, SubscribeFault
 
 __all__ = ("FaultPlan",)
 
 _F = TypeVar("_F", bound=Fault)
+_C = TypeVar("_C", bound="SubscribeFault | RefuseCall")
 
 
 @dataclass(slots=True)
@@ -29,26 +32,33 @@ class FaultPlan:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._at_calls: list[_Pending[SubscribeFault]] = []
+        self._at_calls: list[_Pending[RefuseCall]] = []
+        self._at_subscribes: list[_Pending[SubscribeFault]] = []
         self._at_events: list[_Pending[StreamFault]] = []
         self._struck: Counter[str] = Counter()
 
     def add(self, fault: Fault) -> None:
         """Plan a fault."""
         with self._lock:
-            if isinstance(fault, RefuseSubscribe | IgnoreSubscribe):
-                self._at_calls.append(_Pending(fault, fault.times))
-            else:
-                self._at_events.append(_Pending(fault, fault.times))
+            match fault:
+                case RefuseCall():
+                    self._at_calls.append(_Pending(fault, fault.times))
+                case RefuseSubscribe() | IgnoreSubscribe():
+                    self._at_subscribes.append(_Pending(fault, fault.times))
+                case _:
+                    self._at_events.append(_Pending(fault, fault.times))
+
+    def at_call(self, action: str) -> RefuseCall | None:
+        """Take the fault that strikes this call, if there is one."""
+        with self._lock:
+            matching = [p for p in self._at_calls if p.fault.action == action]
+            return self._strike(self._at_calls, _due(matching))
 
     def at_subscribe(self, shard_id: str) -> SubscribeFault | None:
         """Take the fault that strikes this subscribe call, if there is one."""
         with self._lock:
-            matching = [p for p in self._at_calls if p.fault.shard in {None, shard_id}]
-            for pending in matching:
-                pending.calls_seen += 1
-            due = (p for p in matching if p.calls_seen >= p.fault.call)
-            return self._strike(self._at_calls, next(due, None))
+            matching = [p for p in self._at_subscribes if p.fault.shard in {None, shard_id}]
+            return self._strike(self._at_subscribes, _due(matching))
 
     def at_event(self, shard_id: str, number: int) -> StreamFault | None:
         """Take the fault that strikes the n-th event of a subscription, if there is one."""
@@ -73,3 +83,10 @@ class FaultPlan:
         if not due.strikes_left:
             plan.remove(due)
         return due.fault
+
+
+def _due(matching: Sequence[_Pending[_C]]) -> _Pending[_C] | None:
+    """Count a call for the faults that are about it; return the first whose turn it is."""
+    for pending in matching:
+        pending.calls_seen += 1
+    return next((p for p in matching if p.calls_seen >= p.fault.call), None)

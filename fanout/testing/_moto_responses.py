@@ -19,7 +19,7 @@ from fanout.testing._list_shards import (
 )
 from fanout.testing._moto_stream import invalid_argument
 from fanout.testing._subscribe import open_subscription, stream_frames
-from fanout.testing.faults import IgnoreSubscribe, RefuseSubscribe
+from fanout.testing.faults import IgnoreSubscribe, RefuseCall, RefuseSubscribe
 
 if TYPE_CHECKING:
     from fanout.testing._consumers import Consumer
@@ -38,6 +38,12 @@ _MAX_SHARDS = 1_000
 
 class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is untyped here
     """Answer one request."""
+
+    def call_action(self) -> Any:
+        """Refuse the call where a fault asks for it."""
+        service: Service = self.kinesis_backend.service
+        fault = service.faults.at_call(self._get_action())
+        return super().call_action() if fault is None else _error(fault)
 
     def put_records(self) -> Any:
         """Parse and encode a large call once; moto parses it for every parameter."""
@@ -124,9 +130,9 @@ def _refuse(fault: RefuseSubscribe) -> tuple[int, dict[str, Any], str]:
     if fault.html:
         page = f"<html><body><h1>{fault.status} {fault.code}</h1>{fault.message}</body></html>"
         return fault.status, {"status": fault.status, "Content-Type": "text/html"}, page
-    headers = {
-        "status": fault.status,
-        "Content-Type": _JSON,
-        "X-Amzn-ErrorType": fault.code,
-    }
+    return _error(fault)
+
+
+def _error(fault: RefuseSubscribe | RefuseCall) -> tuple[int, dict[str, Any], str]:
+    headers = {"status": fault.status, "Content-Type": _JSON, "X-Amzn-ErrorType": fault.code}
     return fault.status, headers, json.dumps({"__type": fault.code, "message": fault.message})

@@ -1,7 +1,8 @@
 """Faults that the embedded Kinesis server produces on request.
 
 A fault is a value: it can be printed, compared, stored as JSON and replayed. It names where it
-strikes (a shard, and the n-th event of a subscription or the n-th subscribe call) and how often.
+strikes (a shard, and the n-th event of a subscription or the n-th subscribe call; or the n-th call
+of another action) and how often.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = (
     "Fault",
     "IgnoreSubscribe",
     "RaiseInStream",
+    "RefuseCall",
     "RefuseSubscribe",
     "Stall",
     "StreamFault",
@@ -137,9 +139,34 @@ class IgnoreSubscribe(_SubscribeFault):
     """Never answer the subscribe call: the connection stays open and silent."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseCall:
+    """Answer a call of the API with an HTTP error.
+
+    Args:
+        action: the call, such as ListShards.
+        call: which call of the action it strikes first, counted from 1 since the injection.
+        times: how many calls in a row it strikes before it is used up.
+        status: the HTTP status.
+        code: the error, such as ResourceNotFoundException.
+        message: the text for people.
+    """
+
+    action: str
+    call: int = 1
+    times: int = 1
+    status: int = 400
+    code: str = "AccessDeniedException"
+    message: str = "injected fault"
+
+    def __post_init__(self) -> None:
+        """Check every range."""
+        _require_positive(call=self.call, times=self.times)
+
+
 StreamFault = CutConnection | EndEarly | Stall | CorruptFrame | RaiseInStream
 SubscribeFault = RefuseSubscribe | IgnoreSubscribe
-Fault = StreamFault | SubscribeFault
+Fault = StreamFault | SubscribeFault | RefuseCall
 
 _KINDS: dict[str, type[Fault]] = {
     kind.__name__: kind
@@ -151,6 +178,7 @@ _KINDS: dict[str, type[Fault]] = {
         RaiseInStream,
         RefuseSubscribe,
         IgnoreSubscribe,
+        RefuseCall,
     )
 }
 

@@ -184,6 +184,16 @@ async def test_get_records_delivers_its_size_before_its_body_byte_for_byte() -> 
     assert service.requests == [("GetRecords", {"StreamARN": STREAM_ARN, "ShardIterator": "here"})]
 
 
+async def test_get_records_may_be_limited() -> None:
+    service = Service(GetRecords=polled(RECORDS))
+    async with (
+        connected(service) as transport,
+        transport.get_records(STREAM_ARN, "here", limit=1),
+    ):
+        pass
+    assert service.requests[0][1]["Limit"] == 1
+
+
 async def test_the_connection_of_get_records_is_used_again_when_its_body_was_read() -> None:
     connections = set()
 
@@ -437,7 +447,7 @@ async def test_a_failing_control_call_is_retried_by_botocore() -> None:
         assert await transport.list_shards() == []
 
 
-SUMMARY = {
+SUMMARY: dict[str, dict[str, Any]] = {
     "StreamDescriptionSummary": {
         "StreamName": "orders",
         "StreamARN": STREAM_ARN,
@@ -459,7 +469,28 @@ async def test_describe_stream_tells_the_services_time() -> None:
             arn=STREAM_ARN,
             status="ACTIVE",
             server_time=datetime(2026, 11, 20, 8, 0, 1, tzinfo=UTC),
+            retention_hours=24,
+            open_shards=1,
+            consumers=None,
+            key_id=None,
         )
+
+
+@pytest.mark.parametrize(
+    ("encryption", "key_id"),
+    [
+        ({"EncryptionType": "NONE"}, None),
+        ({"EncryptionType": "KMS", "KeyId": "alias/aws/kinesis"}, "alias/aws/kinesis"),
+    ],
+)
+async def test_describe_stream_tells_the_key_and_the_consumers(
+    encryption: dict[str, str], key_id: str | None
+) -> None:
+    summary = SUMMARY["StreamDescriptionSummary"] | encryption | {"ConsumerCount": 3}
+    service = Service(DescribeStreamSummary=answering({"StreamDescriptionSummary": summary}))
+    async with connected(service) as transport:
+        described = await transport.describe_stream()
+    assert (described.key_id, described.consumers) == (key_id, 3)
 
 
 async def test_an_unreadable_date_is_a_service_error() -> None:

@@ -16,6 +16,7 @@ from fanout.testing.faults import (
     EndEarly,
     IgnoreSubscribe,
     RaiseInStream,
+    RefuseCall,
     RefuseSubscribe,
     Stall,
 )
@@ -90,6 +91,14 @@ def test_a_refusal_can_be_a_web_page(kinesis: Any) -> None:
         503,
         "text/html",
     )
+
+
+def test_any_call_can_be_refused(kinesis: Any) -> None:
+    kinesis.server.inject(RefuseCall(action="ListShards", message="not you"))
+    with pytest.raises(ClientError, match=r"AccessDeniedException.*ListShards.*not you") as error:
+        kinesis.client.list_shards(StreamName="orders")
+    assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+    assert len(kinesis.client.list_shards(StreamName="orders")["Shards"]) == 1
 
 
 def test_a_call_can_stay_without_an_answer(kinesis: Any) -> None:

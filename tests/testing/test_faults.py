@@ -13,6 +13,7 @@ from fanout.testing.faults import (
     Fault,
     IgnoreSubscribe,
     RaiseInStream,
+    RefuseCall,
     RefuseSubscribe,
     Stall,
     fault_from_json,
@@ -25,6 +26,7 @@ EVERY_KIND: list[Fault] = [
     EndEarly(event=None, times=3),
     IgnoreSubscribe(call=2),
     RaiseInStream(code="KMSThrottlingException", message="slow down"),
+    RefuseCall(action="ListShards", code="LimitExceededException", times=2),
     RefuseSubscribe(status=503, code="ServiceUnavailable", html=True),
     Stall(seconds=0.5),
 ]
@@ -59,6 +61,8 @@ def test_an_event_is_counted_from_1() -> None:
 def test_a_call_is_counted_from_1() -> None:
     with pytest.raises(OptionError, match="call must be at least 1"):
         RefuseSubscribe(call=0)
+    with pytest.raises(OptionError, match="times must be at least 1"):
+        RefuseCall(action="ListShards", times=0)
 
 
 def test_a_fault_strikes_once() -> None:
@@ -91,6 +95,14 @@ def test_a_fault_waits_for_its_call() -> None:
     fault = IgnoreSubscribe(call=2)
     plan.add(fault)
     assert [plan.at_subscribe("a"), plan.at_subscribe("a")] == [None, fault]
+
+
+def test_a_refusal_is_of_one_action_and_waits_for_its_call() -> None:
+    plan = FaultPlan()
+    fault = RefuseCall(action="ListShards", call=2)
+    plan.add(fault)
+    actions = ["ListShards", "GetRecords", "ListShards", "ListShards"]
+    assert [plan.at_call(action) for action in actions] == [None, None, fault, None]
 
 
 def test_faults_that_struck_are_counted_by_kind() -> None:
