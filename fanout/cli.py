@@ -62,7 +62,9 @@ def demo(
     kill: Annotated[
         bool,
         typer.Option(
-            "--kill", help="Kill the Spark driver in the middle of a batch, and start another one."
+            "--kill",
+            help="Kill the Spark driver in the middle of a batch, split and merge shards while "
+            "it is down, and start another one.",
         ),
     ] = False,
     json: Annotated[

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
     signal.signal(signal.SIGTERM, before)
 
 
-def report(*, lost: int = 0) -> Report:
+def report(*, lost: int = 0, second_generation: int | None = None) -> Report:
     return Report(
         source="kinesis",
         seed=1,
@@ -40,12 +41,14 @@ def report(*, lost: int = 0) -> Report:
             duplicated=0,
             altered=0,
             out_of_order=0,
+            second_generation=second_generation,
         ),
         splits_seen=7,
         resubscriptions={"RemoteError": 1, "SubscriptionSilentError": 2},
         faults={"Stall": 1},
         restarts=0,
         replayed=(),
+        second_reshard=None,
         seconds=1.25,
     )
 
@@ -112,6 +115,18 @@ def test_a_proof_that_fails_exits_with_1(run: CliRunner, monkeypatch: pytest.Mon
     assert run.invoke(app, ["demo"]).exit_code == 1
 
 
+@pytest.mark.parametrize(("late", "code", "mark"), [(0, 1, "✗"), (12, 0, "✓")])
+def test_a_restart_must_have_delivered_what_it_never_saw_before(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch, late: int, code: int, mark: str
+) -> None:
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: report(second_generation=late))
+    result = run.invoke(app, ["demo"])
+    assert result.exit_code == code
+    assert re.search(
+        rf"of shards made while the driver was down +│ +{late} │ {mark}", result.stdout
+    )
+
+
 def test_a_demo_that_fails_exits_with_1_and_says_why(
     run: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +144,7 @@ def test_json_is_one_flat_object_and_nothing_else(
     monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: report())
     assert run.invoke(app, ["demo", "--json"]).stdout == (
         '{"source":"kinesis","seed":1,"records_sent":9,"records_read":9,"batches":2,"lost":0,'
-        '"duplicated":0,"altered":0,"out_of_order":0,"resubscriptions":3,"splits_seen":7,'
-        '"faults":{"Stall":1},"restarts":0,"replayed":[],"seconds":1.2}\n'
+        '"duplicated":0,"altered":0,"out_of_order":0,"second_generation":null,'
+        '"resubscriptions":3,"splits_seen":7,"faults":{"Stall":1},"restarts":0,"replayed":[],'
+        '"second_reshard":null,"seconds":1.2}\n'
     )

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
-from fanout.demo.plan import Kind
+import msgspec
+
+from fanout.demo.plan import Kind, choose
 from fanout.testing.faults import CutConnection, RaiseInStream, Stall
 
 if TYPE_CHECKING:
-    from fanout.demo.plan import Act
+    from fanout.demo.plan import Act, SecondReshard
     from fanout.testing.kinesis_process import KinesisProcess
 
-__all__ = ("parents_of_shards", "perform")
+__all__ = ("Resharded", "parents_of_shards", "perform", "reshard_again")
+
+
+@final
+class Resharded(msgspec.Struct, frozen=True):
+    """What a reshard has done.
+
+    Args:
+        ended: The shards that it has closed.
+        born: The shards that it has made; one that it has closed again is among both.
+    """
+
+    ended: tuple[str, ...]
+    born: tuple[str, ...]
 
 
 async def perform(act: Act, server: KinesisProcess, client: Any, stream: str) -> str:
@@ -28,7 +43,7 @@ async def perform(act: Act, server: KinesisProcess, client: Any, stream: str) ->
     Returns:
         What was done, for people.
     """
-    shards = await _open_shards(client, stream)
+    shards = [shard["ShardId"] for shard in await _open_shards(client, stream)]
     shard = act.choose(shards)
     match act.kind:
         case Kind.SPLIT:
@@ -49,6 +64,34 @@ async def perform(act: Act, server: KinesisProcess, client: Any, stream: str) ->
             return f"end the subscription of {shard} with InternalFailureException"
 
 
+async def reshard_again(
+    second: SecondReshard, server: KinesisProcess, client: Any, stream: str
+) -> Resharded:
+    """Split a shard that a reshard has made, then merge two neighbours, one of them such a shard.
+
+    Args:
+        second: Which shards.
+        server: Where to do it.
+        client: An open aioboto3 client of Kinesis.
+        stream: The stream's name, of which a shard was split or merged before.
+    """
+    made = [shard["ShardId"] for shard in await _open_shards(client, stream) if _was_made(shard)]
+    split = choose(second.split, made)
+    children = await asyncio.to_thread(server.split_shard, stream, split)
+    neighbours = [
+        (left["ShardId"], right["ShardId"])
+        for left, right in pairwise(await _open_shards(client, stream))
+        if _was_made(left) or _was_made(right)
+    ]
+    left, right = choose(second.merge, neighbours)
+    merged = await asyncio.to_thread(server.merge_shards, stream, left, right)
+    return Resharded((split, left, right), (*children, merged))
+
+
+def _was_made(shard: Any) -> bool:
+    return "ParentShardId" in shard
+
+
 async def parents_of_shards(client: Any, stream: str) -> dict[str, list[str]]:
     """Return the parents of every shard that the service lists."""
     names = ("ParentShardId", "AdjacentParentShardId")
@@ -58,7 +101,7 @@ async def parents_of_shards(client: Any, stream: str) -> dict[str, list[str]]:
     }
 
 
-async def _open_shards(client: Any, stream: str) -> list[str]:
+async def _open_shards(client: Any, stream: str) -> list[Any]:
     """Return the open shards in the order of their hash keys, so that neighbours are adjacent."""
     shards = [
         shard
@@ -66,7 +109,7 @@ async def _open_shards(client: Any, stream: str) -> list[str]:
         if "EndingSequenceNumber" not in shard["SequenceNumberRange"]
     ]
     shards.sort(key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
-    return [shard["ShardId"] for shard in shards]
+    return shards
 
 
 async def _list_shards(client: Any, stream: str) -> list[Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, final
 
 import aioboto3
 from aiobotocore.config import AioConfig
 
-from fanout.demo.chaos import parents_of_shards, perform
+from fanout.demo.chaos import parents_of_shards, perform, reshard_again
 from fanout.demo.driver_process import start_driver
 from fanout.demo.messages import (
     BatchWritten,
@@ -25,9 +25,13 @@ from fanout.demo.options import DemoFailedError
 from fanout.demo.producer import produce
 from fanout.demo.records import generate
 from fanout.demo.tally import Tally
+from fanout.demo.verification import Restart
 from fanout.testing.credentials import REGION
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from fanout.demo.chaos import Resharded
     from fanout.demo.display import Display
     from fanout.demo.driver_process import DriverProcess
     from fanout.demo.messages import Message
@@ -50,6 +54,10 @@ _BATCHES = 8
 _SILENCE_TIMEOUT = 3.0
 # After the last record, in which one that comes twice would be written as well.
 _AFTERMATH = 1.0
+# From this share of the records on, they are sent after the second reshard, so that the shards that
+# it makes get some. The batch that is killed begins before so many are read: by then less than the
+# latest moment of a kill (0.6) and one batch (1 / _BATCHES) are.
+_AFTER_SECOND_RESHARD = 0.85
 # Without a record sent or a batch written for so long, the demo gives up.
 _PATIENCE = 60.0
 
@@ -58,7 +66,8 @@ _PATIENCE = 60.0
 class Conductor:
     """Conduct one run.
 
-    `tally` says what has happened so far, `parents` how the shards descend once all is sent.
+    `tally` says what has happened so far, `parents` how the shards descend once all is sent, and
+    `second_reshard` what was done while the killed driver was down.
 
     Args:
         options: What the user asked for.
@@ -79,6 +88,7 @@ class Conductor:
     ) -> None:
         self.tally = Tally()
         self.parents: dict[str, list[str]] = {}
+        self.second_reshard: Resharded | None = None
         self._options = options
         self._plan = plan
         self._server = server
@@ -90,6 +100,16 @@ class Conductor:
         self._driver: DriverProcess | None = None
         self._killed_in: int | None = None
         self._stopping = False
+        # One at a time looks for open shards and then closes some of them.
+        self._resharding = asyncio.Lock()
+        self._resharded = asyncio.Event()
+
+    @property
+    def restart(self) -> Restart | None:
+        """What the new driver was to meet; None if there is none."""
+        if self._killed_in is None or self.second_reshard is None:
+            return None
+        return Restart(self._killed_in, self.second_reshard.born)
 
     async def run(self, sent_log: SentLog, driver_log: BinaryIO) -> None:
         """Run until everything sent has been read, and the driver has ended.
@@ -131,11 +151,9 @@ class Conductor:
         rate = count / min(max(count / _RATE, _SHORTEST), _LONGEST)
         records = generate(count, self._options.seed)
         acts = deque(self._plan.acts)
-        # A call that is repeated after an error could store its records twice.
-        config = AioConfig(retries={"total_max_attempts": 1})
-        session: Any = aioboto3.Session()
+        hold_at = count if self._plan.second is None else count * _AFTER_SECOND_RESHARD
         async with (
-            session.client("kinesis", **self._server.client_options, config=config) as client,
+            self._client() as client,
             aclosing(produce(client, STREAM, records, rate=rate)) as calls,
         ):
             async for accepted in calls:
@@ -143,8 +161,32 @@ class Conductor:
                 self.tally.sent += len(accepted)
                 self._progressed()
                 while acts and acts[0].at <= self.tally.sent:
-                    self._tell(await perform(acts.popleft(), self._server, client, STREAM))
+                    async with self._resharding:
+                        self._tell(await perform(acts.popleft(), self._server, client, STREAM))
+                if hold_at <= self.tally.sent < count:
+                    await self._resharded.wait()
             self.parents = await parents_of_shards(client, STREAM)
+
+    async def _reshard_again(self) -> None:
+        second = self._plan.second
+        assert second is not None
+        async with self._client() as client, self._resharding:
+            done = await reshard_again(second, self._server, client, STREAM)
+        self.second_reshard = done
+        self._resharded.set()
+        (split, *merged), (*children, child) = done.ended, done.born
+        self._tell(f"split {split} into {' and '.join(children)} while nobody reads")
+        self._tell(f"merge {' and '.join(merged)} into {child} while nobody reads")
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[Any]:
+        # A call that is repeated after an error could store its records twice.
+        config = AioConfig(retries={"total_max_attempts": 1})
+        session: Any = aioboto3.Session()
+        async with session.client(
+            "kinesis", **self._server.client_options, config=config
+        ) as client:
+            yield client
 
     async def _run_drivers(self, log: BinaryIO) -> None:
         """Run a driver, and another one after each that is killed."""
@@ -165,8 +207,10 @@ class Conductor:
             if self._stopping:
                 return
             kill = None
+            self._tell("the driver and its JVM have gone")
+            await self._reshard_again()
             self.tally.restarts += 1
-            self._tell("the driver and its JVM have gone; start a new one on the same checkpoint")
+            self._tell("start a new driver on the same checkpoint")
 
     async def _listen(self, driver: DriverProcess) -> None:
         """Follow a driver until it ends because it was killed or stopped."""

@@ -14,6 +14,8 @@ MIN_RECORDS: Final = 1_000
 # The proof holds every record in memory.
 MAX_RECORDS: Final = 1_000_000
 MAX_SHARDS: Final = 50
+# Fewer could leave a shard that is made late in a run without any.
+_MIN_RECORDS_PER_SHARD = 100
 
 
 @final
@@ -42,12 +44,12 @@ class DemoOptions:
         kill: Whether the Spark driver is killed in the middle of a batch, and started again.
 
     Raises:
-        OptionError: If a number is out of its range.
+        OptionError: If a number is out of its range, or there are too few records for the shards.
     """
 
     records: int = 50_000
     shards: int = 4
-    seed: int = 2
+    seed: int = 89  # of its faults some strike before the kill, and some after the restart
     kill: bool = False
 
     def __post_init__(self) -> None:
@@ -57,3 +59,8 @@ class DemoOptions:
             )
         if not 1 <= self.shards <= MAX_SHARDS:
             raise OptionError(f"shards={self.shards} must be between 1 and {MAX_SHARDS}")
+        least = _MIN_RECORDS_PER_SHARD * self.shards
+        if self.records < least:
+            raise OptionError(
+                f"records={self.records} must be at least {least:,} for {self.shards} shards"
+            )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fanout.demo.options import DemoOptions
 
-__all__ = ("Act", "Kill", "Kind", "Plan", "draw_plan")
+__all__ = ("Act", "Kill", "Kind", "Plan", "SecondReshard", "draw_plan")
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Act:
 
     def choose(self, candidates: Sequence[T]) -> T:
         """Return the candidate that the act strikes."""
-        return candidates[int(self.where * len(candidates))]
+        return choose(self.where, candidates)
 
 
 @final
@@ -71,35 +71,61 @@ class Kill:
 
 @final
 @dataclass(frozen=True, slots=True)
+class SecondReshard:
+    """Which shards are split and merged while nobody reads, between the kill and the restart.
+
+    Args:
+        split: Which of the open shards that the first reshard has made is split, as a share of
+            their number, in [0, 1).
+        merge: Which of the neighbours are merged then, of those of which a reshard has made one.
+    """
+
+    split: float
+    merge: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that goes wrong in one run.
 
     Args:
         acts: What is done to the stream, in the order of its moments.
         kill: When the driver is killed; None for never.
+        second: What is done to the stream while the killed driver is down; None without a kill.
     """
 
     acts: tuple[Act, ...]
     kill: Kill | None
+    second: SecondReshard | None
+
+
+def choose(where: float, candidates: Sequence[T]) -> T:
+    """Return one of the candidates.
+
+    Args:
+        where: Which, as a share of their number, in [0, 1).
+        candidates: One at least.
+    """
+    return candidates[int(where * len(candidates))]
 
 
 def draw_plan(options: DemoOptions) -> Plan:
     """Draw a plan from the seed; the same options draw the same plan.
 
-    Each act falls into a window of its own. A split precedes the merge, so that a stream that
-    begins with one shard has two to merge.
+    Each act falls into a window of its own. The split comes first: a stream that begins with one
+    shard then has two to merge, and the kill finds children whose parent has ended.
     """
     random = Random(options.seed)  # noqa: S311 - a plan to repeat, not a secret
-    kinds = [Kind.SPLIT, Kind.MERGE, Kind.CUT, Kind.CUT, Kind.STALL, Kind.ERROR]
-    random.shuffle(kinds)
-    split, merge = kinds.index(Kind.SPLIT), kinds.index(Kind.MERGE)
-    if merge < split:
-        kinds[split], kinds[merge] = Kind.MERGE, Kind.SPLIT
+    others = [Kind.MERGE, Kind.CUT, Kind.CUT, Kind.STALL, Kind.ERROR]
+    random.shuffle(others)
+    kinds = [Kind.SPLIT, *others]
     window = (_LAST - _FIRST) / len(kinds)
     acts = tuple(
         Act(int(options.records * (_FIRST + window * (i + random.random()))), kind, random.random())
         for i, kind in enumerate(kinds)
     )
     # Drawn in any case, so that a seed means the same with and without it.
-    kill = Kill(int(options.records * random.uniform(0.2, 0.6)), random.random() < 0.5)  # noqa: PLR2004 - a fair coin
-    return Plan(acts, kill if options.kill else None)
+    kill = Kill(int(options.records * random.uniform(0.25, 0.6)), random.random() < 0.5)  # noqa: PLR2004 - a fair coin
+    second = SecondReshard(random.random(), random.random())
+    return Plan(acts, kill, second) if options.kill else Plan(acts, None, None)

@@ -10,6 +10,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fanout.demo.chaos import Resharded
     from fanout.demo.verification import Proof
 
 __all__ = ("Report", "faults_table", "proof_table")
@@ -31,6 +32,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         faults: Injected faults that struck, by kind.
         restarts: How often the Spark driver was killed and started again.
         replayed: The batches that a new driver was given again.
+        second_reshard: What was done to the stream between the kill and the restart; None without
+            a kill.
         seconds: How long all of it took.
     """
 
@@ -42,6 +45,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     faults: Mapping[str, int]
     restarts: int
     replayed: tuple[int, ...]
+    second_reshard: Resharded | None
     seconds: float
 
     def to_json(self) -> str:
@@ -56,6 +60,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
                 "faults": self.faults,
                 "restarts": self.restarts,
                 "replayed": self.replayed,
+                "second_reshard": self.second_reshard,
                 "seconds": round(self.seconds, 1),
             }
         ).decode()
@@ -72,6 +77,9 @@ def faults_table(report: Report) -> Table:
         table.add_row(f"resubscribed after {cause}", str(times))
     table.add_row("Spark driver killed and started again", str(report.restarts))
     table.add_row("batches replayed", str(len(report.replayed)))
+    if report.second_reshard is not None:
+        table.add_row("shards ended while it was down", str(len(report.second_reshard.ended)))
+        table.add_row("shards made while it was down", str(len(report.second_reshard.born)))
     return table
 
 
@@ -91,4 +99,8 @@ def proof_table(report: Report) -> Table:
         ("out of order", proof.out_of_order),
     ):
         table.add_row(claim, f"{count:,}", _BAD if count else _GOOD)
+    late = proof.second_generation
+    if late is not None:
+        claim = "of shards made while the driver was down"
+        table.add_row(claim, f"{late:,}", _GOOD if late else _BAD)
     return table

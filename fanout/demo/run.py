@@ -67,6 +67,8 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
                 raise
             raise DemoFailedError(f"{error}{_tail(workspace.driver_log)}") from error
         workspace.write_parents(conductor.parents)
+        if conductor.restart is not None:
+            workspace.write_restart(conductor.restart)
         proof = verify_in_process(workspace)
         faults = server.statistics().faults
     tally = conductor.tally
@@ -79,6 +81,7 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
         faults=faults,
         restarts=tally.restarts,
         replayed=tuple(tally.replayed),
+        second_reshard=conductor.second_reshard,
         seconds=time.perf_counter() - begun,
     )
 

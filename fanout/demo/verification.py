@@ -12,7 +12,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ("Proof", "ReadRecord", "SentRecord", "verify")
+__all__ = ("Proof", "ReadRecord", "Restart", "SentRecord", "verify")
 
 
 @final
@@ -56,6 +56,19 @@ class ReadRecord(msgspec.Struct, frozen=True):
 
 
 @final
+class Restart(msgspec.Struct, frozen=True):
+    """A restart of the query that was to meet shards it never saw.
+
+    Args:
+        killed_in: The id of the batch in which the query was killed; its content was sealed.
+        born: The shards that were made before the query was started again.
+    """
+
+    killed_in: int
+    born: tuple[str, ...]
+
+
+@final
 class Proof(msgspec.Struct, frozen=True):
     """What the comparison found.
 
@@ -68,6 +81,8 @@ class Proof(msgspec.Struct, frozen=True):
         altered: Records that nobody sent: of an unknown number, or another key, place or data.
         out_of_order: Records in a later batch than one that follows them in their shard, or in an
             earlier batch than one of a parent shard.
+        second_generation: Records of shards that were made between a kill and the restart, in
+            batches after the one that was killed; None without a kill.
     """
 
     records_sent: int
@@ -77,15 +92,24 @@ class Proof(msgspec.Struct, frozen=True):
     duplicated: int
     altered: int
     out_of_order: int
+    second_generation: int | None
 
     @property
     def holds(self) -> bool:
-        """Whether every record came through once, as it was, and in order."""
-        return not (self.lost or self.duplicated or self.altered or self.out_of_order)
+        """Whether every record came through once, as it was, and in order.
+
+        After a kill, some must have come from shards that the restart met for the first time:
+        otherwise the run shows nothing about them.
+        """
+        broken = self.lost or self.duplicated or self.altered or self.out_of_order
+        return not broken and self.second_generation != 0
 
 
 def verify(
-    sent: Iterable[SentRecord], read: Sequence[ReadRecord], parents: Mapping[str, Sequence[str]]
+    sent: Iterable[SentRecord],
+    read: Sequence[ReadRecord],
+    parents: Mapping[str, Sequence[str]],
+    restart: Restart | None,
 ) -> Proof:
     """Compare the output with what was sent.
 
@@ -96,6 +120,7 @@ def verify(
         sent: What the producer sent.
         read: What the query wrote, in any order.
         parents: The parents of every shard that has any.
+        restart: The restart of the query; None if it was not killed.
     """
     expected = {record.number: record for record in sent}
     seen = Counter(record.number for record in read if record.number in expected)
@@ -107,6 +132,7 @@ def verify(
         duplicated=seen.total() - len(seen),
         altered=sum(not _same(record, expected) for record in read),
         out_of_order=_out_of_order(read, parents),
+        second_generation=None if restart is None else _second_generation(read, restart),
     )
 
 
@@ -118,6 +144,11 @@ def _same(record: ReadRecord, expected: Mapping[int, SentRecord]) -> bool:
         sent.sequence,
         sent.digest,
     )
+
+
+def _second_generation(read: Iterable[ReadRecord], restart: Restart) -> int:
+    born = frozenset(restart.born)
+    return sum(record.shard in born and record.batch > restart.killed_in for record in read)
 
 
 def _out_of_order(read: Sequence[ReadRecord], parents: Mapping[str, Sequence[str]]) -> int:

@@ -32,7 +32,12 @@ def verify_in_process(workspace: Workspace) -> Proof:
 def main(root: str) -> None:
     """Print the proof of the run in a directory as JSON."""
     workspace = Workspace(Path(root))
-    proof = verify(workspace.read_sent(), list(workspace.read_output()), workspace.read_parents())
+    proof = verify(
+        workspace.read_sent(),
+        list(workspace.read_output()),
+        workspace.read_parents(),
+        workspace.read_restart(),
+    )
     sys.stdout.buffer.write(msgspec.json.encode(proof))
 
 

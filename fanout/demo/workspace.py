@@ -10,7 +10,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 from fanout.demo.records import digest, number_in
-from fanout.demo.verification import ReadRecord, SentRecord
+from fanout.demo.verification import ReadRecord, Restart, SentRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -85,6 +85,16 @@ class Workspace:
         """Return the parents of every shard."""
         return msgspec.json.decode(self._parents.read_bytes(), type=dict[str, list[str]])
 
+    def write_restart(self, restart: Restart) -> None:
+        """Store what a restart of the query was to meet."""
+        self._restart.write_bytes(msgspec.json.encode(restart))
+
+    def read_restart(self) -> Restart | None:
+        """Return what the restart was to meet; None if the query was not killed."""
+        if not self._restart.exists():
+            return None
+        return msgspec.json.decode(self._restart.read_bytes(), type=Restart)
+
     def read_sent(self) -> Iterator[SentRecord]:
         """Return what was sent."""
         with self.sent.open(newline="") as file:
@@ -107,3 +117,7 @@ class Workspace:
     @property
     def _parents(self) -> Path:
         return self.root / "parents.json"
+
+    @property
+    def _restart(self) -> Path:
+        return self.root / "restart.json"

@@ -68,12 +68,14 @@ def test_nothing_is_lost_although_the_driver_is_killed(tmp_path: Path) -> None:
         "duplicated": 0,
         "altered": 0,
         "out_of_order": 0,
-        "splits_seen": 7,
+        "splits_seen": 10,
         "restarts": 1,
         "faults": {"CutConnection": 2, "RaiseInStream": 1, "Stall": 1},
     }.items() <= result.items()
     assert len(result["replayed"]) == 1
     assert result["resubscriptions"] >= 4
+    assert len(result["second_reshard"]["ended"]) == len(result["second_reshard"]["born"]) == 3
+    assert 0 < result["second_generation"] < 4000
     assert list(tmp_path.iterdir()) == []
 
 

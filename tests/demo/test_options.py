@@ -12,6 +12,11 @@ def test_a_number_of_records_out_of_range_is_refused(records: int) -> None:
         DemoOptions(records=records)
 
 
+def test_records_that_would_leave_a_shard_without_any_are_refused() -> None:
+    with pytest.raises(OptionError, match="at least 5,000 for 50 shards"):
+        DemoOptions(records=4_999, shards=50)
+
+
 @pytest.mark.parametrize("shards", [0, 51])
 def test_a_number_of_shards_out_of_range_is_refused(shards: int) -> None:
     with pytest.raises(OptionError, match="between 1 and 50"):

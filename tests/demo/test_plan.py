@@ -25,7 +25,8 @@ def test_the_kill_changes_nothing_else() -> None:
 
 
 def test_nobody_is_killed_unless_asked_for() -> None:
-    assert draw_plan(options(kill=False)).kill is None
+    plan = draw_plan(options(kill=False))
+    assert (plan.kill, plan.second) == (None, None)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -41,16 +42,26 @@ def test_acts_happen_one_after_the_other_while_records_flow(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_split_precedes_the_merge(seed: int) -> None:
-    kinds = [act.kind for act in draw_plan(options(seed)).acts]
-    assert kinds.index(Kind.SPLIT) < kinds.index(Kind.MERGE)
+def test_a_split_comes_first(seed: int) -> None:
+    assert draw_plan(options(seed)).acts[0].kind is Kind.SPLIT
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_batches_come_before_and_after_the_kill(seed: int) -> None:
     kill = draw_plan(options(seed)).kill
     assert kill is not None
-    assert 2_000 <= kill.after < 6_000
+    assert 2_500 <= kill.after < 6_000
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_killed_driver_has_read_beyond_the_first_reshard(seed: int) -> None:
+    plan = draw_plan(options(seed))
+    assert plan.kill is not None
+    assert plan.acts[0].at < plan.kill.after
+
+
+def test_the_shards_of_the_second_reshard_differ_between_seeds() -> None:
+    assert len({draw_plan(options(seed)).second for seed in SEEDS}) == len(SEEDS)
 
 
 def test_both_halves_of_the_handler_are_killed_by_some_seed() -> None:

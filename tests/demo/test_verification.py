@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fanout.demo.verification import Proof, ReadRecord, SentRecord, verify
+from fanout.demo.verification import Proof, ReadRecord, Restart, SentRecord, verify
 
 PARENT, CHILD, GRANDCHILD, OTHER = "parent", "child", "grandchild", "other"
 PARENTS = {PARENT: [], CHILD: [PARENT], GRANDCHILD: [CHILD], OTHER: []}
@@ -19,8 +19,10 @@ def read(record: SentRecord, batch: int = 0) -> ReadRecord:
     )
 
 
-def prove(records: list[SentRecord], output: list[ReadRecord]) -> Proof:
-    return verify(records, output, PARENTS)
+def prove(
+    records: list[SentRecord], output: list[ReadRecord], restart: Restart | None = None
+) -> Proof:
+    return verify(records, output, PARENTS, restart)
 
 
 def test_what_came_through_once_and_in_order_holds() -> None:
@@ -34,6 +36,7 @@ def test_what_came_through_once_and_in_order_holds() -> None:
         duplicated=0,
         altered=0,
         out_of_order=0,
+        second_generation=None,
     )
     assert proof.holds
 
@@ -98,3 +101,21 @@ def test_a_child_in_the_last_batch_of_its_parent_is_in_order() -> None:
 def test_a_grandchild_waits_even_if_the_child_has_no_records() -> None:
     output = [read(sent(1, GRANDCHILD), 0), read(sent(0), 1)]
     assert prove([sent(0), sent(1, GRANDCHILD)], output).out_of_order == 1
+
+
+def test_what_comes_after_a_restart_from_shards_made_before_it_is_counted() -> None:
+    records = [sent(0), sent(1, CHILD), sent(2, GRANDCHILD), sent(3, OTHER)]
+    output = [read(record, batch) for batch, record in enumerate(records)]
+    proof = prove(records, output, Restart(killed_in=0, born=(CHILD, GRANDCHILD)))
+    assert (proof.second_generation, proof.holds) == (2, True)
+
+
+def test_a_restart_that_delivers_nothing_of_the_shards_made_before_it_proves_nothing() -> None:
+    proof = prove([sent(0)], [read(sent(0), 1)], Restart(killed_in=0, born=(CHILD,)))
+    assert (proof.second_generation, proof.holds) == (0, False)
+
+
+def test_the_batch_that_was_killed_cannot_hold_records_of_shards_made_after_it() -> None:
+    output = [read(sent(0, CHILD), 1)]
+    proof = prove([sent(0, CHILD)], output, Restart(killed_in=1, born=(CHILD,)))
+    assert (proof.second_generation, proof.holds) == (0, False)

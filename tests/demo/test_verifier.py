@@ -8,7 +8,7 @@ import pytest
 
 from fanout.demo.options import DemoFailedError
 from fanout.demo.records import Record, digest, generate
-from fanout.demo.verification import ReadRecord, SentRecord
+from fanout.demo.verification import ReadRecord, Restart, SentRecord
 from fanout.demo.verifier import verify_in_process
 from fanout.demo.workspace import SentLog, Workspace
 
@@ -70,6 +70,15 @@ def test_a_whole_output_is_proven(workspace: Workspace) -> None:
     proof = verify_in_process(workspace)
     assert proof.holds
     assert (proof.records_sent, proof.records_read, proof.batches) == (4, 4, 2)
+
+
+def test_a_restart_is_proven_from_its_file(workspace: Workspace) -> None:
+    first, *others = generate(4, 1)
+    write(workspace, 0, first)
+    write(workspace, 1, *others)
+    assert verify_in_process(workspace).second_generation is None
+    workspace.write_restart(Restart(killed_in=0, born=(SHARD,)))
+    assert verify_in_process(workspace).second_generation == 3
 
 
 def test_a_missing_batch_is_found(workspace: Workspace) -> None:
