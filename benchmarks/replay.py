@@ -61,6 +61,10 @@ _ANSWERS: Mapping[str, dict[str, Any]] = {
             "StreamName": "orders",
             "StreamARN": STREAM_ARN,
             "StreamStatus": "ACTIVE",
+            "StreamCreationTimestamp": 1,
+            "RetentionPeriodHours": 24,
+            "EnhancedMonitoring": [],
+            "OpenShardCount": 1,
         }
     },
     "ListShards": {

@@ -124,6 +124,7 @@ class _AioTransport:
             name=summary["StreamName"],
             arn=summary["StreamARN"],
             status=summary["StreamStatus"],
+            created=summary["StreamCreationTimestamp"],
             server_time=_server_time(response["ResponseMetadata"]["HTTPHeaders"]),
             retention_hours=summary["RetentionPeriodHours"],
             open_shards=summary["OpenShardCount"],
@@ -243,9 +244,13 @@ def _server_time(headers: Mapping[str, str]) -> datetime:
 
 def _shard(shard: Mapping[str, Any]) -> ShardDescription:
     parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+    numbers = shard["SequenceNumberRange"]
+    last = numbers.get("EndingSequenceNumber")
     return ShardDescription(
         shard_id=shard["ShardId"],
         parents=tuple(parent for parent in parents if parent),
+        first=int(numbers["StartingSequenceNumber"]),
+        last=None if last is None else int(last),
     )
 
 

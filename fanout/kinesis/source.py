@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
@@ -120,7 +121,9 @@ class KinesisConnection:
         self._stream = stream
         self._consumer_arn = consumer_arn
         self._has_subscribed = False
-        self.identity = f"kinesis:{stream.arn}"
+        # A stream that replaces another has its name, ARN and shard ids, but none of its records.
+        created = stream.created.astimezone(UTC).isoformat(timespec="milliseconds")
+        self.identity = f"kinesis:{stream.arn} of {created}"
         self.pacing: Pacing = options.pacing
 
     async def splits(self) -> Sequence[Split]:

@@ -43,6 +43,7 @@ class StreamDescription:
         name: The stream's name.
         arn: Its ARN.
         status: CREATING, DELETING, ACTIVE or UPDATING.
+        created: When it was created; a stream that replaces another of its name has its ARN too.
         server_time: The service's clock when it answered, to the second.
         retention_hours: For how long it keeps a record.
         open_shards: The shards that take records.
@@ -54,6 +55,7 @@ class StreamDescription:
     name: str
     arn: str
     status: str
+    created: datetime
     server_time: datetime
     retention_hours: int
     open_shards: int
@@ -70,10 +72,15 @@ class ShardDescription:
         shard_id: The shard's id.
         parents: The shards that it continues: none, one after a split, two after a merge. They may
             be past the retention period and no longer listed.
+        first: The sequence number that it began with.
+        last: The sequence number that it was closed with, above that of any record of it; None
+            while it is open.
     """
 
     shard_id: str
     parents: tuple[str, ...]
+    first: int
+    last: int | None
 
 
 @final

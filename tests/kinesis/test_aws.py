@@ -468,6 +468,7 @@ async def test_describe_stream_tells_the_services_time() -> None:
             name="orders",
             arn=STREAM_ARN,
             status="ACTIVE",
+            created=datetime(1970, 1, 1, tzinfo=UTC),
             server_time=datetime(2026, 11, 20, 8, 0, 1, tzinfo=UTC),
             retention_hours=24,
             open_shards=1,
@@ -547,11 +548,13 @@ async def test_list_shards_tells_parents_and_closed_shards() -> None:
     }
     async with connected(Service(ListShards=answering(page))) as transport:
         assert await transport.list_shards() == [
-            ShardDescription("shardId-000000000000", ()),
-            ShardDescription("shardId-000000000002", ("shardId-000000000000",)),
+            ShardDescription("shardId-000000000000", (), first=1, last=2),
+            ShardDescription("shardId-000000000002", ("shardId-000000000000",), 1, None),
             ShardDescription(
                 "shardId-000000000003",
                 ("shardId-000000000000", "shardId-000000000001"),
+                first=1,
+                last=None,
             ),
         ]
 

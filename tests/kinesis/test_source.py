@@ -242,8 +242,24 @@ async def test_positions_of_another_stream_are_refused(stream: Stream) -> None:
     async with stream.open() as opened:
         saved = opened.positions
     stream.server.create_stream("payments")
-    with pytest.raises(fanout.PositionError, match=r"belong to .*orders, not to .*payments"):
+    with pytest.raises(fanout.PositionError, match=r"belong to .*orders .*, not to .*payments"):
         async with stream.open(resume=saved, stream="payments"):
+            pass
+
+
+async def test_positions_of_a_stream_that_was_deleted_and_created_again_are_refused(
+    stream: Stream,
+) -> None:
+    stream.put(3)
+    async with stream.open() as opened:
+        await opened.acknowledge(await anext(opened))
+        saved = opened.positions
+    with client(stream) as kinesis:
+        kinesis.delete_stream(StreamName="orders")
+    assert stream.server.create_stream("orders") == stream.arn
+    stream.put(3)
+    with pytest.raises(fanout.PositionError, match=r"belong to .*orders of 20.*, not to .*orders"):
+        async with stream.open(resume=saved):
             pass
 
 
@@ -294,7 +310,14 @@ async def test_an_event_that_is_too_large_is_named_in_the_end(stream: Stream) ->
 @pytest.mark.usefixtures("aws")
 @pytest.mark.parametrize("status", ["CREATING", "DELETING"])
 async def test_a_stream_that_is_not_active_is_named(status: str) -> None:
-    summary = {"StreamName": "orders", "StreamARN": ARN, "StreamStatus": status}
+    summary = {
+        "StreamName": "orders",
+        "StreamARN": ARN,
+        "StreamStatus": status,
+        "StreamCreationTimestamp": 1,
+        "RetentionPeriodHours": 24,
+        "OpenShardCount": 1,
+    }
 
     async def describe(_request: web.Request) -> web.Response:
         return web.json_response({"StreamDescriptionSummary": summary})
