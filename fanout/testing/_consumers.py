@@ -21,6 +21,9 @@ Violation = Literal[
     "unknown_consumer",
     "unknown_shard",
     "invalid_position",
+    "expired_iterator",
+    "polled_too_often",
+    "polled_too_much",
 ]
 
 
@@ -33,7 +36,7 @@ class Refusal:
 
 
 class RefusedError(Exception):
-    """A subscribe call broke a rule."""
+    """A subscribe call or a poll broke a rule."""
 
     def __init__(self, violation: Violation, refusal: Refusal) -> None:
         super().__init__(refusal.message)

@@ -7,17 +7,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from fanout.testing.faults import Fault, IgnoreSubscribe, RefuseCall, RefuseSubscribe
+from fanout.testing.faults import CallFault, Fault, PollFault, SubscribeFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanout.testing.faults import StreamFault, SubscribeFault
+    from fanout.testing.faults import StreamFault
 
 __all__ = ("FaultPlan",)
 
 _F = TypeVar("_F", bound=Fault)
-_C = TypeVar("_C", bound="SubscribeFault | RefuseCall")
+_C = TypeVar("_C", bound=SubscribeFault | PollFault | CallFault)
 
 
 @dataclass(slots=True)
@@ -32,23 +32,25 @@ class FaultPlan:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._at_calls: list[_Pending[RefuseCall]] = []
+        self._at_calls: list[_Pending[CallFault]] = []
         self._at_subscribes: list[_Pending[SubscribeFault]] = []
+        self._at_polls: list[_Pending[PollFault]] = []
         self._at_events: list[_Pending[StreamFault]] = []
         self._struck: Counter[str] = Counter()
 
     def add(self, fault: Fault) -> None:
         """Plan a fault."""
         with self._lock:
-            match fault:
-                case RefuseCall():
-                    self._at_calls.append(_Pending(fault, fault.times))
-                case RefuseSubscribe() | IgnoreSubscribe():
-                    self._at_subscribes.append(_Pending(fault, fault.times))
-                case _:
-                    self._at_events.append(_Pending(fault, fault.times))
+            if isinstance(fault, CallFault):
+                self._at_calls.append(_Pending(fault, fault.times))
+            elif isinstance(fault, SubscribeFault):
+                self._at_subscribes.append(_Pending(fault, fault.times))
+            elif isinstance(fault, PollFault):
+                self._at_polls.append(_Pending(fault, fault.times))
+            else:
+                self._at_events.append(_Pending(fault, fault.times))
 
-    def at_call(self, action: str) -> RefuseCall | None:
+    def at_call(self, action: str) -> CallFault | None:
         """Take the fault that strikes this call, if there is one."""
         with self._lock:
             matching = [p for p in self._at_calls if p.fault.action == action]
@@ -59,6 +61,12 @@ class FaultPlan:
         with self._lock:
             matching = [p for p in self._at_subscribes if p.fault.shard in {None, shard_id}]
             return self._strike(self._at_subscribes, _due(matching))
+
+    def at_poll(self, shard_id: str) -> PollFault | None:
+        """Take the fault that strikes this GetRecords call, if there is one."""
+        with self._lock:
+            matching = [p for p in self._at_polls if p.fault.shard in {None, shard_id}]
+            return self._strike(self._at_polls, _due(matching))
 
     def at_event(self, shard_id: str, number: int) -> StreamFault | None:
         """Take the fault that strikes the n-th event of a subscription, if there is one."""

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Any
 import moto.kinesis.exceptions
 import moto.kinesis.models
 import moto.kinesis.urls
-import msgspec
 from moto.core.exceptions import JsonRESTError
-from moto.kinesis.utils import compose_shard_iterator, decompose_shard_iterator
 
 from fanout.testing._consumers import Consumer, Refusal
 from fanout.testing._moto_responses import Response
 from fanout.testing._moto_stream import HASH_KEYS, Entry, Stream, invalid_argument
-from fanout.testing._service import now_in_millis
-from fanout.testing._shard import PositionRefusedError
 
 if TYPE_CHECKING:
     from fanout.testing._service import Service
@@ -29,13 +25,11 @@ __all__ = ("Backend",)
 _models: Any = moto.kinesis.models
 _exceptions: Any = moto.kinesis.exceptions
 
-# Limits of the API reference: PutRecords, GetRecords, RegisterStreamConsumer.
+# Limits of the API reference: PutRecords, RegisterStreamConsumer.
 _MAX_RECORDS = 500
 _MAX_REQUEST_BYTES = 5 << 20
 _MAX_RECORD_BYTES = 1 << 20
 _MAX_KEY_CHARACTERS = 256
-_MAX_POLL_RECORDS = 10_000
-_MAX_POLL_BYTES = 10 << 20
 _MAX_CONSUMERS = 20
 _MAX_CREATING = 5
 
@@ -139,41 +133,6 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
         ]
         return {"FailedRecordCount": 0, "Records": results}
 
-    def get_shard_iterator(
-        self,
-        stream_arn: str | None,
-        stream_name: str | None,
-        shard_id: str,
-        shard_iterator_type: str,
-        *value: Any,
-    ) -> str:
-        """Return an iterator that holds the number after which to read."""
-        stream = self.describe_stream(stream_arn, stream_name)
-        position = dict(zip(("SequenceNumber", "Timestamp"), value, strict=True))
-        with stream.lock:
-            shard = stream.get_shard(shard_id)
-            try:
-                cursor = shard.cursor_at(position | {"Type": shard_iterator_type}, now_in_millis())
-            except PositionRefusedError as error:
-                raise invalid_argument(str(error)) from error
-        return str(compose_shard_iterator(stream.stream_name, shard, cursor))
-
-    def get_records(
-        self, stream_arn: str | None, shard_iterator: str, limit: int | None
-    ) -> tuple[str | None, list[Any], int]:
-        """Read on from an iterator; a drained closed shard has no next one."""
-        stream_name, shard_id, cursor = decompose_shard_iterator(shard_iterator)
-        stream = self.describe_stream(stream_arn, stream_name)
-        with stream.lock:
-            shard = stream.get_shard(shard_id)
-            page = shard.read(
-                int(cursor), limit or _MAX_POLL_RECORDS, _MAX_POLL_BYTES, now_in_millis()
-            )
-        following = page.continuation and compose_shard_iterator(
-            stream_name, shard, page.continuation
-        )
-        return following, [_PolledRecord(record) for record in page.records], page.millis_behind
-
     def register_stream_consumer(self, stream_arn: str, consumer_name: str) -> Consumer:
         """Register a consumer, CREATING for as long as the rules say."""
         stream = self.describe_stream(stream_arn, None)
@@ -228,18 +187,6 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
                 ):
                     return stream, consumer
         raise _exceptions.ConsumerNotFound(consumer_arn or consumer_name, self.account_id)
-
-
-class _PolledRecord:
-    """A record in an answer to GetRecords; moto asks for it in pieces."""
-
-    def __init__(self, encoded: bytes) -> None:
-        self._encoded = encoded
-
-    def to_json(self) -> dict[str, Any]:
-        record = msgspec.json.decode(self._encoded, type=dict[str, Any])
-        record["Data"] = binascii.a2b_base64(record["Data"])
-        return record
 
 
 def _entry(record: dict[str, Any], position: int) -> Entry:

@@ -1,9 +1,11 @@
-"""moto's answers to Kinesis requests, with SubscribeToShard and a true ListShards."""
+"""moto's answers to Kinesis requests, with SubscribeToShard, true polls and a true ListShards."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Never
 
 import moto.kinesis.responses
 from moto.core.exceptions import JsonRESTError
@@ -18,10 +20,22 @@ from fanout.testing._list_shards import (
     filter_shards,
 )
 from fanout.testing._moto_stream import invalid_argument
+from fanout.testing._polling import ShardIterator, encode_answer, read_page
+from fanout.testing._service import now_in_millis
+from fanout.testing._shard import Page, PositionRefusedError
 from fanout.testing._subscribe import open_subscription, stream_frames
-from fanout.testing.faults import IgnoreSubscribe, RefuseCall, RefuseSubscribe
+from fanout.testing.faults import (
+    CutPoll,
+    EmptyPoll,
+    IgnoreCall,
+    IgnoreSubscribe,
+    RefuseCall,
+    RefuseSubscribe,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fanout.testing._consumers import Consumer
     from fanout.testing._moto_stream import Stream
     from fanout.testing._service import Service
@@ -32,18 +46,23 @@ __all__ = ("Response",)
 _responses: Any = moto.kinesis.responses
 
 _JSON = "application/x-amz-json-1.1"
-# The largest page, and the default one, of the API reference.
+# The largest pages, and the default ones, of the API reference.
 _MAX_SHARDS = 1_000
+_MAX_POLL_RECORDS = 10_000
 
 
 class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is untyped here
     """Answer one request."""
 
     def call_action(self) -> Any:
-        """Refuse the call where a fault asks for it."""
+        """Refuse or ignore the call where a fault asks for it."""
         service: Service = self.kinesis_backend.service
         fault = service.faults.at_call(self._get_action())
-        return super().call_action() if fault is None else _error(fault)
+        if isinstance(fault, RefuseCall):
+            return _refuse(fault)
+        if isinstance(fault, IgnoreCall):
+            _never_answer(self._connection)
+        return super().call_action()
 
     def put_records(self) -> Any:
         """Parse and encode a large call once; moto parses it for every parameter."""
@@ -82,29 +101,92 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         name, after, shard_filter = decode_token(request["NextToken"])
         return self.kinesis_backend.describe_stream(None, name), after, shard_filter
 
+    def get_shard_iterator(self) -> Any:
+        """Answer with an iterator that holds the number after which to read."""
+        request = json.loads(self.body)
+        stream = self.kinesis_backend.describe_stream(
+            request.get("StreamARN"), request.get("StreamName")
+        )
+        shard = stream.get_shard(request["ShardId"])
+        position = {
+            "Type": request["ShardIteratorType"],
+            "SequenceNumber": request.get("StartingSequenceNumber"),
+            "Timestamp": request.get("Timestamp"),
+        }
+        with self._counting_violations(), stream.lock:
+            stream.meters[shard.shard_id].note_call(
+                "GetShardIterator", shard.shard_id, self.kinesis_backend.service.rules
+            )
+            try:
+                cursor = shard.cursor_at(position, now_in_millis())
+            except PositionRefusedError as error:
+                raise invalid_argument(str(error)) from error
+        token = ShardIterator.now(stream.stream_name, shard.shard_id, cursor).encode()
+        return 200, {"Content-Type": _JSON}, json.dumps({"ShardIterator": token})
+
+    def get_records(self) -> Any:
+        """Read on from an iterator; a drained closed shard names its children instead of a next."""
+        request = json.loads(self.body)
+        try:
+            iterator = ShardIterator.decode(request["ShardIterator"])
+        except ValueError as error:
+            raise invalid_argument(str(error)) from error
+        stream = self.kinesis_backend.describe_stream(request.get("StreamARN"), iterator.stream)
+        shard = stream.get_shard(iterator.shard)
+        service: Service = self.kinesis_backend.service
+        service.count_poll(shard.shard_id)
+        meter = stream.meters[shard.shard_id]
+        with self._counting_violations(), stream.lock:
+            meter.note_call("GetRecords", shard.shard_id, service.rules)
+            iterator.check_age(service.rules)
+        fault = service.faults.at_poll(shard.shard_id)
+        with stream.lock:
+            if isinstance(fault, EmptyPoll):
+                page = Page((), 0, iterator.cursor, millis_behind=1)
+            else:
+                limit = request.get("Limit", _MAX_POLL_RECORDS)
+                page = read_page(shard, iterator.cursor, meter, limit, service.rules)
+            answer = encode_answer(stream.stream_name, shard, page)
+        headers = {"Content-Type": _JSON, "Content-Length": str(len(answer))}
+        return (
+            200,
+            headers,
+            _cut(answer, self._connection) if isinstance(fault, CutPoll) else answer,
+        )
+
+    @property
+    def _connection(self) -> socket.socket:
+        connection: socket.socket = self.normalized_request.environ["werkzeug.socket"]
+        return connection
+
     def subscribe_to_shard(self) -> Any:
         """Answer with an event stream."""
         request = json.loads(self.body)
         service: Service = self.kinesis_backend.service
         service.count_subscribe(request["ShardId"])
-        try:
+        with self._counting_violations():
             return self._subscribe(service, request)
+
+    @contextmanager
+    def _counting_violations(self) -> Iterator[None]:
+        """Answer with the error of a rule that the block breaks."""
+        try:
+            yield
         except RefusedError as error:
-            service.count_violation(error.violation)
+            self.kinesis_backend.service.count_violation(error.violation)
             raise JsonRESTError(error.refusal.code, error.refusal.message) from error
 
     def _subscribe(self, service: Service, request: dict[str, Any]) -> Any:
         shard_id = request["ShardId"]
         stream, consumer = self._consumer(request["ConsumerARN"])
-        connection = self.normalized_request.environ["werkzeug.socket"]
+        connection = self._connection
         with stream.lock:
             consumer.note_call(shard_id, service.rules)
         match service.faults.at_subscribe(shard_id):
             case RefuseSubscribe() as fault:
                 return _refuse(fault)
             case IgnoreSubscribe():
-                wait_for_hang_up(connection, None)
-                raise ConnectionAbortedError("injected fault: the call is never answered")
+                _never_answer(connection)
             case None:
                 pass
         if shard_id not in stream.shards:
@@ -126,13 +208,20 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         return stream, consumer
 
 
-def _refuse(fault: RefuseSubscribe) -> tuple[int, dict[str, Any], str]:
+def _never_answer(connection: socket.socket) -> Never:
+    wait_for_hang_up(connection, None)
+    raise ConnectionAbortedError("injected fault: the call is never answered")
+
+
+def _cut(answer: bytes, connection: socket.socket) -> Iterator[bytes]:
+    yield answer[: len(answer) // 2]
+    connection.shutdown(socket.SHUT_RDWR)
+    raise ConnectionAbortedError("injected fault: the connection is cut")
+
+
+def _refuse(fault: RefuseSubscribe | RefuseCall) -> tuple[int, dict[str, Any], str]:
     if fault.html:
         page = f"<html><body><h1>{fault.status} {fault.code}</h1>{fault.message}</body></html>"
         return fault.status, {"status": fault.status, "Content-Type": "text/html"}, page
-    return _error(fault)
-
-
-def _error(fault: RefuseSubscribe | RefuseCall) -> tuple[int, dict[str, Any], str]:
     headers = {"status": fault.status, "Content-Type": _JSON, "X-Amzn-ErrorType": fault.code}
     return fault.status, headers, json.dumps({"__type": fault.code, "message": fault.message})

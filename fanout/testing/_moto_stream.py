@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from bisect import bisect_right
+from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import moto.kinesis.models
 from moto.core.exceptions import JsonRESTError
 
+from fanout.testing._polling import PollMeter
 from fanout.testing._service import now_in_millis
 from fanout.testing._shard import Shard
 
@@ -46,13 +48,14 @@ def invalid_argument(message: str) -> Exception:
 
 
 class Stream(_models.Stream):  # type: ignore[misc] # moto is untyped here
-    """Keep shards, consumers and the one lock that guards all of them."""
+    """Keep shards, consumers, what was polled, and the one lock that guards all of them."""
 
     shards: dict[str, Shard]
     consumers: list[Consumer]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.lock = threading.RLock()
+        self.meters: defaultdict[str, PollMeter] = defaultdict(PollMeter)
         super().__init__(*args, **kwargs)
 
     def init_shards(self, shard_count: int) -> None:

@@ -25,6 +25,7 @@ class Service:
         self.closing = False
         self._lock = threading.Lock()
         self._subscribe_calls: Counter[str] = Counter()
+        self._poll_calls: Counter[str] = Counter()
         self._violations: Counter[str] = Counter()
 
     def count_subscribe(self, shard_id: str) -> None:
@@ -32,15 +33,24 @@ class Service:
         with self._lock:
             self._subscribe_calls[shard_id] += 1
 
+    def count_poll(self, shard_id: str) -> None:
+        """Count a GetRecords call."""
+        with self._lock:
+            self._poll_calls[shard_id] += 1
+
     def count_violation(self, violation: str) -> None:
         """Count a broken rule."""
         with self._lock:
             self._violations[violation] += 1
 
-    def counts(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the subscribe calls by shard id and the violations by kind."""
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return the calls by shard id and the violations by kind, as in KinesisStatistics."""
         with self._lock:
-            return dict(self._subscribe_calls), dict(self._violations)
+            return {
+                "subscribe_calls": dict(self._subscribe_calls),
+                "poll_calls": dict(self._poll_calls),
+                "violations": dict(self._violations),
+            }
 
 
 def now_in_millis() -> int:

@@ -33,10 +33,12 @@ class PositionRefusedError(ValueError):
 class Page:
     """What one event carries: encoded records, and where the next event goes on.
 
-    `continuation` is None when the shard has ended and all of its records are in pages.
+    `continuation` is None when the shard has ended and all of its records are in pages; `size`
+    counts the bytes of data and partition keys.
     """
 
     records: Sequence[bytes]
+    size: int
     continuation: int | None
     millis_behind: int
 
@@ -123,10 +125,11 @@ class Shard:
         within_bytes = bisect_right(self._bytes_up_to, sent + max_bytes, lo=start)
         stop = min(max(within_bytes, start + 1), start + max_records, len(self._numbers))
         records = self._records[start:stop]
+        size = self._bytes_up_to[stop - 1] - sent if records else 0
         if stop < len(self._numbers):
             behind = max(1, now - self._arrivals[stop - 1])
-            return Page(records, self._numbers[stop - 1] + _HALF_TICK, behind)
-        return Page(records, self.advance() if self.is_open else None, 0)
+            return Page(records, size, self._numbers[stop - 1] + _HALF_TICK, behind)
+        return Page(records, size, self.advance() if self.is_open else None, 0)
 
     def cursor_at(self, position: dict[str, Any], now: int) -> int:
         """Turn a StartingPosition into the number after which to read.

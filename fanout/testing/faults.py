@@ -1,8 +1,8 @@
 """Faults that the embedded Kinesis server produces on request.
 
 A fault is a value: it can be printed, compared, stored as JSON and replayed. It names where it
-strikes (a shard, and the n-th event of a subscription or the n-th subscribe call; or the n-th call
-of another action) and how often.
+strikes (a shard, and the n-th event of a subscription, the n-th subscribe call or the n-th poll; or
+the n-th call of any action) and how often.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ import msgspec
 from fanout.errors import OptionError
 
 __all__ = (
+    "CallFault",
     "CorruptFrame",
     "CutConnection",
+    "CutPoll",
+    "EmptyPoll",
     "EndEarly",
     "Fault",
+    "IgnoreCall",
     "IgnoreSubscribe",
+    "PollFault",
     "RaiseInStream",
     "RefuseCall",
     "RefuseSubscribe",
@@ -140,33 +145,80 @@ class IgnoreSubscribe(_SubscribeFault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefuseCall:
-    """Answer a call of the API with an HTTP error.
+class _CallFault:
+    """Strike at a call of the API.
 
     Args:
         action: the call, such as ListShards.
         call: which call of the action it strikes first, counted from 1 since the injection.
         times: how many calls in a row it strikes before it is used up.
-        status: the HTTP status.
-        code: the error, such as ResourceNotFoundException.
-        message: the text for people.
     """
 
     action: str
     call: int = 1
     times: int = 1
-    status: int = 400
-    code: str = "AccessDeniedException"
-    message: str = "injected fault"
 
     def __post_init__(self) -> None:
         """Check every range."""
         _require_positive(call=self.call, times=self.times)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseCall(_CallFault):
+    """Answer a call of the API with an HTTP error.
+
+    Args:
+        status: the HTTP status.
+        code: the error, such as ResourceNotFoundException.
+        message: the text for people.
+        html: send an HTML page, as a load balancer in front of the service does, not JSON.
+    """
+
+    status: int = 400
+    code: str = "AccessDeniedException"
+    message: str = "injected fault"
+    html: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IgnoreCall(_CallFault):
+    """Never answer a call of the API: the connection stays open and silent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PollFault:
+    """Strike at a GetRecords call that no rule refuses.
+
+    Args:
+        shard: the shard id; None means any shard.
+        call: which matching call it strikes first, counted from 1 since the injection.
+        times: how many calls in a row it strikes before it is used up.
+    """
+
+    shard: str | None = None
+    call: int = 1
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        """Check every range."""
+        _require_positive(call=self.call, times=self.times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutPoll(_PollFault):
+    """Send the first half of the answer, then close the connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyPoll(_PollFault):
+    """Answer without records, and behind the tip, although there may be records."""
+
+
 StreamFault = CutConnection | EndEarly | Stall | CorruptFrame | RaiseInStream
 SubscribeFault = RefuseSubscribe | IgnoreSubscribe
-Fault = StreamFault | SubscribeFault | RefuseCall
+PollFault = CutPoll | EmptyPoll
+CallFault = RefuseCall | IgnoreCall
+Fault = StreamFault | SubscribeFault | PollFault | CallFault
 
 _KINDS: dict[str, type[Fault]] = {
     kind.__name__: kind
@@ -178,7 +230,10 @@ _KINDS: dict[str, type[Fault]] = {
         RaiseInStream,
         RefuseSubscribe,
         IgnoreSubscribe,
+        CutPoll,
+        EmptyPoll,
         RefuseCall,
+        IgnoreCall,
     )
 }
 

@@ -191,10 +191,8 @@ class KinesisServer(ClientSettings):
 
     def statistics(self) -> KinesisStatistics:
         """Return what clients did so far."""
-        calls, violations = self._service.counts()
         return KinesisStatistics(
-            subscribe_calls=calls,
-            violations=violations,
+            **self._service.counts(),
             faults=self._service.faults.struck(),
             open_subscriptions=sum(
                 consumer.live_count()

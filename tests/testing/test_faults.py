@@ -9,8 +9,11 @@ from fanout.testing._fault_plan import FaultPlan
 from fanout.testing.faults import (
     CorruptFrame,
     CutConnection,
+    CutPoll,
+    EmptyPoll,
     EndEarly,
     Fault,
+    IgnoreCall,
     IgnoreSubscribe,
     RaiseInStream,
     RefuseCall,
@@ -23,7 +26,10 @@ from fanout.testing.faults import (
 EVERY_KIND: list[Fault] = [
     CorruptFrame(checksum="prelude"),
     CutConnection(shard="shardId-000000000001", event=7),
+    CutPoll(call=3),
+    EmptyPoll(times=2),
     EndEarly(event=None, times=3),
+    IgnoreCall(action="GetRecords"),
     IgnoreSubscribe(call=2),
     RaiseInStream(code="KMSThrottlingException", message="slow down"),
     RefuseCall(action="ListShards", code="LimitExceededException", times=2),
