@@ -59,6 +59,11 @@ class SplitProgress:
     gap_after: int | None = None
     absences: int = 0
 
+    @property
+    def absent(self) -> bool:
+        """Whether the split is missing from so many listings in a row that it has expired."""
+        return self.absences >= ABSENCES
+
     def deliver(self, event: Batch | End, arrival: Arrival) -> None:
         """Count an event as handed to the consumer."""
         if event.gaps:
@@ -68,6 +73,8 @@ class SplitProgress:
             case End():
                 self.ended = self.caught_up = True
                 self.lag = None
+                # Its counters stay to be looked at, also where it was missing long before.
+                self.absences = 0
             case Batch():
                 self.delivered = event.range.until
                 self.records += event.num_records
@@ -161,7 +168,7 @@ class Progress:
         for split in self:
             split.absences = 0 if split.split.id in present else split.absences + 1
             done = split.ended and split.acknowledged == split.delivered
-            if done and split.absences >= ABSENCES:
+            if done and split.absent:
                 del self._splits[split.split.id]
 
     @property

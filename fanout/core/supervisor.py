@@ -137,7 +137,10 @@ class Supervisor:
         if self._closed or self.failure is not None:
             return
         splits = {state.split.id: state.split for state in self._progress}
-        for split in startable(splits, self._finished, self._listed | self._begun):
+        # A split that stays out of the listings has expired, and so have its parents: nothing will
+        # list it any more, and its children wait for it. Subscribing tells what became of it.
+        absent = {state.split.id for state in self._progress if state.absent}
+        for split in startable(splits, self._finished, self._listed | self._begun | absent):
             if split.id in self.subscribers:
                 continue
             subscriber = Subscriber(

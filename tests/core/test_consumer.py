@@ -14,6 +14,7 @@ from fanout.core.events import Batch
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.core.statistics import SplitState
+from fanout.core.verdicts import Finish
 from fanout.errors import (
     OptionError,
     PositionError,
@@ -33,6 +34,7 @@ from tests.core.scripted import (
     Refuse,
     ScriptedSource,
     Stop,
+    VerdictError,
     check_delivery,
     record_batch,
     seeded,
@@ -41,6 +43,7 @@ from tests.core.scripted import (
 
 if TYPE_CHECKING:
     from fanout.core.drained import Drained
+    from fanout.core.positions import Position
 
 A, B = Split("a"), Split("b")
 LEFT, RIGHT = Split("left", ("a",)), Split("right", ("a",))
@@ -168,6 +171,28 @@ def test_a_split_that_appeared_between_two_runs_starts_at_the_horizon() -> None:
         two = ScriptedSource(logs=logs, start=Timestamp(10**12))
         async with fanout.open(two, resume=stream.positions) as stream:
             assert await take(stream, 2) == [("b", 3), ("b", 4)]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("position", [Horizon(), Timestamp(1), Cursor(1)], ids=repr)
+@pytest.mark.parametrize("parents", [(), ("a",)], ids=["an original split", "a child"])
+def test_a_stored_split_that_expired_meanwhile_is_asked_for_and_its_children_are_read(
+    position: Position, parents: tuple[str, ...]
+) -> None:
+    stored = Split("stored", parents)
+    child = Split("child", ("stored",))
+    expired = Refuse(VerdictError(Finish((child,), lost="its retention is over")))
+
+    async def main() -> None:
+        logs = (Log(split=stored, faults=(expired,)), Log(split=child, entries=(5,)))
+        source = ScriptedSource(logs=logs, listings=[[child]])
+        splits = MappingProxyType({"stored": SplitPosition(stored, position)})
+        resume = Checkpoint(source.identity, splits).to_json()
+        async with fanout.open(source, resume=resume) as stream:
+            assert await take(stream, 1) == [("child", 5)]
+            assert stream.statistics().gaps == 1
+            assert Checkpoint.from_json(stream.positions).splits["stored"].ended
 
     simulate(main)
 
