@@ -11,6 +11,7 @@ from botocore.handlers import enable_millisecond_timestamp_precision
 
 from fanout.errors import ServiceError
 from fanout.kinesis.endpoint import check_endpoint
+from fanout.kinesis.hash_keys import HashRange
 from fanout.kinesis.rawstream import deliver_raw_bodies, take_raw_body
 from fanout.kinesis.session import open_session
 from fanout.kinesis.transport import (
@@ -246,11 +247,13 @@ def _shard(shard: Mapping[str, Any]) -> ShardDescription:
     parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
     numbers = shard["SequenceNumberRange"]
     last = numbers.get("EndingSequenceNumber")
+    hash_keys = shard["HashKeyRange"]
     return ShardDescription(
         shard_id=shard["ShardId"],
         parents=tuple(parent for parent in parents if parent),
         first=int(numbers["StartingSequenceNumber"]),
         last=None if last is None else int(last),
+        hash_range=HashRange(int(hash_keys["StartingHashKey"]), int(hash_keys["EndingHashKey"])),
     )
 
 

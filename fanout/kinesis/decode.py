@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.errors import MalformedEventError
+from fanout.kinesis.hash_keys import HashRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,13 +41,23 @@ SCHEMA: Final = pa.schema(
 # Seconds of the year 10000: beyond it neither Python nor Spark has a timestamp.
 _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
 
+# 128 bits in decimal.
+_HashKey = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,39}\Z")]
+
 
 @dataclass(frozen=True, slots=True)
 class ChildShard:
-    """Name a shard that continues one that ended, with all the shards it continues."""
+    """Name a shard that continues one that ended, with all the shards it continues.
+
+    Args:
+        shard_id: The shard's id.
+        parents: The shards that it continues.
+        hash_range: The hash keys whose records it takes.
+    """
 
     shard_id: str
     parents: tuple[str, ...]
+    hash_range: HashRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +89,15 @@ class _Record(msgspec.Struct, gc=False):
     ApproximateArrivalTimestamp: _Seconds | None = None
 
 
+class _HashKeyRange(msgspec.Struct, gc=False):
+    StartingHashKey: _HashKey
+    EndingHashKey: _HashKey
+
+
 class _ChildShard(msgspec.Struct, gc=False):
     ShardId: str
     ParentShards: list[str]
+    HashKeyRange: _HashKeyRange
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -163,7 +180,14 @@ def _decode(
 
 def _children(said: _Event | _Answer) -> tuple[ChildShard, ...]:
     return tuple(
-        ChildShard(child.ShardId, tuple(child.ParentShards)) for child in said.ChildShards or ()
+        ChildShard(
+            child.ShardId,
+            tuple(child.ParentShards),
+            HashRange(
+                int(child.HashKeyRange.StartingHashKey), int(child.HashKeyRange.EndingHashKey)
+            ),
+        )
+        for child in said.ChildShards or ()
     )
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
+    from fanout.kinesis.hash_keys import HashRange
+
 __all__ = (
     "MAX_CONSUMERS",
     "MAX_SHARDS",
@@ -75,12 +77,14 @@ class ShardDescription:
         first: The sequence number that it began with.
         last: The sequence number that it was closed with, above that of any record of it; None
             while it is open.
+        hash_range: The hash keys whose records it takes.
     """
 
     shard_id: str
     parents: tuple[str, ...]
     first: int
     last: int | None
+    hash_range: HashRange
 
 
 @final

@@ -19,6 +19,7 @@ from fanout.errors import OptionError, ServiceError, SetupError
 from fanout.kinesis.aws import open_transport
 from fanout.kinesis.decode import decode_event
 from fanout.kinesis.eventstream import FrameDecoder
+from fanout.kinesis.hash_keys import HashRange
 from fanout.kinesis.transport import (
     MAX_CONSUMERS,
     MAX_SHARDS,
@@ -546,15 +547,17 @@ async def test_list_shards_tells_parents_and_closed_shards() -> None:
             ),
         ]
     }
+    keys = HashRange(0, 1)
     async with connected(Service(ListShards=answering(page))) as transport:
         assert await transport.list_shards() == [
-            ShardDescription("shardId-000000000000", (), first=1, last=2),
-            ShardDescription("shardId-000000000002", ("shardId-000000000000",), 1, None),
+            ShardDescription("shardId-000000000000", (), 1, 2, keys),
+            ShardDescription("shardId-000000000002", ("shardId-000000000000",), 1, None, keys),
             ShardDescription(
                 "shardId-000000000003",
                 ("shardId-000000000000", "shardId-000000000001"),
                 first=1,
                 last=None,
+                hash_range=keys,
             ),
         ]
 

@@ -19,6 +19,7 @@ from fanout.kinesis.decode import (
     decode_event,
     decode_records,
 )
+from fanout.kinesis.hash_keys import HashRange
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -82,10 +83,25 @@ def test_a_heartbeat_has_a_continuation_and_no_rows() -> None:
 def test_the_end_of_a_shard_names_its_children() -> None:
     body = event()
     del body["ContinuationSequenceNumber"]
-    children = [{"ShardId": "shardId-000000000008", "ParentShards": ["a", "b"], "HashKeyRange": {}}]
-    end = decode(body | {"ChildShards": children})
+    hash_keys = {"StartingHashKey": "17", "EndingHashKey": str(2**128 - 1)}
+    child = {
+        "ShardId": "shardId-000000000008",
+        "ParentShards": ["a", "b"],
+        "HashKeyRange": hash_keys,
+    }
+    end = decode(body | {"ChildShards": [child]})
     assert end.continuation is None
-    assert end.children == (ChildShard("shardId-000000000008", ("a", "b")),)
+    (named,) = end.children
+    assert named == ChildShard("shardId-000000000008", ("a", "b"), HashRange(17, 2**128 - 1))
+
+
+@pytest.mark.parametrize("broken", ["", "-1", "canary", "1" * 40, "\u0661", "1\n"])
+def test_a_hash_key_that_is_no_number_is_malformed_and_not_quoted(broken: str) -> None:
+    hash_keys = {"StartingHashKey": "0", "EndingHashKey": broken}
+    child = {"ShardId": "a", "ParentShards": [], "HashKeyRange": hash_keys}
+    with pytest.raises(MalformedEventError, match=r"HashKeyRange\.EndingHashKey") as caught:
+        decode(event(ChildShards=[child]))
+    assert "canary" not in str(caught.value)
 
 
 def test_a_null_continuation_is_the_end_too() -> None:
@@ -242,11 +258,12 @@ def test_an_answer_of_get_records_has_the_rows_of_an_event() -> None:
 
 @pytest.mark.parametrize("last", [b'"NextShardIterator":null,', b""])
 def test_an_answer_without_an_iterator_ends_its_shard(last: bytes) -> None:
-    children = b'"ChildShards":[{"ShardId":"b","ParentShards":["a"],"HashKeyRange":{}}]'
+    hash_keys = b'"HashKeyRange":{"StartingHashKey":"0","EndingHashKey":"9"}'
+    children = b'"ChildShards":[{"ShardId":"b","ParentShards":["a"],' + hash_keys + b"}]"
     body = b'{"Records":[],' + last + children + b"}"
     answer, following = decode_records(body, stream="orders", shard_id="any")
     assert (answer.ended, following) == (True, None)
-    assert answer.children == (ChildShard("b", ("a",)),)
+    assert answer.children == (ChildShard("b", ("a",), HashRange(0, 9)),)
 
 
 def test_an_answer_need_not_say_how_far_behind_it_is() -> None:

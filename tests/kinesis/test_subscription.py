@@ -26,10 +26,16 @@ if TYPE_CHECKING:
 
 SHARD = Split("shardId-000000000000")
 HELLO = encode_event("initial-response", b"{}")
-LEFT: dict[str, Any] = {"ShardId": "shardId-000000000001", "ParentShards": [SHARD.id]}
+LOWER = {"StartingHashKey": "0", "EndingHashKey": str(2**127 - 1)}
+LEFT: dict[str, Any] = {
+    "ShardId": "shardId-000000000001",
+    "ParentShards": [SHARD.id],
+    "HashKeyRange": LOWER,
+}
 MERGED: dict[str, Any] = {
     "ShardId": "shardId-000000000002",
     "ParentShards": [SHARD.id, "shardId-000000000009"],
+    "HashKeyRange": LOWER,
 }
 
 
