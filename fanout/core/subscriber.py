@@ -14,6 +14,7 @@ from fanout.core.events import Batch, End, Failure, Gap
 from fanout.core.retries import Retries
 from fanout.core.statistics import SplitState
 from fanout.core.verdicts import Fatal, Finish, Pace, Phase, Retry, Skip
+from fanout.core.watchdog import Watchdog
 from fanout.errors import (
     SplitFailedError,
     StreamStateError,
@@ -89,7 +90,7 @@ class Subscriber:
         self._gaps: tuple[Gap, ...] = ()
         self._reserved = 0
         self._ended = False
-        self._watchdog = asyncio.timeout(None)
+        self._watchdog = Watchdog(connection.pacing.subscribe_timeout)
 
     def __repr__(self) -> str:
         return (
@@ -146,12 +147,12 @@ class Subscriber:
         try:
             async with AsyncExitStack() as stack:
                 try:
-                    async with asyncio.timeout(pacing.subscribe_timeout) as self._watchdog:
+                    async with Watchdog(pacing.subscribe_timeout) as self._watchdog:
                         events = await stack.enter_async_context(
                             self._connection.subscribe(self.split, self.position, self._reserve)
                         )
                 except TimeoutError as error:
-                    if not self._watchdog.expired():
+                    if not self._watchdog.expired:
                         raise
                     raise SubscribeTimeoutError(
                         f"no answer to subscribing to {self.split} within "
@@ -199,14 +200,14 @@ class Subscriber:
     async def _receive(self, events: AsyncIterator[Batch | End]) -> Batch | End:
         silence = self._connection.pacing.silence_timeout
         try:
-            async with asyncio.timeout(silence) as self._watchdog:
+            async with Watchdog(silence) as self._watchdog:
                 return await anext(events)
         except StopAsyncIteration:
             raise SubscriptionEndedError(
                 f"the service ended the subscription to {self.split}"
             ) from None
         except TimeoutError as error:
-            if not self._watchdog.expired():
+            if not self._watchdog.expired:
                 raise
             raise SubscriptionSilentError(
                 f"nothing came from {self.split} for {silence:g} s, not even a heartbeat"
@@ -214,19 +215,14 @@ class Subscriber:
 
     async def _reserve(self, nbytes: int) -> None:
         """Reserve memory for an event that is about to be assembled."""
-        watchdog, loop = self._watchdog, asyncio.get_running_loop()
-        deadline = watchdog.when()
-        asked_at = loop.time()
-        watchdog.reschedule(None)
         # What is held is asked for again together with the rest: two splits that each held a
         # piece and waited for more could wait for each other.
         total = self._reserved + nbytes
         self._budget.release(self._reserved)
         self._reserved = 0
-        await self._budget.reserve(total)
+        with self._watchdog.paused():
+            await self._budget.reserve(total)
         self._reserved = total
-        if deadline is not None:
-            watchdog.reschedule(deadline + loop.time() - asked_at)
 
     async def _finish(self, verdict: Finish) -> None:
         """Hand over the end of the split, which the service has told in another way."""

@@ -25,7 +25,7 @@ from fanout.errors import (
     SubscriptionEndedError,
     SubscriptionSilentError,
 )
-from fanout.testing.simulation import Cancellation, simulate, sweep
+from fanout.testing.simulation import Cancellation, SimLoop, simulate, sweep
 from tests.core.scripted import (
     PACING,
     BadClose,
@@ -246,6 +246,22 @@ def test_a_subscribe_call_without_an_answer_is_given_up_after_its_timeout() -> N
     assert [(at, type(cause)) for at, _, cause, _ in rig.told] == [(20.0, SubscribeTimeoutError)]
 
 
+@pytest.mark.parametrize("answer_after", [0.0, 15.0])
+def test_an_event_loop_that_user_code_blocks_for_60_s_is_not_taken_for_a_silent_service(
+    answer_after: float,
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        rig = Rig(replace(LOG, event_delay=4.0), answer_after=answer_after)
+        loop.call_at(10.0, loop.advance, 60.0)
+        await rig.read()
+        assert rig.told == []
+        assert rig.delivered == LOG.records
+
+    simulate(main)
+
+
 def test_a_timeout_of_the_service_itself_is_not_taken_for_ours() -> None:
     own = TimeoutError("the proxy gave up")
     rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(own), Break(1, own)))))
@@ -328,7 +344,7 @@ def test_reserving_in_pieces_never_waits_while_holding_a_piece() -> None:
 
         async def assemble() -> None:
             subscriber = rig.new_subscriber(Horizon())
-            async with asyncio.timeout(None) as subscriber._watchdog:
+            async with subscriber._watchdog:
                 await subscriber._reserve(1)
                 await asyncio.sleep(1)
                 await subscriber._reserve(limit - 1)

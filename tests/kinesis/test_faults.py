@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -84,6 +85,27 @@ async def test_after_a_silence_every_record_arrives_once_and_in_order(
         await reader.has(6)
     assert reader.log == stream.log
     assert set(reader.kinds) == {"SubscriptionSilentError"}
+
+
+@pytest.mark.parametrize("rules", [small_events(1)], ids=["1 record an event"])
+async def test_an_event_loop_blocked_by_user_code_is_not_taken_for_a_silent_service(
+    stream: Stream,
+) -> None:
+    async with stream.reading(silence_timeout=1.0) as reader:
+        stream.put(1)
+        await reader.has(1)
+        stream.put(3)
+        block(1.5)
+        await reader.has(4)
+    assert reader.log == stream.log
+    assert reader.causes == []
+
+
+def block(seconds: float) -> None:
+    """Keep the loop from running, as code that never awaits does."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        sum(range(1000))
 
 
 @pytest.mark.parametrize("call", [1, 2])

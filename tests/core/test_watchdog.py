@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fanout.core.watchdog import Watchdog
+from fanout.testing.simulation import Cancellation, SimLoop, simulate, sweep
+
+
+def block(seconds: float) -> None:
+    """Let time pass without letting the loop run, as code that never awaits does."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    loop.advance(seconds)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def arrival_at(when: float) -> asyncio.Future[None]:
+    loop = asyncio.get_running_loop()
+    arrived = loop.create_future()
+    loop.call_at(when, arrived.set_result, None)
+    return arrived
+
+
+async def silence(*, pause_at: float | None = None) -> None:
+    """Wait for what never comes, with a pause of 1,000 s in between."""
+    watchdog = Watchdog(35.0)
+    arrived = None if pause_at is None else arrival_at(pause_at)
+
+    async def wait() -> None:
+        async with watchdog:
+            if arrived is not None:
+                await arrived
+                with watchdog.paused():
+                    await asyncio.sleep(1000)
+            await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(TimeoutError):
+        await wait()
+    assert watchdog.expired
+
+
+def test_a_wait_that_is_too_long_ends_on_time() -> None:
+    async def main() -> None:
+        await silence()
+        assert now() == 35
+
+    simulate(main)
+
+
+def test_a_wait_that_is_short_enough_leaves_nothing_behind() -> None:
+    async def main() -> None:
+        async with Watchdog(35.0) as watchdog:
+            await asyncio.sleep(34)
+        assert not watchdog.expired
+
+    simulate(main)
+
+
+def test_a_timeout_of_the_block_itself_is_told_from_ours() -> None:
+    async def main() -> None:
+        watchdog = Watchdog(35.0)
+        with pytest.raises(TimeoutError, match="own"):
+            async with watchdog:
+                raise TimeoutError("own")
+        assert not watchdog.expired
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("turns", [1, 50])
+@pytest.mark.parametrize("blocked", [37.0, 60.0, 3600.0])
+def test_what_waits_behind_a_blocked_loop_is_read_however_many_turns_that_takes(
+    blocked: float, turns: int
+) -> None:
+    async def main() -> None:
+        async with Watchdog(35.0):
+            asyncio.get_running_loop().call_soon(block, blocked)
+            await asyncio.sleep(5)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        assert now() == blocked
+
+    simulate(main)
+
+
+def test_what_arrives_in_the_turn_in_which_the_time_is_up_has_arrived_in_time() -> None:
+    async def main() -> None:
+        arrived = arrival_at(35.0)
+        async with Watchdog(35.0):
+            await arrived
+
+    simulate(main)
+
+
+def test_after_a_blocked_loop_silence_is_measured_anew() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().call_at(1.0, block, 60)
+        await silence()
+        assert now() == 61 + 35
+
+    simulate(main)
+
+
+def test_a_loop_that_was_blocked_but_is_back_in_time_changes_nothing() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().call_at(1.0, block, 33)
+        await silence()
+        assert now() == 35
+
+    simulate(main)
+
+
+def test_a_loop_that_is_a_little_late_when_the_time_is_up_changes_nothing() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().call_at(34.0, block, 2)
+        await silence()
+        assert now() == 36
+
+    simulate(main)
+
+
+def test_a_pause_leaves_the_rest_of_the_time() -> None:
+    async def main() -> None:
+        await silence(pause_at=30.0)
+        assert now() == 1035
+
+    simulate(main)
+
+
+def test_a_pause_that_begins_when_the_time_is_up_is_waited_for() -> None:
+    async def main() -> None:
+        await silence(pause_at=35.0)
+        assert now() == 1035
+
+    simulate(main)
+
+
+def test_a_cancelled_wait_is_cancelled_and_leaves_nothing_behind() -> None:
+    async def scenario(cancellation: Cancellation) -> None:
+        async def wait() -> None:
+            async with Watchdog(3.0) as watchdog:
+                await asyncio.sleep(1)
+                with watchdog.paused():
+                    await asyncio.sleep(5)
+                await asyncio.sleep(1)
+
+        await cancellation.run(wait())
+
+    assert sweep(scenario) >= 9
