@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import Final, TypeAlias, final
 
 from fanout.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = (
     "WHOLE_RECORD",
@@ -25,7 +22,6 @@ __all__ = (
     "Range",
     "Start",
     "Timestamp",
-    "parse_start",
     "reaches",
 )
 
@@ -98,39 +94,6 @@ Position: TypeAlias = Horizon | Timestamp | Cursor
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = datetime.resolution * 1000
-_START_NAMES: Mapping[str, Start] = {
-    "earliest": Horizon(),
-    "trim_horizon": Horizon(),
-    "latest": Latest(),
-}
-
-
-def parse_start(start: object) -> Start:
-    """Turn what a user wrote into a start.
-
-    Args:
-        start: A start; `"earliest"` or `"latest"`, also by the names that Kinesis users know
-            (`"TRIM_HORIZON"`, `"LATEST"`); or an aware datetime.
-
-    Raises:
-        OptionError: If it is anything else. A bare number is refused: it could be seconds or
-            milliseconds.
-    """
-    match start:
-        case Horizon() | Latest() | Timestamp():
-            return start
-        case datetime():
-            try:
-                return Timestamp.at(start)
-            except OptionError as error:
-                raise OptionError(f"start: {error}") from error
-        case str() if start.lower() in _START_NAMES:
-            return _START_NAMES[start.lower()]
-        case _:
-            raise OptionError(
-                f"start={start!r} is not understood; use 'TRIM_HORIZON' (or 'earliest'), 'LATEST' "
-                f"(or 'latest'), or an aware datetime"
-            )
 
 
 def reaches(position: Position, other: Position) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fanout.core.backoff import BackoffOptions
-from fanout.core.positions import Latest, parse_start
+from fanout.core.positions import Latest
 from fanout.core.source import Pacing
+from fanout.core.starts import parse_start
 from fanout.errors import OptionError
 from fanout.kinesis.endpoint import check_endpoint
 from fanout.kinesis.eventstream import MAX_FRAME_BYTES
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from fanout.core.positions import Start
+    from fanout.core.positions import Cursor, Start
+    from fanout.core.starts import PerSplit
+
+    _Start: TypeAlias = Start | datetime | str
 
 __all__ = ("KinesisOptions",)
 
@@ -52,6 +56,8 @@ class KinesisOptions:
             may serve others. After a crash the consumer stays, and the next run adopts it.
         start: Where to begin where nothing is stored: `"TRIM_HORIZON"`, `"LATEST"`, or an aware
             datetime. Latest is pinned to the service's clock once, when the stream first opens.
+            Or a mapping of shard ids to any of these or to a sequence number, after which the
+            shard is read; `"*"` stands for all shards that are not named.
         subscribe_timeout: How long a subscribe call may take.
         silence_timeout: How long a live subscription may send nothing; the service sends a
             heartbeat about every 5 seconds.
@@ -76,7 +82,7 @@ class KinesisOptions:
     consumer: str
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
     deregister: Literal["never", "on_close"] = "never"
-    start: Start | datetime | str = field(default_factory=Latest)
+    start: _Start | Mapping[str, _Start | Cursor] | PerSplit = field(default_factory=Latest)
     subscribe_timeout: float = 60.0
     silence_timeout: float = 35.0
     backoff_base: float = 1.0

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.core.lineage import Split
-from fanout.core.positions import Cursor, Latest, Timestamp, parse_start
+from fanout.core.positions import Cursor, Latest, Timestamp
+from fanout.core.starts import parse_start, start_of_each
 from fanout.errors import ServiceError
 from fanout.kinesis.aws import open_transport
 from fanout.kinesis.decode import SCHEMA
@@ -139,12 +140,16 @@ class KinesisConnection:
         a failed first subscription skips a record. The service tells it in whole seconds, so
         records of up to one second before may come as well. Closed shards begin there too: they
         end at once, and their children begin at that time instead of at their horizon.
+
+        Raises:
+            OptionError: If the start is a mapping that does not fit the shards.
         """
-        start = parse_start(self._options.start)
-        position: Position = (
-            Timestamp.at(self._stream.server_time) if isinstance(start, Latest) else start
-        )
-        return {split.id: position for split in splits}
+        latest = Timestamp.at(self._stream.server_time)
+        starts = start_of_each(parse_start(self._options.start), [split.id for split in splits])
+        return {
+            split_id: latest if isinstance(start, Latest) else start
+            for split_id, start in starts.items()
+        }
 
     @asynccontextmanager
     async def subscribe(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -10,10 +11,8 @@ from fanout.core.positions import (
     WHOLE_RECORD,
     Cursor,
     Horizon,
-    Latest,
     Position,
     Timestamp,
-    parse_start,
     reaches,
 )
 from fanout.errors import OptionError
@@ -41,31 +40,38 @@ def test_a_reader_moves_from_the_horizon_over_a_timestamp_to_cursors() -> None:
     assert not reaches(Horizon(), Cursor(0))
 
 
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
 @pytest.mark.parametrize(
-    ("written", "start"),
+    ("moment", "millis"),
     [
-        ("TRIM_HORIZON", Horizon()),
-        ("earliest", Horizon()),
-        ("LATEST", Latest()),
-        ("latest", Latest()),
-        (Timestamp(3), Timestamp(3)),
-        (datetime(1970, 1, 1, 0, 0, 1, 500_999, tzinfo=UTC), Timestamp(1500)),
-        (datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), Timestamp(0)),
+        (datetime(1970, 1, 1, 0, 0, 1, 500_999, tzinfo=UTC), 1500),
+        (datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), 0),
+        # The clock was put back from 3 to 2 o'clock: that hour came twice.
+        (datetime(2025, 10, 26, 2, 30, tzinfo=BERLIN), 1_761_438_600_000),
+        (datetime(2025, 10, 26, 2, 30, fold=1, tzinfo=BERLIN), 1_761_442_200_000),
+        # It was put forward from 2 to 3 o'clock: what is written in that hour counts from before.
+        (datetime(2025, 3, 30, 1, 59, 59, 999_000, tzinfo=BERLIN), 1_743_296_399_999),
+        (datetime(2025, 3, 30, 2, 30, tzinfo=BERLIN), 1_743_298_200_000),
+        (datetime(2025, 3, 30, 3, 0, tzinfo=BERLIN), 1_743_296_400_000),
+        # A leap second lies between these; the Unix epoch does not count it.
+        (datetime(2016, 12, 31, 23, 59, 59, tzinfo=UTC), 1_483_228_799_000),
+        (datetime(2017, 1, 1, tzinfo=UTC), 1_483_228_800_000),
     ],
+    ids=str,
 )
-def test_a_start_is_understood(written: object, start: object) -> None:
-    assert parse_start(written) == start
+def test_an_aware_datetime_becomes_the_milliseconds_of_its_moment(
+    moment: datetime, millis: int
+) -> None:
+    assert Timestamp.at(moment) == Timestamp(millis)
 
 
-@pytest.mark.parametrize(
-    "written",
-    ["newest", 1_700_000_000, None, Cursor(1), datetime(2026, 1, 1)],  # noqa: DTZ001 - the point
-)
-def test_a_start_that_could_mean_anything_is_refused(written: object) -> None:
-    with pytest.raises(OptionError):
-        parse_start(written)
+def test_a_naive_datetime_is_refused() -> None:
+    with pytest.raises(OptionError, match="no time zone"):
+        Timestamp.at(datetime(2026, 1, 1))  # noqa: DTZ001 - the point
 
 
 def test_a_moment_before_1970_is_refused() -> None:
     with pytest.raises(OptionError):
-        parse_start(datetime(1969, 12, 31, tzinfo=UTC))
+        Timestamp.at(datetime(1969, 12, 31, tzinfo=UTC))

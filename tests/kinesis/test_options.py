@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import aioboto3
 import pytest
 
-from fanout.core.positions import Horizon, Latest, Timestamp, parse_start
+from fanout.core.positions import Cursor, Horizon, Latest, Timestamp
+from fanout.core.starts import PerSplit, parse_start
 from fanout.errors import OptionError
 from fanout.kinesis import KinesisSource
 
@@ -71,6 +72,7 @@ def source(**options: Any) -> KinesisSource:
         ({"start": 1_700_000_000}, r"start=1700000000 is not understood; use 'TRIM_HORIZON'"),
         ({"start": "newest"}, r"start='newest' is not understood; use .* or an aware datetime"),
         ({"start": None}, r"start=None is not understood"),
+        ({"start": {"shard": 42}}, r"start\['shard'\]=42 is not understood"),
         ({"subscribe_timeout": 0}, r"subscribe_timeout=0 must be more than 0 seconds"),
         ({"silence_timeout": -1.0}, r"silence_timeout=-1.0 must be more than 0 seconds"),
         ({"silence_timeout": math.nan}, r"silence_timeout=nan must be more than 0 seconds"),
@@ -146,6 +148,7 @@ def test_the_region_is_that_of_an_arn_or_the_one_that_is_named(
         ("LATEST", Latest()),
         (datetime(2024, 1, 1, tzinfo=UTC), Timestamp(1_704_067_200_000)),
         (Horizon(), Horizon()),
+        ({"shard": "42", "*": "LATEST"}, PerSplit((("shard", Cursor(42)),), Latest())),
     ],
 )
 def test_a_start_is_stored_in_one_form(start: Any, parsed: Any) -> None:
@@ -165,7 +168,8 @@ def test_the_session_is_no_part_of_what_a_source_is() -> None:
 
 
 def test_a_source_is_a_value() -> None:
-    options = {"start": "TRIM_HORIZON", "max_retries": 3, "region": "eu-west-1"}
+    start = {"shardId-000000000000": "42", "*": "TRIM_HORIZON"}
+    options: dict[str, Any] = {"start": start, "max_retries": 3, "region": "eu-west-1"}
     one, same, other = source(**options), source(**options), source(**options | {"max_retries": 4})
     assert one == same
     assert hash(one) == hash(same)
@@ -173,8 +177,11 @@ def test_a_source_is_a_value() -> None:
     assert eval(repr(one)) == one  # noqa: S307 - our own repr
 
 
-def test_a_source_can_be_pickled() -> None:
-    one = source(start=datetime(2024, 1, 1, tzinfo=UTC))
+@pytest.mark.parametrize(
+    "start", [datetime(2024, 1, 1, tzinfo=UTC), {"a": "42", "*": "LATEST"}], ids=repr
+)
+def test_a_source_can_be_pickled(start: Any) -> None:
+    one = source(start=start)
     assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301 - our own bytes
 
 

@@ -166,6 +166,40 @@ async def test_a_time_is_exact_to_the_millisecond(stream: Stream) -> None:
     assert drained.num_records == len(wanted)
 
 
+@pytest.mark.parametrize("shards", [3])
+async def test_each_shard_begins_where_a_mapping_says(stream: Stream) -> None:
+    for shard in (FIRST, SECOND, THIRD):
+        stream.put(5, shard=shard)
+    start = {FIRST: stream.log[FIRST][1], SECOND: await next_second(), "*": "TRIM_HORIZON"}
+    stream.log[FIRST] = stream.log[FIRST][2:]
+    stream.log[SECOND] = []
+    for shard in (FIRST, SECOND, THIRD):
+        stream.put(1, shard=shard)
+    async with stream.reading(start=start) as reader:
+        await reader.has(10)
+        # What replaces a shard is read from its beginning, wherever that shard began.
+        stream.server.split_shard("orders", SECOND)
+        stream.put(12)
+        await reader.has(22)
+    assert reader.log == stream.log
+
+
+@pytest.mark.parametrize(
+    ("start", "error"),
+    [
+        ({SECOND: "LATEST", "*": "LATEST"}, rf"not listed, or no longer: {SECOND}; there are"),
+        ({}, rf"no position for {FIRST}; name them"),
+    ],
+)
+async def test_a_mapping_that_does_not_fit_the_shards_is_an_error(
+    stream: Stream, start: dict[str, str], error: str
+) -> None:
+    with pytest.raises(OptionError, match=error):
+        async with stream.open(start=start):
+            pass
+    assert not stream.server.statistics().subscribe_calls
+
+
 def parents_first(order: list[str], *families: tuple[str, str]) -> bool:
     """Tell whether nothing of a parent came after something of its child."""
     last = {shard: index for index, shard in enumerate(order)}
