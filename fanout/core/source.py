@@ -39,6 +39,7 @@ class Pacing:
         slow: The wait after an error that only a person can end.
         backoff: How waits grow.
         max_retries: Failures in a row without progress before a split fails; None for no limit.
+        max_pending_subscribes: Subscribe calls of all splits together that may wait for an answer.
         max_bytes_in_flight: Bytes of all splits together that may wait for the consumer.
     """
 
@@ -50,6 +51,7 @@ class Pacing:
     slow: float = 60.0
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
     max_retries: int | None = None
+    max_pending_subscribes: int = 64
     max_bytes_in_flight: int = 256 * 1024 * 1024
 
 

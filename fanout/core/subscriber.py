@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fanout.core.slot import Slot
     from fanout.core.source import Connection
     from fanout.core.statistics import OnResubscribe
+    from fanout.core.turns import Turns
 
 __all__ = ("Subscriber",)
 
@@ -61,6 +62,7 @@ class Subscriber:
         connection: The service.
         slot: Where events go.
         budget: The bound on memory that all splits share.
+        turns: The bound on pending subscribe calls that all splits share.
         jitter: How long to wait between attempts.
         on_resubscribe: Told about each recoverable end.
     """
@@ -73,6 +75,7 @@ class Subscriber:
         connection: Connection,
         slot: Slot,
         budget: Budget,
+        turns: Turns,
         jitter: FullJitter,
         on_resubscribe: OnResubscribe,
     ) -> None:
@@ -85,6 +88,7 @@ class Subscriber:
         self.last_cause: Exception | None = None
         self._connection = connection
         self._budget = budget
+        self._turns = turns
         self._on_resubscribe = on_resubscribe
         self._retries = Retries(connection.pacing, jitter)
         self._gaps: tuple[Gap, ...] = ()
@@ -143,21 +147,9 @@ class Subscriber:
         """Run one subscription: None at the end of the split, else why it is over."""
         phase = Phase.SUBSCRIBE
         self.state = SplitState.SUBSCRIBING
-        pacing = self._connection.pacing
         try:
             async with AsyncExitStack() as stack:
-                try:
-                    async with Watchdog(pacing.subscribe_timeout) as self._watchdog:
-                        events = await stack.enter_async_context(
-                            self._connection.subscribe(self.split, self.position, self._reserve)
-                        )
-                except TimeoutError as error:
-                    if not self._watchdog.expired:
-                        raise
-                    raise SubscribeTimeoutError(
-                        f"no answer to subscribing to {self.split} within "
-                        f"{pacing.subscribe_timeout:g} s"
-                    ) from error
+                events = await self._subscribe(stack)
                 phase = Phase.STREAM
                 self.state = SplitState.LIVE
                 self.subscriptions += 1
@@ -177,6 +169,22 @@ class Subscriber:
         finally:
             self._budget.release(self._reserved)
             self._reserved = 0
+
+    async def _subscribe(self, stack: AsyncExitStack) -> AsyncIterator[Batch | End]:
+        """Open a subscription that lasts as long as the stack."""
+        timeout = self._connection.pacing.subscribe_timeout
+        try:
+            # The wait for a turn is outside the watchdog: it measures the server only.
+            async with self._turns.turn(), Watchdog(timeout) as self._watchdog:
+                return await stack.enter_async_context(
+                    self._connection.subscribe(self.split, self.position, self._reserve)
+                )
+        except TimeoutError as error:
+            if not self._watchdog.expired:
+                raise
+            raise SubscribeTimeoutError(
+                f"no answer to subscribing to {self.split} within {timeout:g} s"
+            ) from error
 
     async def _deliver(self, events: AsyncIterator[Batch | End]) -> None:
         """Hand one event over; no name here holds on to it while the next one is awaited."""

@@ -17,6 +17,7 @@ from fanout.core.positions import Cursor, Horizon
 from fanout.core.retries import Retries
 from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
+from fanout.core.turns import Turns
 from fanout.core.verdicts import Fatal, Phase, Retry
 from fanout.errors import FanOutError, ServiceError, StreamStateError
 
@@ -63,6 +64,7 @@ class Supervisor:
         self.failure: FanOutError | None = None
         self.subscribers: dict[str, Subscriber] = {}
         self.budget = Budget(connection.pacing.max_bytes_in_flight)
+        self._turns = Turns(connection.pacing.max_pending_subscribes)
         self._connection = connection
         self._progress = progress
         self._jitter = jitter
@@ -149,6 +151,7 @@ class Supervisor:
                 connection=self._connection,
                 slot=Slot(self._on_ready),
                 budget=self.budget,
+                turns=self._turns,
                 jitter=self._jitter,
                 on_resubscribe=self._on_resubscribe,
             )

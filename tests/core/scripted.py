@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
@@ -24,7 +24,7 @@ from fanout.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 
     from fanout.core.lineage import Split
     from fanout.core.positions import Position
@@ -174,6 +174,8 @@ class ScriptedSource:
     answer_after: float = 0.0
     close_after: float = 0.0
     calls: list[Call] = field(default_factory=list)
+    pending: int = 0
+    most_pending: int = 0
     listed: int = 0
     live: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
@@ -189,6 +191,16 @@ class ScriptedSource:
 
     def calls_of(self, split_id: str) -> list[Call]:
         return [call for call in self.calls if call.split_id == split_id]
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a subscribe call as pending."""
+        self.pending += 1
+        self.most_pending = max(self.most_pending, self.pending)
+        try:
+            yield
+        finally:
+            self.pending -= 1
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[ScriptedConnection]:
@@ -263,15 +275,16 @@ class ScriptedConnection:
         number = len(source.calls_of(split.id))
         source.calls.append(Call(split.id, position, asyncio.get_running_loop().time()))
         fault = log.faults[number] if number < len(log.faults) else None
-        if source.answer_after:
-            await asyncio.sleep(source.answer_after)
-        match fault:
-            case Refuse(error):
-                raise error
-            case NoAnswer():
-                await _for_ever()
-            case _:
-                pass
+        with source.answering():
+            if source.answer_after:
+                await asyncio.sleep(source.answer_after)
+            match fault:
+                case Refuse(error):
+                    raise error
+                case NoAnswer():
+                    await _for_ever()
+                case _:
+                    pass
         source.live[split.id] += 1
         if source.live[split.id] > 1:
             source.broken.append(f"two live subscriptions of {split}")

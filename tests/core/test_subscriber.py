@@ -17,6 +17,7 @@ from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.slot import Slot
 from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
+from fanout.core.turns import Turns
 from fanout.core.verdicts import Finish, Pace, Phase, Retry, Skip
 from fanout.errors import (
     MalformedEventError,
@@ -90,6 +91,7 @@ class Rig:
             logs=[log], pacing=pacing, answer_after=answer_after, close_after=close_after
         )
         self.budget = Budget(limit)
+        self.turns = Turns(1)
         self.told: list[tuple[float, Split, Exception, float]] = []
         self.delivered: list[int] = []
         self.gaps: list[Gap] = []
@@ -108,6 +110,7 @@ class Rig:
             connection=ScriptedConnection(self.source),
             slot=self._slot,
             budget=self.budget,
+            turns=self.turns,
             jitter=self._jitter,
             on_resubscribe=self._hook,
         )
@@ -244,6 +247,19 @@ def test_heartbeats_keep_an_idle_subscription_alive() -> None:
 def test_a_subscribe_call_without_an_answer_is_given_up_after_its_timeout() -> None:
     rig = reading(lambda: Rig(replace(LOG, faults=(NoAnswer(),))))
     assert [(at, type(cause)) for at, _, cause, _ in rig.told] == [(20.0, SubscribeTimeoutError)]
+
+
+def test_the_wait_for_a_turn_is_not_a_wait_for_the_service() -> None:
+    async def main() -> None:
+        rig = Rig(LOG, answer_after=PACING.subscribe_timeout - 1)
+        held = asyncio.Semaphore(0)
+        rig.turns._free = held
+        asyncio.get_running_loop().call_later(3600, held.release)
+        await rig.read()
+        assert rig.told == []
+        assert rig.call_times == [3600]
+
+    simulate(main)
 
 
 @pytest.mark.parametrize("answer_after", [0.0, 15.0])
