@@ -34,6 +34,7 @@ from fanout.errors import (
     SubscribeTimeoutError,
     SubscriptionEndedError,
     SubscriptionSilentError,
+    UnconfirmedEndError,
 )
 
 __all__ = (
@@ -65,6 +66,7 @@ __all__ = (
     "SubscriptionEndedError",
     "SubscriptionSilentError",
     "Timestamp",
+    "UnconfirmedEndError",
     "open",
     "origin",
 )

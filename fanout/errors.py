@@ -1,8 +1,8 @@
 """Every error that fanout raises, under one root.
 
-The hierarchy is two deep. `retryable` says whether the same call may succeed later without anyone
-changing anything; the subscriber resubscribes after retryable errors by itself, so what reaches a
-user is nearly always not.
+The hierarchy is two deep, but for the kinds of MalformedEventError. `retryable` says whether the
+same call may succeed later without anyone changing anything; the subscriber resubscribes after
+retryable errors by itself, so what reaches a user is nearly always not.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = (
     "SubscribeTimeoutError",
     "SubscriptionEndedError",
     "SubscriptionSilentError",
+    "UnconfirmedEndError",
 )
 
 
@@ -58,6 +59,10 @@ class MalformedEventError(FanOutError):
     """Bytes from the service break their own format: a checksum, a length, a missing field."""
 
     retryable = True
+
+
+class UnconfirmedEndError(MalformedEventError):
+    """A split sent one sign of its end without the other, so nobody knows whether it has ended."""
 
 
 class RemoteError(FanOutError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.errors import FanOutError
 from fanout.kinesis.aws import open_transport
-from fanout.kinesis.policy import explained
+from fanout.kinesis.explain import explained
 from fanout.kinesis.registration import ConsumerRegistration, deregister_consumer
 
 if TYPE_CHECKING:

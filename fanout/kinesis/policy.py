@@ -1,22 +1,21 @@
 """What each error of Kinesis means, as a table.
 
 The codes are those of the service's model: the errors of SubscribeToShard, the exceptions inside
-its event stream, and the common errors of AWS. `ClientError`s of a code that is not in the table
-are judged by their HTTP status.
+its event stream, and the common errors of AWS. A code that is not in the table is judged by its
+HTTP status, and an error without a code by its type.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import aiohttp
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    EndpointConnectionError,
-    HTTPClientError,
+    CredentialRetrievalError,
     NoCredentialsError,
     ParamValidationError,
     PartialCredentialsError,
@@ -24,168 +23,185 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from fanout.core.verdicts import Fatal, Pace, Phase, Retry
-from fanout.errors import FanOutError, MalformedEventError, RemoteError, ServiceError, SetupError
+from fanout.errors import (
+    FanOutError,
+    MalformedEventError,
+    RemoteError,
+    SubscribeTimeoutError,
+    SubscriptionEndedError,
+    SubscriptionSilentError,
+    UnconfirmedEndError,
+)
+from fanout.kinesis.explain import DENIED, NOT_BELIEVED, code_of, hint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-__all__ = ("code_of", "explain", "explained", "judge")
-
-_RETRY = Retry()
-# The same bytes fail the same way each time, so an endless loop ends here.
-_RETRY_THREE_TIMES = Retry(limit=3)
-_GONE = Fatal(
-    "the stream, its consumer or the shard is gone; check that the consumer is still registered "
-    "and that the shard is within the retention period",
-)
-_ACCESS = (
-    "grant kinesis:SubscribeToShard and kinesis:DescribeStreamConsumer on the consumer, and "
-    "kinesis:DescribeStreamSummary, kinesis:ListShards and, for a new consumer, "
-    "kinesis:RegisterStreamConsumer on the stream (with tags, also kinesis:TagResource on the "
-    "consumer); fanout.kinesis.iam_policy writes all of it down"
-)
-_CREDENTIALS = "check that the credentials are valid and this machine's clock is right"
-_KEY = "check the state of the stream's KMS key, and grant kms:Decrypt on it"
+__all__ = ("Remedy", "Treatment", "judge")
 
 
+@final
+class Remedy(Enum):
+    """What is done about an error before it is known whether to ask again."""
+
+    REFRESH = "get new credentials"
+    TRIAGE = "find out which of the stream, its consumer and the shard is gone"
+    DATA_LOSS = "find out whether the records at a position have expired"
+    CONFIRM_END = "ask whether a shard has ended that has said so by one sign only"
+
+
+Treatment: TypeAlias = Retry | Fatal | Remedy
+
+
+@final
+class _Kind(Enum):
+    """What an error is about."""
+
+    PASSING = "load, the network, or a fault inside the service"
+    TAKEN = "another subscription of this consumer and shard is young, or took over"
+    GONE = "something that the call names does not exist"
+    PLACE = "the position is not one of the shard's, or no longer"
+    ACCESS = "the caller is not believed, or may not do it"
+    BLOCKED = "the account or the stream's KMS key is in a state that only a person can change"
+    REFUSED = "the request itself is wrong"
+    UNKNOWN = "a code that nobody has decided on"
+    DAMAGE = "bytes that break their own format"
+    HALF_AN_END = "one of the two signs of a shard's end without the other"
+    FOR_GOOD = "an error of ours that asking again cannot change"
+    MISTAKE = "an error that nobody expected"
+
+
+@final
 @dataclass(frozen=True, slots=True)
-class _AtFirstFatal:
-    """Fail where nothing has worked yet; later, allow for a rotation that is under way."""
+class _Row:
+    """What an error means; `first` while nothing of its phase has worked yet in this run."""
 
-    hint: str
+    first: Treatment
+    subscribe: Treatment
+    stream: Treatment
+    discover: Treatment
+
+    def of(self, phase: Phase) -> Treatment:
+        match phase:
+            case Phase.SUBSCRIBE:
+                return self.subscribe
+            case Phase.STREAM:
+                return self.stream
+            case Phase.DISCOVER:
+                return self.discover
 
 
-_RULES: Final[Mapping[str, Retry | Fatal | _AtFirstFatal]] = {
-    "ResourceNotFoundException": _GONE,
-    # Another subscription of this consumer and shard is younger than 5 seconds, or took over.
-    "ResourceInUseException": Retry(Pace.FLOOR),
-    "LimitExceededException": _RETRY,
-    "ProvisionedThroughputExceededException": _RETRY,
-    "ThrottlingException": _RETRY,
-    "RequestLimitExceeded": _RETRY,
-    "InternalFailureException": _RETRY,
-    "InternalFailure": _RETRY,
-    "ServiceUnavailable": _RETRY,
-    "RequestTimeout": _RETRY,
-    "RequestTimeoutException": _RETRY,
-    # The listing took longer than the 5 minutes for which its page token holds.
-    "ExpiredNextTokenException": _RETRY,
-    "InvalidArgumentException": Fatal(
-        "the position is not one of this shard's, or its records have expired; start again from "
-        "TRIM_HORIZON or a timestamp",
-    ),
-    "ValidationException": Fatal(),
-    "AccessDeniedException": _AtFirstFatal(_ACCESS),
-    "AccessDenied": _AtFirstFatal(_ACCESS),
-    "NotAuthorized": _AtFirstFatal(_ACCESS),
-    "ExpiredTokenException": _AtFirstFatal(_CREDENTIALS),
-    "ExpiredToken": _AtFirstFatal(_CREDENTIALS),
-    "UnrecognizedClientException": _AtFirstFatal(_CREDENTIALS),
-    "InvalidSignatureException": _AtFirstFatal(_CREDENTIALS),
-    "IncompleteSignature": _AtFirstFatal(_CREDENTIALS),
-    "RequestExpired": _AtFirstFatal(_CREDENTIALS),
-    "InvalidClientTokenId": _AtFirstFatal(_CREDENTIALS),
-    "MissingAuthenticationToken": _AtFirstFatal(_CREDENTIALS),
-    "OptInRequired": Fatal("the account has no subscription to Kinesis"),
-    "KMSThrottlingException": _RETRY,
-    "KMSAccessDeniedException": Fatal(_KEY),
-    "KMSDisabledException": Fatal(_KEY),
-    "KMSInvalidStateException": Fatal(_KEY),
-    "KMSNotFoundException": Fatal(_KEY),
-    "KMSOptInRequired": Fatal(_KEY),
+def _always(treatment: Treatment) -> _Row:
+    return _Row(treatment, treatment, treatment, treatment)
+
+
+def _later(treatment: Treatment, first: Fatal) -> _Row:
+    return _Row(first, treatment, treatment, treatment)
+
+
+_FATAL: Final = Fatal()
+_REPORT: Final = "a code that fanout does not know; please report it"
+
+_TABLE: Final[Mapping[_Kind, _Row]] = {
+    _Kind.PASSING: _always(Retry()),
+    # Waiting longer than the service's minimum does not help; it says for how long it refuses.
+    _Kind.TAKEN: _always(Retry(Pace.FLOOR)),
+    _Kind.GONE: _Row(Remedy.TRIAGE, Remedy.TRIAGE, Remedy.TRIAGE, _FATAL),
+    _Kind.PLACE: _Row(Remedy.DATA_LOSS, Remedy.DATA_LOSS, Remedy.DATA_LOSS, _FATAL),
+    # What has never worked is a mistake in the setup, and somebody is watching: fail after one
+    # call. What has worked is a rotation or a role that was lost, and the records wait in the
+    # stream for a day at least: ask for ever, slowly and loudly, so that it comes back by itself.
+    _Kind.ACCESS: _later(Remedy.REFRESH, first=_FATAL),
+    # As for access. No credentials of ours change it.
+    _Kind.BLOCKED: _later(Retry(Pace.SLOW), first=_FATAL),
+    _Kind.REFUSED: _always(_FATAL),
+    # It may be a passing error by a name of which the service's model does not tell: about ten
+    # minutes of the largest waits tell them apart.
+    _Kind.UNKNOWN: _later(Retry(hint=_REPORT, limit=40), first=Fatal(_REPORT)),
+    # The same bytes fail the same way each time, so an endless loop ends here.
+    _Kind.DAMAGE: _always(Retry(limit=3)),
+    _Kind.HALF_AN_END: _always(Remedy.CONFIRM_END),
+    _Kind.FOR_GOOD: _always(_FATAL),
+    _Kind.MISTAKE: _always(Fatal("an error that nobody expected here; please report it")),
 }
 
-_SERVER_ERROR = 500
+_CODES: Final[Mapping[str, _Kind]] = {
+    **dict.fromkeys(
+        (
+            "InternalFailure",
+            "InternalFailureException",
+            "KMSThrottlingException",
+            "LimitExceededException",
+            "ProvisionedThroughputExceededException",
+            "RequestLimitExceeded",
+            "RequestTimeout",
+            "RequestTimeoutException",
+            "ServiceUnavailable",
+            "ThrottlingException",
+            # The listing took longer than the 5 minutes for which its page token holds.
+            "ExpiredNextTokenException",
+        ),
+        _Kind.PASSING,
+    ),
+    "ResourceInUseException": _Kind.TAKEN,
+    "ResourceNotFoundException": _Kind.GONE,
+    "InvalidArgumentException": _Kind.PLACE,
+    **dict.fromkeys(DENIED | NOT_BELIEVED, _Kind.ACCESS),
+    **dict.fromkeys(
+        (
+            "KMSAccessDeniedException",
+            "KMSDisabledException",
+            "KMSInvalidStateException",
+            "KMSNotFoundException",
+            "KMSOptInRequired",
+            "OptInRequired",
+        ),
+        _Kind.BLOCKED,
+    ),
+    "ValidationException": _Kind.REFUSED,
+}
+
+# The first that fits counts.
+_TYPES: Final[tuple[tuple[tuple[type[Exception], ...], _Kind], ...]] = (
+    ((UnconfirmedEndError,), _Kind.HALF_AN_END),
+    ((MalformedEventError, ResponseParserError), _Kind.DAMAGE),
+    ((SubscribeTimeoutError, SubscriptionEndedError, SubscriptionSilentError), _Kind.PASSING),
+    ((FanOutError,), _Kind.FOR_GOOD),
+    ((NoCredentialsError, PartialCredentialsError, CredentialRetrievalError), _Kind.ACCESS),
+    ((ParamValidationError,), _Kind.MISTAKE),
+    ((BotoCoreError, aiohttp.ClientError, OSError), _Kind.PASSING),
+    ((Exception,), _Kind.MISTAKE),
+)
+
+_SERVER_ERROR: Final = 500
+# Request Timeout and Too Many Requests, which a proxy may answer without a code of the service.
+_PASSING_STATUS: Final = frozenset({408, 429})
 
 
-def code_of(error: BaseException) -> str | None:
-    """Return the service's own name of an error; None where the service did not name one."""
-    match error:
-        case RemoteError(code=code):
-            return code
-        case ClientError():
-            return str(error.response.get("Error", {}).get("Code", ""))
-        case _:
-            return None
-
-
-def judge(error: Exception, phase: Phase, *, first: bool = True) -> Retry | Fatal:
-    """Say what an error means.
+def judge(error: Exception, phase: Phase, *, first: bool = True) -> Treatment:
+    """Say what an error means, with what a person can do about it.
 
     Args:
         error: Anything that connecting, listing or a subscription raised.
         phase: What was being done.
-        first: Whether no subscription of the stream has worked yet.
+        first: Whether that has not worked yet in this run of the stream: no listing, no subscribe
+            call, or no event.
     """
-    match _RULES.get(code_of(error) or ""):
-        case None:
-            return _judge_unnamed(error)
-        case _AtFirstFatal(hint):
-            at_first = first and phase is Phase.SUBSCRIBE
-            return Fatal(hint) if at_first else Retry(hint=hint, limit=10)
-        case rule:
-            return rule
+    row = _TABLE[_kind_of(error)]
+    treatment = row.first if first else row.of(phase)
+    if isinstance(treatment, Remedy):
+        return treatment
+    return replace(treatment, hint=hint_of(error) or treatment.hint)
 
 
-def _judge_unnamed(error: Exception) -> Retry | Fatal:
+def _kind_of(error: Exception) -> _Kind:
     match error:
-        case MalformedEventError() | ResponseParserError():
-            return _RETRY_THREE_TIMES
-        case FanOutError():
-            return _RETRY if error.retryable else Fatal()
         case ClientError():
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            return _RETRY if status >= _SERVER_ERROR else Fatal()
-        case NoCredentialsError() | PartialCredentialsError():
-            return Fatal(_CREDENTIALS)
-        case BotoCoreError() | aiohttp.ClientError() | OSError() if not isinstance(
-            error, ParamValidationError
-        ):
-            return _RETRY
+            passing = status >= _SERVER_ERROR or status in _PASSING_STATUS
+            unnamed = _Kind.PASSING if passing else _Kind.UNKNOWN
+            return _CODES.get(code_of(error) or "", unnamed)
+        case RemoteError(code=code):
+            return _CODES.get(code, _Kind.UNKNOWN)
         case _:
-            return Fatal("an error that nobody expected here; please report it")
-
-
-def explain(error: Exception, doing: str) -> FanOutError:
-    """Turn an error of the service or the network into one sentence for the user.
-
-    Args:
-        error: What a control-plane call raised.
-        doing: What the call was for, as a clause: `"the stream 'orders' cannot be described"`.
-    """
-    match error:
-        case NoCredentialsError() | PartialCredentialsError():
-            return SetupError(
-                f"{doing}: no AWS credentials were found; set AWS_ACCESS_KEY_ID and "
-                f"AWS_SECRET_ACCESS_KEY, a profile, or a role"
-            )
-        case EndpointConnectionError() | HTTPClientError() | aiohttp.ClientError() | OSError():
-            return ServiceError(
-                f"{doing}: the endpoint does not answer ({error}); check the region, endpoint_url "
-                f"and the network"
-            )
-        case BotoCoreError():
-            return SetupError(f"{doing}: {error} (check the AWS configuration of this machine)")
-        case ClientError() if error.operation_name.startswith("AssumeRole"):
-            hint = "check role_arn, and that the role trusts the credentials in use"
-        case _:
-            hint = judge(error, Phase.SUBSCRIBE).hint
-    return ServiceError(f"{doing}: {error} ({hint})" if hint else f"{doing}: {error}")
-
-
-@contextmanager
-def explained(doing: str) -> Iterator[None]:
-    """Raise what goes wrong in the block as one sentence for the user.
-
-    Args:
-        doing: What the block is for, as `explain` takes it.
-
-    Raises:
-        FanOutError: If anything goes wrong; an error that is one already passes unchanged.
-    """
-    try:
-        yield
-    except FanOutError:
-        raise
-    except Exception as error:
-        raise explain(error, doing) from error
+            return next(kind for types, kind in _TYPES if isinstance(error, types))

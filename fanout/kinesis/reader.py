@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from fanout.core.events import Batch, End
 from fanout.core.lineage import Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Range, reaches
-from fanout.errors import MalformedEventError
+from fanout.errors import MalformedEventError, UnconfirmedEndError
 from fanout.kinesis.aggregation import disaggregate
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class ShardReader:
         """Return what an event says, and stand behind it.
 
         Raises:
+            UnconfirmedEndError: If it has one sign of the shard's end, but not the other.
             MalformedEventError: If it says what cannot be true.
         """
         _check_end(event, self._split)
@@ -61,9 +62,9 @@ def _check_end(event: ShardEvent, split: Split) -> None:
     # The service signs the end of a shard twice; one sign alone could be a damaged event, and
     # believing it would lose the rest of the shard.
     if event.ended and not event.children:
-        raise MalformedEventError(f"{split} sent no continuation, but no child shards either")
+        raise UnconfirmedEndError(f"{split} sent no continuation, but no child shards either")
     if not event.ended and event.children:
-        raise MalformedEventError(f"{split} sent child shards, but a continuation as well")
+        raise UnconfirmedEndError(f"{split} sent child shards, but a continuation as well")
 
 
 def _batch(event: ShardEvent, split: Split, position: Position) -> Batch:

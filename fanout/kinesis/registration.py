@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 from tenacity import AsyncRetrying, retry_if_exception
 
 from fanout.errors import FanOutError, ServiceError
-from fanout.kinesis.policy import code_of, explain
+from fanout.kinesis.explain import code_of, explain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,17 +6,19 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC
 from random import Random
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Self, final
 
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Latest, Timestamp
 from fanout.core.starts import parse_start, start_of_each
+from fanout.core.verdicts import Fatal, Phase, Retry
 from fanout.errors import ServiceError
 from fanout.kinesis.aws import open_transport
 from fanout.kinesis.decode import SCHEMA
+from fanout.kinesis.explain import explained, hint_of
 from fanout.kinesis.options import KinesisOptions
-from fanout.kinesis.policy import explained, judge
+from fanout.kinesis.policy import Remedy, judge
 from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.subscription import read_events, starting_position
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch, End
     from fanout.core.positions import Position
     from fanout.core.source import Pacing, Reserve
-    from fanout.core.verdicts import Phase, Verdict
+    from fanout.core.verdicts import Verdict
     from fanout.kinesis.transport import StreamDescription, Transport
 
 __all__ = ("KinesisConnection", "KinesisSource")
@@ -121,7 +123,7 @@ class KinesisConnection:
         self._transport = transport
         self._stream = stream
         self._consumer_arn = consumer_arn
-        self._has_subscribed = False
+        self._worked: set[Phase] = set()
         # A stream that replaces another has its name, ARN and shard ids, but none of its records.
         created = stream.created.astimezone(UTC).isoformat(timespec="milliseconds")
         self.identity = f"kinesis:{stream.arn} of {created}"
@@ -129,9 +131,9 @@ class KinesisConnection:
 
     async def splits(self) -> Sequence[Split]:
         """List the shards within the retention period, with their parents."""
-        return [
-            Split(shard.shard_id, shard.parents) for shard in await self._transport.list_shards()
-        ]
+        shards = await self._transport.list_shards()
+        self._worked.add(Phase.DISCOVER)
+        return [Split(shard.shard_id, shard.parents) for shard in shards]
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
         """Turn the start into a position for each shard.
@@ -171,8 +173,8 @@ class KinesisConnection:
                 )
             ) as events,
         ):
-            self._has_subscribed = True
-            yield events
+            self._worked.add(Phase.SUBSCRIBE)
+            yield _Noticed(events, self._worked)
 
     async def verdict(
         self,
@@ -182,10 +184,38 @@ class KinesisConnection:
         position: Position | None = None,  # noqa: ARG002 - and wherever its reader stands
     ) -> Verdict:
         """Say what an error means, by the table in `fanout.kinesis.policy`."""
-        return judge(error, phase, first=not self._has_subscribed)
+        hint = hint_of(error)
+        match judge(error, phase, first=phase not in self._worked):
+            case Remedy.REFRESH:
+                return Retry(hint=hint, limit=10)
+            case Remedy.TRIAGE:
+                return Fatal(hint)
+            case Remedy.DATA_LOSS:
+                return Fatal(hint)
+            case Remedy.CONFIRM_END:
+                return Retry(limit=3)
+            case verdict:
+                return verdict
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Do nothing: Kinesis keeps no position for an enhanced fan-out consumer."""
+
+
+@final
+class _Noticed:
+    """Pass a subscription's events on, hold none of them, and note that the stream speaks."""
+
+    def __init__(self, events: AsyncIterator[Batch | End], worked: set[Phase]) -> None:
+        self._events = events
+        self._worked = worked
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch | End:
+        event = await anext(self._events)
+        self._worked.add(Phase.STREAM)
+        return event
 
 
 async def _usable_stream(transport: Transport, name: str) -> StreamDescription:

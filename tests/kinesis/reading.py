@@ -14,7 +14,7 @@ import boto3
 
 import fanout
 from fanout.kinesis import KinesisSource
-from fanout.kinesis.policy import code_of
+from fanout.kinesis.explain import code_of
 from fanout.testing.credentials import REGION
 
 if TYPE_CHECKING:

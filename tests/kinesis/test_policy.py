@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import ssl
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -32,60 +33,67 @@ from fanout.errors import (
     SubscribeTimeoutError,
     SubscriptionEndedError,
     SubscriptionSilentError,
+    UnconfirmedEndError,
 )
-from fanout.kinesis.policy import code_of, explain, judge
+from fanout.kinesis.explain import code_of, explain, hint_of
+from fanout.kinesis.policy import Remedy, Treatment, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 URL = "https://kinesis.eu-west-1.amazonaws.com"
 
-# What a person reads in the API reference, written down a second time: a code that the service's
-# model gains fails a test until somebody has decided what it means.
-RETRY = frozenset(
+# The answers of the API, written down a second time: what each code means before anything of its
+# phase has worked, in a later subscribe call, inside the stream, and in a listing. A code that the
+# service's model gains fails a test until somebody has decided what it means.
+Means = Pace | type[Fatal] | Remedy
+PASSING = (Pace.JITTER,) * 4
+TAKEN = (Pace.FLOOR,) * 4
+GONE = (Remedy.TRIAGE, Remedy.TRIAGE, Remedy.TRIAGE, Fatal)
+PLACE = (Remedy.DATA_LOSS, Remedy.DATA_LOSS, Remedy.DATA_LOSS, Fatal)
+ACCESS = (Fatal, Remedy.REFRESH, Remedy.REFRESH, Remedy.REFRESH)
+BLOCKED = (Fatal, Pace.SLOW, Pace.SLOW, Pace.SLOW)
+REFUSED = (Fatal,) * 4
+UNKNOWN = (Fatal, Pace.JITTER, Pace.JITTER, Pace.JITTER)
+HALF_AN_END = (Remedy.CONFIRM_END,) * 4
+
+CODES: MappingProxyType[str, tuple[Means, ...]] = MappingProxyType(
     {
-        "ExpiredNextTokenException",
-        "InternalFailure",
-        "InternalFailureException",
-        "KMSThrottlingException",
-        "LimitExceededException",
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "RequestTimeout",
-        "RequestTimeoutException",
-        "ServiceUnavailable",
-        "ThrottlingException",
+        "AccessDenied": ACCESS,
+        "AccessDeniedException": ACCESS,
+        "ExpiredNextTokenException": PASSING,
+        "ExpiredToken": ACCESS,
+        "ExpiredTokenException": ACCESS,
+        "IncompleteSignature": ACCESS,
+        "InternalFailure": PASSING,
+        "InternalFailureException": PASSING,
+        "InvalidArgumentException": PLACE,
+        "InvalidClientTokenId": ACCESS,
+        "InvalidSignatureException": ACCESS,
+        "KMSAccessDeniedException": BLOCKED,
+        "KMSDisabledException": BLOCKED,
+        "KMSInvalidStateException": BLOCKED,
+        "KMSNotFoundException": BLOCKED,
+        "KMSOptInRequired": BLOCKED,
+        "KMSThrottlingException": PASSING,
+        "LimitExceededException": PASSING,
+        "MissingAuthenticationToken": ACCESS,
+        "NotAuthorized": ACCESS,
+        "OptInRequired": BLOCKED,
+        "ProvisionedThroughputExceededException": PASSING,
+        "RequestExpired": ACCESS,
+        "RequestLimitExceeded": PASSING,
+        "RequestTimeout": PASSING,
+        "RequestTimeoutException": PASSING,
+        "ResourceInUseException": TAKEN,
+        "ResourceNotFoundException": GONE,
+        "ServiceUnavailable": PASSING,
+        "ThrottlingException": PASSING,
+        "UnrecognizedClientException": ACCESS,
+        "ValidationException": REFUSED,
     }
 )
-RETRY_AT_FLOOR = frozenset({"ResourceInUseException"})
-FATAL = frozenset(
-    {
-        "InvalidArgumentException",
-        "KMSAccessDeniedException",
-        "KMSDisabledException",
-        "KMSInvalidStateException",
-        "KMSNotFoundException",
-        "KMSOptInRequired",
-        "OptInRequired",
-        "ResourceNotFoundException",
-        "ValidationException",
-    }
-)
-FATAL_AT_FIRST = frozenset(
-    {
-        "AccessDenied",
-        "AccessDeniedException",
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "IncompleteSignature",
-        "InvalidClientTokenId",
-        "InvalidSignatureException",
-        "MissingAuthenticationToken",
-        "NotAuthorized",
-        "RequestExpired",
-        "UnrecognizedClientException",
-    }
-)
+PHASES = (Phase.SUBSCRIBE, Phase.STREAM, Phase.DISCOVER)
 
 
 def modelled_codes() -> Iterator[str]:
@@ -105,86 +113,156 @@ def refused(code: str, status: int = 400) -> ClientError:
     return ClientError(response, "SubscribeToShard")
 
 
-def pace(verdict: Retry | Fatal) -> Pace | None:
-    """Return how an error is retried; None where it is not."""
-    return verdict.pace if isinstance(verdict, Retry) else None
+def meaning(error: Exception) -> tuple[Means, ...]:
+    """Return what an error means at first, and later in each phase."""
+    at_first = {judge(error, phase, first=True) for phase in PHASES}
+    assert len(at_first) == 1
+    later = [judge(error, phase, first=False) for phase in PHASES]
+    return tuple(_kind(treatment) for treatment in (*at_first, *later))
 
 
-def expected(code: str, phase: Phase) -> Pace | None:
-    if code in RETRY or (code in FATAL_AT_FIRST and phase is not Phase.SUBSCRIBE):
-        return Pace.JITTER
-    return Pace.FLOOR if code in RETRY_AT_FLOOR else None
+def _kind(treatment: Treatment) -> Means:
+    match treatment:
+        case Retry(pace=pace):
+            return pace
+        case Fatal():
+            return Fatal
+        case Remedy():
+            return treatment
 
 
 @pytest.mark.parametrize("code", sorted(set(modelled_codes())))
 def test_every_code_of_the_services_model_has_been_decided_on(code: str) -> None:
-    assert code in RETRY | RETRY_AT_FLOOR | FATAL | FATAL_AT_FIRST
+    assert code in CODES
 
 
-@pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize("code", sorted(RETRY | RETRY_AT_FLOOR | FATAL | FATAL_AT_FIRST))
-def test_a_code_means_the_same_in_an_answer_and_in_a_stream(code: str, phase: Phase) -> None:
-    assert pace(judge(refused(code), phase)) is expected(code, phase)
-    assert judge(RemoteError(code, "no"), phase) == judge(refused(code), phase)
+@pytest.mark.parametrize("code", CODES)
+def test_a_code_means_the_same_in_an_answer_and_in_a_stream(code: str) -> None:
+    assert meaning(refused(code)) == CODES[code]
+    assert meaning(RemoteError(code, "no")) == CODES[code]
 
 
-# ValidationException comes with a sentence of its own about a parameter.
-@pytest.mark.parametrize("code", sorted((FATAL | FATAL_AT_FIRST) - {"ValidationException"}))
-def test_a_fatal_code_tells_what_to_do(code: str) -> None:
-    assert judge(refused(code), Phase.SUBSCRIBE).hint
+@pytest.mark.parametrize("code", [code for code in CODES if CODES[code] not in (PASSING, TAKEN)])
+def test_a_code_that_does_not_pass_by_itself_tells_what_to_do(code: str) -> None:
+    # ValidationException comes with a sentence of its own about a parameter.
+    assert bool(hint_of(refused(code))) is (code != "ValidationException")
 
 
-@pytest.mark.parametrize("code", sorted(FATAL_AT_FIRST))
-def test_a_permission_that_was_lost_is_waited_for_a_while(code: str) -> None:
-    assert judge(refused(code), Phase.SUBSCRIBE, first=False) == judge(refused(code), Phase.STREAM)
-    assert isinstance(verdict := judge(refused(code), Phase.STREAM), Retry)
-    assert verdict.limit == 10
+@pytest.mark.parametrize("code", [code for code in CODES if CODES[code] in (ACCESS, BLOCKED)])
+def test_what_has_worked_is_asked_for_as_often_as_it_takes(code: str) -> None:
+    for phase in PHASES:
+        treatment = judge(refused(code), phase, first=False)
+        assert treatment is Remedy.REFRESH or treatment == Retry(
+            Pace.SLOW, hint=hint_of(refused(code))
+        )
 
 
-UNNAMED: MappingProxyType[str, tuple[Exception, Pace | None]] = MappingProxyType(
+@pytest.mark.parametrize(
+    ("operation", "hint"),
+    [
+        ("SubscribeToShard", "grant kinesis:SubscribeToShard on the consumer; "),
+        ("DescribeStreamConsumer", "grant kinesis:DescribeStreamConsumer on the consumer; "),
+        ("ListShards", "grant kinesis:ListShards on the stream; "),
+        (
+            "RegisterStreamConsumer",
+            (
+                "grant kinesis:RegisterStreamConsumer on the stream (with tags, also "
+                "kinesis:TagResource on the consumer); "
+            ),
+        ),
+    ],
+)
+def test_a_denied_call_names_the_action_that_is_missing(operation: str, hint: str) -> None:
+    for code in ("AccessDeniedException", "AccessDenied", "NotAuthorized"):
+        assert hint_of(ClientError({"Error": {"Code": code}}, operation)).startswith(hint)
+    assert hint_of(RemoteError("AccessDeniedException", "")).startswith("grant kinesis:Subscribe")
+
+
+@pytest.mark.parametrize(
+    ("code", "what_to_do"),
+    [
+        ("KMSAccessDeniedException", "kms:Decrypt .* through kinesis"),
+        ("KMSDisabledException", "enable it"),
+        ("KMSInvalidStateException", "deletion is pending, cancel that"),
+        ("KMSNotFoundException", "does not exist"),
+        ("KMSOptInRequired", "no subscription to KMS"),
+    ],
+)
+def test_the_state_of_the_key_is_told_with_what_to_do(code: str, what_to_do: str) -> None:
+    assert re.search(what_to_do, hint_of(RemoteError(code, "")))
+
+
+UNNAMED: MappingProxyType[str, tuple[Exception, tuple[Means, ...]]] = MappingProxyType(
     {
-        "a 5xx with a web page": (refused("502", 502), Pace.JITTER),
-        "an unknown 5xx": (refused("Surprise", 500), Pace.JITTER),
-        "an unknown 4xx": (refused("Surprise", 400), None),
-        "no status": (ClientError({}, "SubscribeToShard"), None),
-        "an unknown exception in the stream": (RemoteError("Surprise", ""), Pace.JITTER),
-        "an answer that is no JSON": (ResponseParserError("no"), Pace.JITTER),
-        "a damaged event": (MalformedEventError("no"), Pace.JITTER),
-        "no answer": (SubscribeTimeoutError("no"), Pace.JITTER),
-        "silence": (SubscriptionSilentError("no"), Pace.JITTER),
-        "the ordinary end": (SubscriptionEndedError("no"), Pace.JITTER),
-        "botocore cannot connect": (EndpointConnectionError(endpoint_url=URL), Pace.JITTER),
-        "no answer to connecting": (ConnectTimeoutError(endpoint_url=URL), Pace.JITTER),
-        "no answer to reading": (ReadTimeoutError(endpoint_url=URL), Pace.JITTER),
-        "TLS": (SSLError(endpoint_url=URL, error="no"), Pace.JITTER),
-        "TLS below botocore": (ssl.SSLError("no"), Pace.JITTER),
-        "a closed connection": (ConnectionClosedError(endpoint_url=URL), Pace.JITTER),
-        "a reset connection": (ConnectionResetError(), Pace.JITTER),
-        "a body that is cut": (aiohttp.ClientPayloadError(), Pace.JITTER),
-        "a socket without an answer": (aiohttp.SocketTimeoutError(), Pace.JITTER),
-        "a disconnected server": (aiohttp.ServerDisconnectedError(), Pace.JITTER),
-        "no name": (OSError(-2, "Name or service not known"), Pace.JITTER),
+        "a 5xx with a web page": (refused("502", 502), PASSING),
+        "an unknown 5xx": (refused("Surprise", 500), PASSING),
+        "an unknown 4xx": (refused("Surprise", 400), UNKNOWN),
+        "a proxy that is full": (refused("429", 429), PASSING),
+        "a proxy that waits no longer": (refused("408", 408), PASSING),
+        "no status": (ClientError({}, "SubscribeToShard"), UNKNOWN),
+        "an unknown exception in the stream": (RemoteError("Surprise", ""), UNKNOWN),
+        "an answer that is no JSON": (ResponseParserError("no"), PASSING),
+        "a damaged event": (MalformedEventError("no"), PASSING),
+        "half an end": (UnconfirmedEndError("no"), HALF_AN_END),
+        "no answer": (SubscribeTimeoutError("no"), PASSING),
+        "silence": (SubscriptionSilentError("no"), PASSING),
+        "the ordinary end": (SubscriptionEndedError("no"), PASSING),
+        "botocore cannot connect": (EndpointConnectionError(endpoint_url=URL), PASSING),
+        "no answer to connecting": (ConnectTimeoutError(endpoint_url=URL), PASSING),
+        "no answer to reading": (ReadTimeoutError(endpoint_url=URL), PASSING),
+        "TLS": (SSLError(endpoint_url=URL, error="no"), PASSING),
+        "TLS below botocore": (ssl.SSLError("no"), PASSING),
+        "a closed connection": (ConnectionClosedError(endpoint_url=URL), PASSING),
+        "a reset connection": (ConnectionResetError(), PASSING),
+        "a body that is cut": (aiohttp.ClientPayloadError(), PASSING),
+        "a socket without an answer": (aiohttp.SocketTimeoutError(), PASSING),
+        "a disconnected server": (aiohttp.ServerDisconnectedError(), PASSING),
+        "no name": (OSError(-2, "Name or service not known"), PASSING),
         "credentials that are late": (
             CredentialRetrievalError(provider="role", error_msg="no"),
-            Pace.JITTER,
+            ACCESS,
         ),
-        "no credentials": (NoCredentialsError(), None),
+        "no credentials": (NoCredentialsError(), ACCESS),
         "half of the credentials": (
             PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"),
-            None,
+            ACCESS,
         ),
-        "a parameter that is refused": (ParamValidationError(report="no"), None),
-        "an error of ours that stays": (SetupError("no"), None),
-        "a mistake in the code": (KeyError("no"), None),
+        "a parameter that is refused": (ParamValidationError(report="no"), REFUSED),
+        "an error of ours that stays": (SetupError("no"), REFUSED),
+        "a mistake in the code": (KeyError("no"), REFUSED),
     }
 )
 
 
-@pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("what", UNNAMED)
-def test_an_error_without_a_known_code_is_judged_by_its_kind(what: str, phase: Phase) -> None:
+def test_an_error_without_a_known_code_is_judged_by_its_kind(what: str) -> None:
     error, expected = UNNAMED[what]
-    assert pace(judge(error, phase)) is expected
+    assert meaning(error) == expected
+
+
+@pytest.mark.parametrize("error", [refused("Surprise"), RemoteError("Surprise", "")])
+def test_a_code_that_nobody_knows_is_to_be_reported_and_retried_for_a_while(
+    error: Exception,
+) -> None:
+    at_first, later = (judge(error, Phase.SUBSCRIBE, first=first) for first in (True, False))
+    assert isinstance(at_first, Fatal)
+    assert isinstance(later, Retry)
+    assert "please report it" in at_first.hint
+    assert later.hint == at_first.hint
+    assert later.limit == 40
+
+
+def subclasses(kind: type[FanOutError]) -> Iterator[type[FanOutError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from subclasses(each)
+
+
+def test_every_error_of_ours_is_judged_as_it_says_of_itself() -> None:
+    ours = [each for each in subclasses(FanOutError) if each.__module__ == "fanout.errors"]
+    for kind in ours:
+        error = kind("no", "no") if kind is RemoteError else kind("no")
+        assert isinstance(judge(error, Phase.STREAM, first=False), Fatal) is not kind.retryable
 
 
 @pytest.mark.parametrize("error", [MalformedEventError("no"), ResponseParserError("no")])
@@ -193,11 +271,12 @@ def test_damage_that_comes_three_times_at_one_place_stays(error: Exception) -> N
 
 
 def test_an_error_that_nobody_expected_says_so() -> None:
-    assert "please report it" in judge(KeyError("no"), Phase.STREAM).hint
+    assert isinstance(verdict := judge(KeyError("no"), Phase.STREAM), Fatal)
+    assert "please report it" in verdict.hint
 
 
 def test_a_refused_parameter_is_not_blamed_on_the_credentials() -> None:
-    assert "credentials" not in judge(ParamValidationError(report="no"), Phase.STREAM).hint
+    assert "credentials" not in hint_of(ParamValidationError(report="no"))
 
 
 @pytest.mark.parametrize(

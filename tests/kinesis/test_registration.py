@@ -33,12 +33,14 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def refused(code: str, message: str = "no") -> ClientError:
+def refused(
+    code: str, message: str = "no", *, operation: str = "RegisterStreamConsumer"
+) -> ClientError:
     response = {
         "Error": {"Code": code, "Message": message},
         "ResponseMetadata": {"HTTPStatusCode": 400},
     }
-    return ClientError(response, "RegisterStreamConsumer")
+    return ClientError(response, operation)
 
 
 @dataclass
@@ -98,7 +100,7 @@ class Consumers:
     def _count(self, method: str) -> None:
         self.calls.append((now(), method))
         if codes := self.refusals.get(method):
-            raise refused(codes.pop(0))
+            raise refused(codes.pop(0), operation=f"{method.title()}StreamConsumer")
 
     def _description(self) -> ConsumerDescription:
         creating = self._active_at is not None and now() < self._active_at

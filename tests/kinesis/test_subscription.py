@@ -13,7 +13,7 @@ import pytest
 from fanout.core.events import Batch, End
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
-from fanout.errors import MalformedEventError, RemoteError
+from fanout.errors import MalformedEventError, RemoteError, UnconfirmedEndError
 from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.subscription import read_events, starting_position
 from fanout.testing.aggregation import encode_aggregate, seal_aggregate
@@ -326,7 +326,7 @@ async def test_no_continuation_without_children_is_no_end(
 ) -> None:
     events, error = await refused(HELLO, event(records, children=children))
     assert events == []
-    assert isinstance(error, MalformedEventError)
+    assert isinstance(error, UnconfirmedEndError)
     assert "no continuation, but no child shards" in str(error)
 
 
@@ -334,7 +334,7 @@ async def test_no_continuation_without_children_is_no_end(
 async def test_a_continuation_with_children_is_no_end(records: list[int]) -> None:
     events, error = await refused(HELLO, event(records, until=2, children=[LEFT]))
     assert events == []
-    assert isinstance(error, MalformedEventError)
+    assert isinstance(error, UnconfirmedEndError)
     assert "child shards, but a continuation" in str(error)
 
 

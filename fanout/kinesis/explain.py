@@ -1,0 +1,153 @@
+"""What an error of Kinesis is called, and what a person can do about it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    HTTPClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
+
+from fanout.errors import FanOutError, RemoteError, ServiceError, SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ("DENIED", "NOT_BELIEVED", "code_of", "explain", "explained", "hint_of")
+
+# The caller is known, but may not do it.
+DENIED: Final = frozenset({"AccessDeniedException", "AccessDenied", "NotAuthorized"})
+# The service does not take the caller for who it says it is.
+NOT_BELIEVED: Final = frozenset(
+    {
+        "ExpiredTokenException",
+        "ExpiredToken",
+        "UnrecognizedClientException",
+        "InvalidSignatureException",
+        "IncompleteSignature",
+        "RequestExpired",
+        "InvalidClientTokenId",
+        "MissingAuthenticationToken",
+    }
+)
+
+_SUBSCRIBE: Final = "SubscribeToShard"
+# What the Service Authorization Reference of Kinesis Data Streams wants of a consumer; everything
+# else is wanted of the stream.
+_OF_A_CONSUMER: Final = frozenset(
+    {_SUBSCRIBE, "DescribeStreamConsumer", "DeregisterStreamConsumer"}
+)
+_CREDENTIALS: Final = "check that the credentials are valid and this machine's clock is right"
+_KMS: Final = "the KMS key of the stream"
+_HINTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(NOT_BELIEVED, _CREDENTIALS),
+    "ResourceNotFoundException": (
+        "the stream, its consumer or the shard is gone; check that the consumer is still "
+        "registered and that the shard is within the retention period"
+    ),
+    "InvalidArgumentException": (
+        "the position is not one of this shard's, or its records have expired; start again from "
+        "TRIM_HORIZON or a timestamp"
+    ),
+    "OptInRequired": "the account has no subscription to Kinesis; check it and its payments",
+    "KMSAccessDeniedException": (
+        f"grant kms:Decrypt on {_KMS} through kinesis, in the reader's policy and, for a key of "
+        "another account, in the key's"
+    ),
+    "KMSDisabledException": f"{_KMS} is disabled; enable it",
+    "KMSInvalidStateException": (
+        f"{_KMS} cannot be used as it is; where its deletion is pending, cancel that and enable it"
+    ),
+    "KMSNotFoundException": (
+        f"{_KMS} does not exist; without it the records cannot be read, so check the key that the "
+        "stream names"
+    ),
+    "KMSOptInRequired": f"the account that has {_KMS} has no subscription to KMS",
+}
+
+
+def code_of(error: BaseException) -> str | None:
+    """Return the service's own name of an error; None where the service did not name one."""
+    match error:
+        case RemoteError(code=code):
+            return code
+        case ClientError():
+            return str(error.response.get("Error", {}).get("Code", ""))
+        case _:
+            return None
+
+
+def hint_of(error: BaseException) -> str:
+    """Return what a person can do about an error, as a clause; empty where nothing is known."""
+    code = code_of(error) or ""
+    match error:
+        case NoCredentialsError() | PartialCredentialsError() | CredentialRetrievalError():
+            return _CREDENTIALS
+        case ClientError() if error.operation_name.startswith("AssumeRole"):
+            return "check role_arn, and that the role trusts the credentials in use"
+        case ClientError() | RemoteError() if code in DENIED:
+            return _grant(error.operation_name if isinstance(error, ClientError) else _SUBSCRIBE)
+        case _:
+            return _HINTS.get(code, "")
+
+
+def _grant(operation: str) -> str:
+    resource = "consumer" if operation in _OF_A_CONSUMER else "stream"
+    tagging = ""
+    if operation == "RegisterStreamConsumer":
+        tagging = " (with tags, also kinesis:TagResource on the consumer)"
+    return (
+        f"grant kinesis:{operation} on the {resource}{tagging}; fanout.kinesis.iam_policy writes "
+        f"down all that a reader needs"
+    )
+
+
+def explain(error: Exception, doing: str) -> FanOutError:
+    """Turn an error of the service or the network into one sentence for the user.
+
+    Args:
+        error: What a control-plane call raised.
+        doing: What the call was for, as a clause: `"the stream 'orders' cannot be described"`.
+    """
+    match error:
+        case NoCredentialsError() | PartialCredentialsError():
+            return SetupError(
+                f"{doing}: no AWS credentials were found; set AWS_ACCESS_KEY_ID and "
+                f"AWS_SECRET_ACCESS_KEY, a profile, or a role"
+            )
+        case EndpointConnectionError() | HTTPClientError() | aiohttp.ClientError() | OSError():
+            return ServiceError(
+                f"{doing}: the endpoint does not answer ({error}); check the region, endpoint_url "
+                f"and the network"
+            )
+        case BotoCoreError():
+            return SetupError(f"{doing}: {error} (check the AWS configuration of this machine)")
+        case _:
+            hint = hint_of(error)
+            return ServiceError(f"{doing}: {error} ({hint})" if hint else f"{doing}: {error}")
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Raise what goes wrong in the block as one sentence for the user.
+
+    Args:
+        doing: What the block is for, as `explain` takes it.
+
+    Raises:
+        FanOutError: If anything goes wrong; an error that is one already passes unchanged.
+    """
+    try:
+        yield
+    except FanOutError:
+        raise
+    except Exception as error:
+        raise explain(error, doing) from error
