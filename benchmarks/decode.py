@@ -98,7 +98,7 @@ def decode_by_botocore(chunks: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
             yield columns(event["Records"])
 
 
-def columns(records: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+def columns(records: Sequence[dict[str, Any]], shard_id: str = SHARD_ID) -> pa.RecordBatch:
     """Turn botocore's dicts into the columns that fanout delivers."""
     arrivals = [record["ApproximateArrivalTimestamp"] for record in records]
     return pa.RecordBatch.from_arrays(
@@ -106,7 +106,7 @@ def columns(records: Sequence[dict[str, Any]]) -> pa.RecordBatch:
             pa.array([record["PartitionKey"] for record in records], pa.string()),
             pa.array([record["Data"] for record in records], pa.binary()),
             pa.repeat(STREAM, len(records)),
-            pa.repeat(SHARD_ID, len(records)),
+            pa.repeat(shard_id, len(records)),
             pa.array([record["SequenceNumber"] for record in records], pa.string()),
             pa.array(arrivals, SCHEMA.field("approximateArrivalTimestamp").type),
             pa.repeat(0, len(records)),

@@ -1,4 +1,4 @@
-"""What every scenario needs: fair timing, peak memory, and one shape of report."""
+"""What every scenario needs: fair timing, CPU and memory, and one shape of report."""
 
 from __future__ import annotations
 
@@ -11,16 +11,29 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.metadata import version
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ("Report", "Row", "describe_machine", "median_seconds", "peak_rss_bytes", "table")
+__all__ = (
+    "Report",
+    "Row",
+    "describe_machine",
+    "median_seconds",
+    "own_cpu_seconds",
+    "own_peak_rss_bytes",
+    "peak_rss_bytes",
+    "run_apart",
+    "table",
+)
+
+T = TypeVar("T")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -35,13 +48,29 @@ def describe_machine() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Hold what one contender did with one size of records; rates are medians over the rounds."""
+    """Hold what one contender did with one size of records; rates are medians over the rounds.
+
+    Args:
+        name: The contender.
+        record_bytes: Bytes of data in a record.
+        records_per_second: Records per second of wall time.
+        bytes_per_second: Their data.
+        peak_rss_bytes: The most memory that its process had.
+        shards: Shards that were read at once; None where there is no stream.
+        cpu_seconds_per_million: Seconds of CPU for a million records, of its process and of its
+            JVM if it has one; None where it was not measured.
+        events_above_floor: What memory a shard took beyond the least it must, in events; None
+            where it was not measured.
+    """
 
     name: str
     record_bytes: int
     records_per_second: float
     bytes_per_second: float
     peak_rss_bytes: int
+    shards: int | None = None
+    cpu_seconds_per_million: float | None = None
+    events_above_floor: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,37 +109,68 @@ def median_seconds(contenders: Mapping[str, Callable[[], object]], rounds: int) 
     return {name: statistics.median(durations) for name, durations in seconds.items()}
 
 
-def peak_rss_bytes(contend: Callable[[], object]) -> int:
-    """Run a contender in a process of its own and return the most memory that process had.
+def run_apart(work: Callable[[], T]) -> T:
+    """Run work in a process of its own and return its result.
 
     The process is forked off a small server, since a child that is forked off this process or
     executed by it would start with this process's peak as its own.
 
     Args:
-        contend: What to run; importable by name, like its arguments.
+        work: What to run; importable by name, like its arguments.
     """
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("forkserver")) as process:
-        return process.submit(_peak_rss_bytes, contend).result()
+        return process.submit(work).result()
 
 
-def _peak_rss_bytes(contend: Callable[[], object]) -> int:
-    contend()
+def peak_rss_bytes(contend: Callable[[], object]) -> int:
+    """Run a contender in a process of its own and return the most memory that process had.
+
+    Args:
+        contend: What to run; importable by name, like its arguments.
+    """
+    return run_apart(partial(_peak_rss_bytes, contend))
+
+
+def own_peak_rss_bytes() -> int:
+    """Return the most memory that this process has had."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def own_cpu_seconds() -> float:
+    """Return the CPU seconds of this process so far, all its threads' and the kernel's for it."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _peak_rss_bytes(contend: Callable[[], object]) -> int:
+    contend()
+    return own_peak_rss_bytes()
+
+
 def table(report: Report) -> Table:
-    """Lay a report out for people."""
+    """Lay a report out for people; a column that no row has anything for is left out."""
     ratios = ", ".join(f"{name} {ratio:.1f}x" for name, ratio in report.ratios.items())
     laid_out = Table(title=report.scenario, caption=ratios)
-    for heading in ("contender", "record", "records/s", "MB/s", "peak RSS"):
+    columns = {heading: cell for heading, cell in _COLUMNS.items() if any(map(cell, report.rows))}
+    for heading in columns:
         laid_out.add_column(heading, justify="left" if heading == "contender" else "right")
     for row in report.rows:
-        laid_out.add_row(
-            row.name,
-            f"{row.record_bytes} B",
-            f"{row.records_per_second:,.0f}",
-            f"{row.bytes_per_second / 1e6:,.0f}",
-            f"{row.peak_rss_bytes / 2**20:,.0f} MiB",
-        )
+        laid_out.add_row(*(cell(row) for cell in columns.values()))
     return laid_out
+
+
+def _if_known(figure: float | None, form: str) -> str:
+    return "" if figure is None else format(figure, form)
+
+
+_COLUMNS: Mapping[str, Callable[[Row], str]] = {
+    "contender": lambda row: row.name,
+    "record": lambda row: f"{row.record_bytes} B",
+    "shards": lambda row: _if_known(row.shards, "d"),
+    "records/s": lambda row: f"{row.records_per_second:,.0f}",
+    "MB/s": lambda row: f"{row.bytes_per_second / 1e6:,.0f}",
+    "CPU s/million": lambda row: _if_known(row.cpu_seconds_per_million, ".2f"),
+    "peak RSS": lambda row: f"{row.peak_rss_bytes / 2**20:,.0f} MiB",
+    "events above floor": lambda row: _if_known(row.events_above_floor, ".1f"),
+}

@@ -1,31 +1,33 @@
-"""A Kinesis that answers as fast as it can: one shard, records without end, made from a template.
+"""A Kinesis that answers as fast as it can: every shard replays the same events, encoded before.
 
 The embedded server of `fanout.testing` keeps to the service's rules and stores what is put; here
-only the reader is to be measured. `python -m benchmarks.replay RECORD_BYTES` prints its port, and
-ends when its standard input is closed.
+only the reader is to be measured, so a subscription is one write of bytes that are ready, headers
+of HTTP chunks included. `python -m benchmarks.replay RECORD_BYTES EVENTS SHARDS` prints its port
+once everything is encoded, and ends when its standard input is closed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextlib
 import json
+import subprocess
 import sys
-from email.utils import formatdate
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.testing.frames import encode_event
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-__all__ = ("CONSUMER_ARN", "SHARD_ID", "STREAM_ARN", "main")
+__all__ = ("CONSUMER_ARN", "STREAM_ARN", "Replay", "main", "serving", "shard_ids")
 
 STREAM_ARN: Final = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 CONSUMER_ARN: Final = f"{STREAM_ARN}/consumer/benchmark:1"
-SHARD_ID: Final = "shardId-000000000000"
 
 # About 1 MiB of data in an event, as the service sends while a reader catches up.
 _EVENT_BYTES = 1 << 20
@@ -33,122 +35,189 @@ _MARK = b"@EVENTNUMBER@"
 _SEQUENCE = "4968041260292350816138198936435206{event}{record:09}"
 
 
-def _template(record_bytes: int) -> bytes:
-    """Return the JSON of an event, with a mark where its number goes into sequence numbers."""
-    random = Random(record_bytes)  # noqa: S311 - reproducible, not secret
-    count = max(1, min(10_000, _EVENT_BYTES // record_bytes))
-    records = [
-        {
-            "ApproximateArrivalTimestamp": (1_795_218_308_174 + number) / 1000,
-            "Data": base64.b64encode(random.randbytes(record_bytes)).decode(),
-            "EncryptionType": "NONE",
-            "PartitionKey": f"user-{random.randrange(10_000)}",
-            "SequenceNumber": _SEQUENCE.format(event=_MARK.decode(), record=number),
-        }
-        for number in range(count)
-    ]
-    event = {
-        "Records": records,
-        "ContinuationSequenceNumber": _SEQUENCE.format(event=_MARK.decode(), record=count),
-        "MillisBehindLatest": 1000,
-    }
-    return json.dumps(event).encode()
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Say what is replayed: to each of `shards` shards `events` events of about 1 MiB of data."""
 
+    record_bytes: int
+    events: int
+    shards: int
 
-_ANSWERS: Mapping[str, dict[str, Any]] = {
-    "DescribeStreamSummary": {
-        "StreamDescriptionSummary": {
-            "StreamName": "orders",
-            "StreamARN": STREAM_ARN,
-            "StreamStatus": "ACTIVE",
-            "StreamCreationTimestamp": 1,
-            "RetentionPeriodHours": 24,
-            "EnhancedMonitoring": [],
-            "OpenShardCount": 1,
-        }
-    },
-    "ListShards": {
-        "Shards": [
+    @property
+    def records_per_event(self) -> int:
+        """The records in one event."""
+        return max(1, min(10_000, _EVENT_BYTES // self.record_bytes))
+
+    @property
+    def records(self) -> int:
+        """The records of all shards together."""
+        return self.records_per_event * self.events * self.shards
+
+    def template(self) -> bytes:
+        """Return the JSON of an event, with a mark where its number goes into sequence numbers."""
+        random = Random(self.record_bytes)  # noqa: S311 - reproducible, not secret
+        count = self.records_per_event
+        records = [
             {
-                "ShardId": SHARD_ID,
-                "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": str(2**128 - 1)},
-                "SequenceNumberRange": {"StartingSequenceNumber": "1"},
+                "ApproximateArrivalTimestamp": (1_795_218_308_174 + number) / 1000,
+                "Data": base64.b64encode(random.randbytes(self.record_bytes)).decode(),
+                "EncryptionType": "NONE",
+                "PartitionKey": f"user-{random.randrange(10_000)}",
+                "SequenceNumber": _SEQUENCE.format(event=_MARK.decode(), record=number),
             }
+            for number in range(count)
         ]
-    },
-    "DescribeStreamConsumer": {
-        "ConsumerDescription": {
-            "ConsumerName": "benchmark",
-            "ConsumerARN": CONSUMER_ARN,
-            "ConsumerStatus": "ACTIVE",
-            "ConsumerCreationTimestamp": 1,
-            "StreamARN": STREAM_ARN,
+        event = {
+            "Records": records,
+            "ContinuationSequenceNumber": _SEQUENCE.format(event=_MARK.decode(), record=count),
+            "MillisBehindLatest": 1000,
         }
-    },
-}
+        return json.dumps(event, separators=(",", ":")).encode()
 
 
-async def _serve(record_bytes: int) -> None:
-    template = _template(record_bytes)
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), _closing(writer):
-            while True:
-                operation = await _request(reader)
-                if operation == "SubscribeToShard":
-                    await _replay(writer, template)
-                    return
-                await _reply(writer, json.dumps(_ANSWERS[operation]).encode())
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - the caller reads it
-        await asyncio.to_thread(sys.stdin.read)
+def shard_ids(shards: int) -> list[str]:
+    """Return the ids of the shards that a server with so many has."""
+    return [f"shardId-{number:012}" for number in range(shards)]
 
 
-@contextlib.contextmanager
-def _closing(writer: asyncio.StreamWriter) -> Any:
-    try:
-        yield
-    finally:
-        writer.close()
+@contextmanager
+def serving(replay: Replay) -> Iterator[int]:
+    """Run a server in a process of its own while the block runs; yield its port."""
+    arguments = [str(argument) for argument in astuple(replay)]
+    with subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", "benchmarks.replay", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            yield int(server.stdout.readline())
+        finally:
+            server.stdin.close()
 
 
-async def _request(reader: asyncio.StreamReader) -> str:
-    """Read one request; return the operation that it names."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    headers = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
-    await reader.readexactly(int(headers.get("content-length", "0")))
-    target = next(line for line in head.split("\r\n") if line.lower().startswith("x-amz-target"))
-    return target.rsplit(".", 1)[1]
+def _chunk(frame: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(frame), frame)
 
 
-async def _reply(writer: asyncio.StreamWriter, body: bytes) -> None:
-    writer.write(
-        f"HTTP/1.1 200 OK\r\nDate: {formatdate(usegmt=True)}\r\n"
-        f"Content-Type: application/x-amz-json-1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
-    await writer.drain()
+class _Server(ThreadingHTTPServer):
+    """Hold the body of a subscription from the horizon; all its chunks have the same size."""
+
+    request_queue_size = 1024
+
+    def __init__(self, replay: Replay) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers = _answers(replay.shards)
+        template = replay.template()
+        body = bytearray()
+        for number in range(1, replay.events + 1):
+            payload = template.replace(_MARK, b"%013d" % number)
+            body += _chunk(encode_event("SubscribeToShardEvent", payload))
+        self._body = memoryview(body)
+        self._chunk_bytes = len(body) // replay.events
+        self._after = {
+            _SEQUENCE.format(event=f"{number:013}", record=replay.records_per_event): number
+            for number in range(1, replay.events + 1)
+        }
+
+    def after(self, position: Mapping[str, Any]) -> memoryview | None:
+        """Return the rest of the body after a StartingPosition.
+
+        Returns:
+            The rest; None for a position other than the horizon and the ends of events: a
+            subscriber hands on whole events, so it resumes at no other.
+        """
+        horizon = position["Type"] == "TRIM_HORIZON"
+        events = 0 if horizon else self._after.get(position["SequenceNumber"])
+        return None if events is None else self._body[events * self._chunk_bytes :]
 
 
-async def _replay(writer: asyncio.StreamWriter, template: bytes) -> None:
-    writer.write(
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.amazon.eventstream\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\n"
-    )
-    frame, number = encode_event("initial-response", b"{}"), 0
-    while True:
-        writer.write(b"%x\r\n%b\r\n" % (len(frame), frame))
-        await writer.drain()
-        number += 1
-        frame = encode_event("SubscribeToShardEvent", template.replace(_MARK, b"%013d" % number))
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        """Answer one call."""
+        assert isinstance(self.server, _Server)
+        operation = self.headers["X-Amz-Target"].rpartition(".")[2]
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if operation == "SubscribeToShard":
+            body = self.server.after(request["StartingPosition"])
+            if body is None:
+                self.send_error(400)
+                return
+            with suppress(ConnectionError):  # the reader has had enough
+                self._replay(body)
+            self.close_connection = True
+            return
+        answer = json.dumps(self.server.answers[operation]).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-amz-json-1.1")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def _replay(self, body: memoryview) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/vnd.amazon.eventstream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(_chunk(encode_event("initial-response", b"{}")))
+        # Blocks in one call of the operating system for as long as the reader takes.
+        self.connection.sendall(body)
+        self.rfile.read(1)  # the shard is silent at its tip; wait until the reader leaves
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+        """Say nothing."""
+
+
+def _answers(shards: int) -> dict[str, dict[str, Any]]:
+    step = 2**128 // shards
+    return {
+        "DescribeStreamSummary": {
+            "StreamDescriptionSummary": {
+                "StreamName": "orders",
+                "StreamARN": STREAM_ARN,
+                "StreamStatus": "ACTIVE",
+                "StreamCreationTimestamp": 1,
+                "RetentionPeriodHours": 24,
+                "EnhancedMonitoring": [],
+                "OpenShardCount": shards,
+            }
+        },
+        "ListShards": {
+            "Shards": [
+                {
+                    "ShardId": shard_id,
+                    "HashKeyRange": {
+                        "StartingHashKey": str(number * step),
+                        "EndingHashKey": str((number + 1) * step - 1),
+                    },
+                    "SequenceNumberRange": {"StartingSequenceNumber": "1"},
+                }
+                for number, shard_id in enumerate(shard_ids(shards))
+            ]
+        },
+        "DescribeStreamConsumer": {
+            "ConsumerDescription": {
+                "ConsumerName": "benchmark",
+                "ConsumerARN": CONSUMER_ARN,
+                "ConsumerStatus": "ACTIVE",
+                "ConsumerCreationTimestamp": 1,
+                "StreamARN": STREAM_ARN,
+            }
+        },
+    }
 
 
 def main() -> None:
     """Serve until standard input is closed."""
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(int(sys.argv[1])))
+    server = _Server(Replay(*map(int, sys.argv[1:])))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(server.server_port, flush=True)  # noqa: T201 - the caller reads it
+    with suppress(KeyboardInterrupt):
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

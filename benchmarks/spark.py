@@ -1,7 +1,7 @@
 """The whole path, from SubscribeToShard to a foreachBatch handler, against the job by hand.
 
-A replay server, a driver and Spark's JVM share the machine, as they do in `make demo`. Each run is
-a process of its own, and the contenders take turns.
+A server that replays events, a driver and Spark's JVM share the machine. Each run is a process of
+its own, and the contenders take turns.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Report, Row
+from benchmarks.replay import Replay, serving
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,11 @@ __all__ = ("run",)
 
 # By name, so that this module does not load Spark.
 FANOUT, PEER = "fanout", "aioboto3 + createDataFrame"
-RECORDS = {FANOUT: {1024: 1_500_000, 100: 3_000_000}, PEER: {1024: 200_000, 100: 300_000}}
+SHARDS = 8
+# Of each shard: enough for the batches that warm up, and for those that are counted.
+EVENTS = {1024: 256, 100: 64}
+# Records that are counted; the peer counts fewer, as its rate is steady.
+RECORDS = {FANOUT: {1024: 1_500_000, 100: 4_000_000}, PEER: {1024: 200_000, 100: 400_000}}
 
 
 def run(rounds: int, sizes: Sequence[int] = (1024, 100)) -> Report:
@@ -35,9 +40,10 @@ def run(rounds: int, sizes: Sequence[int] = (1024, 100)) -> Report:
     ratios: dict[str, float] = {}
     for size in sizes:
         results: dict[str, list[dict[str, Any]]] = {FANOUT: [], PEER: []}
-        for _ in range(rounds):
-            for name, taken in results.items():
-                taken.append(_run_once(name, size))
+        with serving(Replay(size, EVENTS[size], SHARDS)) as port:
+            for _ in range(rounds):
+                for name, taken in results.items():
+                    taken.append(_run_once(name, port, RECORDS[name][size]))
         rates = {
             name: statistics.median(result["records_per_second"] for result in taken)
             for name, taken in results.items()
@@ -46,8 +52,12 @@ def run(rounds: int, sizes: Sequence[int] = (1024, 100)) -> Report:
             Row(
                 name=name,
                 record_bytes=size,
+                shards=SHARDS,
                 records_per_second=rate,
                 bytes_per_second=rate * size,
+                cpu_seconds_per_million=statistics.median(
+                    result["cpu_seconds_per_million"] for result in results[name]
+                ),
                 peak_rss_bytes=max(result["peak_rss_bytes"] for result in results[name]),
             )
             for name, rate in rates.items()
@@ -56,31 +66,13 @@ def run(rounds: int, sizes: Sequence[int] = (1024, 100)) -> Report:
     return Report(scenario="spark", rows=rows, ratios=ratios)
 
 
-def _run_once(name: str, size: int) -> dict[str, Any]:
-    with subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "benchmarks.replay", str(size)],
-        stdin=subprocess.PIPE,
+def _run_once(name: str, port: int, records: int) -> dict[str, Any]:
+    arguments = [name, *(str(number) for number in (port, SHARDS, records))]
+    job = subprocess.run(  # noqa: S603 - our own module
+        [sys.executable, "-m", "benchmarks.spark_job", *arguments],
         stdout=subprocess.PIPE,
         text=True,
-    ) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        try:
-            port = server.stdout.readline().strip()
-            job = subprocess.run(  # noqa: S603 - our own module
-                [
-                    sys.executable,
-                    "-m",
-                    "benchmarks.spark_job",
-                    name,
-                    port,
-                    str(RECORDS[name][size]),
-                ],
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            )
-        finally:
-            server.stdin.close()
+        check=True,
+    )
     result: dict[str, Any] = json.loads(job.stdout.splitlines()[-1])
     return result

@@ -1,31 +1,30 @@
-"""One run of the Spark job of the `spark` scenario: `python -m benchmarks.spark_job NAME PORT N`.
+"""One run of the Spark job of the `spark` scenario.
 
-The job counts the records of each micro-batch and sums the lengths of their data. It prints its
-records per second, measured after the first batches, and its peak memory.
+`python -m benchmarks.spark_job NAME PORT SHARDS RECORDS` counts the records of each micro-batch and
+sums the lengths of their data. It prints its records per second and the CPU seconds of driver and
+JVM for a million records, measured after the first batches, and the driver's peak memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import sys
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import aclosing
+from typing import TYPE_CHECKING
 
-import aioboto3
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from benchmarks.decode import columns
-from benchmarks.replay import CONSUMER_ARN, SHARD_ID
-from fanout.kinesis import KinesisSource
+from benchmarks.consume import kinesis_source, read_by_hand
+from benchmarks.harness import own_cpu_seconds, own_peak_rss_bytes
 from fanout.spark import foreach_batch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from pyspark.sql import DataFrame
 
@@ -33,23 +32,21 @@ __all__ = ("JOBS", "main")
 
 BATCH_RECORDS = 100_000
 WARM_UP = 3
-CREDENTIALS = {
-    "aws_access_key_id": "benchmark",
-    "aws_secret_access_key": "benchmark",
-    "region_name": "us-east-1",
-}
 
 
 class Meter:
     """Measure batches, the first ones left out; say when there were enough records."""
 
-    def __init__(self, records: int) -> None:
+    def __init__(self, spark: SparkSession, records: int) -> None:
         self.enough = threading.Event()
         self.records_per_second = 0.0
+        self.cpu_seconds_per_million = 0.0
+        self._spark = spark
         self._wanted = records
         self._counted = 0
         self._batches = 0
         self._since = 0.0
+        self._cpu_before = 0.0
 
     def handle(self, frame: DataFrame, _batch_id: int) -> None:
         """Do the job's work on one batch."""
@@ -57,27 +54,32 @@ class Meter:
         assert row is not None
         self._batches += 1
         if self._batches == WARM_UP:
-            self._since = time.perf_counter()
-        elif self._batches > WARM_UP:
+            self._since, self._cpu_before = time.perf_counter(), self._cpu_seconds()
+        elif self._batches > WARM_UP and not self.enough.is_set():
             self._counted += row.records
-            self.records_per_second = self._counted / (time.perf_counter() - self._since)
-        if self._counted >= self._wanted:
-            self.enough.set()
+            if self._counted >= self._wanted:
+                self._read_clocks()
+                self.enough.set()
+
+    def _read_clocks(self) -> None:
+        self.records_per_second = self._counted / (time.perf_counter() - self._since)
+        cpu = self._cpu_seconds() - self._cpu_before
+        self.cpu_seconds_per_million = cpu / self._counted * 1e6
+
+    def _cpu_seconds(self) -> float:
+        """Return the CPU seconds of this process and of its JVM."""
+        assert self._spark.sparkContext._jvm is not None  # noqa: SLF001 - no public way to it
+        jvm = self._spark.sparkContext._jvm.java.lang.ProcessHandle.current()  # noqa: SLF001
+        milliseconds: int = jvm.info().totalCpuDuration().get().toMillis()
+        return own_cpu_seconds() + milliseconds / 1000
 
 
-def run_fanout(spark: SparkSession, port: int, meter: Meter) -> None:
+def run_fanout(spark: SparkSession, port: int, _shards: int, meter: Meter) -> None:
     """Run the job as a user of fanout writes it."""
-    source = KinesisSource(
-        stream="orders",
-        consumer=CONSUMER_ARN,
-        start="TRIM_HORIZON",
-        endpoint_url=f"http://127.0.0.1:{port}",
-        session=aioboto3.Session(**CREDENTIALS),
-    )
     with tempfile.TemporaryDirectory() as checkpoint:
         query = foreach_batch(
             spark,
-            source,
+            kinesis_source(port),
             meter.handle,
             checkpoint_location=checkpoint,
             max_records=BATCH_RECORDS,
@@ -87,40 +89,40 @@ def run_fanout(spark: SparkSession, port: int, meter: Meter) -> None:
         query.stop()
 
 
-def run_by_hand(spark: SparkSession, port: int, meter: Meter) -> None:
+def run_by_hand(spark: SparkSession, port: int, shards: int, meter: Meter) -> None:
     """Run the job as it is written today: an aioboto3 loop and createDataFrame.
 
-    It keeps no checkpoint, resubscribes to nothing and holds what comes, all to its advantage.
+    It keeps no checkpoint and resubscribes to nothing, to its advantage.
     """
-    asyncio.run(_read_by_hand(spark, port, meter))
+    asyncio.run(_read_by_hand(spark, port, shards, meter))
 
 
-async def _read_by_hand(spark: SparkSession, port: int, meter: Meter) -> None:
-    session = aioboto3.Session(**CREDENTIALS)
-    async with session.client("kinesis", endpoint_url=f"http://127.0.0.1:{port}") as client:
-        response = await client.subscribe_to_shard(
-            ConsumerARN=CONSUMER_ARN, ShardId=SHARD_ID, StartingPosition={"Type": "TRIM_HORIZON"}
-        )
-        batch_id = 0
-        async for table in _tables(response["EventStream"]):
-            # The socket is read on while Spark works, as far as its buffers go.
+async def _read_by_hand(spark: SparkSession, port: int, shards: int, meter: Meter) -> None:
+    batch_id = 0
+    async with aclosing(_tables(port, shards)) as tables:
+        async for table in tables:
+            # The shards are read on while Spark works, an event each.
             await asyncio.to_thread(meter.handle, spark.createDataFrame(table), batch_id)
             batch_id += 1
             if meter.enough.is_set():
-                break
-        response["EventStream"].close()
+                return
 
 
-async def _tables(events: Any) -> AsyncIterator[pa.Table]:
-    records: list[dict[str, Any]] = []
-    async for event in events:
-        records += event["SubscribeToShardEvent"]["Records"]
-        if len(records) >= BATCH_RECORDS:
-            yield pa.Table.from_batches([columns(records[:BATCH_RECORDS])])
-            records = records[BATCH_RECORDS:]
+async def _tables(port: int, shards: int) -> AsyncGenerator[pa.Table, None]:
+    batches: list[pa.RecordBatch] = []
+    rows = 0
+    async with aclosing(read_by_hand(port, shards)) as arriving:
+        async for batch in arriving:
+            batches.append(batch)
+            rows += batch.num_rows
+            if rows >= BATCH_RECORDS:
+                table = pa.Table.from_batches(batches)
+                yield table.slice(0, BATCH_RECORDS)
+                batches = table.slice(BATCH_RECORDS).to_batches()
+                rows -= BATCH_RECORDS
 
 
-JOBS: dict[str, Callable[[SparkSession, int, Meter], None]] = {
+JOBS: dict[str, Callable[[SparkSession, int, int, Meter], None]] = {
     "fanout": run_fanout,
     "aioboto3 + createDataFrame": run_by_hand,
 }
@@ -128,7 +130,7 @@ JOBS: dict[str, Callable[[SparkSession, int, Meter], None]] = {
 
 def main() -> None:
     """Run one job and print one JSON object."""
-    name, port, records = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    name, (port, shards, records) = sys.argv[1], map(int, sys.argv[2:])
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -138,12 +140,13 @@ def main() -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    meter = Meter(records)
-    JOBS[name](spark, port, meter)
+    meter = Meter(spark, records)
+    JOBS[name](spark, port, shards, meter)
     spark.stop()
     result = {
         "records_per_second": meter.records_per_second,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "cpu_seconds_per_million": meter.cpu_seconds_per_million,
+        "peak_rss_bytes": own_peak_rss_bytes(),
     }
     print(json.dumps(result))  # noqa: T201 - the caller reads it
 

@@ -30,7 +30,7 @@ def test_both_contenders_build_the_same_columns() -> None:
 def test_the_report_of_one_scenario_is_the_last_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(cli.SCENARIOS, "decode", partial(run, workloads=[SMALL]))
+    monkeypatch.setitem(cli.SCENARIOS, "decode", {"kinesis": partial(run, workloads=[SMALL])})
     cli.main(["decode", "--rounds", "1", "--json"])
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report.keys() == {"scenario", "machine", "rows", "ratios"}
@@ -46,7 +46,7 @@ def test_the_report_of_one_scenario_is_the_last_line(
     )
 
 
-@pytest.mark.parametrize("arguments", [["nothing"], ["--rounds", "0"]])
+@pytest.mark.parametrize("arguments", [["nothing"], ["--rounds", "0"], ["--source", "nothing"]])
 def test_a_wrong_argument_is_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(arguments)

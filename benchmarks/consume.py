@@ -1,0 +1,231 @@
+"""A stream over real sockets to Arrow: `fanout.open` against a plain aioboto3 loop.
+
+Both read the same encoded events from the same server in another process. The clock of a run
+starts at its first event, so what it costs to load botocore and to connect is left out of both.
+
+Memory is measured in a run of its own: a consumer that takes nothing until every shard is stalled,
+and then everything. The memory that it took since before it opened, divided by shards and by the
+bytes of an event, is the events that a shard held; three of them are the floor: one in the slot,
+one in the subscriber's hand, one being assembled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import statistics
+import time
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import aioboto3
+from aiobotocore.config import AioConfig
+
+import fanout
+from benchmarks.decode import columns
+from benchmarks.harness import (
+    Report,
+    Row,
+    own_cpu_seconds,
+    own_peak_rss_bytes,
+    run_apart,
+)
+from benchmarks.replay import CONSUMER_ARN, Replay, serving, shard_ids
+from fanout.kinesis import KinesisSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    import pyarrow as pa
+
+__all__ = ("CREDENTIALS", "kinesis_source", "read_by_fanout", "read_by_hand", "run")
+
+FANOUT, PEER = "fanout", "aioboto3"
+SIZES: Final = (1024, 100)
+SHARDS: Final = (1, 4, 64)
+# Events of all shards together; the peer stops after a fraction of them, as its rate is steady.
+EVENTS: Final = {1024: 768, 100: 192}
+PEER_SHARE: Final = 0.25
+FLOOR_EVENTS: Final = 3
+CREDENTIALS: Final = {
+    "aws_access_key_id": "benchmark",
+    "aws_secret_access_key": "benchmark",
+    "region_name": "us-east-1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one run of a contender took."""
+
+    records_per_second: float
+    cpu_seconds_per_million: float
+    peak_rss_bytes: int
+
+
+def kinesis_source(port: int) -> KinesisSource:
+    """Return the source that a server on this port replays."""
+    return KinesisSource(
+        stream="orders",
+        consumer=CONSUMER_ARN,
+        start="TRIM_HORIZON",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        session=aioboto3.Session(**CREDENTIALS),
+    )
+
+
+async def read_by_fanout(port: int, _shards: int) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Read as a user of fanout does."""
+    async with fanout.open(kinesis_source(port)) as stream:
+        async for batch in stream:
+            yield batch.records
+
+
+async def read_by_hand(port: int, shards: int) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Read as a loop over `response["EventStream"]` does: a task for each shard.
+
+    It keeps no positions and resubscribes to nothing, to its advantage.
+    """
+    session = aioboto3.Session(**CREDENTIALS)
+    config = AioConfig(max_pool_connections=shards)
+    # Like a slot: a shard that is ahead waits until its batch was taken.
+    batches: asyncio.Queue[pa.RecordBatch] = asyncio.Queue(1)
+
+    async def read(client: Any, shard_id: str) -> None:
+        response = await client.subscribe_to_shard(
+            ConsumerARN=CONSUMER_ARN, ShardId=shard_id, StartingPosition={"Type": "TRIM_HORIZON"}
+        )
+        stream = response["EventStream"]
+        try:
+            async for event in stream:
+                records = event["SubscribeToShardEvent"]["Records"]
+                await batches.put(columns(records, shard_id))
+        finally:
+            stream.close()
+
+    url = f"http://127.0.0.1:{port}"
+    async with session.client("kinesis", endpoint_url=url, config=config) as client:
+        tasks = [asyncio.create_task(read(client, shard_id)) for shard_id in shard_ids(shards)]
+        try:
+            while True:
+                yield await batches.get()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+READERS: Mapping[str, Callable[[int, int], AsyncGenerator[pa.RecordBatch, None]]] = {
+    FANOUT: read_by_fanout,
+    PEER: read_by_hand,
+}
+
+
+def run(
+    rounds: int,
+    sizes: Sequence[int] = SIZES,
+    shards: Sequence[int] = SHARDS,
+    events: Mapping[int, int] = EVENTS,
+) -> Report:
+    """Measure both contenders with each size of records and number of shards.
+
+    The ratio of a size is the worst of those over the numbers of shards.
+
+    Args:
+        rounds: How often each is run; the rate is the median.
+        sizes: Bytes of data in a record.
+        shards: How many shards are read at once.
+        events: For each size the events of all shards together.
+    """
+    rows: list[Row] = []
+    ratios: dict[str, float] = {}
+    for size in sizes:
+        worst = f"consume/kinesis/{size}/vs_aioboto3"
+        for count in shards:
+            replay = Replay(size, max(2, events[size] // count), count)
+            ours, theirs = _compare(replay, rounds)
+            rows += [ours, theirs]
+            ratio = ours.records_per_second / theirs.records_per_second
+            ratios[f"consume/kinesis/{size}/{count}_shards/vs_aioboto3"] = ratio
+            ratios[worst] = min(ratio, ratios.get(worst, ratio))
+    return Report(scenario="consume", rows=rows, ratios=ratios)
+
+
+def _compare(replay: Replay, rounds: int) -> tuple[Row, Row]:
+    readings: dict[str, list[Reading]] = {FANOUT: [], PEER: []}
+    with serving(replay) as port:
+        for _ in range(rounds):
+            for name, taken in readings.items():
+                taken.append(run_apart(partial(_read, name, port, replay)))
+        taken_by_shards = run_apart(partial(_held_bytes, port, replay))
+    held = taken_by_shards / replay.shards / len(replay.template())
+    rows = [
+        Row(
+            name=name,
+            record_bytes=replay.record_bytes,
+            shards=replay.shards,
+            records_per_second=rate,
+            bytes_per_second=rate * replay.record_bytes,
+            cpu_seconds_per_million=statistics.median(r.cpu_seconds_per_million for r in taken),
+            peak_rss_bytes=max(reading.peak_rss_bytes for reading in taken),
+            events_above_floor=held - FLOOR_EVENTS if name == FANOUT else None,
+        )
+        for name, taken in readings.items()
+        for rate in [statistics.median(reading.records_per_second for reading in taken)]
+    ]
+    return rows[0], rows[1]
+
+
+def _read(name: str, port: int, replay: Replay) -> Reading:
+    wanted = replay.records if name == FANOUT else int(replay.records * PEER_SHARE)
+    return asyncio.run(_measure(READERS[name](port, replay.shards), wanted))
+
+
+async def _measure(batches: AsyncGenerator[pa.RecordBatch, None], wanted: int) -> Reading:
+    async with aclosing(batches):
+        wanted -= (await anext(batches)).num_rows
+        counted, started, cpu = 0, time.perf_counter(), own_cpu_seconds()
+        while counted < wanted:
+            counted += (await anext(batches)).num_rows
+        seconds, cpu = time.perf_counter() - started, own_cpu_seconds() - cpu
+    return Reading(counted / seconds, cpu / counted * 1e6, own_peak_rss_bytes())
+
+
+def _held_bytes(port: int, replay: Replay) -> int:
+    """Return the most memory that the shards took while fanout's consumer was slow and then fast.
+
+    Reading one event first loads every library, so that they are not counted.
+    """
+    asyncio.run(_warm_up(port))
+    gc.collect()
+    before = _resident_bytes()
+    asyncio.run(_stall_and_read(port, replay))
+    return own_peak_rss_bytes() - before
+
+
+async def _warm_up(port: int) -> None:
+    async with fanout.open(kinesis_source(port)) as stream:
+        await anext(stream)
+
+
+async def _stall_and_read(port: int, replay: Replay) -> None:
+    async with fanout.open(kinesis_source(port)) as stream:
+        reserved = -1
+        while reserved != (now := stream.statistics().bytes_in_flight) or not now:
+            reserved = now
+            await asyncio.sleep(1)
+        counted = 0
+        while counted < replay.records:
+            counted += (await anext(stream)).num_records
+
+
+def _resident_bytes() -> int:
+    """Return the memory that this process has now; Linux tells it, elsewhere the peak so far."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return own_peak_rss_bytes()
+    return int(statm.read_text().split()[1]) * resource.getpagesize()
