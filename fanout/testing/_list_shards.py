@@ -25,7 +25,7 @@ class ListShardsError(ValueError):
 def filter_shards(shards: Iterable[Shard], shard_filter: dict[str, Any] | None) -> list[Shard]:
     """Return the shards that a ShardFilter asks for, by shard id.
 
-    Nothing expires in the embedded server: the trim horizon is the stream's creation.
+    The trim horizon is the stream's creation, or when its shards last expired.
 
     Raises:
         ListShardsError: the filter's type is unknown or lacks its value.
@@ -36,7 +36,8 @@ def filter_shards(shards: Iterable[Shard], shard_filter: dict[str, Any] | None) 
         case {"Type": "FROM_TRIM_HORIZON"}:
             return ordered
         case {"Type": "AT_TRIM_HORIZON"}:
-            return [shard for shard in ordered if not shard.parents]
+            listed = {shard.shard_id for shard in ordered}
+            return [s for s in ordered if not any(p.shard_id in listed for p in s.parents)]
         case {"Type": "AT_LATEST"}:
             return [shard for shard in ordered if shard.is_open]
         case {"Type": "AFTER_SHARD_ID", "ShardId": str(shard_id)}:

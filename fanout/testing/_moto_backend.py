@@ -43,6 +43,7 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
         super().__init__(region_name, account_id)
         self.service = service
         self._lock = threading.Lock()
+        self._streams_ever = 0
         self._newest_consumer = datetime.fromtimestamp(0, UTC)
 
     @property
@@ -86,7 +87,9 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
                 retention_period_hours=retention_period_hours,
                 account_id=self.account_id,
                 region_name=self.region_name,
+                generation=self._streams_ever,
             )
+            self._streams_ever += 1
             self.streams[stream_name] = stream
             return stream
 

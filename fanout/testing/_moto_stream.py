@@ -53,8 +53,10 @@ class Stream(_models.Stream):  # type: ignore[misc] # moto is untyped here
     shards: dict[str, Shard]
     consumers: list[Consumer]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, generation: int = 0, **kwargs: Any) -> None:
         self.lock = threading.RLock()
+        self._generation = generation
+        self._shards_ever = 0
         self.meters: defaultdict[str, PollMeter] = defaultdict(PollMeter)
         super().__init__(*args, **kwargs)
 
@@ -112,6 +114,13 @@ class Stream(_models.Stream):  # type: ignore[misc] # moto is untyped here
                 )
             self._reshard((first, second), ((low.starting_hash, high.ending_hash),))
 
+    def expire(self) -> None:
+        """Drop every record, and the shards that are closed."""
+        with self.lock:
+            for shard in self.shards.values():
+                shard.expire()
+            self.shards = {id_: shard for id_, shard in self.shards.items() if shard.is_open}
+
     def update_shard_count(self, target_shard_count: int) -> None:
         """Split and merge as moto does, in one step for everybody else."""
         with self.lock:
@@ -149,7 +158,15 @@ class Stream(_models.Stream):  # type: ignore[misc] # moto is untyped here
         self._route()
 
     def _add_shard(self, hash_range: tuple[int, int], parents: Sequence[Shard]) -> Shard:
-        shard = Shard(len(self.shards), hash_range, self.lock, parents, now_in_millis())
+        shard = Shard(
+            self._shards_ever,
+            hash_range,
+            self.lock,
+            parents,
+            now_in_millis(),
+            generation=self._generation,
+        )
+        self._shards_ever += 1
         self.shards[shard.shard_id] = shard
         return shard
 

@@ -21,6 +21,8 @@ __all__ = ("Page", "PositionRefusedError", "Shard")
 _ORIGIN = 49680412602923508161381989364352061050721676279901323266
 _TICK = 1 << 80
 _SHARD_STRIDE = 1 << 140
+# The numbers of a stream exceed those of every stream before it: its own places never fit.
+_STREAM_STRIDE = 1 << 160
 # A continuation inside a backlog lies between the last record sent and the next one.
 _HALF_TICK = _TICK // 2
 
@@ -56,6 +58,8 @@ class Shard:
         lock: threading.RLock,
         parents: Sequence[Shard],
         now: int,
+        *,
+        generation: int = 0,
     ) -> None:
         self._shard_id = index
         self.shard_id = f"shardId-{index:012}"
@@ -65,8 +69,9 @@ class Shard:
         self.opened_at = now
         self.closed_at: int | None = None
         self.changed = threading.Condition(lock)
-        self.first_number = _ORIGIN + index * _SHARD_STRIDE
+        self.first_number = _ORIGIN + generation * _STREAM_STRIDE + index * _SHARD_STRIDE
         self._newest = self.first_number
+        self._expired = self.first_number
         self._numbers: list[int] = []
         self._arrivals: list[int] = []
         self._records: list[bytes] = []
@@ -76,6 +81,11 @@ class Shard:
     def is_open(self) -> bool:
         """Whether the shard takes records."""
         return self.closed_at is None
+
+    @property
+    def last_number(self) -> int:
+        """The newest number that was issued; that of its end once the shard is closed."""
+        return self._newest
 
     def closed_before(self, millis: int) -> bool:
         """Say whether the shard was closed by then."""
@@ -114,6 +124,13 @@ class Shard:
         self.advance()
         self.changed.notify_all()
 
+    def expire(self) -> None:
+        """Drop every record, as if its retention period had passed."""
+        if self._numbers:
+            self._expired = self._numbers[-1]
+        for stored in (self._numbers, self._arrivals, self._records, self._bytes_up_to):
+            stored.clear()
+
     def has_news(self, cursor: int) -> bool:
         """Say whether a reader at the cursor has anything to be told."""
         return not self.is_open or bool(self._numbers and self._numbers[-1] > cursor)
@@ -136,7 +153,7 @@ class Shard:
 
         Raises:
             PositionRefusedError: an unknown type, a missing or bad value, or a number or a time
-                that this shard has not reached.
+                that this shard has not reached, or a number that has expired.
         """
         kind = position.get("Type")
         match kind:
@@ -147,7 +164,7 @@ class Shard:
             case "AT_TIMESTAMP":
                 return self._cursor_at_time(position.get("Timestamp"), now)
             case "AT_SEQUENCE_NUMBER":
-                return self._checked_number(position.get("SequenceNumber")) - 1
+                return self._checked_number(position.get("SequenceNumber"), at=True) - 1
             case "AFTER_SEQUENCE_NUMBER":
                 return self._checked_number(position.get("SequenceNumber"))
             case _:
@@ -166,10 +183,12 @@ class Shard:
         index = bisect_left(self._arrivals, millis)
         return self._numbers[index] - 1 if index < len(self._numbers) else self._newest
 
-    def _checked_number(self, text: object) -> int:
+    def _checked_number(self, text: object, *, at: bool = False) -> int:
         if isinstance(text, str) and text.isascii() and text.isdigit():
             number = int(text)
-            if self.first_number <= number <= self._newest:
+            # What comes after the last record that has expired is all there.
+            oldest = self._expired + (at and self._expired > self.first_number)
+            if oldest <= number <= self._newest:
                 return number
         raise PositionRefusedError(
             f"StartingSequenceNumber {text} used in SubscribeToShard on shard {self.shard_id} "

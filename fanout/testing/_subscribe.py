@@ -11,8 +11,15 @@ from fanout.testing._consumers import Refusal, RefusedError
 from fanout.testing._http import wait_for_hang_up
 from fanout.testing._service import now_in_millis
 from fanout.testing._shard import PositionRefusedError
-from fanout.testing.faults import CorruptFrame, CutConnection, EndEarly, RaiseInStream, Stall
-from fanout.testing.frames import encode_event, encode_exception
+from fanout.testing.faults import (
+    CorruptFrame,
+    CutConnection,
+    EndEarly,
+    HalfAnEnd,
+    RaiseInStream,
+    Stall,
+)
+from fanout.testing.frames import encode_event, encode_exception, payload_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +81,8 @@ def stream_frames(
                     return
                 case CorruptFrame(checksum=checksum):
                     yield _corrupt(frame, checksum)
+                case HalfAnEnd(sign=sign):
+                    yield _half_an_end(frame, sign, subscription.shard)
                 case CutConnection():
                     yield frame[: len(frame) // 2]
                     connection.shutdown(socket.SHUT_RDWR)
@@ -137,3 +146,12 @@ def _corrupt(frame: bytes, checksum: Literal["prelude", "message"]) -> bytes:
     damaged = bytearray(frame)
     damaged[_PRELUDE_CHECKSUM if checksum == "prelude" else _MESSAGE_CHECKSUM] ^= 0xFF
     return bytes(damaged)
+
+
+def _half_an_end(frame: bytes, sign: Literal["no_continuation", "children"], shard: Shard) -> bytes:
+    event = json.loads(payload_of(frame))
+    children = event.pop("ChildShards", [shard.as_child()])
+    continuation = event.pop("ContinuationSequenceNumber", str(shard.last_number))
+    if sign == "children":
+        event |= {"ChildShards": children, "ContinuationSequenceNumber": continuation}
+    return encode_event("SubscribeToShardEvent", json.dumps(event).encode())

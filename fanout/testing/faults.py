@@ -22,6 +22,7 @@ __all__ = (
     "EmptyPoll",
     "EndEarly",
     "Fault",
+    "HalfAnEnd",
     "IgnoreCall",
     "IgnoreSubscribe",
     "PollFault",
@@ -123,6 +124,18 @@ class RaiseInStream(_StreamFault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HalfAnEnd(_StreamFault):
+    """Send the event with one sign of the shard's end only, whether or not it has ended.
+
+    Args:
+        sign: `no_continuation` sends neither a continuation nor child shards; `children` sends
+            both.
+    """
+
+    sign: Literal["no_continuation", "children"] = "no_continuation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseSubscribe(_SubscribeFault):
     """Answer the subscribe call with an HTTP error.
 
@@ -214,7 +227,7 @@ class EmptyPoll(_PollFault):
     """Answer without records, and behind the tip, although there may be records."""
 
 
-StreamFault = CutConnection | EndEarly | Stall | CorruptFrame | RaiseInStream
+StreamFault = CutConnection | EndEarly | Stall | CorruptFrame | RaiseInStream | HalfAnEnd
 SubscribeFault = RefuseSubscribe | IgnoreSubscribe
 PollFault = CutPoll | EmptyPoll
 CallFault = RefuseCall | IgnoreCall
@@ -228,6 +241,7 @@ _KINDS: dict[str, type[Fault]] = {
         Stall,
         CorruptFrame,
         RaiseInStream,
+        HalfAnEnd,
         RefuseSubscribe,
         IgnoreSubscribe,
         CutPoll,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("encode_event", "encode_exception", "encode_frame")
+__all__ = ("encode_event", "encode_exception", "encode_frame", "payload_of")
 
 _PRELUDE = struct.Struct("!II")
 _CRC = struct.Struct("!I")
@@ -74,6 +74,12 @@ def encode_exception(code: str, message: str) -> bytes:
         ":message-type": "exception",
     }
     return encode_frame(headers, json.dumps({"message": message}).encode())
+
+
+def payload_of(frame: bytes) -> bytes:
+    """Return the payload of a whole frame; the checksums are not looked at."""
+    _, headers = _PRELUDE.unpack_from(frame)
+    return frame[_PRELUDE.size + _CRC.size + headers : -_CRC.size]
 
 
 def _encode_header(name: str, value: str) -> bytes:

@@ -132,6 +132,10 @@ class KinesisProcess(ClientSettings):
         """Merge two neighbouring shards, and return the id of their child."""
         return str(self._call("merge_shards", stream=stream, shard=shard, adjacent=adjacent))
 
+    def expire(self, stream: str) -> None:
+        """Let the retention period of all that is stored pass; see `KinesisServer.expire`."""
+        self._call("expire", stream=stream)
+
     def inject(self, fault: Fault) -> None:
         """Plan a fault; it is used up after it struck as often as it says."""
         self._call("faults", **fault_to_json(fault))

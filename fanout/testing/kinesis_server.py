@@ -185,6 +185,14 @@ class KinesisServer(ClientSettings):
         found.merge_shards(shard, adjacent)
         return parent.children[0].shard_id
 
+    def expire(self, stream: str) -> None:
+        """Let the retention period of all that is stored pass: records, and shards that are closed.
+
+        Args:
+            stream: the stream's name.
+        """
+        self._stream(stream).expire()
+
     def inject(self, fault: Fault) -> None:
         """Plan a fault; it is used up after it struck as often as it says."""
         self._service.faults.add(fault)
@@ -210,6 +218,7 @@ class KinesisServer(ClientSettings):
             ),
             "split_shard": self.split_shard,
             "merge_shards": self.merge_shards,
+            "expire": self.expire,
             "faults": lambda **document: self.inject(fault_from_json(document)),
             "statistics": lambda: asdict(self.statistics()),
         }

@@ -14,6 +14,7 @@ from fanout.testing.faults import (
     CorruptFrame,
     CutConnection,
     EndEarly,
+    HalfAnEnd,
     IgnoreSubscribe,
     RaiseInStream,
     RefuseCall,
@@ -136,3 +137,24 @@ def test_the_statistics_count_faults_that_struck(kinesis: Any) -> None:
     assert kinesis.server.statistics().faults == {}
     list(kinesis.subscribe())
     assert kinesis.server.statistics().faults == {"EndEarly": 1}
+
+
+@pytest.mark.parametrize("event", [1, 2])
+def test_a_shard_can_be_left_without_a_continuation(kinesis: Any, event: int) -> None:
+    kinesis.server.inject(HalfAnEnd(event=event))
+    kinesis.put(b"a")
+    seen = [next(events := kinesis.subscribe()), next(events)]
+    assert [entry["Data"] for entry in seen[0]["Records"]] == [b"a"]
+    assert "ChildShards" not in seen[event - 1]
+    assert "ContinuationSequenceNumber" not in seen[event - 1]
+    assert "ContinuationSequenceNumber" in seen[2 - event]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_child_shards_can_come_with_a_continuation(kinesis: Any, closed: bool) -> None:  # noqa: FBT001
+    if closed:
+        kinesis.server.split_shard("orders", FIRST)
+    kinesis.server.inject(HalfAnEnd(sign="children"))
+    event = next(kinesis.subscribe())
+    assert len(event["ChildShards"]) == (2 if closed else 1)
+    assert event["ContinuationSequenceNumber"].isdigit()

@@ -6,7 +6,7 @@ from botocore.eventstream import EventStreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.testing.frames import encode_event, encode_exception, encode_frame
+from fanout.testing.frames import encode_event, encode_exception, encode_frame, payload_of
 
 NAMES = st.text(min_size=1, max_size=60).filter(lambda text: len(text.encode()) <= 255)
 
@@ -17,6 +17,7 @@ def test_botocore_reads_back_headers_and_payload(headers: dict[str, str], payloa
     buffer.add_data(encode_frame(headers, payload))
     (message,) = buffer
     assert (message.headers, message.payload) == (headers, payload)
+    assert payload_of(encode_frame(headers, payload)) == payload
 
 
 def test_botocore_takes_an_event_frame_for_an_event() -> None:

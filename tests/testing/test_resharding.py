@@ -263,3 +263,34 @@ def test_50_000_records_are_put_in_seconds(start: Callable[..., Any]) -> None:
     for _ in range(100):
         kinesis.client.put_records(StreamName="orders", Records=records)
     assert len(polled(kinesis, FIRST)) + len(polled(kinesis, SECOND)) == 20_000
+
+
+def test_what_has_expired_is_listed_and_served_no_more(kinesis: Any) -> None:
+    kinesis.put(b"a")
+    children = kinesis.server.split_shard("orders", FIRST)
+    kinesis.put(b"b", shard=children[0])
+    kinesis.server.expire("orders")
+    kinesis.put(b"c", shard=children[0])
+    shards = kinesis.client.list_shards(StreamName="orders")["Shards"]
+    oldest = kinesis.client.list_shards(
+        StreamName="orders", ShardFilter={"Type": "AT_TRIM_HORIZON"}
+    )["Shards"]
+    assert [each["ShardId"] for each in shards] == [each["ShardId"] for each in oldest]
+    assert [each["ShardId"] for each in shards] == list(children)
+    with pytest.raises(ClientError, match="ResourceNotFoundException"):
+        kinesis.subscribe(shard=FIRST)
+    (record,) = next(kinesis.subscribe(shard=children[0]))["Records"]
+    assert record["Data"] == b"c"
+    assert kinesis.server.split_shard("orders", children[0])[0] not in {FIRST, *children}
+
+
+def test_the_numbers_of_a_stream_that_is_created_again_are_new(kinesis: Any) -> None:
+    (old,) = kinesis.put(b"a")
+    kinesis.client.delete_stream(StreamName="orders")
+    kinesis.server.create_stream("orders")
+    kinesis.register("etl")
+    kinesis.put(b"b")
+    with pytest.raises(ClientError, match="InvalidArgumentException"):
+        kinesis.subscribe(
+            "AFTER_SEQUENCE_NUMBER", SequenceNumber=old, consumer=kinesis.register("x")
+        )

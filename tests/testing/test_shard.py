@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fanout.testing._shard import Shard
+from fanout.testing._shard import PositionRefusedError, Shard
 
 
 @pytest.fixture
@@ -58,3 +58,21 @@ def test_a_partition_key_may_hold_any_character() -> None:
     shard.append('"\\\n\u20ac', b"YQ==", 4, 0)
     (record,) = shard.read(shard.first_number, 1, 100, 0).records
     assert json.loads(record)["PartitionKey"] == '"\\\n\u20ac'
+
+
+def test_a_number_before_what_has_expired_is_refused() -> None:
+    shard = Shard(0, (0, 9), threading.RLock(), (), now=0)
+    older, newest = (shard.append("key", b"YQ==", 4, 0) for _ in range(2))
+    shard.expire()
+    shard.append("key", b"YQ==", 4, 1_000)
+
+    def cursor_at(kind: str, number: int) -> int:
+        return shard.cursor_at(
+            {"Type": f"{kind}_SEQUENCE_NUMBER", "SequenceNumber": str(number)}, 0
+        )
+
+    for kind, number in (("AFTER", older), ("AT", newest), ("AFTER", shard.first_number)):
+        with pytest.raises(PositionRefusedError):
+            cursor_at(kind, number)
+    assert arrivals_after(shard, cursor_at("AFTER", newest)) == [1.0]
+    assert arrivals_after(shard, shard.cursor_at({"Type": "TRIM_HORIZON"}, 0)) == [1.0]
