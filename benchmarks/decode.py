@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from benchmarks.harness import Report, Row, median_seconds, peak_rss_bytes
-from fanout.kinesis.aggregation import disaggregate
+from fanout.core.lineage import Split
 from fanout.kinesis.decode import SCHEMA, decode_event
+from fanout.kinesis.disaggregation import Disaggregator
 from fanout.kinesis.eventstream import FrameDecoder
 from fanout.testing.frames import encode_event
 
@@ -72,12 +73,12 @@ def _sequence_number(number: int) -> str:
 def decode_by_fanout(chunks: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
     """Decode as KinesisSource does."""
     frames = FrameDecoder()
+    disaggregator, shard = Disaggregator(), Split(SHARD_ID)
     for chunk in chunks:
         frames.feed(chunk)
         while (frame := frames.next_frame()) is not None:
-            yield disaggregate(
-                decode_event(frame.payload, stream=STREAM, shard_id=SHARD_ID).records
-            )
+            event = decode_event(frame.payload, stream=STREAM, shard_id=SHARD_ID)
+            yield disaggregator.take_apart(event.records, shard).records
 
 
 def decode_by_botocore(chunks: Sequence[bytes]) -> Iterator[pa.RecordBatch]:

@@ -66,9 +66,7 @@ class SplitProgress:
 
     def deliver(self, event: Batch | End, arrival: Arrival) -> None:
         """Count an event as handed to the consumer."""
-        if event.gaps:
-            self.gaps += len(event.gaps)
-            self.gap_after = self.newest
+        self.gaps += len(event.gaps)
         match event:
             case End():
                 self.ended = self.caught_up = True
@@ -82,6 +80,9 @@ class SplitProgress:
                 self.caught_up = self.caught_up or event.lag == 0
                 if event.lag is not None:
                     self.lag = event.lag
+                # A gap between records of the batch has no side that is known here.
+                if any(event.range.after in {gap.after, gap.until} for gap in event.gaps):
+                    self.gap_after = self.newest
                 if event.num_records:
                     self.records_until = event.range.until
                     self._measure_gap(arrival(event.records, 0))

@@ -1,4 +1,4 @@
-"""Records of the Kinesis Producer Library, taken apart into the user's own.
+"""One aggregated record of the Kinesis Producer Library, read.
 
 The library packs many records into one: four magic bytes, a protobuf `AggregatedRecord`, and the
 MD5 of that message. A record without the magic or with another MD5 is not aggregated.
@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from itertools import repeat
 from typing import TYPE_CHECKING, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from fanout.errors import MalformedEventError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ("MAGIC", "MAX_SUB_RECORDS", "Aggregate", "disaggregate", "parse_aggregate")
+__all__ = ("MAGIC", "MAX_SUB_RECORDS", "Aggregate", "parse_aggregate")
 
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
 # Also of the entries of each table. The smallest sub-record takes 6 bytes: a record of 1 MiB could
@@ -31,8 +27,6 @@ MAGIC: Final = b"\xf3\x89\x9a\xc2"
 MAX_SUB_RECORDS: Final = 100_000
 
 _DIGEST_BYTES = 16
-# A sub-record may name a key of 1 KiB in 6 bytes, so what a whole event grows to has a limit too.
-_MAX_EXPANDED_BYTES = 256 * 1024 * 1024
 # What a row takes beside its key and data: the columns that it has from its parent.
 _ROW_BYTES = 256
 # The service's own limit of a partition key.
@@ -54,70 +48,16 @@ class Aggregate:
 
     Args:
         partition_keys: The key of each.
+        hash_keys: The explicit hash key of each as it was written, in decimal if all is well; None
+            for one that has none.
         data: The data of each.
         nbytes: About what they take as rows.
     """
 
     partition_keys: Sequence[str]
+    hash_keys: Sequence[bytes | None]
     data: Sequence[bytes]
     nbytes: int
-
-
-def disaggregate(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Put the sub-records of each aggregated record in its place.
-
-    A sub-record has its own partitionKey, data and subSequenceNumber (0, 1, ...); everything else
-    is its parent's. Explicit hash keys and tags have no column. Batches without aggregated records
-    are returned as they are.
-
-    Args:
-        records: Rows with the columns of SCHEMA.
-
-    Raises:
-        MalformedEventError: If an aggregated record breaks its format or a limit; the message has
-            its shard and sequence number, and none of its data.
-    """
-    if not pc.any(pc.starts_with(records.column("data"), pattern=MAGIC)).as_py():
-        return records
-    parents: list[int] = []
-    keys: list[str] = []
-    data: list[bytes] = []
-    subs: list[int] = []
-    expanded = 0
-    parts = zip(
-        records.column("partitionKey").to_pylist(), records.column("data").to_pylist(), strict=True
-    )
-    for row, (key, value) in enumerate(parts):
-        try:
-            aggregate = parse_aggregate(value) or Aggregate((key,), (value,), 0)
-        except MalformedEventError as error:
-            raise MalformedEventError(f"{_name(records, row)} {error}") from error
-        expanded += aggregate.nbytes
-        if expanded > _MAX_EXPANDED_BYTES:
-            raise MalformedEventError(
-                f"{_name(records, row)} makes the rows of its event take more than "
-                f"{_MAX_EXPANDED_BYTES} bytes"
-            )
-        parents.extend(repeat(row, len(aggregate.data)))
-        keys += aggregate.partition_keys
-        data += aggregate.data
-        subs += range(len(aggregate.data))
-    own = {"partitionKey": keys, "data": data, "subSequenceNumber": subs}
-    rows = pa.array(parents, pa.int64())
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(own[field.name], field.type)
-            if field.name in own
-            else records.column(field.name).take(rows)
-            for field in records.schema
-        ],
-        schema=records.schema,
-    )
-
-
-def _name(records: pa.RecordBatch, row: int) -> str:
-    sequence, shard_id = (records.column(name)[row] for name in ("sequenceNumber", "shardId"))
-    return f"the aggregated record {sequence} of {shard_id}"
 
 
 def parse_aggregate(data: bytes) -> Aggregate | None:
@@ -133,7 +73,7 @@ def parse_aggregate(data: bytes) -> Aggregate | None:
     if hashlib.md5(message, usedforsecurity=False).digest() != digest:
         return None
     keys: list[bytes] = []
-    hash_keys = 0
+    hash_keys: list[bytes] = []
     records: list[bytes] = []
     for field, value in _fields(message):
         if field not in {_KEY_TABLE, _HASH_KEY_TABLE, _RECORDS}:
@@ -143,17 +83,20 @@ def parse_aggregate(data: bytes) -> Aggregate | None:
         if field == _KEY_TABLE:
             keys.append(value)
         elif field == _HASH_KEY_TABLE:
-            hash_keys += 1
+            hash_keys.append(value)
         else:
             records.append(value)
-        if max(len(keys), hash_keys, len(records)) > MAX_SUB_RECORDS:
+        if max(len(keys), len(hash_keys), len(records)) > MAX_SUB_RECORDS:
             raise MalformedEventError(f"has more than {MAX_SUB_RECORDS} entries as field {field}")
     return _aggregate(keys, hash_keys, records)
 
 
-def _aggregate(keys: Sequence[bytes], hash_keys: int, records: Sequence[bytes]) -> Aggregate:
+def _aggregate(
+    keys: Sequence[bytes], hash_keys: Sequence[bytes], records: Sequence[bytes]
+) -> Aggregate:
     names = [_partition_key(key) for key in keys]
     partition_keys: list[str] = []
+    explicit: list[bytes | None] = []
     data: list[bytes] = []
     nbytes = 0
     for record in records:
@@ -163,12 +106,13 @@ def _aggregate(keys: Sequence[bytes], hash_keys: int, records: Sequence[bytes]) 
         if not (isinstance(index, int) and isinstance(value, bytes)):
             raise MalformedEventError("has a sub-record without a key or data")
         hash_index = fields.get(_HASH_KEY_INDEX, -1)
-        if not (isinstance(hash_index, int) and index < len(keys) and hash_index < hash_keys):
+        if not (isinstance(hash_index, int) and index < len(keys) and hash_index < len(hash_keys)):
             raise MalformedEventError("has a sub-record that points outside of a table")
         partition_keys.append(names[index])
+        explicit.append(None if hash_index < 0 else hash_keys[hash_index])
         data.append(value)
         nbytes += len(keys[index]) + len(value) + _ROW_BYTES
-    return Aggregate(partition_keys, data, nbytes)
+    return Aggregate(partition_keys, explicit, data, nbytes)
 
 
 def _partition_key(raw: bytes) -> str:

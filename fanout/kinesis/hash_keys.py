@@ -6,9 +6,12 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final, final
 
-__all__ = ("HashRange", "hash_key_of")
+from fanout.errors import MalformedEventError
+
+__all__ = ("HashRange", "hash_key_of", "parse_hash_key")
 
 _LAST: Final = 2**128 - 1
+_MAX_DIGITS: Final = len(str(_LAST))
 
 
 @final
@@ -42,3 +45,15 @@ def hash_key_of(partition_key: str) -> int:
     https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecord.html
     """
     return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest())
+
+
+def parse_hash_key(digits: bytes) -> int:
+    """Read an explicit hash key.
+
+    Raises:
+        MalformedEventError: If it is not a decimal number below 2**128. The message is a clause, to
+            go on after the name of what holds it.
+    """
+    if digits.isdigit() and len(digits) <= _MAX_DIGITS and (hash_key := int(digits)) <= _LAST:
+        return hash_key
+    raise MalformedEventError("has an explicit hash key that is not a number below 2**128")

@@ -66,6 +66,9 @@ class KinesisOptions:
         backoff_power: The factor by which the largest wait grows with each failure.
         max_retries: Failures in a row without progress after which a shard fails; None for never.
         discovery_interval: The time between two listings of the shards.
+        on_bad_aggregate: What becomes of an aggregated record that breaks its format or a limit:
+            `"fail"` ends the stream with an error that names it; `"gap"` leaves it out, tells the
+            log and counts it in `statistics().gaps`, and delivers everything around it.
         max_event_bytes: The largest event that is accepted, as it comes over the wire.
         max_bytes_in_flight: The bytes of all shards together that may wait for the consumer.
         region: The AWS region; None takes it from the ARN, else from the session.
@@ -90,6 +93,7 @@ class KinesisOptions:
     backoff_power: float = 2.0
     max_retries: int | None = None
     discovery_interval: float = 10.0
+    on_bad_aggregate: Literal["fail", "gap"] = "fail"
     max_event_bytes: int = MAX_FRAME_BYTES
     max_bytes_in_flight: int = 256 * 1024 * 1024
     region: str | None = None
@@ -104,6 +108,7 @@ class KinesisOptions:
         self._check_names()
         self._check_lifecycle()
         self._check_numbers()
+        _one_of("on_bad_aggregate", self.on_bad_aggregate, "fail", "gap")
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url, insecure=self.insecure)
         _ = self.pacing  # checks the backoff
@@ -172,10 +177,7 @@ class KinesisOptions:
                 raise OptionError(f"region={self.region!r} contradicts the ARN {match[0]}")
 
     def _check_lifecycle(self) -> None:
-        if self.deregister not in {"never", "on_close"}:
-            raise OptionError(
-                f"deregister={self.deregister!r} is not understood; use 'never' or 'on_close'"
-            )
+        _one_of("deregister", self.deregister, "never", "on_close")
         if not _CONSUMER_ARN.fullmatch(self.consumer):
             return
         for option, given in (("tags", self.tags), ("deregister", self.deregister == "on_close")):
@@ -190,6 +192,12 @@ def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise OptionError(f"{name}={value!r} must be a number")
     return value
+
+
+def _one_of(name: str, value: object, *allowed: str) -> None:
+    if value not in allowed:
+        choices = " or ".join(map(repr, allowed))
+        raise OptionError(f"{name}={value!r} is not understood; use {choices}")
 
 
 def _whole(name: str, value: object) -> int:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fanout.core.events import Batch, End
+from fanout.core.events import Batch, End, Gap
 from fanout.core.lineage import Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Range, reaches
 from fanout.errors import MalformedEventError, UnconfirmedEndError
-from fanout.kinesis.aggregation import disaggregate
 
 if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.kinesis.decode import ShardEvent
+    from fanout.kinesis.disaggregation import Disaggregator, SubRecords
 
 __all__ = ("ShardReader",)
+
+log = logging.getLogger(__name__)
 
 # As many as a stored position may have; the service uses 56 today.
 _MAX_DIGITS: Final = 128
@@ -31,12 +35,15 @@ class ShardReader:
     Args:
         split: The shard.
         position: Where the reader stands at first.
+        disaggregator: What takes the stream's aggregated records apart; it is told the hash keys
+            of the shard's children.
     """
 
-    def __init__(self, split: Split, position: Position) -> None:
+    def __init__(self, split: Split, position: Position, disaggregator: Disaggregator) -> None:
         self.ended = False
         self.position = position
         self._split = split
+        self._disaggregator = disaggregator
 
     def read(self, event: ShardEvent) -> deque[Batch | End]:
         """Return what an event says, and stand behind it.
@@ -47,12 +54,14 @@ class ShardReader:
         """
         _check_end(event, self._split)
         said: deque[Batch | End] = deque()
-        batch = _batch(event, self._split, self.position)
+        batch = _batch(event, self._split, self.position, self._disaggregator)
         self.position = batch.range.until
         self.ended = event.ended
         if batch.num_records or not self.ended:
             said.append(batch)
         if self.ended:
+            for child in event.children:
+                self._disaggregator.learn(child.shard_id, child.hash_range)
             children = (Split(child.shard_id, child.parents) for child in event.children)
             said.append(End(self._split, tuple(children)))
         return said
@@ -67,7 +76,9 @@ def _check_end(event: ShardEvent, split: Split) -> None:
         raise UnconfirmedEndError(f"{split} sent child shards, but a continuation as well")
 
 
-def _batch(event: ShardEvent, split: Split, position: Position) -> Batch:
+def _batch(
+    event: ShardEvent, split: Split, position: Position, disaggregator: Disaggregator
+) -> Batch:
     numbers = event.records.column("sequenceNumber")
     _check_sequence_numbers(numbers)
     inside = _inside_record(position)
@@ -86,11 +97,20 @@ def _batch(event: ShardEvent, split: Split, position: Position) -> Batch:
         raise MalformedEventError(
             f"{split} sent a continuation that is before its position or its last record"
         )
-    records = disaggregate(event.records)
-    if inside is not None:
-        records = _rest_of_record(records, split, inside)
+    parts = disaggregator.take_apart(event.records, split)
+    gaps = _gaps(numbers, parts, position)
+    if gaps:
+        log.error("records of %s are lost, the first of %d: %s", split, len(gaps), gaps[0].reason)
+    read = 0 if inside is None else _rows_read(parts, split, inside, gaps)
     lag = None if event.millis_behind is None else event.millis_behind / 1000
-    return Batch(split, records, Range(position, until), lag)
+    return Batch(split, parts.after(read), Range(position, until), lag, gaps)
+
+
+def _gaps(numbers: pa.Array, parts: SubRecords, position: Position) -> tuple[Gap, ...]:
+    """Return a gap around exactly each record that is lost."""
+    cursors = (Cursor(int(number)) for number in numbers.to_pylist())
+    places = list(pairwise(chain([position], cursors))) if parts.lost else []
+    return tuple(Gap(*places[row], reason) for row, reason in parts.lost)
 
 
 def _inside_record(position: Position) -> Cursor | None:
@@ -111,17 +131,18 @@ def _nothing_yet(event: ShardEvent, split: Split, position: Cursor) -> Batch:
     return Batch(split, event.records, Range(position, position), lag=None)
 
 
-def _rest_of_record(records: pa.RecordBatch, split: Split, position: Cursor) -> pa.RecordBatch:
-    """Drop the sub-records that were handed on before, all of which must be there."""
-    rest = records.slice(position.sub + 1)
-    read = records.slice(0, position.sub + 1)
+def _rows_read(parts: SubRecords, split: Split, position: Cursor, gaps: tuple[Gap, ...]) -> int:
+    """Return the number of sub-records that were handed on before, all of which must be there."""
+    if gaps and gaps[0].until == Cursor(position.sequence):
+        return 0  # the rest of that record is lost
+    read = parts.records.slice(0, position.sub + 1)
     numbers = pc.unique(read.column("sequenceNumber")).to_pylist()
     if read.num_rows <= position.sub or [int(number) for number in numbers] != [position.sequence]:
         raise MalformedEventError(
             f"{split} did not begin with sub-record {position.sub} and those before it of the "
             f"record {position.sequence}, where its reader stands"
         )
-    return rest
+    return position.sub + 1
 
 
 def _check_sequence_numbers(numbers: pa.Array) -> None:

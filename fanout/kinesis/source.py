@@ -16,6 +16,7 @@ from fanout.core.verdicts import Fatal, Phase, Retry
 from fanout.errors import ServiceError
 from fanout.kinesis.aws import open_transport
 from fanout.kinesis.decode import SCHEMA
+from fanout.kinesis.disaggregation import Disaggregator
 from fanout.kinesis.explain import explained, hint_of
 from fanout.kinesis.options import KinesisOptions
 from fanout.kinesis.policy import Remedy, judge
@@ -124,6 +125,7 @@ class KinesisConnection:
         self._stream = stream
         self._consumer_arn = consumer_arn
         self._worked: set[Phase] = set()
+        self._disaggregator = Disaggregator(options.on_bad_aggregate)
         # A stream that replaces another has its name, ARN and shard ids, but none of its records.
         created = stream.created.astimezone(UTC).isoformat(timespec="milliseconds")
         self.identity = f"kinesis:{stream.arn} of {created}"
@@ -133,6 +135,8 @@ class KinesisConnection:
         """List the shards within the retention period, with their parents."""
         shards = await self._transport.list_shards()
         self._worked.add(Phase.DISCOVER)
+        for shard in shards:
+            self._disaggregator.learn(shard.shard_id, shard.hash_range)
         return [Split(shard.shard_id, shard.parents) for shard in shards]
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
@@ -169,6 +173,7 @@ class KinesisConnection:
                     position,
                     stream=self._stream.name,
                     max_event_bytes=self._options.max_event_bytes,
+                    disaggregator=self._disaggregator,
                     reserve=reserve,
                 )
             ) as events,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fanout.core.lineage import Split
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
+    from fanout.kinesis.disaggregation import Disaggregator
     from fanout.kinesis.eventstream import Frame
 
 __all__ = ("read_events", "starting_position")
@@ -47,6 +48,7 @@ async def read_events(
     *,
     stream: str,
     max_event_bytes: int,
+    disaggregator: Disaggregator,
     reserve: Reserve,
 ) -> AsyncGenerator[Batch | End, None]:
     """Yield what a response body says, until the shard ends or the body does.
@@ -59,6 +61,7 @@ async def read_events(
         position: Where the subscription starts.
         stream: The stream's name, for the `stream` column.
         max_event_bytes: The largest event that is accepted.
+        disaggregator: What takes the stream's aggregated records apart.
         reserve: Waits until memory may be taken.
 
     Raises:
@@ -66,7 +69,7 @@ async def read_events(
         RemoteError: If it holds an exception of the service.
     """
     frames = FrameDecoder(max_event_bytes)
-    reader = ShardReader(split, position)
+    reader = ShardReader(split, position, disaggregator)
     reserved = 0
     async for chunk in chunks:
         frames.feed(chunk)

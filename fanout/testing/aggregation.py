@@ -6,32 +6,40 @@ https://github.com/awslabs/amazon-kinesis-producer/blob/master/aggregation-forma
 from __future__ import annotations
 
 import hashlib
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 __all__ = ("encode_aggregate", "seal_aggregate")
 
 _MAGIC = b"\xf3\x89\x9a\xc2"
 
 
-def encode_aggregate(records: Iterable[tuple[str, bytes]]) -> bytes:
+def encode_aggregate(
+    records: Iterable[tuple[str, bytes]], hash_keys: Sequence[int | None] = ()
+) -> bytes:
     """Encode many records as the data of one.
 
     Args:
         records: Partition keys and data, in order; a key that comes again is written once.
+        hash_keys: The explicit hash key of each record, None for one without; nothing for none.
 
     Returns:
-        What to put as the data of one record, under any partition key.
+        What to put as the data of one record, under any partition key; the library's own is "a".
     """
-    table: dict[str, int] = {}
+    keys: dict[str, int] = {}
+    explicit: dict[int, int] = {}
     parts = []
-    for key, data in records:
-        index = table.setdefault(key, len(table))
-        parts.append(_field(3, b"\x08" + _varint(index) + _field(3, data)))
-    encoded = b"".join(_field(1, key.encode()) for key in table)
-    return seal_aggregate(encoded + b"".join(parts))
+    for (key, data), hash_key in zip_longest(records, hash_keys):
+        index = b"\x08" + _varint(keys.setdefault(key, len(keys)))
+        if hash_key is not None:
+            index += b"\x10" + _varint(explicit.setdefault(hash_key, len(explicit)))
+        parts.append(_field(3, index + _field(3, data)))
+    tables = [_field(1, key.encode()) for key in keys]
+    tables += [_field(2, str(hash_key).encode()) for hash_key in explicit]
+    return seal_aggregate(b"".join(tables + parts))
 
 
 def seal_aggregate(message: bytes) -> bytes:

@@ -220,6 +220,18 @@ def test_a_gap_without_a_record_before_it_is_counted_and_has_no_length() -> None
     assert (made["a"].gaps, made["a"].gap_seconds) == (1, 0.0)
 
 
+def test_a_gap_between_the_records_of_a_batch_is_counted_and_has_no_length() -> None:
+    inside = replace(batch(3, 9), gaps=(Gap(Cursor(3), Cursor(5), "broken"),))
+    made = progress(batch(1, 2), inside, batch(10))
+    assert (made["a"].gaps, made["a"].gap_seconds) == (1, 0.0)
+
+
+def test_a_gap_with_which_a_batch_begins_is_measured() -> None:
+    gap = Gap(Horizon(), Cursor(5), "broken")
+    made = progress(batch(1, 2), replace(batch(9), gaps=(gap,)))
+    assert made["a"].gap_seconds == 7.0
+
+
 def test_a_gap_at_the_end_of_a_split_is_counted() -> None:
     made = progress(batch(1), End(A, gaps=(Gap(Cursor(1), None, "expired"),)))
     assert (made["a"].gaps, made["a"].gap_seconds) == (1, 0.0)

@@ -1,27 +1,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.core.checkpoint import Checkpoint
-from fanout.core.positions import Cursor
-from fanout.errors import MalformedEventError, SplitFailedError
-from fanout.kinesis import KinesisSource
-from fanout.kinesis.aggregation import MAGIC, MAX_SUB_RECORDS, disaggregate, parse_aggregate
-from fanout.kinesis.decode import SCHEMA
+from fanout.errors import MalformedEventError
+from fanout.kinesis.aggregation import MAGIC, MAX_SUB_RECORDS, parse_aggregate
 from fanout.testing.aggregation import encode_aggregate, seal_aggregate
-from tests.kinesis.reading import FIRST
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.kinesis.reading import Stream
 
 PAIRS = [("a", b"1"), ("b", b""), ("a", b"\x00\xff")]
 # As the format's documentation lays a message out: tables, then a sub-record with every field.
@@ -42,27 +29,6 @@ def pairs(data: bytes) -> list[tuple[str, bytes]] | None:
     if aggregate is None:
         return None
     return list(zip(aggregate.partition_keys, aggregate.data, strict=True))
-
-
-def batch(*data: bytes) -> pa.RecordBatch:
-    count = len(data)
-    arrivals = [datetime(2026, 11, 20, 12, second, tzinfo=UTC) for second in range(count)]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([f"parent-{row}" for row in range(count)], pa.string()),
-            pa.array(data, pa.binary()),
-            pa.repeat("orders", count),
-            pa.repeat(FIRST, count),
-            pa.array([str(row + 11) for row in range(count)], pa.string()),
-            pa.array(arrivals, SCHEMA.field("approximateArrivalTimestamp").type),
-            pa.repeat(0, count),
-        ],
-        schema=SCHEMA,
-    )
-
-
-def columns(records: pa.RecordBatch, *names: str) -> list[tuple[Any, ...]]:
-    return list(zip(*(records.column(name).to_pylist() for name in names), strict=True))
 
 
 def refused(message: bytes) -> str:
@@ -191,48 +157,6 @@ def test_any_bytes_after_the_magic_are_a_plain_record(data: bytes) -> None:
     assert parse_aggregate(MAGIC + data) is None
 
 
-def test_a_batch_without_aggregates_stays_as_it_is() -> None:
-    records = batch(b"1", b"", b"x" + MAGIC)
-    assert disaggregate(records) is records
-    assert disaggregate(batch()).num_rows == 0
-
-
-def test_sub_records_take_the_place_of_their_parent() -> None:
-    records = disaggregate(batch(b"before", encode_aggregate(PAIRS), b"after", MAGIC))
-    records.validate(full=True)
-    assert records.schema == SCHEMA
-    assert columns(records, "sequenceNumber", "subSequenceNumber", "partitionKey", "data") == [
-        ("11", 0, "parent-0", b"before"),
-        ("12", 0, "a", b"1"),
-        ("12", 1, "b", b""),
-        ("12", 2, "a", b"\x00\xff"),
-        ("13", 0, "parent-2", b"after"),
-        ("14", 0, "parent-3", MAGIC),
-    ]
-
-
-def test_sub_records_have_everything_else_from_their_parent() -> None:
-    before = batch(b"before", encode_aggregate(PAIRS))
-    names = ("stream", "shardId", "approximateArrivalTimestamp")
-    first, parent = columns(before, *names)
-    assert columns(disaggregate(before), *names) == [first, parent, parent, parent]
-
-
-def test_an_aggregate_of_nothing_is_nothing() -> None:
-    assert disaggregate(batch(b"1", seal_aggregate(KEY), b"2")).column("data").to_pylist() == [
-        b"1",
-        b"2",
-    ]
-
-
-def test_a_malformed_aggregate_is_named_and_not_quoted() -> None:
-    broken = sub_record(b"\x08\x01", b"\x1a\x06canary")
-    with pytest.raises(MalformedEventError) as caught:
-        disaggregate(batch(b"1", seal_aggregate(broken)))
-    assert f"the aggregated record 12 of {FIRST} has a sub-record that points" in str(caught.value)
-    assert "canary" not in repr(caught.value) + repr(caught.value.__cause__)
-
-
 def test_a_key_that_is_not_utf8_is_not_quoted_by_a_cause() -> None:
     with pytest.raises(MalformedEventError) as caught:
         parse_aggregate(seal_aggregate(b"\x0a\x07canary\xff"))
@@ -240,80 +164,7 @@ def test_a_key_that_is_not_utf8_is_not_quoted_by_a_cause() -> None:
     assert caught.value.__suppress_context__
 
 
-def test_what_an_event_may_grow_to_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 10,000 sub-records of 6 bytes that name one key of 1 KiB.
-    bomb = encode_aggregate([("\U0001f600" * 256, b"")] * 10_000)
-    assert len(bomb) < 100_000
-    monkeypatch.setattr("fanout.kinesis.aggregation._MAX_EXPANDED_BYTES", 20_000_000)
-    assert disaggregate(batch(bomb)).num_rows == 10_000
-    with pytest.raises(MalformedEventError, match=r"record 12 .* more than 20000000 bytes"):
-        disaggregate(batch(bomb, bomb))
-
-
-def test_a_row_within_an_aggregate_has_a_position_within_it() -> None:
-    source = KinesisSource(stream="orders", consumer="etl")
-    records = disaggregate(batch(b"before", encode_aggregate(PAIRS), b"after"))
-    positions = [source.cursor(records, row) for row in range(records.num_rows)]
-    assert positions == [Cursor(11), Cursor(12, 0), Cursor(12, 1), Cursor(12), Cursor(13)]
-
-
-def put_mixed(stream: Stream) -> list[bytes]:
-    """Put plain records and aggregates of several sizes; return all data in order."""
-    sent: list[bytes] = []
-    for size in (0, 3, 1, 0, 5, 2, 0):
-        data = [f"{len(sent) + number}".encode() for number in range(size or 1)]
-        record = encode_aggregate([("key", each) for each in data]) if size else data[0]
-        stream.server.put_records("orders", [("parent", record)])
-        sent += data
-    return sent
-
-
-async def read(stream: Stream, count: int, resume: str | None = None) -> list[bytes]:
-    """Read until so many records have come, and whatever came with them."""
-    data: list[bytes] = []
-    async with stream.open(resume=resume) as opened:
-        while len(data) < count:
-            data += (await anext(opened)).records.column("data").to_pylist()
-    return data
-
-
-async def cuts(stream: Stream, count: int, size: int) -> tuple[list[bytes], list[tuple[str, int]]]:
-    """Drain `size` records at a time; return all, and each position with the records before it."""
-    data: list[bytes] = []
-    positions: list[tuple[str, int]] = []
-    async with stream.open() as opened:
-        while len(data) < count:
-            drained = await opened.drain(max_records=size, max_wait=0)
-            for each in drained.batches:
-                data += each.records.column("data").to_pylist()
-            await opened.acknowledge(drained)
-            positions.append((opened.positions, len(data)))
-    return data, positions
-
-
-def inside_records(positions: Sequence[tuple[str, int]]) -> int:
-    found = [Checkpoint.from_json(text).splits[FIRST].position for text, _ in positions]
-    return sum(isinstance(each, Cursor) and each != Cursor(each.sequence) for each in found)
-
-
-@pytest.mark.parametrize("size", [1, 2])
-async def test_a_resume_at_any_cut_repeats_and_skips_no_sub_record(
-    stream: Stream, size: int
-) -> None:
-    sent = put_mixed(stream)
-    data, positions = await cuts(stream, len(sent), size)
-    assert data == sent
-    assert inside_records(positions) >= 3
-    for resume, before in positions[:-1]:
-        assert await read(stream, len(sent) - before, resume) == sent[before:]
-
-
-async def test_a_malformed_aggregate_ends_the_stream_and_is_named(stream: Stream) -> None:
-    broken = seal_aggregate(sub_record(b"\x08\x01", b"\x1a\x06canary"))
-    ((_, number),) = stream.server.put_records("orders", [("key", broken)])
-    async with stream.open() as opened:
-        with pytest.raises(
-            SplitFailedError, match=f"{number} of {FIRST} has a sub-record"
-        ) as error:
-            await anext(opened)
-    assert "canary" not in str(error.value)
+def test_explicit_hash_keys_are_read_from_their_table() -> None:
+    aggregate = parse_aggregate(encode_aggregate([("k", b"")] * 4, [7, None, 2**128 - 1, 7]))
+    assert aggregate is not None
+    assert aggregate.hash_keys == [b"7", None, str(2**128 - 1).encode(), b"7"]

@@ -63,6 +63,7 @@ def source(**options: Any) -> KinesisSource:
         ({"tags": {"team": None}}, r"the value None of the tag 'team' must be at most 256"),
         ({"tags": {"a": "b"}, "consumer": CONSUMER_ARN}, "^tags is for a consumer that is reg"),
         ({"deregister": "always"}, r"deregister='always' is not understood; use 'never' or"),
+        ({"on_bad_aggregate": "skip"}, r"on_bad_aggregate='skip' is not .*; use 'fail' or 'gap'"),
         (
             {"deregister": "on_close", "consumer": CONSUMER_ARN},
             rf"^deregister is for .*; {CONSUMER_ARN} exists already, so name the consumer",
@@ -227,7 +228,7 @@ def documented_defaults() -> Iterator[tuple[str, Any]]:
 
 def _read_value(text: str) -> Any:
     match text.strip("`").split():
-        case ["None" | "False" | "{}" | '"never"' as literal]:
+        case ["None" | "False" | "{}" | '"never"' | '"fail"' as literal]:
             return ast.literal_eval(literal)
         case [number, "MiB"]:
             return int(number) * 1024 * 1024

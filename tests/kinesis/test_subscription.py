@@ -15,6 +15,7 @@ from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.errors import MalformedEventError, RemoteError, UnconfirmedEndError
 from fanout.kinesis.decode import SCHEMA
+from fanout.kinesis.disaggregation import Disaggregator
 from fanout.kinesis.subscription import read_events, starting_position
 from fanout.testing.aggregation import encode_aggregate, seal_aggregate
 from fanout.testing.frames import encode_event, encode_exception, encode_frame
@@ -83,13 +84,16 @@ def reading(
     after: Position = Horizon(),  # noqa: B008 - a frozen value
     reserve: Any = None,
     max_event_bytes: int = 1 << 20,
+    disaggregator: Disaggregator | None = None,
+    split: Split = SHARD,
 ) -> Any:
     return read_events(
         arriving(chunks),
-        SHARD,
+        split,
         after,
         stream="orders",
         max_event_bytes=max_event_bytes,
+        disaggregator=disaggregator or Disaggregator(),
         reserve=reserve or Reservations(),
     )
 
@@ -205,7 +209,13 @@ async def test_memory_for_an_event_in_pieces_is_reserved_before_it_is_assembled(
             reserved_at[start + 100] = list(reserve.sizes)
 
     reader = read_events(
-        pieces(), SHARD, Horizon(), stream="s", max_event_bytes=1 << 20, reserve=reserve
+        pieces(),
+        SHARD,
+        Horizon(),
+        stream="s",
+        max_event_bytes=1 << 20,
+        disaggregator=Disaggregator(),
+        reserve=reserve,
     )
     async with aclosing(reader) as events:
         assert len([each async for each in events]) == 1
@@ -222,7 +232,13 @@ async def test_a_batch_that_was_handed_on_is_kept_by_nobody() -> None:
         del nbytes
 
     events = read_events(
-        body(), SHARD, Horizon(), stream="orders", max_event_bytes=1 << 20, reserve=reserve
+        body(),
+        SHARD,
+        Horizon(),
+        stream="orders",
+        max_event_bytes=1 << 20,
+        disaggregator=Disaggregator(),
+        reserve=reserve,
     )
     async with aclosing(events):
         batch = await anext(events)
@@ -512,3 +528,91 @@ async def test_a_malformed_aggregate_delivers_nothing_of_its_event() -> None:
     assert events == []
     assert isinstance(error, MalformedEventError)
     assert f"the aggregated record 12 of {SHARD.id}" in str(error)
+
+
+def damaged(*bad: int, sizes: Sequence[int] = (3, 3, 3, 0), first: int = 11) -> bytes:
+    """An event of aggregates of which some, by their sequence number, are broken."""
+    body = json.loads(payload(range(first, first + len(sizes)), until=20))
+    for record, size in zip(body["Records"], sizes, strict=True):
+        data = encode_aggregate([("key", bytes([number])) for number in range(size)])
+        if int(record["SequenceNumber"]) in bad:
+            data = seal_aggregate(b"\x0a")
+        record["Data"] = base64.b64encode(data if size else b"plain").decode()
+    return encode_event("SubscribeToShardEvent", json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("bad", "spans"),
+    [
+        ((), []),
+        ((11,), [(Cursor(10), Cursor(11))]),
+        ((12,), [(Cursor(11), Cursor(12))]),
+        ((11, 12), [(Cursor(10), Cursor(11)), (Cursor(11), Cursor(12))]),
+        ((13,), [(Cursor(12), Cursor(13))]),
+        ((11, 13), [(Cursor(10), Cursor(11)), (Cursor(12), Cursor(13))]),
+    ],
+)
+async def test_a_bad_aggregate_is_a_gap_around_exactly_its_record(
+    bad: tuple[int, ...], spans: list[tuple[Cursor, Cursor]]
+) -> None:
+    (batch,) = await read(damaged(*bad), after=Cursor(10), disaggregator=Disaggregator("gap"))
+    assert isinstance(batch, Batch)
+    assert [(gap.after, gap.until) for gap in batch.gaps] == spans
+    assert [gap.reason for gap in batch.gaps] == [
+        f"the aggregated record {number} of {SHARD} has a number that does not end"
+        for number in bad
+    ]
+    parts = [(str(n), sub) for n in (11, 12, 13) if n not in bad for sub in range(3)]
+    assert sub_numbers(batch) == [*parts, ("14", 0)]
+    assert batch.range == Range(Cursor(10), Cursor(20))
+
+
+async def test_an_event_of_bad_aggregates_alone_is_progress_with_gaps() -> None:
+    body = damaged(11, 12, sizes=[3, 3])
+    (batch,) = await read(body, after=Timestamp(5), disaggregator=Disaggregator("gap"))
+    assert isinstance(batch, Batch)
+    assert (batch.num_records, batch.range) == (0, Range(Timestamp(5), Cursor(20)))
+    assert [gap.after for gap in batch.gaps] == [Timestamp(5), Cursor(11)]
+
+
+async def test_inside_a_record_that_has_become_bad_its_rest_is_the_gap() -> None:
+    body = damaged(11, 13)
+    (batch,) = await read(body, after=Cursor(11, 1), disaggregator=Disaggregator("gap"))
+    assert isinstance(batch, Batch)
+    assert [gap.after for gap in batch.gaps] == [Cursor(11, 1), Cursor(12)]
+    assert sub_numbers(batch) == [("12", 0), ("12", 1), ("12", 2), ("14", 0)]
+
+
+async def test_inside_a_record_another_bad_first_record_is_malformed() -> None:
+    events, error = await refused(
+        damaged(12, first=12), after=Cursor(11, 1), disaggregator=Disaggregator("gap")
+    )
+    assert events == []
+    assert "did not begin with sub-record 1" in str(error)
+
+
+def misplaced(pattern: str, number: int = 11) -> bytes:
+    """An event of one aggregate of the KPL; `o` is a sub-record that is not of LEFT."""
+    keys = [2**127 if sign == "o" else 0 for sign in pattern]
+    data = encode_aggregate([("key", b"x")] * len(pattern), keys)
+    body = json.loads(payload([number], until=20))
+    body["Records"][0] |= {"Data": base64.b64encode(data).decode(), "PartitionKey": "a"}
+    return encode_event("SubscribeToShardEvent", json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("pattern", ["iiii", "oiii", "iiio", "oiio", "ioio", "oooo"])
+@pytest.mark.parametrize("sub", [None, 0, 1, 2, 3])
+async def test_a_position_inside_an_aggregate_counts_what_is_of_another_shard(
+    pattern: str, sub: int | None
+) -> None:
+    left = Split("shardId-000000000001", (SHARD.id,))
+    disaggregator = Disaggregator()
+    await read(event(children=[LEFT]), disaggregator=disaggregator)  # tells the range of LEFT
+    after = Cursor(10) if sub is None else Cursor(11, sub)
+    (batch,) = await read(misplaced(pattern), after=after, disaggregator=disaggregator, split=left)
+    assert isinstance(batch, Batch)
+    first = 0 if sub is None else sub + 1
+    assert sub_numbers(batch) == [
+        ("11", place) for place in range(first, 4) if pattern[place] == "i"
+    ]
+    assert batch.range == Range(after, Cursor(20))
