@@ -94,6 +94,8 @@ def _exact_timestamps(session: aioboto3.Session) -> Iterator[None]:
 
 
 def _control_config() -> AioConfig:
+    # Its calls end by themselves, and the service allows few a second: those beyond botocore's
+    # pool of 10 wait for their turn.
     return AioConfig(connect_timeout=_CONNECT_TIMEOUT, retries={"mode": "standard"})
 
 
@@ -104,7 +106,9 @@ def _reading_config() -> AioConfig:
         read_timeout=None,
         # A retry inside botocore would not keep to the calls a second that a shard allows.
         retries={"total_max_attempts": 1},
-        # The pool makes a call beyond it wait for ever: every subscription holds a connection.
+        # Every subscription holds a connection, and a call beyond the pool would wait for ever. A
+        # listing beyond this number is refused, so the pool is never lower than the shard count,
+        # whatever a reshard makes of it; nothing is allocated for connections that are not used.
         max_pool_connections=MAX_SHARDS,
     )
 

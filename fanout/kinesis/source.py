@@ -18,6 +18,7 @@ from fanout.kinesis.aws import open_transport
 from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.disaggregation import Disaggregator
 from fanout.kinesis.explain import explained, hint_of
+from fanout.kinesis.open_files import check_open_files
 from fanout.kinesis.options import KinesisOptions
 from fanout.kinesis.policy import Remedy, judge
 from fanout.kinesis.registration import ConsumerRegistration
@@ -59,7 +60,8 @@ class KinesisSource(KinesisOptions):
         warning in the log, when the task is cancelled once more.
 
         Raises:
-            SetupError: If credentials or a region are missing.
+            SetupError: If credentials or a region are missing, or the stream has more shards than
+                this process may open files.
             ServiceError: If the stream or consumer does not exist or may not be used, or the
                 endpoint does not answer.
         """
@@ -75,6 +77,7 @@ class KinesisSource(KinesisOptions):
             with explained("Kinesis cannot be called"):
                 transport = await stack.enter_async_context(opening)
             stream = await _usable_stream(transport, self.stream)
+            check_open_files(stream.open_shards)
             jitter = FullJitter(_CONSUMER_POLLING, Random())  # noqa: S311 - jitter, no secret
             registration = ConsumerRegistration(
                 transport, stream.arn, self.consumer, jitter=jitter, tags=self.tags

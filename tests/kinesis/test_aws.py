@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -350,6 +350,21 @@ async def test_leaving_a_subscription_hangs_up_an_endless_body() -> None:
         await service.hung_up.wait()
 
 
+@pytest.mark.parametrize("operation", ["SubscribeToShard", "GetRecords"])
+async def test_a_pool_limit_lower_than_the_shard_count_holds_no_shard_up(operation: str) -> None:
+    """botocore's own limit is 10, and the call beyond it waits until another one ends."""
+    service = Service(**{operation: streaming(b"first", endless=True)})
+    async with connected(service) as transport, AsyncExitStack() as calls, asyncio.timeout(10):
+        for shard in range(50):
+            if operation == "SubscribeToShard":
+                call = transport.subscribe(CONSUMER_ARN, f"shardId-{shard:012}", LATEST)
+                chunks = await calls.enter_async_context(call)
+            else:
+                polling = transport.get_records(STREAM_ARN, f"iterator-{shard}")
+                chunks = (await calls.enter_async_context(polling)).chunks
+            assert await anext(chunks) == b"first"
+
+
 async def test_an_error_inside_a_subscription_hangs_up() -> None:
     service = Service(SubscribeToShard=streaming(b"first", endless=True))
     async with connected(service) as transport:
@@ -421,21 +436,6 @@ async def test_a_refused_subscription_is_asked_for_once() -> None:
             async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
                 pass
     assert len(service.requests) == 1
-
-
-async def test_forty_subscriptions_are_open_at_once() -> None:
-    everyone = asyncio.Barrier(40)
-
-    async def consume(transport: Transport, shard: int) -> None:
-        name = f"shardId-{shard:012}"
-        async with transport.subscribe(CONSUMER_ARN, name, LATEST) as chunks:
-            assert await anext(chunks) == b"first"
-            await everyone.wait()
-
-    service = Service(SubscribeToShard=streaming(b"first", endless=True))
-    async with connected(service) as transport, asyncio.TaskGroup() as tasks:
-        for shard in range(40):
-            tasks.create_task(consume(transport, shard))
 
 
 async def test_a_failing_control_call_is_retried_by_botocore() -> None:
