@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from fanout.testing._shard import Shard
@@ -79,8 +80,17 @@ class Consumer:
     moto reads `consumer_name`, `consumer_arn` and `to_json`.
     """
 
-    def __init__(self, name: str, stream_arn: str, created: datetime, creating: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        stream_arn: str,
+        created: datetime,
+        *,
+        creating: float,
+        tags: Mapping[str, str],
+    ) -> None:
         self.consumer_name = name
+        self.tags = dict(tags)
         self.stream_arn = stream_arn
         self.created = created
         self.consumer_arn = f"{stream_arn}/consumer/{name}:{int(created.timestamp())}"

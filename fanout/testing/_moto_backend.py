@@ -17,6 +17,8 @@ from fanout.testing._moto_responses import Response
 from fanout.testing._moto_stream import HASH_KEYS, Entry, Stream, invalid_argument
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fanout.testing._service import Service
 
 __all__ = ("Backend",)
@@ -136,7 +138,9 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
         ]
         return {"FailedRecordCount": 0, "Records": results}
 
-    def register_stream_consumer(self, stream_arn: str, consumer_name: str) -> Consumer:
+    def register_stream_consumer(
+        self, stream_arn: str, consumer_name: str, tags: Mapping[str, str]
+    ) -> Consumer:
         """Register a consumer, CREATING for as long as the rules say."""
         stream = self.describe_stream(stream_arn, None)
         with stream.lock:
@@ -154,7 +158,11 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
             created = max(datetime.now(UTC), self._newest_consumer + timedelta(seconds=1))
             self._newest_consumer = created
             consumer = Consumer(
-                consumer_name, stream_arn, created, self.service.rules.consumer_creating
+                consumer_name,
+                stream_arn,
+                created,
+                creating=self.service.rules.consumer_creating,
+                tags=tags,
             )
             stream.consumers.append(consumer)
             return consumer

@@ -159,6 +159,25 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         connection: socket.socket = self.normalized_request.environ["werkzeug.socket"]
         return connection
 
+    def register_stream_consumer(self) -> Any:
+        """Register a consumer with its tags, which moto leaves out."""
+        request = json.loads(self.body)
+        consumer = self.kinesis_backend.register_stream_consumer(
+            request["StreamARN"], request["ConsumerName"], request.get("Tags", {})
+        )
+        return ActionResult({"Consumer": consumer.to_json()})
+
+    def list_tags_for_resource(self) -> Any:
+        """Return the tags of a consumer or a stream, which moto does not know by ARN."""
+        arn = json.loads(self.body)["ResourceARN"]
+        tagged = (
+            self.kinesis_backend.find_consumer(None, None, arn)[1]
+            if "/consumer/" in arn
+            else self.kinesis_backend.describe_stream(arn, None)
+        )
+        tags = [{"Key": key, "Value": value} for key, value in sorted(tagged.tags.items())]
+        return ActionResult({"Tags": tags})
+
     def subscribe_to_shard(self) -> Any:
         """Answer with an event stream."""
         request = json.loads(self.body)

@@ -150,6 +150,16 @@ def test_registering_a_name_twice_is_refused(kinesis: Any) -> None:
     assert code(error) == "ResourceInUseException"
 
 
+def test_the_tags_of_a_consumer_and_of_its_stream_are_listed(kinesis: Any) -> None:
+    kinesis.client.add_tags_to_stream(StreamARN=kinesis.stream_arn, Tags={"team": "orders"})
+    audit = kinesis.client.register_stream_consumer(
+        StreamARN=kinesis.stream_arn, ConsumerName="audit", Tags={"team": "audit"}
+    )
+    for arn, team in ((kinesis.stream_arn, "orders"), (audit["Consumer"]["ConsumerARN"], "audit")):
+        listed = kinesis.client.list_tags_for_resource(ResourceARN=arn)
+        assert listed["Tags"] == [{"Key": "team", "Value": team}]
+
+
 def test_deregistering_by_name_spares_the_others(kinesis: Any) -> None:
     kinesis.register("audit")
     kinesis.client.deregister_stream_consumer(StreamARN=kinesis.stream_arn, ConsumerName="etl")
