@@ -5,12 +5,13 @@ OLDEST := .venv-oldest
 SPARK_OLDEST := pyspark==3.5.9
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-oldest check bench clean
+.PHONY: help demo test test-oldest live check bench clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
 	@echo "make test         all tests, Spark ones on the newest pyspark"
 	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
+	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
 	@echo "make check        ruff, formatting, mypy, import direction"
 	@echo "make bench        the benchmarks, each against its peer"
 	@echo "make clean        remove environments and caches"
@@ -23,6 +24,11 @@ test: $(VENV)/ready java
 
 test-oldest: $(OLDEST)/ready java
 	$(OLDEST)/bin/python -m pytest -m spark
+
+# The longest test waits for the end of a subscription: five minutes.
+live: stream $(VENV)/ready
+	$(BIN)/python -m pytest tests/conformance -v --timeout 420 -o faulthandler_timeout=0 \
+	  --live-stream '$(STREAM)' $(if $(CONSUMER_PREFIX),--consumer-prefix '$(CONSUMER_PREFIX)')
 
 check: $(VENV)/ready
 	$(BIN)/ruff check
@@ -37,7 +43,12 @@ clean:
 	rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: python java
+.PHONY: stream python java
+stream:
+	@[ -n '$(STREAM)' ] || { \
+	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...], with your AWS credentials and region" >&2; \
+	  exit 1; }
+
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "fanout needs Python 3.11 or newer as '$(PYTHON)'; name another one: make PYTHON=python3.12" >&2; \
