@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ("ASYNCIO", "README", "RESUME", "SPARK", "TESTING", "defined_by")
+__all__ = ("ASYNCIO", "POLLING", "README", "RESUME", "SPARK", "TESTING", "defined_by")
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
-SPARK, ASYNCIO, RESUME, TESTING = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SPARK, ASYNCIO, RESUME, POLLING, TESTING = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def defined_by(code: str) -> dict[str, Any]:

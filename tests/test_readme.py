@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.kinesis.options import KinesisOptions
-from tests.readme import ASYNCIO, README, RESUME, TESTING, defined_by
+from tests.readme import ASYNCIO, POLLING, README, RESUME, TESTING, defined_by
 
 if TYPE_CHECKING:
     from fanout.testing.kinesis_server import KinesisServer
@@ -44,6 +44,15 @@ async def test_the_resume_example_drains_and_goes_on(
             orders.put_records("orders", [("customer", b"1")])
             await asyncio.sleep(0.05)
     assert "records of" in capsys.readouterr().out
+
+
+async def test_the_polling_example_goes_on_where_the_consumer_stopped(
+    orders: KinesisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orders.put_records("orders", [("customer", str(number).encode()) for number in range(5)])
+    await defined_by(POLLING)["main"]()
+    assert "4 records more, by polling" in capsys.readouterr().out
+    assert orders.statistics().poll_calls
 
 
 def test_the_testing_example_is_a_test_that_passes(

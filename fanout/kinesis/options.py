@@ -14,6 +14,7 @@ from fanout.core.starts import parse_start
 from fanout.errors import OptionError
 from fanout.kinesis.endpoint import check_endpoint
 from fanout.kinesis.eventstream import MAX_FRAME_BYTES
+from fanout.kinesis.pace import CALL_INTERVAL, LONGEST_REST
 from fanout.kinesis.tags import check_tags
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ class KinesisOptions:
     Args:
         stream: The stream's name or ARN.
         consumer: The enhanced fan-out consumer: an ARN is used as it is; a name is registered on
-            the stream unless it exists.
+            the stream unless it exists. It may be left out where `mode` is `"polling"`, which uses
+            none: a consumer that is named, its `tags` and `deregister` then do nothing.
+        mode: `"efo"`, enhanced fan-out, or `"polling"`, by GetRecords. Positions are the same in
+            both, so that a stream can change between two runs.
         tags: The tags of the consumer, set when it is registered; an existing one keeps its own.
         deregister: `"never"`, or `"on_close"` to deregister the consumer when the stream closes.
             That is done only where this very stream has registered it: a consumer that existed
@@ -58,9 +62,10 @@ class KinesisOptions:
             datetime. Latest is pinned to the service's clock once, when the stream first opens.
             Or a mapping of shard ids to any of these or to a sequence number, after which the
             shard is read; `"*"` stands for all shards that are not named.
-        subscribe_timeout: How long a subscribe call may take.
+        subscribe_timeout: How long a subscribe call may take, or in polling the first two calls.
         silence_timeout: How long a live subscription may send nothing; the service sends a
-            heartbeat about every 5 seconds.
+            heartbeat about every 5 seconds. In polling, how long an answer may take. There 5
+            seconds are added to both timeouts, for the rest that a shard may need before a call.
         backoff_base: The largest wait after a first failure.
         backoff_cap: The largest wait after any number of failures.
         backoff_power: The factor by which the largest wait grows with each failure.
@@ -82,7 +87,8 @@ class KinesisOptions:
     """
 
     stream: str
-    consumer: str
+    consumer: str | None = None
+    mode: Literal["efo", "polling"] = "efo"
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
     deregister: Literal["never", "on_close"] = "never"
     start: _Start | Mapping[str, _Start | Cursor] | PerSplit = field(default_factory=Latest)
@@ -117,18 +123,21 @@ class KinesisOptions:
     def resolved_region(self) -> str | None:
         """The region that the options name, in words or inside an ARN."""
         for arn in (self.stream, self.consumer):
-            if match := _STREAM_ARN.match(arn):
+            if arn is not None and (match := _STREAM_ARN.match(arn)):
                 return match["region"]
         return self.region
 
     @property
     def pacing(self) -> Pacing:
         """The options that the subscriber and the discovery go by."""
+        polling = self.mode == "polling"
+        # A rest of ours is no silence of the service.
+        rest = LONGEST_REST if polling else 0.0
         return Pacing(
-            floor=_FLOOR,
-            spacing=_SPACING,
-            subscribe_timeout=self.subscribe_timeout,
-            silence_timeout=self.silence_timeout,
+            floor=CALL_INTERVAL if polling else _FLOOR,
+            spacing=0.0 if polling else _SPACING,
+            subscribe_timeout=self.subscribe_timeout + rest,
+            silence_timeout=self.silence_timeout + rest,
             discovery_interval=self.discovery_interval,
             backoff=BackoffOptions(
                 base=self.backoff_base, cap=self.backoff_cap, power=self.backoff_power
@@ -161,8 +170,13 @@ class KinesisOptions:
                 f"stream={self.stream!r} is neither a stream's name (1 to 128 of a-z A-Z 0-9 _ . "
                 f"-) nor its ARN"
             )
-        consumer = _CONSUMER_ARN.fullmatch(self.consumer)
-        if consumer is None and not _NAME.fullmatch(self.consumer):
+        _one_of("mode", self.mode, "efo", "polling")
+        if self.consumer is None and self.mode == "efo":
+            raise OptionError(
+                "enhanced fan-out needs a consumer: name one, or read without with mode='polling'"
+            )
+        consumer = None if self.consumer is None else _CONSUMER_ARN.fullmatch(self.consumer)
+        if consumer is None and self.consumer is not None and not _NAME.fullmatch(self.consumer):
             raise OptionError(
                 f"consumer={self.consumer!r} is neither a consumer's name (1 to 128 of a-z A-Z 0-9 "
                 f"_ . -) nor its ARN"
@@ -178,7 +192,7 @@ class KinesisOptions:
 
     def _check_lifecycle(self) -> None:
         _one_of("deregister", self.deregister, "never", "on_close")
-        if not _CONSUMER_ARN.fullmatch(self.consumer):
+        if self.consumer is None or not _CONSUMER_ARN.fullmatch(self.consumer):
             return
         for option, given in (("tags", self.tags), ("deregister", self.deregister == "on_close")):
             if given:

@@ -140,6 +140,8 @@ _CODES: Final[Mapping[str, _Kind]] = {
             "ThrottlingException",
             # The listing took longer than the 5 minutes for which its page token holds.
             "ExpiredNextTokenException",
+            # An iterator that is old is replaced without a word; this one was new.
+            "ExpiredIteratorException",
         ),
         _Kind.PASSING,
     ),

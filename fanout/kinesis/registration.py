@@ -28,6 +28,12 @@ DEREGISTRATION_TIMEOUT: Final = 10.0
 # reference, RegisterStreamConsumer); a consumer that was just registered may not be found at once.
 _NOT_YET = frozenset({"LimitExceededException", "ThrottlingException", "ResourceInUseException"})
 
+# 20 consumers, or 50 in the mode On-demand Advantage (AWS API reference, RegisterStreamConsumer).
+_QUOTA = (
+    "the stream may have as many consumers as it can have: deregister one that nobody uses (fanout "
+    "consumers list), or read without a consumer, with mode='polling'"
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -99,8 +105,11 @@ class ConsumerRegistration:
             raise
         except Exception as error:
             if limit.expired():
+                full = reason is not None and code_of(reason) == "LimitExceededException"
+                hint = f"; {_QUOTA}" if full else ""
                 raise ServiceError(
-                    f"{doing}: it did not become ACTIVE within {ACTIVATION_TIMEOUT:g} s ({reason})"
+                    f"{doing}: it did not become ACTIVE within {ACTIVATION_TIMEOUT:g} s "
+                    f"({reason}){hint}"
                 ) from reason
             raise explain(error, doing) from error
         raise AssertionError("retrying ends by returning or by raising")

@@ -21,6 +21,7 @@ from fanout.kinesis.explain import explained, hint_of
 from fanout.kinesis.open_files import check_open_files
 from fanout.kinesis.options import KinesisOptions
 from fanout.kinesis.policy import Remedy, judge
+from fanout.kinesis.polling import Poller
 from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.subscription import read_events, starting_position
 
@@ -44,7 +45,7 @@ _CONSUMER_POLLING: Final = BackoffOptions(base=1.0, cap=5.0)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisSource(KinesisOptions):
-    """Read a Kinesis stream through enhanced fan-out; the arguments are those of KinesisOptions."""
+    """Read a Kinesis stream; the arguments are those of KinesisOptions."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -53,7 +54,9 @@ class KinesisSource(KinesisOptions):
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[KinesisConnection]:
-        """Connect, check that the stream exists, and see to it that the consumer is ACTIVE.
+        """Connect, check that the stream exists, and see to it that a consumer is ACTIVE.
+
+        In polling no consumer is looked at.
 
         Leaving the context deregisters a consumer that was registered here, where
         `deregister="on_close"` asks for it; that takes 10 seconds at most, and is given up, with a
@@ -78,13 +81,15 @@ class KinesisSource(KinesisOptions):
                 transport = await stack.enter_async_context(opening)
             stream = await _usable_stream(transport, self.stream)
             check_open_files(stream.open_shards)
-            jitter = FullJitter(_CONSUMER_POLLING, Random())  # noqa: S311 - jitter, no secret
-            registration = ConsumerRegistration(
-                transport, stream.arn, self.consumer, jitter=jitter, tags=self.tags
-            )
-            if self.deregister == "on_close":
-                stack.push_async_callback(registration.undo)
-            consumer_arn = await registration.ensure()
+            consumer_arn = None
+            if self.mode == "efo" and self.consumer is not None:
+                jitter = FullJitter(_CONSUMER_POLLING, Random())  # noqa: S311 - jitter, no secret
+                registration = ConsumerRegistration(
+                    transport, stream.arn, self.consumer, jitter=jitter, tags=self.tags
+                )
+                if self.deregister == "on_close":
+                    stack.push_async_callback(registration.undo)
+                consumer_arn = await registration.ensure()
             yield KinesisConnection(self, transport, stream, consumer_arn)
 
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
@@ -113,7 +118,7 @@ class KinesisConnection:
         options: What the user asked for.
         transport: The calls.
         stream: The stream, as the service described it when the connection was opened.
-        consumer_arn: The consumer that subscribes.
+        consumer_arn: The consumer that subscribes; None to poll.
     """
 
     def __init__(
@@ -121,7 +126,7 @@ class KinesisConnection:
         options: KinesisOptions,
         transport: Transport,
         stream: StreamDescription,
-        consumer_arn: str,
+        consumer_arn: str | None,
     ) -> None:
         self._options = options
         self._transport = transport
@@ -129,6 +134,12 @@ class KinesisConnection:
         self._consumer_arn = consumer_arn
         self._worked: set[Phase] = set()
         self._disaggregator = Disaggregator(options.on_bad_aggregate)
+        self._poller = Poller(
+            transport,
+            stream,
+            max_event_bytes=options.max_event_bytes,
+            disaggregator=self._disaggregator,
+        )
         # A stream that replaces another has its name, ARN and shard ids, but none of its records.
         created = stream.created.astimezone(UTC).isoformat(timespec="milliseconds")
         self.identity = f"kinesis:{stream.arn} of {created}"
@@ -164,14 +175,16 @@ class KinesisConnection:
     async def subscribe(
         self, split: Split, position: Position, reserve: Reserve
     ) -> AsyncIterator[AsyncIterator[Batch | End]]:
-        """Open one subscription to a shard, for up to five minutes."""
-        async with (
-            self._transport.subscribe(
-                self._consumer_arn, split.id, starting_position(position)
-            ) as chunks,
-            aclosing(
-                read_events(
-                    chunks,
+        """Open one subscription to a shard: for up to five minutes, or in polling until it ends."""
+        async with AsyncExitStack() as stack:
+            if self._consumer_arn is None:
+                events = await self._poller.open(split, position, reserve)
+            else:
+                subscribing = self._transport.subscribe(
+                    self._consumer_arn, split.id, starting_position(position)
+                )
+                events = read_events(
+                    await stack.enter_async_context(subscribing),
                     split,
                     position,
                     stream=self._stream.name,
@@ -179,8 +192,7 @@ class KinesisConnection:
                     disaggregator=self._disaggregator,
                     reserve=reserve,
                 )
-            ) as events,
-        ):
+            await stack.enter_async_context(aclosing(events))
             self._worked.add(Phase.SUBSCRIBE)
             yield _Noticed(events, self._worked)
 
@@ -206,7 +218,7 @@ class KinesisConnection:
                 return verdict
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Do nothing: Kinesis keeps no position for an enhanced fan-out consumer."""
+        """Do nothing: Kinesis keeps no position for its readers."""
 
 
 @final

@@ -53,5 +53,9 @@ def stream(
     # As often as the server allows; the service's own figures are the library's, too.
     monkeypatch.setattr("fanout.kinesis.options._FLOOR", max(rules.call_interval, 0.01))
     monkeypatch.setattr("fanout.kinesis.options._SPACING", rules.takeover_after)
+    if not rules.polls_per_second:
+        monkeypatch.setattr("fanout.kinesis.options.CALL_INTERVAL", 0.01)
+        monkeypatch.setattr("fanout.kinesis.pace.CALL_INTERVAL", 0.01)
+        monkeypatch.setattr("fanout.kinesis.pace.IDLE_INTERVAL", 0.02)
     with KinesisServer(rules) as server:
         yield Stream(server, shards=shards)

@@ -68,6 +68,10 @@ def source(**options: Any) -> KinesisSource:
             {"deregister": "on_close", "consumer": CONSUMER_ARN},
             rf"^deregister is for .*; {CONSUMER_ARN} exists already, so name the consumer",
         ),
+        ({"mode": "EFO"}, r"mode='EFO' is not understood; use 'efo' or 'polling'"),
+        ({"consumer": None}, r"needs a consumer: name one, or read without with mode='polling'"),
+        ({"mode": "polling", "consumer": "a/b"}, r"consumer='a/b' is neither"),
+        ({"mode": "polling", "consumer": CONSUMER_ARN, "tags": {"a": "b"}}, "^tags is for a cons"),
         ({"start": datetime(2024, 1, 1)}, "no time zone; pass an aware datetime"),  # noqa: DTZ001 - it is refused
         ({"start": datetime(1969, 1, 1, tzinfo=UTC)}, "lies before 1970"),
         ({"start": 1_700_000_000}, r"start=1700000000 is not understood; use 'TRIM_HORIZON'"),
@@ -213,6 +217,18 @@ def test_the_pacing_is_made_of_the_options_and_the_rules_of_the_service() -> Non
     assert (pacing.max_retries, pacing.max_bytes_in_flight) == (7, 9)
 
 
+def test_polling_needs_no_consumer_and_leaves_one_that_is_named_alone() -> None:
+    assert source(mode="polling", consumer=None).consumer is None
+    assert source(mode="polling", tags={"team": "etl"}, deregister="on_close").consumer == "etl"
+
+
+def test_the_pacing_of_polling_is_that_of_get_records() -> None:
+    pacing = source(mode="polling", subscribe_timeout=1.0, silence_timeout=2.0).pacing
+    assert (pacing.floor, pacing.spacing) == (0.2, 0.0)
+    # A shard may rest for 5 seconds before a call, which is no silence of the service.
+    assert (pacing.subscribe_timeout, pacing.silence_timeout) == (6.0, 7.0)
+
+
 def documented_defaults() -> Iterator[tuple[str, Any]]:
     """Read the table of the README: a row may list several options, and a value its unit."""
     table = README.read_text().partition("`KinesisSource(stream=..., consumer=...)` takes")[2]
@@ -228,7 +244,7 @@ def documented_defaults() -> Iterator[tuple[str, Any]]:
 
 def _read_value(text: str) -> Any:
     match text.strip("`").split():
-        case ["None" | "False" | "{}" | '"never"' | '"fail"' as literal]:
+        case ["None" | "False" | "{}" | '"never"' | '"fail"' | '"efo"' as literal]:
             return ast.literal_eval(literal)
         case [number, "MiB"]:
             return int(number) * 1024 * 1024

@@ -311,8 +311,17 @@ def test_a_throttled_call_is_repeated(method: str, code: str) -> None:
 
 def test_a_limit_that_stays_is_told_by_name() -> None:
     service = Consumers(refusals={"register": ["LimitExceededException"] * 1000})
-    with pytest.raises(ServiceError, match=r"'etl' .* 60 s.*LimitExceededException"):
+    with pytest.raises(ServiceError, match=r"'etl' .* 60 s.*LimitExceededException") as error:
         simulate(ensured, service)
+    assert "as many consumers as it can have" in str(error.value)
+    assert "mode='polling'" in str(error.value)
+
+
+def test_polling_is_named_only_where_the_quota_is_reached() -> None:
+    service = Consumers(refusals={"register": ["ThrottlingException"] * 1000})
+    with pytest.raises(ServiceError) as error:
+        simulate(ensured, service)
+    assert "polling" not in str(error.value)
 
 
 def test_a_name_that_somebody_else_registers_at_the_same_time_is_adopted() -> None:
