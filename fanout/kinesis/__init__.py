@@ -1,4 +1,4 @@
-"""Amazon Kinesis Data Streams through enhanced fan-out.
+"""Amazon Kinesis Data Streams through enhanced fan-out, or by polling.
 
 Needs the extra `fanout[kinesis]`.
 """

@@ -99,6 +99,16 @@ async def test_reading_with_the_arn_of_a_consumer_needs_what_run_time_is_granted
     assert sorted(actions(iam_policy(stream.arn, consumer.arn))) == sorted(calls.needed)
 
 
+async def test_reading_by_polls_needs_what_polling_is_granted(stream: Stream) -> None:
+    calls = Calls()
+    stream.put(1)
+    where = {"endpoint_url": stream.server.endpoint_url, "session": calls.session}
+    source = KinesisSource(stream=stream.arn, mode="polling", start="TRIM_HORIZON", **where)
+    async with fanout.open(source) as opened:
+        await opened.drain(max_records=1)
+    assert sorted(actions(iam_policy(stream.arn, mode="polling"))) == sorted(calls.needed)
+
+
 def test_a_role_that_polls_may_not_use_a_consumer() -> None:
     policy = iam_policy(STREAM_ARN, mode="polling")
     assert resources(policy) == {STREAM_ARN}
