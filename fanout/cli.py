@@ -1,4 +1,4 @@
-"""The command line: `fanout demo`, `fanout consumers`, `fanout iam-policy`."""
+"""The command line: `fanout demo`, `doctor`, `consumers` and `iam-policy`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fanout.cli_consumers import consumers
+from fanout.cli_doctor import doctor
 from fanout.cli_iam import iam_policy
 from fanout.cli_shared import INTERRUPTED, UNUSABLE
 from fanout.demo.options import MAX_RECORDS, MAX_SHARDS, MIN_RECORDS, DemoFailedError, DemoOptions
@@ -27,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # paragraphs are filled, not broken where the source is
 )
 app.add_typer(consumers)
+app.command()(doctor)
 app.command()(iam_policy)
 
 

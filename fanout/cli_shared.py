@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = (
     "INTERRUPTED",
@@ -20,6 +21,7 @@ __all__ = (
     "Stream",
     "print_json",
     "print_table",
+    "working",
 )
 
 UNUSABLE: Final = 2
@@ -48,3 +50,17 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)
+
+
+@contextmanager
+def working(on: str, *, quiet: bool) -> Iterator[None]:
+    """Show on stderr that something is being done, where somebody watches.
+
+    Args:
+        on: What, as the words before an ellipsis.
+        quiet: Show nothing.
+    """
+    from rich.console import Console  # noqa: PLC0415 - help needs no console
+
+    with Console(stderr=True, quiet=quiet).status(f"{on}..."):
+        yield

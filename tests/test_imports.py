@@ -24,9 +24,19 @@ MAY_IMPORT = {
     "kinesis": {"kinesis", "core", "errors"},
     "kafka": {"kafka", "core", "errors"},
     "segments": {"segments", "core", "errors"},
-    "spark": {"spark", "segments", "core", "errors"},
+    "entries": {"entries", "core", "errors"},
+    "stored": {"stored", "entries", "core", "errors"},
+    "spark": {"spark", "segments", "entries", "core", "errors"},
 }
-MAY_IMPORT_EVERYTHING = {"testing", "cli", "cli_consumers", "cli_iam", "cli_shared", "demo"}
+MAY_IMPORT_EVERYTHING = {
+    "testing",
+    "cli",
+    "cli_consumers",
+    "cli_doctor",
+    "cli_iam",
+    "cli_shared",
+    "demo",
+}
 HEAVY = ["pyspark", "aioboto3", "aiobotocore", "aiokafka", "pyarrow.parquet", "moto"]
 
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -6,6 +6,8 @@ Needs the extra `fanout[kinesis]`.
 from fanout.errors import SetupError
 
 try:
+    from fanout.kinesis.doctor import diagnose
+    from fanout.kinesis.findings import Finding
     from fanout.kinesis.iam import iam_policy
     from fanout.kinesis.source import KinesisSource
 except ModuleNotFoundError as error:
@@ -15,4 +17,4 @@ except ModuleNotFoundError as error:
         f"{error.name} is not installed; install the extra: pip install 'fanout[kinesis]'"
     ) from error
 
-__all__ = ("KinesisSource", "iam_policy")
+__all__ = ("Finding", "KinesisSource", "diagnose", "iam_policy")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from fanout.kinesis.transport import Transport
 
-__all__ = ("open_transport",)
+__all__ = ("open_transport", "server_time")
 
 _CONNECT_TIMEOUT = 15.0
 
@@ -113,6 +113,20 @@ def _reading_config() -> AioConfig:
     )
 
 
+def server_time(headers: Mapping[str, str]) -> datetime:
+    """Return the service's clock, to the second, as the headers of an answer tell it.
+
+    Raises:
+        ServiceError: They do not.
+    """
+    try:
+        return parsedate_to_datetime(headers["date"])
+    except (KeyError, ValueError) as error:
+        raise ServiceError(
+            "Kinesis answered without a readable Date header, so its time is not known"
+        ) from error
+
+
 class _AioTransport:
     """Make the calls with two clients, because their timeouts, retries and pools differ."""
 
@@ -130,7 +144,7 @@ class _AioTransport:
             arn=summary["StreamARN"],
             status=summary["StreamStatus"],
             created=summary["StreamCreationTimestamp"],
-            server_time=_server_time(response["ResponseMetadata"]["HTTPHeaders"]),
+            server_time=server_time(response["ResponseMetadata"]["HTTPHeaders"]),
             retention_hours=summary["RetentionPeriodHours"],
             open_shards=summary["OpenShardCount"],
             consumers=summary.get("ConsumerCount"),
@@ -236,15 +250,6 @@ async def _all_pages(
             raise ServiceError(f"the listing of {key.lower()} returned the same page token twice")
         seen.add(following)
         token = {"NextToken": following}
-
-
-def _server_time(headers: Mapping[str, str]) -> datetime:
-    try:
-        return parsedate_to_datetime(headers["date"])
-    except (KeyError, ValueError) as error:
-        raise ServiceError(
-            "Kinesis answered without a readable Date header, so its time is not known"
-        ) from error
 
 
 def _shard(shard: Mapping[str, Any]) -> ShardDescription:

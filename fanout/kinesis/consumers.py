@@ -31,7 +31,7 @@ _POLLING: Final = BackoffOptions(base=1.0, cap=5.0)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPrice:
-    """The monthly price of a stream's consumers.
+    """The monthly price of a stream's consumers; the defaults are list prices of us-east-1.
 
     Args:
         consumers: How many are registered and not being deleted.
@@ -43,9 +43,9 @@ class ConsumerPrice:
 
     consumers: int
     shards: int
-    shard_hour_price: float
-    gb_price: float
-    gb_per_month: float
+    shard_hour_price: float = 0.015
+    gb_price: float = 0.013
+    gb_per_month: float = 0.0
 
     @property
     def per_consumer(self) -> float:

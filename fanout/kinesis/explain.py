@@ -105,7 +105,7 @@ def _grant(operation: str) -> str:
     if operation == "RegisterStreamConsumer":
         tagging = " (with tags, also kinesis:TagResource on the consumer)"
     return (
-        f"grant kinesis:{operation} on the {resource}{tagging}; fanout.kinesis.iam_policy writes "
+        f"grant kinesis:{operation} on the {resource}{tagging}; `fanout iam-policy` writes "
         f"down all that a reader needs"
     )
 

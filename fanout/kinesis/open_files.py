@@ -10,7 +10,7 @@ from fanout.errors import SetupError
 if sys.platform != "win32":
     import resource
 
-__all__ = ("check_open_files",)
+__all__ = ("check_open_files", "open_files_limit", "open_files_needed")
 
 # Log and segment files, the connection to Spark, the calls that are no subscription.
 _KEPT: Final = 64
@@ -30,11 +30,8 @@ def check_open_files(shards: int) -> None:
     Raises:
         SetupError: If the limit is too low; it says to what to raise it.
     """
-    if sys.platform == "win32":
-        return
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = shards + _KEPT
-    if limit == resource.RLIM_INFINITY or needed <= limit:
+    limit, needed = open_files_limit(), open_files_needed(shards)
+    if limit is None or needed <= limit:
         return
     raise SetupError(
         f"the stream has {shards} open shards, each of which takes a connection, and this process "
@@ -42,3 +39,16 @@ def check_open_files(shards: int) -> None:
         f"{needed} or more before it starts (`ulimit -n {needed}`, LimitNOFILE= of a systemd unit, "
         f"nofile of a container)"
     )
+
+
+def open_files_needed(shards: int) -> int:
+    """Return how many files a process opens that reads so many shards at once."""
+    return shards + _KEPT
+
+
+def open_files_limit() -> int | None:
+    """Return how many files this process may open; None for any number."""
+    if sys.platform == "win32":
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if limit == resource.RLIM_INFINITY else limit

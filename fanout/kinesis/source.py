@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fanout.core.verdicts import Verdict
     from fanout.kinesis.transport import StreamDescription, Transport
 
-__all__ = ("KinesisConnection", "KinesisSource")
+__all__ = ("KinesisConnection", "KinesisSource", "identity")
 
 # The service creates a consumer within seconds, and the user's backoff may be made for outages.
 _CONSUMER_POLLING: Final = BackoffOptions(base=1.0, cap=5.0)
@@ -140,9 +140,7 @@ class KinesisConnection:
             max_event_bytes=options.max_event_bytes,
             disaggregator=self._disaggregator,
         )
-        # A stream that replaces another has its name, ARN and shard ids, but none of its records.
-        created = stream.created.astimezone(UTC).isoformat(timespec="milliseconds")
-        self.identity = f"kinesis:{stream.arn} of {created}"
+        self.identity = identity(stream)
         self.pacing: Pacing = options.pacing
 
     async def splits(self) -> Sequence[Split]:
@@ -236,6 +234,13 @@ class _Noticed:
         event = await anext(self._events)
         self._worked.add(Phase.STREAM)
         return event
+
+
+def identity(stream: StreamDescription) -> str:
+    """Return what the positions of a stream are stored under."""
+    # A stream that replaces another has its name, ARN and shard ids, but none of its records.
+    created = stream.created.astimezone(UTC).isoformat(timespec="milliseconds")
+    return f"kinesis:{stream.arn} of {created}"
 
 
 async def _usable_stream(transport: Transport, name: str) -> StreamDescription:

@@ -19,9 +19,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from fanout.entries import Entry, SegmentFile
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.spark.checkpoint.jvm import JAVA_ERRORS
-from fanout.spark.ledger import SEGMENTS, Entry, SegmentFile
+from fanout.spark.ledger import SEGMENTS
 from fanout.spark.pump import Filled, Idle, Stopped
 
 if TYPE_CHECKING:

@@ -2,82 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, final
+from typing import TYPE_CHECKING, Final, final
 
-import msgspec
-
-from fanout.core.checkpoint import MAX_JSON_BYTES, Checkpoint
-from fanout.errors import CheckpointError, PositionError
+from fanout.core.checkpoint import Checkpoint
+from fanout.entries import (
+    BATCHES,
+    MAX_ENTRY_BYTES,
+    ORIGIN,
+    Entry,
+    batch_ids,
+    decode_entry,
+    decode_origin,
+    encode_entry,
+    encode_origin,
+    entry_name,
+)
+from fanout.errors import CheckpointError
 from fanout.segments import run_of
 
 if TYPE_CHECKING:
     from fanout.spark.checkpoint.ownership import Ownership
     from fanout.spark.checkpoint.storage import Storage
 
-__all__ = ("BatchLedger", "Entry", "SegmentFile")
+__all__ = ("BatchLedger",)
 
-VERSION: Final = 1
 SEGMENTS: Final = "segments"
-_BATCHES = "batches"
-_ORIGIN = "origin.json"
 # A handler may have kept a lazy DataFrame, so the newest batches keep their segments.
 _KEPT_BATCHES = 10
-_MAX_ENTRY_BYTES = MAX_JSON_BYTES + 4096
-
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-T = TypeVar("T")
-
-
-@final
-class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A published segment, as the ledger remembers it.
-
-    Args:
-        name: Its name below the checkpoint.
-        rows: Its records.
-        size: Its bytes on disk.
-    """
-
-    name: Annotated[str, msgspec.Meta(pattern=r"^segments/[a-z0-9-]+\.parquet\Z", max_length=100)]
-    rows: _Count
-    size: _Count
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What one batch id stands for, for ever.
-
-    Args:
-        batch_id: Spark's id of the micro-batch.
-        query_id: Spark's id of the query.
-        segment: Its records; None where only idle progress was made.
-        positions: Every split's position after the batch.
-    """
-
-    batch_id: int
-    query_id: str
-    segment: SegmentFile | None
-    positions: Checkpoint
-
-
-class _VersionWire(msgspec.Struct, frozen=True):
-    version: int
-
-
-class _OriginWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    version: Literal[1]
-    positions: msgspec.Raw
-
-
-class _EntryWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    version: Literal[1]
-    run: _Count
-    batch: _Count
-    query: Annotated[str, msgspec.Meta(max_length=100)]
-    segment: SegmentFile | None
-    positions: msgspec.Raw
 
 
 @final
@@ -95,8 +46,8 @@ class BatchLedger:
     def __init__(self, storage: Storage, ownership: Ownership) -> None:
         self._storage = storage
         self._ownership = ownership
-        names = [file.name.removesuffix(".json") for file in storage.list(_BATCHES)]
-        entries = [self.read(int(name)) for name in sorted(names) if name.isdecimal()]
+        names = (file.name for file in storage.list(BATCHES))
+        entries = [self.read(batch_id) for batch_id in batch_ids(names)]
         self._newest = entries[-1] if entries else None
         self._segments = {entry.batch_id: entry.segment for entry in entries}
         self._swept_orphans = False
@@ -112,10 +63,8 @@ class BatchLedger:
         Raises:
             CheckpointError: If they are damaged or were written by a newer version.
         """
-        data = self._storage.read(_ORIGIN, limit=_MAX_ENTRY_BYTES)
-        if data is None:
-            return None
-        return self._positions(_ORIGIN, self._decode(_ORIGIN, data, _OriginWire).positions)
+        data = self._storage.read(ORIGIN, limit=MAX_ENTRY_BYTES)
+        return None if data is None else decode_origin(data, location=self._storage.location)
 
     def write_origin(self, positions: str) -> Checkpoint:
         """Store the resolved start, before anything is subscribed.
@@ -124,8 +73,7 @@ class BatchLedger:
             CheckpointError: If this run no longer owns the checkpoint.
         """
         self._ownership.check()
-        origin = _OriginWire(VERSION, msgspec.Raw(positions.encode()))
-        self._create(_ORIGIN, msgspec.json.encode(origin))
+        self._create(ORIGIN, encode_origin(positions))
         return Checkpoint.from_json(positions)
 
     def find(self, batch_id: int, query_id: str) -> Entry | None:
@@ -155,15 +103,7 @@ class BatchLedger:
             CheckpointError: If this run no longer owns the checkpoint.
         """
         self._ownership.check()
-        wire = _EntryWire(
-            VERSION,
-            self._ownership.run,
-            entry.batch_id,
-            entry.query_id,
-            entry.segment,
-            msgspec.Raw(entry.positions.to_json().encode()),
-        )
-        self._create(_name(entry.batch_id), msgspec.json.encode(wire))
+        self._create(entry_name(entry.batch_id), encode_entry(entry, run=self._ownership.run))
         self._newest = entry
         self._segments[entry.batch_id] = entry.segment
 
@@ -182,7 +122,7 @@ class BatchLedger:
             segment = self._segments.pop(batch_id)
             if segment is not None:
                 self._storage.delete(segment.name)
-            self._storage.delete(_name(batch_id))
+            self._storage.delete(entry_name(batch_id))
 
     def read(self, batch_id: int) -> Entry:
         """Read one entry.
@@ -190,17 +130,14 @@ class BatchLedger:
         Raises:
             CheckpointError: If it is missing, damaged, or written by a newer version.
         """
-        name = _name(batch_id)
-        data = self._storage.read(name, limit=_MAX_ENTRY_BYTES)
+        name = entry_name(batch_id)
+        data = self._storage.read(name, limit=MAX_ENTRY_BYTES)
         if data is None:
             raise CheckpointError(
                 f"{name} has gone from {self._storage.location} while it was read: another run "
                 f"writes to this checkpoint; start again when it has ended"
             )
-        wire = self._decode(name, data, _EntryWire)
-        if wire.batch != batch_id:
-            raise CheckpointError(self._damaged(name, f"it speaks of batch {wire.batch}"))
-        return Entry(wire.batch, wire.query, wire.segment, self._positions(name, wire.positions))
+        return decode_entry(data, batch_id, location=self._storage.location)
 
     def _check_query(self, query_id: str) -> None:
         if self._newest is not None and self._newest.query_id != query_id:
@@ -227,31 +164,3 @@ class BatchLedger:
                 f"{name} is already in {self._storage.location}: another run writes to this "
                 f"checkpoint; this query stops"
             ) from error
-
-    def _damaged(self, name: str, reason: object) -> str:
-        return (
-            f"{name} in {self._storage.location} is damaged ({reason}); restore it from a backup, "
-            f"or start with a new checkpoint location"
-        )
-
-    def _decode(self, name: str, data: bytes, wire: type[T]) -> T:
-        try:
-            version = msgspec.json.decode(data, type=_VersionWire).version
-            if version != VERSION:
-                raise CheckpointError(
-                    f"{name} in {self._storage.location} has format version {version}, this "
-                    f"library reads version {VERSION}; use the library version that wrote it"
-                )
-            return msgspec.json.decode(data, type=wire)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise CheckpointError(self._damaged(name, error)) from error
-
-    def _positions(self, name: str, json: msgspec.Raw) -> Checkpoint:
-        try:
-            return Checkpoint.from_json(bytes(json))
-        except PositionError as error:
-            raise CheckpointError(f"{name} in {self._storage.location}: {error}") from error
-
-
-def _name(batch_id: int) -> str:
-    return f"{_BATCHES}/{batch_id:012}.json"

@@ -12,12 +12,13 @@ from fanout.core.drained import Drained
 from fanout.core.events import Batch
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Range
+from fanout.entries import Entry
 from fanout.errors import BatchFailedError
 from fanout.segments import SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner
 from fanout.spark.checkpoint.ownership import claim
 from fanout.spark.checkpoint.storage import open_storage
-from fanout.spark.ledger import BatchLedger, Entry
+from fanout.spark.ledger import BatchLedger
 from fanout.spark.pump import Filled, Idle, Stopped
 from tests.spark.harness import Recorder, fail
 from tests.spark.manual import SCHEMA, records_of

@@ -9,9 +9,10 @@ import pytest
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor
+from fanout.entries import Entry, SegmentFile
 from fanout.errors import CheckpointError
 from fanout.spark.checkpoint.local import LocalStorage
-from fanout.spark.ledger import BatchLedger, Entry, SegmentFile
+from fanout.spark.ledger import BatchLedger
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fanout.entries import DIRECTORY
 from fanout.spark.checkpoint.files import FileInfo
 from fanout.spark.checkpoint.hadoop import HadoopStorage
 from fanout.spark.checkpoint.jvm import hadoop_configuration, java_errors, jvm
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ("FileInfo", "Storage", "open_storage")
-
-# Spark keeps offsets/, commits/, sources/ and metadata beside it.
-_DIRECTORY = "fanout"
 
 
 class Storage(Protocol):
@@ -81,7 +79,7 @@ def open_storage(spark: SparkSession, checkpoint_location: str) -> Storage:
     with java_errors(f"use the checkpoint location {checkpoint_location!r}"):
         location = jvm(spark).org.apache.hadoop.fs.Path(checkpoint_location)
         file_system = location.getFileSystem(hadoop_configuration(spark))
-        root = jvm(spark).org.apache.hadoop.fs.Path(file_system.makeQualified(location), _DIRECTORY)
+        root = jvm(spark).org.apache.hadoop.fs.Path(file_system.makeQualified(location), DIRECTORY)
         uri = root.toUri()
         scheme, path = uri.getScheme(), uri.getPath()
     if scheme == "file":
