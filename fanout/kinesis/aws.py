@@ -13,7 +13,7 @@ from fanout.errors import ServiceError
 from fanout.kinesis.endpoint import check_endpoint
 from fanout.kinesis.hash_keys import HashRange
 from fanout.kinesis.rawstream import deliver_raw_bodies, take_raw_body
-from fanout.kinesis.session import open_session
+from fanout.kinesis.session import hide_signed_headers, open_session
 from fanout.kinesis.transport import (
     MAX_CONSUMERS,
     MAX_SHARDS,
@@ -79,6 +79,8 @@ async def open_transport(
         # The environment and the profile name endpoints too.
         check_endpoint(control.meta.endpoint_url, insecure=insecure)
         deliver_raw_bodies(reading)
+        hide_signed_headers(control)
+        hide_signed_headers(reading)
         yield _AioTransport(stream, control, reading)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import aioboto3
 import botocore.session
@@ -17,9 +17,15 @@ from aiobotocore.session import AioSession
 from fanout.errors import SetupError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from aiobotocore.credentials import AioCredentials
 
-__all__ = ("open_session",)
+__all__ = ("hide_signed_headers", "open_session")
+
+# With this begins what the service says of a signature that it found wrong: every header that was
+# signed, the session token (X-Amz-Security-Token) among them.
+_SIGNED_HEADERS: Final = "The Canonical String for this request should have been"
 
 
 async def open_session(
@@ -74,8 +80,14 @@ def _loader(session: aioboto3.Session) -> Any:
 
 
 async def _assume_role(source: aioboto3.Session, role_arn: str, region: str) -> aioboto3.Session:
+    @asynccontextmanager
+    async def client(service: str, **options: Any) -> AsyncIterator[Any]:
+        async with source.client(service, region_name=region, **options) as opened:
+            hide_signed_headers(opened)
+            yield opened
+
     fetcher = AioAssumeRoleCredentialFetcher(
-        client_creator=partial(source.client, region_name=region),
+        client_creator=client,
         source_credentials=await source.get_credentials(),
         role_arn=role_arn,
         extra_args={"RoleSessionName": "fanout"},
@@ -87,6 +99,17 @@ async def _assume_role(source: aioboto3.Session, role_arn: str, region: str) -> 
     assumed.register_component("credential_provider", _Provider(credentials))
     session, _ = await asyncio.to_thread(_load, aioboto3.Session(botocore_session=assumed), region)
     return session
+
+
+def hide_signed_headers(client: Any) -> None:
+    """Make a client, and no other of its session, raise errors without what it has signed."""
+    client.meta.events.register("after-call", _hide_signed_headers)
+
+
+def _hide_signed_headers(parsed: dict[str, Any], **_: object) -> None:
+    error = parsed.get("Error", {})
+    if "Message" in error:
+        error["Message"] = error["Message"].partition(_SIGNED_HEADERS)[0].rstrip()
 
 
 class _Provider:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -30,13 +29,6 @@ if TYPE_CHECKING:
 
 SECOND, THIRD, FOURTH, FIFTH = (f"shardId-{number:012}" for number in range(1, 5))
 ARN = "arn:aws:kinesis:us-east-1:111122223333:stream/orders"
-CANARY = "canary-secret-key"
-
-
-def keyed(secret: str) -> aioboto3.Session:
-    return aioboto3.Session(
-        region_name="us-east-1", aws_access_key_id="testing", aws_secret_access_key=secret
-    )
 
 
 @asynccontextmanager
@@ -484,23 +476,6 @@ async def test_cancelling_leaves_no_task_no_socket_and_no_thread(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-
-
-async def test_no_secret_is_in_an_error_or_a_log(
-    stream: Stream, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "fanout")
-    stream.inject(RefuseSubscribe(times=2), CutConnection(event=2))
-    stream.put(3)
-    with client(stream) as kinesis:
-        async with stream.reading(session=keyed(CANARY)) as reader:
-            await reader.until(lambda: len(reader.causes) == 3)
-            await asyncio.to_thread(kinesis.delete_stream, StreamName="orders")
-            failure = await reader.failed()
-    assert caplog.records
-    causes = [failure, failure.__cause__, *reader.causes]
-    assert not any(CANARY in f"{cause!r} {cause}" for cause in causes)
-    assert CANARY not in caplog.text
 
 
 def consumer_names(stream: Stream) -> list[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 CANARY = "canary-7Zq1-secret"
+RECORD = "canary-8Xw2-record"
 
 
 def text(name: str) -> StructField:
@@ -139,7 +141,9 @@ def test_a_secret_is_nowhere(
         start="TRIM_HORIZON",
         endpoint_url=orders.endpoint_url,
         region="us-east-1",
-        session=aioboto3.Session(aws_access_key_id=CANARY, aws_secret_access_key=CANARY),
+        session=aioboto3.Session(
+            aws_access_key_id=CANARY, aws_secret_access_key=CANARY, aws_session_token=CANARY
+        ),
     )
     plans: list[Any] = []
 
@@ -148,13 +152,16 @@ def test_a_secret_is_nowhere(
         plans.append(java.queryExecution().toString())
         fail(df, batch_id)
 
-    kinesis.put_records("orders", [("a", b"x")])
+    kinesis.put_records("orders", [(f"key-{RECORD}", RECORD.encode())])
     query = start(source, handler)
     with pytest.raises(BatchFailedError) as caught:
         query.await_termination(20)
-    said = [repr(source), repr(query), str(caught.value), *plans, *caplog.messages]
+    said = [repr(source), repr(query), str(query.statistics()), *plans, *caplog.messages]
+    said += traceback.format_exception(caught.value)
     assert "Scan parquet" in plans[0] or "FileScan parquet" in plans[0]
-    assert not [line for line in said if CANARY in line]
+    assert not [line for line in said if CANARY in line or RECORD in line]
     files = [path for path in Path(checkpoint).rglob("*") if path.is_file()]
-    assert any(path.suffix == ".parquet" for path in files)
     assert not [path for path in files if CANARY.encode() in path.read_bytes()]
+    holders = {path.suffix for path in files if RECORD.encode() in path.read_bytes()}
+    assert holders == {".parquet"}
+    assert not [path for path in files if RECORD in str(path)]
