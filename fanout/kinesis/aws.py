@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import aioboto3
 
+    from fanout.kinesis.credentials import RenewableCredentials
     from fanout.kinesis.transport import Transport
 
 __all__ = ("open_transport", "server_time")
@@ -81,7 +82,7 @@ async def open_transport(
         deliver_raw_bodies(reading)
         hide_signed_headers(control)
         hide_signed_headers(reading)
-        yield _AioTransport(stream, control, reading)
+        yield _AioTransport(stream, control, reading, await session.get_credentials())
 
 
 @contextmanager
@@ -132,11 +133,17 @@ def server_time(headers: Mapping[str, str]) -> datetime:
 class _AioTransport:
     """Make the calls with two clients, because their timeouts, retries and pools differ."""
 
-    def __init__(self, stream: str, control: Any, reading: Any) -> None:
+    def __init__(
+        self, stream: str, control: Any, reading: Any, credentials: RenewableCredentials
+    ) -> None:
         key = "StreamARN" if stream.startswith("arn:") else "StreamName"
         self._stream = {key: stream}
         self._control = control
         self._reading = reading
+        self._credentials = credentials
+
+    async def renew_credentials(self) -> None:
+        await self._credentials.renew()
 
     async def describe_stream(self) -> StreamDescription:
         response = await self._control.describe_stream_summary(**self._stream)

@@ -41,6 +41,8 @@ _CONSUMER_ARN = re.compile(_STREAM_ARN.pattern + r"/consumer/[a-zA-Z0-9_.-]{1,12
 # and shard, and a call within 5 seconds of a successful one is refused as ResourceInUse.
 _FLOOR = 1.0
 _SPACING = 5.0
+# A person needs minutes at least, and a log that says the same every minute is read.
+_SLOW = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,7 @@ class KinesisOptions:
         return Pacing(
             floor=CALL_INTERVAL if polling else _FLOOR,
             spacing=0.0 if polling else _SPACING,
+            slow=_SLOW,
             subscribe_timeout=self.subscribe_timeout + rest,
             silence_timeout=self.silence_timeout + rest,
             discovery_interval=self.discovery_interval,

@@ -1,9 +1,11 @@
-"""A session that knows its region and credentials, and keeps a role's credentials fresh."""
+"""A session that knows its region, and credentials that can be found anew while it is used."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import aioboto3
@@ -15,11 +17,10 @@ from aiobotocore.credentials import (
 from aiobotocore.session import AioSession
 
 from fanout.errors import SetupError
+from fanout.kinesis.credentials import RenewableCredentials
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from aiobotocore.credentials import AioCredentials
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 __all__ = ("hide_signed_headers", "open_session")
 
@@ -32,6 +33,10 @@ async def open_session(
     session: aioboto3.Session | None, region: str | None, role_arn: str | None
 ) -> tuple[aioboto3.Session, str]:
     """Return a session that has credentials and makes Kinesis clients without blocking the loop.
+
+    Its credentials are RenewableCredentials, which are found anew as a session is opened: from
+    the environment, the files and the machine's role as they are then, or from what a session that
+    is passed in knows of them. Keys that were passed to that session itself stay.
 
     Args:
         session: The session to start from; None for a new one. It is not changed.
@@ -47,14 +52,18 @@ async def open_session(
         ClientError: The role may not be assumed.
     """
     loaded, known_region = await asyncio.to_thread(_load, session, region)
-    if await loaded.get_credentials() is None:
+    if role_arn is None and isinstance(_inner(loaded)._credentials, RenewableCredentials):  # noqa: SLF001
+        return loaded, known_region
+    find = partial(_find, session)
+    if role_arn is not None:
+        find = partial(_assume_role, loaded, role_arn, known_region, find)
+    credentials = await find()
+    if credentials is None:
         raise SetupError(
             "no AWS credentials were found: configure a profile, a role of this machine, or "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
-    if role_arn is not None:
-        loaded = await _assume_role(loaded, role_arn, known_region)
-    return loaded, known_region
+    return _signing_with(RenewableCredentials(credentials, find), loaded), known_region
 
 
 def _load(session: aioboto3.Session | None, region: str | None) -> tuple[aioboto3.Session, str]:
@@ -67,7 +76,7 @@ def _load(session: aioboto3.Session | None, region: str | None) -> tuple[aioboto
         )
     _ = session.available_profiles  # reads the configuration
     twin = botocore.session.Session()
-    twin.register_component("data_loader", _loader(session))
+    twin.register_component("data_loader", _inner(session).get_component("data_loader"))
     twin.set_credentials("unused", "unused")
     for service in ("kinesis", "sts"):
         # Unlike an asyncio session, a plain one makes clients in a thread that has no loop.
@@ -75,30 +84,71 @@ def _load(session: aioboto3.Session | None, region: str | None) -> tuple[aioboto
     return session, region
 
 
-def _loader(session: aioboto3.Session) -> Any:
-    return session._session.get_component("data_loader")  # noqa: SLF001  # no public way to it
+def _inner(session: aioboto3.Session) -> Any:
+    return session._session  # noqa: SLF001  # no public way to botocore's session
 
 
-async def _assume_role(source: aioboto3.Session, role_arn: str, region: str) -> aioboto3.Session:
+def _signing_with(credentials: RenewableCredentials, session: aioboto3.Session) -> aioboto3.Session:
+    """Return a twin of a session that has other credentials; the session is not changed."""
+    twin = copy(session)
+    twin._session = copy(_inner(session))  # noqa: SLF001  # aioboto3 would register handlers again
+    twin._session._credentials = credentials  # noqa: SLF001  # set_credentials takes keys only
+    return twin
+
+
+async def _find(session: aioboto3.Session | None) -> Any:
+    """Look for credentials as if for the first time, in threads, because that reads files."""
+    held = None if session is None else _inner(session)._credentials  # noqa: SLF001  # asking would load them
+    match held:
+        case RenewableCredentials():
+            await held.renew()
+            return held
+        case _ if held is not None and held.method == "explicit":
+            return held
+    provider = await asyncio.to_thread(_provider, session)
+    # In loops of their own, because the providers read files, and so does a first client of STS.
+    found = await asyncio.to_thread(asyncio.run, provider.load_credentials())
+    if found is not None:
+        await asyncio.to_thread(asyncio.run, found.get_frozen_credentials())
+    return found
+
+
+def _provider(session: aioboto3.Session | None) -> Any:
+    if session is None:
+        inner = AioSession()
+        inner.register("after-call", _hide_signed_headers)
+    else:
+        inner = _inner(session)
+    _ = inner.full_config  # reads the configuration
+    return inner.get_component("credential_provider")
+
+
+async def _assume_role(
+    session: aioboto3.Session,
+    role_arn: str,
+    region: str,
+    find_source: Callable[[], Awaitable[Any]],
+) -> Any:
+    """Assume a role with credentials that are found first; None where there are none."""
+    source = await find_source()
+    if source is None:
+        return None
+
     @asynccontextmanager
     async def client(service: str, **options: Any) -> AsyncIterator[Any]:
-        async with source.client(service, region_name=region, **options) as opened:
+        async with session.client(service, region_name=region, **options) as opened:
             hide_signed_headers(opened)
             yield opened
 
     fetcher = AioAssumeRoleCredentialFetcher(
         client_creator=client,
-        source_credentials=await source.get_credentials(),
+        source_credentials=source,
         role_arn=role_arn,
         extra_args={"RoleSessionName": "fanout"},
     )
     credentials = AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
     await credentials.get_frozen_credentials()
-    assumed = AioSession(profile=None if source.profile_name == "default" else source.profile_name)
-    assumed.register_component("data_loader", _loader(source))
-    assumed.register_component("credential_provider", _Provider(credentials))
-    session, _ = await asyncio.to_thread(_load, aioboto3.Session(botocore_session=assumed), region)
-    return session
+    return credentials
 
 
 def hide_signed_headers(client: Any) -> None:
@@ -110,13 +160,3 @@ def _hide_signed_headers(parsed: dict[str, Any], **_: object) -> None:
     error = parsed.get("Error", {})
     if "Message" in error:
         error["Message"] = error["Message"].partition(_SIGNED_HEADERS)[0].rstrip()
-
-
-class _Provider:
-    """Be what botocore asks for credentials, once for each session."""
-
-    def __init__(self, credentials: AioCredentials) -> None:
-        self._credentials = credentials
-
-    async def load_credentials(self) -> Any:
-        return self._credentials

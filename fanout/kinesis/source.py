@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, Self, final
 
@@ -14,6 +15,7 @@ from fanout.core.positions import Cursor, Latest, Timestamp
 from fanout.core.starts import parse_start, start_of_each
 from fanout.core.verdicts import Fatal, Phase, Retry
 from fanout.errors import ServiceError
+from fanout.kinesis.access import Access
 from fanout.kinesis.aws import open_transport
 from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.disaggregation import Disaggregator
@@ -26,7 +28,7 @@ from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.subscription import read_events, starting_position
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -133,6 +135,7 @@ class KinesisConnection:
         self._stream = stream
         self._consumer_arn = consumer_arn
         self._worked: set[Phase] = set()
+        self._access = Access(transport.renew_credentials)
         self._disaggregator = Disaggregator(options.on_bad_aggregate)
         self._poller = Poller(
             transport,
@@ -145,7 +148,9 @@ class KinesisConnection:
 
     async def splits(self) -> Sequence[Split]:
         """List the shards within the retention period, with their parents."""
+        self._access.calling(None)
         shards = await self._transport.list_shards()
+        self._access.allowed(None)
         self._worked.add(Phase.DISCOVER)
         for shard in shards:
             self._disaggregator.learn(shard.shard_id, shard.hash_range)
@@ -174,6 +179,7 @@ class KinesisConnection:
         self, split: Split, position: Position, reserve: Reserve
     ) -> AsyncIterator[AsyncIterator[Batch | End]]:
         """Open one subscription to a shard: for up to five minutes, or in polling until it ends."""
+        self._access.calling(split.id)
         async with AsyncExitStack() as stack:
             if self._consumer_arn is None:
                 events = await self._poller.open(split, position, reserve)
@@ -192,20 +198,25 @@ class KinesisConnection:
                 )
             await stack.enter_async_context(aclosing(events))
             self._worked.add(Phase.SUBSCRIBE)
-            yield _Noticed(events, self._worked)
+            yield _Noticed(events, partial(self._has_spoken, split.id))
+
+    def _has_spoken(self, shard_id: str) -> None:
+        self._worked.add(Phase.STREAM)
+        self._access.allowed(shard_id)
 
     async def verdict(
         self,
         error: Exception,
         phase: Phase,
-        split: Split | None = None,  # noqa: ARG002 - errors mean the same for every shard
+        split: Split | None = None,
         position: Position | None = None,  # noqa: ARG002 - and wherever its reader stands
     ) -> Verdict:
         """Say what an error means, by the table in `fanout.kinesis.policy`."""
         hint = hint_of(error)
         match judge(error, phase, first=phase not in self._worked):
             case Remedy.REFRESH:
-                return Retry(hint=hint, limit=10)
+                caller = None if split is None else split.id
+                return Retry(await self._access.refused(caller), hint)
             case Remedy.TRIAGE:
                 return Fatal(hint)
             case Remedy.DATA_LOSS:
@@ -221,18 +232,18 @@ class KinesisConnection:
 
 @final
 class _Noticed:
-    """Pass a subscription's events on, hold none of them, and note that the stream speaks."""
+    """Pass a subscription's events on, hold none of them, and tell that they come."""
 
-    def __init__(self, events: AsyncIterator[Batch | End], worked: set[Phase]) -> None:
+    def __init__(self, events: AsyncIterator[Batch | End], tell: Callable[[], None]) -> None:
         self._events = events
-        self._worked = worked
+        self._tell = tell
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Batch | End:
         event = await anext(self._events)
-        self._worked.add(Phase.STREAM)
+        self._tell()
         return event
 
 

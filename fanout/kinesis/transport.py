@@ -122,6 +122,15 @@ class UnreadRecords:
 class Transport(Protocol):
     """Make the calls of one stream; cancelling any of them closes its connection."""
 
+    async def renew_credentials(self) -> None:
+        """Find credentials anew, as when the transport was opened, and sign with them from now on.
+
+        Cancellation: the old ones stay.
+
+        Raises:
+            Exception: Whatever botocore raises where there are none; the old ones stay.
+        """
+
     async def describe_stream(self) -> StreamDescription:
         """Call DescribeStreamSummary."""
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from fanout.testing.faults import CallFault, Fault, PollFault, SubscribeFault
+from fanout.testing.faults import CallFault, Fault, PollFault, RevokeKey, SubscribeFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,12 +36,15 @@ class FaultPlan:
         self._at_subscribes: list[_Pending[SubscribeFault]] = []
         self._at_polls: list[_Pending[PollFault]] = []
         self._at_events: list[_Pending[StreamFault]] = []
+        self._revoked: dict[str, RevokeKey] = {}
         self._struck: Counter[str] = Counter()
 
     def add(self, fault: Fault) -> None:
         """Plan a fault."""
         with self._lock:
-            if isinstance(fault, CallFault):
+            if isinstance(fault, RevokeKey):
+                self._revoked[fault.access_key] = fault
+            elif isinstance(fault, CallFault):
                 self._at_calls.append(_Pending(fault, fault.times))
             elif isinstance(fault, SubscribeFault):
                 self._at_subscribes.append(_Pending(fault, fault.times))
@@ -49,6 +52,14 @@ class FaultPlan:
                 self._at_polls.append(_Pending(fault, fault.times))
             else:
                 self._at_events.append(_Pending(fault, fault.times))
+
+    def at_key(self, access_key: str) -> RevokeKey | None:
+        """Return the fault that strikes the calls that are signed with a key, if there is one."""
+        with self._lock:
+            fault = self._revoked.get(access_key)
+            if fault is not None:
+                self._struck[type(fault).__name__] += 1
+            return fault
 
     def at_call(self, action: str) -> CallFault | None:
         """Take the fault that strikes this call, if there is one."""

@@ -57,12 +57,20 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
     def call_action(self) -> Any:
         """Refuse or ignore the call where a fault asks for it."""
         service: Service = self.kinesis_backend.service
-        fault = service.faults.at_call(self._get_action())
+        action = self._get_action()
+        if revoked := service.faults.at_key(self._access_key()):
+            return _refuse(RefuseCall(action=action, code=revoked.code, message=revoked.message))
+        fault = service.faults.at_call(action)
         if isinstance(fault, RefuseCall):
             return _refuse(fault)
         if isinstance(fault, IgnoreCall):
             _never_answer(self._connection)
         return super().call_action()
+
+    def _access_key(self) -> str:
+        """Return the id of the key that signed the request: Credential=<id>/<date>/..."""
+        signed = str(self.headers.get("Authorization", ""))
+        return signed.partition("Credential=")[2].partition("/")[0]
 
     def put_records(self) -> Any:
         """Parse and encode a large call once; moto parses it for every parameter."""

@@ -29,6 +29,7 @@ __all__ = (
     "RaiseInStream",
     "RefuseCall",
     "RefuseSubscribe",
+    "RevokeKey",
     "Stall",
     "StreamFault",
     "SubscribeFault",
@@ -199,6 +200,21 @@ class IgnoreCall(_CallFault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RevokeKey:
+    """Refuse every call from now on that is signed with an access key, as after a rotation.
+
+    Args:
+        access_key: the id of the key.
+        code: the error, such as ExpiredTokenException.
+        message: the text for people.
+    """
+
+    access_key: str
+    code: str = "UnrecognizedClientException"
+    message: str = "injected fault"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _PollFault:
     """Strike at a GetRecords call that no rule refuses.
 
@@ -231,7 +247,7 @@ StreamFault = CutConnection | EndEarly | Stall | CorruptFrame | RaiseInStream | 
 SubscribeFault = RefuseSubscribe | IgnoreSubscribe
 PollFault = CutPoll | EmptyPoll
 CallFault = RefuseCall | IgnoreCall
-Fault = StreamFault | SubscribeFault | PollFault | CallFault
+Fault = StreamFault | SubscribeFault | PollFault | CallFault | RevokeKey
 
 _KINDS: dict[str, type[Fault]] = {
     kind.__name__: kind
@@ -248,6 +264,7 @@ _KINDS: dict[str, type[Fault]] = {
         EmptyPoll,
         RefuseCall,
         IgnoreCall,
+        RevokeKey,
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from dataclasses import replace
@@ -229,14 +230,21 @@ async def test_a_call_that_is_denied_later_is_made_again(stream: Stream) -> None
     assert reader.kinds == ["SubscriptionEndedError", *["AccessDeniedException"] * 3]
 
 
-async def test_a_permission_that_stays_lost_is_fatal_in_the_end(stream: Stream) -> None:
-    stream.inject(
-        EndEarly(event=2),
-        RefuseSubscribe(status=400, code="ExpiredTokenException", call=2, times=99),
-    )
+async def test_a_permission_that_is_lost_for_long_comes_back_by_itself(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream.put(3)
+    denied = RefuseSubscribe(status=400, code="AccessDeniedException", call=2, times=20)
+    stream.inject(EndEarly(event=2), denied)
     async with stream.reading() as reader:
-        failure = await reader.failed()
-    assert re.search("ExpiredTokenException.*10 times", str(failure))
+        await reader.until(lambda: len(reader.causes) == 21)
+        stream.put(3)
+        await reader.has(6)
+    assert reader.log == stream.log
+    loud = [each.message for each in caplog.records if each.levelno == logging.ERROR]
+    assert len(loud) == 17
+    assert all("AccessDeniedException" in each for each in loud)
+    assert all("(grant kinesis:SubscribeToShard on the consumer" in each for each in loud)
 
 
 KEY_STATES = [
@@ -256,6 +264,43 @@ async def test_a_key_that_cannot_be_used_at_first_is_fatal(stream: Stream, code:
         failure = await reader.failed()
     assert re.search(rf"{code}: .*\(.*the KMS key of the stream", str(failure))
     assert stream.server.statistics().subscribe_calls == {FIRST: 1}
+
+
+@pytest.mark.parametrize("code", KEY_STATES)
+async def test_a_key_that_is_fixed_later_is_waited_for_loudly_and_nothing_is_lost(
+    stream: Stream, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream.put(3)
+    async with stream.reading() as reader:
+        await reader.has(3)
+        stream.inject(RaiseInStream(code=code, event=None, times=4))
+        await reader.until(lambda: len(reader.causes) == 4)
+        stream.put(3)
+        await reader.has(6)
+    assert reader.log == stream.log
+    assert set(reader.kinds) == {code}
+    loud = [each.message for each in caplog.records if each.levelno == logging.ERROR]
+    assert len(loud) == 4
+    assert all("waits for a person" in each and "the KMS key" in each for each in loud)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [EndEarly(event=None), RefuseSubscribe(status=400, code="Surprise", times=99)],
+        [RaiseInStream(code="Surprise", event=None, times=99)],
+    ],
+    ids=["answer", "stream"],
+)
+async def test_a_code_that_nobody_knows_is_fatal_after_forty_tries(
+    stream: Stream, faults: list[StreamFault | SubscribeFault]
+) -> None:
+    stream.put(3)
+    async with stream.reading() as reader:
+        await reader.has(3)
+        stream.inject(*faults)
+        failure = await reader.failed()
+    assert re.search(r"Surprise.*\(the same error came 40 times .*please report it\)", str(failure))
 
 
 async def test_max_retries_failures_in_a_row_are_fatal(stream: Stream) -> None:

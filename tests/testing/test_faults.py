@@ -19,6 +19,7 @@ from fanout.testing.faults import (
     RaiseInStream,
     RefuseCall,
     RefuseSubscribe,
+    RevokeKey,
     Stall,
     fault_from_json,
     fault_to_json,
@@ -36,6 +37,7 @@ EVERY_KIND: list[Fault] = [
     RaiseInStream(code="KMSThrottlingException", message="slow down"),
     RefuseCall(action="ListShards", code="LimitExceededException", times=2),
     RefuseSubscribe(status=503, code="ServiceUnavailable", html=True),
+    RevokeKey(access_key="AKIDEXAMPLE", code="ExpiredTokenException"),
     Stall(seconds=0.5),
 ]
 
