@@ -97,15 +97,23 @@ class FrameDecoder:
             taken for it.
     """
 
-    __slots__ = ("_chunk", "_frame", "_headers_bytes", "_max_frame_bytes", "_position", "_total")
+    __slots__ = (
+        "_arrived",
+        "_chunk",
+        "_frame",
+        "_headers_bytes",
+        "_max_frame_bytes",
+        "_position",
+        "_total",
+    )
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._chunk = memoryview(b"")
         self._position = 0
-        # Grows to exactly one frame, and is then given away as that frame's memory: bytes are
-        # copied once, and a bytearray with an exported view is never resized.
+        # Becomes exactly one frame, and is then given away as that frame's memory.
         self._frame = bytearray()
+        self._arrived = 0
         self._total = 0
         self._headers_bytes = 0
 
@@ -143,6 +151,7 @@ class FrameDecoder:
             return None
         frame = _parse_frame(self._frame, self._headers_bytes)
         self._frame = bytearray()
+        self._arrived = 0
         self._total = 0
         return frame
 
@@ -152,7 +161,7 @@ class FrameDecoder:
         Raises:
             MalformedEventError: It ended inside a frame.
         """
-        if arrived := len(self._frame):
+        if arrived := self._arrived:
             expected = self._total or f"at least {_PRELUDE.size + _CRC.size}"
             raise MalformedEventError(
                 f"the event stream ended inside a frame: {arrived} of {expected} bytes arrived"
@@ -160,10 +169,18 @@ class FrameDecoder:
 
     def _assemble(self, size: int) -> bool:
         """Move bytes from the chunk until the frame has `size` of them; tell whether it has."""
-        taken = self._chunk[self._position : self._position + size - len(self._frame)]
-        self._frame += taken
+        taken = self._chunk[self._position : self._position + size - self._arrived]
+        arrived = self._arrived + len(taken)
+        if arrived > len(self._frame):
+            # A frame that goes on in a second chunk was announced before: it is given all of its
+            # memory now, since growing chunk by chunk costs more than the copies.
+            grown = bytearray(size if self._position == 0 else arrived)
+            grown[: self._arrived] = self._frame
+            self._frame = grown
+        memoryview(self._frame)[self._arrived : arrived] = taken
         self._position += len(taken)
-        return len(self._frame) == size
+        self._arrived = arrived
+        return arrived == size
 
 
 def _check_prelude(frame: bytearray, max_frame_bytes: int) -> tuple[int, int]:
