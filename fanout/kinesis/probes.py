@@ -13,7 +13,7 @@ from fanout.core.lineage import Split
 from fanout.core.verdicts import Fatal, Phase
 from fanout.errors import FanOutError
 from fanout.kinesis.decode import decode_records
-from fanout.kinesis.explain import NOT_BELIEVED, code_of, hint_of
+from fanout.kinesis.explain import code_of, hint_of
 from fanout.kinesis.findings import Finding, fine, problem, unknown
 from fanout.kinesis.policy import judge
 
@@ -92,11 +92,8 @@ def _failure(check: str, error: Exception) -> Finding:
 
 
 def reason(error: Exception) -> str:
-    """Say why a call failed, without what the service quotes of the signature."""
+    """Say why a call failed."""
     match error:
-        case ClientError() if code_of(error) in NOT_BELIEVED:
-            # Its text may hold the request as it was signed, session token included.
-            return f"refused as {code_of(error)}"
         case ClientError():
             said = error.response.get("Error", {})
             return f"refused as {said.get('Code')}: {said.get('Message')}"

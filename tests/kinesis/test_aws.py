@@ -481,7 +481,7 @@ async def test_describe_stream_tells_the_services_time() -> None:
 @pytest.mark.parametrize(
     ("encryption", "key_id"),
     [
-        ({"EncryptionType": "NONE"}, None),
+        ({"EncryptionType": "NONE", "KeyId": "alias/old"}, None),
         ({"EncryptionType": "KMS", "KeyId": "alias/aws/kinesis"}, "alias/aws/kinesis"),
     ],
 )

@@ -113,7 +113,7 @@ async def test_a_missing_region_is_the_only_finding(stream: Stream) -> None:
 
 
 async def test_credentials_that_are_refused_end_the_examination(stream: Stream) -> None:
-    text = f"The Canonical String should have been x-amz-security-token:{CANARY}"
+    text = f"The Canonical String for this request should have been x-amz-security-token:{CANARY}"
     stream.inject(
         RefuseCall(
             action="DescribeStreamSummary", code="InvalidSignatureException", message=text, times=9
@@ -518,6 +518,24 @@ async def test_without_permission_to_poll_the_age_is_unknown(stream: Stream, act
     assert found.status == "unknown"
     assert "kinesis:GetShardIterator and kinesis:GetRecords are not granted" in found.detail
     assert "fanout iam-policy" in found.advice
+
+
+async def test_one_record_is_asked_for(stream: Stream) -> None:
+    asked = []
+    session = aioboto3.Session(
+        region_name=REGION, aws_access_key_id="testing", aws_secret_access_key="testing"
+    )
+    session.events.register(
+        "before-parameter-build.kinesis.GetRecords", lambda params, **_: asked.append(params)
+    )
+    await examine(stream, session=session, checkpoint=stored(stream, after_first(stream)))
+    assert [params["Limit"] for params in asked] == [1]
+
+
+async def test_a_shard_that_was_read_to_its_end_has_no_backlog(stream: Stream) -> None:
+    position = after_first(stream, hours=20)
+    ended = SplitPosition(Split(FIRST), position, ended=True)
+    assert (await backlog(stream, Checkpoint(identity(stream), {FIRST: ended}))).status == "ok"
 
 
 async def test_a_throttled_shard_is_unknown(stream: Stream) -> None:
