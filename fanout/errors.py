@@ -62,7 +62,16 @@ class MalformedEventError(FanOutError):
 
 
 class UnconfirmedEndError(MalformedEventError):
-    """A split sent one sign of its end without the other, so nobody knows whether it has ended."""
+    """A split sent one sign of its end without the other, so nobody knows whether it has ended.
+
+    Args:
+        message: A sentence for people.
+        exhausted: Whether the sign was that nothing follows; else it was that others replace it.
+    """
+
+    def __init__(self, message: str, *, exhausted: bool = False) -> None:
+        super().__init__(message)
+        self.exhausted = exhausted
 
 
 class RemoteError(FanOutError):

@@ -64,6 +64,9 @@ class KinesisOptions:
             datetime. Latest is pinned to the service's clock once, when the stream first opens.
             Or a mapping of shard ids to any of these or to a sequence number, after which the
             shard is read; `"*"` stands for all shards that are not named.
+        on_data_loss: What to do where records have expired before they were read: `"fail"`, or
+            `"earliest"` to go on with the oldest record that is left. The gap is logged as an
+            error and counted.
         subscribe_timeout: How long a subscribe call may take, or in polling the first two calls.
         silence_timeout: How long a live subscription may send nothing; the service sends a
             heartbeat about every 5 seconds. In polling, how long an answer may take. There 5
@@ -94,6 +97,7 @@ class KinesisOptions:
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
     deregister: Literal["never", "on_close"] = "never"
     start: _Start | Mapping[str, _Start | Cursor] | PerSplit = field(default_factory=Latest)
+    on_data_loss: Literal["fail", "earliest"] = "fail"
     subscribe_timeout: float = 60.0
     silence_timeout: float = 35.0
     backoff_base: float = 1.0
@@ -117,6 +121,7 @@ class KinesisOptions:
         self._check_lifecycle()
         self._check_numbers()
         _one_of("on_bad_aggregate", self.on_bad_aggregate, "fail", "gap")
+        _one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url, insecure=self.insecure)
         _ = self.pacing  # checks the backoff

@@ -91,6 +91,8 @@ class Poller:
             del event  # no name here holds on to an event while the next one is awaited
             while said:
                 yield said.popleft()
+            if reader.doubt is not None:
+                raise reader.doubt
             if iterator is not None:
                 answer = await self._poll_on(iterator, reader.position, split, reserve)
 

@@ -32,6 +32,10 @@ _MAX_DIGITS: Final = 128
 class ShardReader:
     """Follow a shard: each event has to fit behind the one before.
 
+    After `read`, `ended` says whether the shard has ended. `doubt` is to be raised once the batches
+    are handed on: the event has one sign of the end without the other, and one sign alone could be
+    a fault whose belief would lose the rest of the shard.
+
     Args:
         split: The shard.
         position: Where the reader stands at first.
@@ -41,6 +45,7 @@ class ShardReader:
 
     def __init__(self, split: Split, position: Position, disaggregator: Disaggregator) -> None:
         self.ended = False
+        self.doubt: UnconfirmedEndError | None = None
         self.position = position
         self._split = split
         self._disaggregator = disaggregator
@@ -49,15 +54,14 @@ class ShardReader:
         """Return what an event says, and stand behind it.
 
         Raises:
-            UnconfirmedEndError: If it has one sign of the shard's end, but not the other.
             MalformedEventError: If it says what cannot be true.
         """
-        _check_end(event, self._split)
         said: deque[Batch | End] = deque()
         batch = _batch(event, self._split, self.position, self._disaggregator)
         self.position = batch.range.until
-        self.ended = event.ended
-        if batch.num_records or not self.ended:
+        self.doubt = _doubt(event, self._split)
+        self.ended = event.ended and self.doubt is None
+        if batch.num_records or batch.gaps or not event.ended:
             said.append(batch)
         if self.ended:
             for child in event.children:
@@ -67,13 +71,14 @@ class ShardReader:
         return said
 
 
-def _check_end(event: ShardEvent, split: Split) -> None:
-    # The service signs the end of a shard twice; one sign alone could be a damaged event, and
-    # believing it would lose the rest of the shard.
+def _doubt(event: ShardEvent, split: Split) -> UnconfirmedEndError | None:
     if event.ended and not event.children:
-        raise UnconfirmedEndError(f"{split} sent no continuation, but no child shards either")
+        text = f"{split} sent no continuation, but no child shards either"
+        return UnconfirmedEndError(text, exhausted=True)
     if not event.ended and event.children:
-        raise UnconfirmedEndError(f"{split} sent child shards, but a continuation as well")
+        text = f"{split} sent child shards, but a continuation as well"
+        return UnconfirmedEndError(text, exhausted=False)
+    return None
 
 
 def _batch(

@@ -69,7 +69,18 @@ class ConsumerRegistration:
         self._consumer = consumer
         self._jitter = jitter
         self._tags = tags
+        self._arn = consumer if consumer.startswith("arn:") else ""
         self._registered: str | None = None
+
+    @property
+    def arn(self) -> str:
+        """The ARN of the consumer that `ensure` has found or registered last."""
+        return self._arn
+
+    @property
+    def renewable(self) -> bool:
+        """Whether a consumer that is gone can be registered again: it has a name, not an ARN."""
+        return not self._is_arn
 
     @property
     def registered(self) -> str | None:
@@ -98,7 +109,8 @@ class ConsumerRegistration:
                     wait=self._jitter, retry=retry_if_exception(_may_pass), reraise=True
                 ):
                     with attempt:
-                        return await self._active_consumer()
+                        self._arn = await self._active_consumer()
+                        return self._arn
                     if (outcome := attempt.retry_state.outcome) is not None:
                         reason = outcome.exception()
         except FanOutError:
@@ -113,6 +125,19 @@ class ConsumerRegistration:
                 ) from reason
             raise explain(error, doing) from error
         raise AssertionError("retrying ends by returning or by raising")
+
+    async def exists(self) -> bool:
+        """Say whether the consumer that `ensure` has returned is still registered.
+
+        It asks once; the errors of the service and the network pass unchanged.
+        """
+        try:
+            description = await self._transport.describe_consumer(arn=self._arn)
+        except Exception as error:
+            if code_of(error) == "ResourceNotFoundException":
+                return False
+            raise
+        return description.status != "DELETING"
 
     async def undo(self) -> None:
         """Deregister the consumer if it was registered here; it may end others' subscriptions.

@@ -10,13 +10,13 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Self, final
 
 from fanout.core.backoff import BackoffOptions, FullJitter
-from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Latest, Timestamp
 from fanout.core.starts import parse_start, start_of_each
 from fanout.core.verdicts import Fatal, Phase, Retry
 from fanout.errors import ServiceError
 from fanout.kinesis.access import Access
 from fanout.kinesis.aws import open_transport
+from fanout.kinesis.catalog import ShardCatalog
 from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.disaggregation import Disaggregator
 from fanout.kinesis.explain import explained, hint_of
@@ -26,6 +26,7 @@ from fanout.kinesis.policy import Remedy, judge
 from fanout.kinesis.polling import Poller
 from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.subscription import read_events, starting_position
+from fanout.kinesis.triage import Triage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.events import Batch, End
+    from fanout.core.lineage import Split
     from fanout.core.positions import Position
     from fanout.core.source import Pacing, Reserve
     from fanout.core.verdicts import Verdict
@@ -83,7 +85,7 @@ class KinesisSource(KinesisOptions):
                 transport = await stack.enter_async_context(opening)
             stream = await _usable_stream(transport, self.stream)
             check_open_files(stream.open_shards)
-            consumer_arn = None
+            registration = None
             if self.mode == "efo" and self.consumer is not None:
                 jitter = FullJitter(_CONSUMER_POLLING, Random())  # noqa: S311 - jitter, no secret
                 registration = ConsumerRegistration(
@@ -91,8 +93,8 @@ class KinesisSource(KinesisOptions):
                 )
                 if self.deregister == "on_close":
                     stack.push_async_callback(registration.undo)
-                consumer_arn = await registration.ensure()
-            yield KinesisConnection(self, transport, stream, consumer_arn)
+                await registration.ensure()
+            yield KinesisConnection(self, transport, stream, registration)
 
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
         """Return the position after one row: inside its record if the next row is of it too.
@@ -120,7 +122,7 @@ class KinesisConnection:
         options: What the user asked for.
         transport: The calls.
         stream: The stream, as the service described it when the connection was opened.
-        consumer_arn: The consumer that subscribes; None to poll.
+        registration: The consumer that subscribes; None to poll.
     """
 
     def __init__(
@@ -128,12 +130,20 @@ class KinesisConnection:
         options: KinesisOptions,
         transport: Transport,
         stream: StreamDescription,
-        consumer_arn: str | None,
+        registration: ConsumerRegistration | None,
     ) -> None:
         self._options = options
         self._transport = transport
         self._stream = stream
-        self._consumer_arn = consumer_arn
+        self._registration = registration
+        self._catalog = ShardCatalog(transport)
+        self._triage = Triage(
+            transport,
+            stream.name,
+            self._catalog,
+            registration,
+            on_data_loss=options.on_data_loss,
+        )
         self._worked: set[Phase] = set()
         self._access = Access(transport.renew_credentials)
         self._disaggregator = Disaggregator(options.on_bad_aggregate)
@@ -149,12 +159,12 @@ class KinesisConnection:
     async def splits(self) -> Sequence[Split]:
         """List the shards within the retention period, with their parents."""
         self._access.calling(None)
-        shards = await self._transport.list_shards()
+        splits = await self._catalog.refresh()
         self._access.allowed(None)
         self._worked.add(Phase.DISCOVER)
-        for shard in shards:
+        for shard in self._catalog.listed.values():
             self._disaggregator.learn(shard.shard_id, shard.hash_range)
-        return [Split(shard.shard_id, shard.parents) for shard in shards]
+        return splits
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
         """Turn the start into a position for each shard.
@@ -181,11 +191,11 @@ class KinesisConnection:
         """Open one subscription to a shard: for up to five minutes, or in polling until it ends."""
         self._access.calling(split.id)
         async with AsyncExitStack() as stack:
-            if self._consumer_arn is None:
+            if self._registration is None:
                 events = await self._poller.open(split, position, reserve)
             else:
                 subscribing = self._transport.subscribe(
-                    self._consumer_arn, split.id, starting_position(position)
+                    self._registration.arn, split.id, starting_position(position)
                 )
                 events = read_events(
                     await stack.enter_async_context(subscribing),
@@ -209,20 +219,21 @@ class KinesisConnection:
         error: Exception,
         phase: Phase,
         split: Split | None = None,
-        position: Position | None = None,  # noqa: ARG002 - and wherever its reader stands
+        position: Position | None = None,
     ) -> Verdict:
-        """Say what an error means, by the table in `fanout.kinesis.policy`."""
+        """Say what an error means, by the table in `fanout.kinesis.policy`.
+
+        Where the table wants to know what became of a shard, the service is asked.
+        """
         hint = hint_of(error)
         match judge(error, phase, first=phase not in self._worked):
             case Remedy.REFRESH:
                 caller = None if split is None else split.id
                 return Retry(await self._access.refused(caller), hint)
-            case Remedy.TRIAGE:
-                return Fatal(hint)
-            case Remedy.DATA_LOSS:
-                return Fatal(hint)
-            case Remedy.CONFIRM_END:
-                return Retry(limit=3)
+            case Remedy() as remedy:
+                if split is None or position is None:
+                    return Fatal(hint)
+                return await self._triage.verdict(remedy, error, split, position)
             case verdict:
                 return verdict
 

@@ -65,6 +65,7 @@ async def read_events(
         reserve: Waits until memory may be taken.
 
     Raises:
+        UnconfirmedEndError: If it has one sign of the shard's end without the other.
         MalformedEventError: If the body breaks its format, or says what cannot be true.
         RemoteError: If it holds an exception of the service.
     """
@@ -89,6 +90,8 @@ async def read_events(
             del frame, payload  # no name here holds on to an event while the next one is awaited
             while said:
                 yield said.popleft()
+            if reader.doubt is not None:
+                raise reader.doubt
             if reader.ended:
                 return
     frames.close()

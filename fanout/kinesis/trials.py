@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Final
 
+from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.core.positions import Timestamp
 from fanout.kinesis.findings import Finding, fine, unknown
 from fanout.kinesis.probes import Attempt, attempt, first_arrival, subscribe_once
+from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.source import KinesisConnection
+from fanout.kinesis.transport import NO_TAGS
 from fanout.kinesis.vitals import consumer_quota, consumer_state, price
 
 if TYPE_CHECKING:
@@ -58,7 +62,14 @@ async def try_consumer(
             )
         )
     elif stream and consumer and consumer.status == "ACTIVE" and open_shards:
-        connection = KinesisConnection(options, transport, stream, consumer.arn)
+        registration = ConsumerRegistration(
+            transport,
+            stream.arn,
+            consumer.arn,
+            jitter=FullJitter(BackoffOptions(), Random()),  # noqa: S311 - jitter, no secret
+            tags=NO_TAGS,
+        )
+        connection = KinesisConnection(options, transport, stream, registration)
         findings.append(await _subscribe(connection, stream, open_shards[-1]))
     else:
         findings.append(

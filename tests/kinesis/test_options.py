@@ -77,6 +77,7 @@ def source(**options: Any) -> KinesisSource:
         ({"start": 1_700_000_000}, r"start=1700000000 is not understood; use 'TRIM_HORIZON'"),
         ({"start": "newest"}, r"start='newest' is not understood; use .* or an aware datetime"),
         ({"start": None}, r"start=None is not understood"),
+        ({"on_data_loss": "latest"}, r"on_data_loss='latest' is not understood; use 'fail' or"),
         ({"start": {"shard": 42}}, r"start\['shard'\]=42 is not understood"),
         ({"subscribe_timeout": 0}, r"subscribe_timeout=0 must be more than 0 seconds"),
         ({"silence_timeout": -1.0}, r"silence_timeout=-1.0 must be more than 0 seconds"),

@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestServer
 import fanout
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.positions import Timestamp
-from fanout.errors import OptionError, ServiceError, SetupError, SplitFailedError
+from fanout.errors import OptionError, ServiceError, SetupError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.decode import SCHEMA
 from fanout.testing.faults import CutConnection, IgnoreSubscribe, RefuseSubscribe
@@ -300,30 +300,6 @@ async def test_a_consumer_that_does_not_exist_is_named(stream: Stream) -> None:
     with pytest.raises(ServiceError, match=rf"^the consumer '{arn}' cannot be used: "):
         async with stream.open(consumer=arn):
             pass
-
-
-async def test_a_stream_that_is_deleted_ends_the_reading(stream: Stream) -> None:
-    stream.put(3)
-    with client(stream) as kinesis:
-        async with stream.reading() as reader:
-            await reader.has(3)
-            await asyncio.to_thread(kinesis.delete_stream, StreamName="orders")
-            failure = await reader.failed()
-    assert "is gone; check that the consumer is still registered" in str(failure)
-
-
-async def test_a_consumer_that_is_deregistered_ends_the_reading(stream: Stream) -> None:
-    stream.put(3)
-    with client(stream) as kinesis:
-        async with stream.reading() as reader:
-            await reader.has(3)
-            await asyncio.to_thread(
-                kinesis.deregister_stream_consumer, StreamARN=stream.arn, ConsumerName="etl"
-            )
-            failure = await reader.failed()
-    assert isinstance(failure, SplitFailedError)
-    assert f"{FIRST} cannot go on: ResourceNotFoundException" in str(failure)
-    assert "check that the consumer is still registered" in str(failure)
 
 
 async def test_an_event_that_is_too_large_is_named_in_the_end(stream: Stream) -> None:

@@ -341,16 +341,20 @@ async def test_no_continuation_without_children_is_no_end(
     records: list[int], children: list[dict[str, Any]] | None
 ) -> None:
     events, error = await refused(HELLO, event(records, children=children))
-    assert events == []
+    assert [numbers(each) for each in events] == [["1"]] * len(records)
     assert isinstance(error, UnconfirmedEndError)
+    assert error.exhausted
     assert "no continuation, but no child shards" in str(error)
 
 
 @pytest.mark.parametrize("records", [[], [1]])
 async def test_a_continuation_with_children_is_no_end(records: list[int]) -> None:
     events, error = await refused(HELLO, event(records, until=2, children=[LEFT]))
-    assert events == []
+    (batch,) = events
+    assert isinstance(batch, Batch)
+    assert (numbers(batch), batch.range.until) == (["1"] * len(records), Cursor(2))
     assert isinstance(error, UnconfirmedEndError)
+    assert not error.exhausted
     assert "child shards, but a continuation" in str(error)
 
 
