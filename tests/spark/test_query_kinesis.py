@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,24 @@ def test_resubscriptions_are_counted_and_lose_nothing(
     assert query.progress().resubscriptions == len(causes) == 1
     assert causes[0][0] == "shardId-000000000000"
     eventually(lambda: set(query.progress().lag.values()) == {0.0})
+
+
+def test_a_query_goes_on_by_polls_where_its_consumer_stopped(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    recorder = Recorder()
+    for mode in ("efo", "polling", "efo"):
+        kinesis.put_records("orders", ((str(n), b"x") for n in range(100)))
+        before = len(recorder.rows)
+        query = start(replace(orders, mode=mode), recorder)
+        recorder.wait_for_rows(before + 100)
+        query.stop()
+    numbers = [(row.shardId, row.sequenceNumber) for row in recorder.rows]
+    assert len(numbers) == len(set(numbers)) == 300
+    assert kinesis.statistics().poll_calls.keys() == {
+        "shardId-000000000000",
+        "shardId-000000000001",
+    }
 
 
 def test_a_deregistered_consumer_ends_the_query(
