@@ -61,6 +61,7 @@ CODES: MappingProxyType[str, tuple[Means, ...]] = MappingProxyType(
     {
         "AccessDenied": ACCESS,
         "AccessDeniedException": ACCESS,
+        "ExpiredIteratorException": PASSING,
         "ExpiredNextTokenException": PASSING,
         "ExpiredToken": ACCESS,
         "ExpiredTokenException": ACCESS,
