@@ -147,5 +147,9 @@ async def _read(unread: UnreadRecords, size: int, limit: int, reserve: Reserve) 
 
 
 def _data_bytes(records: pa.RecordBatch) -> int:
-    """Return the bytes that the service counts: those of the data, before base64."""
-    return pc.sum(pc.binary_length(records.column("data"))).as_py() or 0
+    """Return the bytes of the data, before base64, and of the partition keys.
+
+    The reference does not say whether keys count for readers; for writers they do.
+    """
+    columns = (records.column(name) for name in ("data", "partitionKey"))
+    return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)

@@ -250,7 +250,15 @@ def test_an_idle_shard_is_asked_once_a_second_in_the_end() -> None:
 def test_after_a_large_answer_the_average_comes_back_to_2_mib_a_second() -> None:
     service = Service([answer((1, b"x" * 3 * MIB)), answer((2, b"x" * MIB)), answer(3)])
     simulate(read, service)
-    assert service.times == pytest.approx([0.2, 1.7, 2.2])
+    assert service.times == pytest.approx([0.2, 1.7, 2.2], abs=1e-4)
+
+
+def test_partition_keys_count_for_the_average() -> None:
+    key = "\u00e9" * 256
+    records = [{"SequenceNumber": str(n), "PartitionKey": key, "Data": ""} for n in range(1, 6001)]
+    service = Service([answer(Records=records), answer(6001)])
+    simulate(read, service)
+    assert service.times == pytest.approx([0.2, 0.2 + 6000 * 512 / (2 * MIB)])
 
 
 def test_a_new_subscription_goes_on_with_the_pace_of_the_last() -> None:
