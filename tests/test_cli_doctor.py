@@ -153,14 +153,9 @@ def test_wrong_usage_is_one_line_on_stderr_and_exits_with_2(
 
 
 def test_no_secret_is_printed(server: KinesisServer) -> None:
-    server.inject(
-        RefuseCall(
-            action="DescribeStreamSummary",
-            code="InvalidSignatureException",
-            message=CANARY,
-            times=9,
-        )
-    )
+    code = "InvalidSignatureException"
+    signed = f"The Canonical String for this request should have been {CANARY}"
+    server.inject(RefuseCall(action="DescribeStreamSummary", code=code, message=signed, times=9))
     for result in (run(*ORDERS), run(*ORDERS, "--json"), run(*ORDERS, "--subscribe")):
         assert CANARY not in result.output
         assert "testing" not in result.output
