@@ -143,7 +143,7 @@ def decode_event(payload: bytes | memoryview, *, stream: str, shard_id: str) -> 
 
 
 def decode_records(
-    body: bytes | bytearray, *, stream: str, shard_id: str
+    body: bytes | memoryview, *, stream: str, shard_id: str
 ) -> tuple[ShardEvent, str | None]:
     """Decode one answer of GetRecords; return what it says, and the iterator to go on with.
 
@@ -166,9 +166,7 @@ def decode_records(
     return event, answer.NextShardIterator
 
 
-def _decode(
-    decoder: msgspec.json.Decoder[_T], payload: bytes | bytearray | memoryview, what: str
-) -> _T:
+def _decode(decoder: msgspec.json.Decoder[_T], payload: bytes | memoryview, what: str) -> _T:
     try:
         return decoder.decode(payload)
     except UnicodeDecodeError:

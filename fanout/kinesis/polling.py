@@ -69,7 +69,8 @@ class Poller:
         """Ask for an iterator and its first answer; return the events until the shard ends.
 
         Each event is the answer to one call, which is made when the event is asked for, and not
-        before the service allows it. The generator raises the errors of the service, and
+        before the service allows it. The generator raises the errors of the service,
+        UnconfirmedEndError after an answer with one sign of the shard's end without the other, and
         MalformedEventError if an answer says what cannot be true.
 
         Args:
@@ -91,6 +92,8 @@ class Poller:
             del event  # no name here holds on to an event while the next one is awaited
             while said:
                 yield said.popleft()
+            if reader.doubt is not None:
+                raise reader.doubt
             if reader.doubt is not None:
                 raise reader.doubt
             if iterator is not None:
@@ -131,19 +134,21 @@ class Poller:
         return event, following
 
 
-async def _read(unread: UnreadRecords, size: int, limit: int, reserve: Reserve) -> bytearray:
-    """Read a body of so many bytes at most."""
+async def _read(unread: UnreadRecords, size: int, limit: int, reserve: Reserve) -> memoryview:
+    """Read a body of so many bytes at most, into memory that is taken once."""
     if size > limit:
         raise MalformedEventError(
             f"an answer of GetRecords announces {size} bytes, more than the {limit} allowed"
         )
     await reserve(size)
-    body = bytearray()
+    body = memoryview(bytearray(size))
+    arrived = 0
     async for chunk in unread.chunks:
-        body += chunk
-        if len(body) > size:
+        if arrived + len(chunk) > size:
             raise MalformedEventError(f"an answer of GetRecords has more than {size} bytes")
-    return body
+        body[arrived : arrived + len(chunk)] = chunk
+        arrived += len(chunk)
+    return body[:arrived]
 
 
 def _data_bytes(records: pa.RecordBatch) -> int:

@@ -345,9 +345,16 @@ def test_a_shard_ends_by_both_signs(records: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("sign", [{"NextShardIterator": None}, {"ChildShards": CHILDREN}])
-def test_one_sign_alone_is_no_end(sign: dict[str, Any]) -> None:
-    with pytest.raises(UnconfirmedEndError):
-        simulate(read, Service([answer(1, **sign)]))
+def test_one_sign_alone_is_doubted_after_its_records(sign: dict[str, Any]) -> None:
+    async def main() -> Batch | End:
+        service = Service([answer(1, **sign)])
+        async with aclosing(await service.poller().open(SPLIT, Horizon(), free)) as events:
+            batch = await anext(events)
+            with pytest.raises(UnconfirmedEndError):
+                await anext(events)
+            return batch
+
+    assert untils([simulate(main)]) == [Cursor(1)]
 
 
 def test_nothing_is_asked_after_the_end() -> None:

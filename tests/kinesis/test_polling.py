@@ -26,8 +26,8 @@ SECOND, THIRD, _FOURTH, FIFTH = (f"shardId-{number:012}" for number in range(1, 
 MODES = ("efo", "polling")
 
 
-@pytest.fixture(autouse=True)
-def _short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add no 5 seconds to timeouts where the pace is that of tests."""
     monkeypatch.setattr("fanout.kinesis.options.LONGEST_REST", 0.1)
 
@@ -149,6 +149,7 @@ async def test_a_fault_in_the_middle_of_a_backlog_neither_skips_nor_repeats(
     assert reader.kinds == [cause]
 
 
+@pytest.mark.usefixtures("short_rests")
 async def test_a_poll_without_an_answer_is_a_silence(stream: Stream) -> None:
     stream.put(3)
     stream.inject(IgnoreCall(action="GetRecords", call=3))
@@ -160,6 +161,7 @@ async def test_a_poll_without_an_answer_is_a_silence(stream: Stream) -> None:
     assert isinstance(reader.causes[0], SubscriptionSilentError)
 
 
+@pytest.mark.usefixtures("short_rests")
 @pytest.mark.parametrize("action", ["GetRecords", "GetShardIterator"])
 async def test_first_calls_without_an_answer_are_made_again(stream: Stream, action: str) -> None:
     stream.put(3)
@@ -329,3 +331,26 @@ async def test_no_rate_of_the_service_is_broken_when_a_subscription_fails(stream
     assert reader.log == stream.log
     assert reader.kinds == ["ClientPayloadError"] * 2
     assert stream.server.statistics().violations == {}
+
+
+async def test_a_rest_of_the_shard_is_no_silence_of_the_service(stream: Stream) -> None:
+    records = [("key", bytes(100_000))] * 25
+    stream.server.put_records("orders", records)
+    async with stream.reading(mode="polling", silence_timeout=0.2) as reader:
+        await reader.has(25)
+        stream.put(1)
+        await reader.has(26)
+    assert not reader.causes
+    assert stream.server.statistics().violations == {}
+
+
+@pytest.mark.parametrize("rules", [replace(rules(), polls_per_second=5)], ids=["real rates"])
+async def test_two_pollers_of_one_shard_get_in_each_others_way_and_lose_nothing(
+    stream: Stream,
+) -> None:
+    async with stream.reading(mode="polling") as one, stream.reading(mode="polling") as other:
+        for _ in range(3):
+            stream.put(10)
+            await one.has(stream.put_in_all)
+            await other.has(stream.put_in_all)
+    assert one.log == other.log == stream.log
