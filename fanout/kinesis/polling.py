@@ -94,8 +94,6 @@ class Poller:
                 yield said.popleft()
             if reader.doubt is not None:
                 raise reader.doubt
-            if reader.doubt is not None:
-                raise reader.doubt
             if iterator is not None:
                 answer = await self._poll_on(iterator, reader.position, split, reserve)
 
