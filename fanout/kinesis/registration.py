@@ -111,8 +111,11 @@ class ConsumerRegistration:
                     with attempt:
                         self._arn = await self._active_consumer()
                         return self._arn
-                    if (outcome := attempt.retry_state.outcome) is not None:
-                        reason = outcome.exception()
+                    outcome = attempt.retry_state.outcome
+                    error = None if outcome is None else outcome.exception()
+                    # When the time is over in the middle of a call, that is no reason.
+                    if error is not None and _may_pass(error):
+                        reason = error
         except FanOutError:
             raise
         except Exception as error:
