@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -354,3 +355,55 @@ async def test_two_pollers_of_one_shard_get_in_each_others_way_and_lose_nothing(
             await one.has(stream.put_in_all)
             await other.has(stream.put_in_all)
     assert one.log == other.log == stream.log
+
+
+async def test_a_stream_that_is_deleted_ends_the_polling_with_its_name(stream: Stream) -> None:
+    stream.put(3)
+    with client(stream) as kinesis:
+        async with stream.reading(mode="polling", discovery_interval=60) as reader:
+            await reader.has(3)
+            await asyncio.to_thread(kinesis.delete_stream, StreamName="orders")
+            failure = await reader.failed()
+    assert "the stream 'orders' is gone: somebody has deleted it" in str(failure)
+
+
+async def poll_two_of_six_and_expire(stream: Stream) -> str:
+    """Leave four records unread until they have expired, and put six more."""
+    stream.put(6)
+    async with stream.open(mode="polling") as opened:
+        await opened.acknowledge(await opened.drain(max_records=2))
+        saved = opened.positions
+    stream.server.expire("orders")
+    stream.log.clear()
+    stream.put(6)
+    return saved
+
+
+async def test_records_that_expired_before_they_were_polled_end_the_stream(stream: Stream) -> None:
+    saved = await poll_two_of_six_and_expire(stream)
+    async with stream.reading(resume=saved, mode="polling") as reader:
+        failure = await reader.failed()
+    assert "is past the stream's retention" in str(failure)
+    assert reader.count == 0
+
+
+async def test_records_that_expired_are_a_counted_gap_where_that_is_allowed(
+    stream: Stream,
+) -> None:
+    saved = await poll_two_of_six_and_expire(stream)
+    async with stream.reading(resume=saved, mode="polling", on_data_loss="earliest") as reader:
+        await reader.has(6)
+        assert reader.stream.statistics().splits[FIRST].gaps == 1
+    assert reader.log == stream.log
+
+
+async def test_an_idle_shard_whose_records_have_expired_is_polled_on(stream: Stream) -> None:
+    stream.put(3)
+    async with stream.reading(mode="polling") as reader:
+        await reader.has(3)
+        stream.server.expire("orders")
+        stream.inject(throttled("GetRecords"))
+        await reader.until(lambda: reader.causes)
+        stream.put(3)
+        await reader.has(6)
+    assert reader.log == stream.log
