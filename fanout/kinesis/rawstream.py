@@ -5,7 +5,8 @@ it, reports an error frame that comes first as a parser error, and reads the who
 GetRecords before anybody knows its size. Everything before the body stays botocore's: endpoint
 rules, signing, credentials, error responses. The hook touches three inner names of one client,
 `_endpoint._response_parser_factory`, `has_streaming_output` of the operation, and
-`_create_event_stream` and `_do_parse` of the parser; `take_raw_body` fails loudly if one moves.
+`_create_event_stream` and `_do_parse` of the parser; `take_raw_body` fails loudly if one moves. It
+also sets how far aiohttp reads ahead, `_low_water` and `_high_water` of a stream with slots.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ __all__ = ("RawBody", "deliver_raw_bodies", "take_raw_body")
 # Where the parsed response of GetRecords has its body.
 _BODY: Final = "Body"
 
+_CHUNK: Final = 64 << 10
+
 
 class RawBody:
     """Stand in botocore's parsed response for what it would have built from the body.
@@ -45,11 +48,17 @@ class RawBody:
         return length
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Iterate over the body as it arrives, in chunks of what the socket had, about 128 KiB.
+        """Iterate over the body as it arrives, in chunks of up to 64 KiB.
+
+        While nobody takes, about 256 KiB are read ahead; the rest waits at the service.
 
         Cancellation: atomic, a chunk is returned or stays in the response.
         """
-        chunks: AsyncIterator[bytes] = self._response.content.iter_any()
+        content = self._response.content
+        # aiohttp reads three times as far ahead, which is most of the memory of many shards. It
+        # has an option for that, but botocore does not pass it on.
+        content._low_water, content._high_water = _CHUNK, 2 * _CHUNK  # noqa: SLF001
+        chunks: AsyncIterator[bytes] = content.iter_chunked(_CHUNK)
         return chunks
 
     def close(self) -> None:
