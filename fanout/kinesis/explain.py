@@ -39,6 +39,9 @@ NOT_BELIEVED: Final = frozenset(
     }
 )
 
+_NOT_FOUND: Final = "ResourceNotFoundException"
+# Calls that name nothing but a stream.
+_OF_A_STREAM: Final = frozenset({"DescribeStreamSummary", "ListShards"})
 _SUBSCRIBE: Final = "SubscribeToShard"
 # What the Service Authorization Reference of Kinesis Data Streams wants of a consumer; everything
 # else is wanted of the stream.
@@ -49,7 +52,7 @@ _CREDENTIALS: Final = "check that the credentials are valid and this machine's c
 _KMS: Final = "the KMS key of the stream"
 _HINTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(NOT_BELIEVED, _CREDENTIALS),
-    "ResourceNotFoundException": (
+    _NOT_FOUND: (
         "the stream, its consumer or the shard is gone; check that the consumer is still "
         "registered and that the shard is within the retention period"
     ),
@@ -95,6 +98,8 @@ def hint_of(error: BaseException) -> str:
             return "check role_arn, and that the role trusts the credentials in use"
         case ClientError() | RemoteError() if code in DENIED:
             return _grant(error.operation_name if isinstance(error, ClientError) else _SUBSCRIBE)
+        case ClientError() if code == _NOT_FOUND and error.operation_name in _OF_A_STREAM:
+            return "check the stream's name, its region and its account; it may have been deleted"
         case _:
             return _HINTS.get(code, "")
 

@@ -146,12 +146,11 @@ class Triage:
             case Fatal():
                 return Fatal(str(error))
             case Remedy():
-                # Subscribing is refused as well, if it is the credentials; that renews them.
-                return Retry(hint=hint_of(cause))
+                return Retry(Pace.SLOW, hint=hint_of(cause))
 
     def _unlisted_shard(self, split: Split, position: Position) -> Verdict:
         known, children = self._catalog.known.get(split.id), self._catalog.children(split.id)
-        if known is None and not children:
+        if known is None and not children and isinstance(position, Horizon):
             # It may be so new that no listing names it yet.
             self._unlisted[split.id] += 1
             if self._unlisted[split.id] < ABSENCES:

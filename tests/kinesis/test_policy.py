@@ -180,6 +180,19 @@ def test_a_denied_call_names_the_action_that_is_missing(operation: str, hint: st
 
 
 @pytest.mark.parametrize(
+    ("operation", "hint"),
+    [
+        ("ListShards", "check the stream's name, its region"),
+        ("DescribeStreamSummary", "check the stream's name, its region"),
+        ("SubscribeToShard", "the stream, its consumer or the shard is gone"),
+    ],
+)
+def test_what_is_not_found_is_told_by_what_the_call_names(operation: str, hint: str) -> None:
+    error = ClientError({"Error": {"Code": "ResourceNotFoundException"}}, operation)
+    assert hint_of(error).startswith(hint)
+
+
+@pytest.mark.parametrize(
     ("code", "what_to_do"),
     [
         ("KMSAccessDeniedException", "kms:Decrypt .* through kinesis"),

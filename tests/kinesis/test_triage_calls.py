@@ -232,6 +232,7 @@ def test_a_look_that_is_denied_names_the_action() -> None:
     denied = refused("AccessDeniedException", "DescribeStreamConsumer")
     verdict = asked(Rig(Service()), {"describe": denied})
     assert isinstance(verdict, Retry)
+    assert verdict.pace is Pace.SLOW
     assert "grant kinesis:DescribeStreamConsumer" in verdict.hint
 
 
@@ -266,8 +267,22 @@ def test_a_shard_that_no_listing_names_has_expired() -> None:
 
     async def main() -> None:
         await rig.ready()
-        verdicts = [await rig.ask(PARENT, Cursor(15)) for _ in range(ABSENCES)]
+        verdicts = [await rig.ask(PARENT, Horizon()) for _ in range(ABSENCES)]
         assert [type(verdict) for verdict in verdicts] == [Retry] * (ABSENCES - 1) + [Finish]
+        # One that was read is not new.
+        assert isinstance(await rig.ask(CHILD), Finish)
+
+    simulate(main)
+
+
+def test_a_shard_whose_child_is_listed_is_not_too_new_to_be_listed() -> None:
+    rig = Rig(Service(shards=(OPEN,)), may_lose=True)
+
+    async def main() -> None:
+        await rig.ready()
+        verdict = await rig.ask(PARENT, Horizon())
+        assert isinstance(verdict, Finish)
+        assert verdict.children == (CHILD,)
 
     simulate(main)
 
