@@ -20,7 +20,13 @@ from fanout.core.positions import Timestamp
 from fanout.errors import OptionError, ServiceError, SetupError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.decode import SCHEMA
-from fanout.testing.faults import CutConnection, IgnoreSubscribe, RefuseSubscribe
+from fanout.testing.faults import (
+    CutConnection,
+    CutPoll,
+    IgnoreCall,
+    IgnoreSubscribe,
+    RefuseSubscribe,
+)
 from fanout.testing.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream, client, eventually, session
 
@@ -428,10 +434,11 @@ def _threads() -> set[threading.Thread]:
     return {t for t in threading.enumerate() if not t.name.startswith(("asyncio_", "kinesis-"))}
 
 
+@pytest.mark.parametrize("mode", ["efo", "polling"])
 @pytest.mark.parametrize("shards", [4])
-async def test_closing_leaves_no_task_no_socket_and_no_thread(stream: Stream) -> None:
+async def test_closing_leaves_no_task_no_socket_and_no_thread(stream: Stream, mode: str) -> None:
     stream.put(20)
-    async with nothing_left(stream), stream.open() as opened:
+    async with nothing_left(stream), stream.open(mode=mode) as opened:
         await anext(opened)
 
 
@@ -449,6 +456,29 @@ async def test_cancelling_leaves_no_task_no_socket_and_no_thread(
     async with nothing_left(stream):
         task = asyncio.create_task(read())
         await eventually(lambda: stream.server.statistics().subscribe_calls)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.mark.parametrize("fault", [IgnoreCall(action="GetRecords"), CutPoll(times=99), None])
+async def test_cancelling_a_poll_leaves_no_task_no_socket_and_no_thread(
+    stream: Stream, fault: Any
+) -> None:
+    if fault is not None:
+        stream.inject(fault)
+
+    async def read() -> None:
+        async with stream.open(mode="polling") as opened:
+            await anext(opened)
+
+    def asked() -> bool:
+        statistics = stream.server.statistics()
+        return bool(statistics.poll_calls or statistics.faults)
+
+    async with nothing_left(stream):
+        task = asyncio.create_task(read())
+        await eventually(asked)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
