@@ -71,8 +71,6 @@ class SplitProgress:
             case End():
                 self.ended = self.caught_up = True
                 self.lag = None
-                # Its counters stay to be looked at, also where it was missing long before.
-                self.absences = 0
             case Batch():
                 self.delivered = event.range.until
                 self.records += event.num_records
@@ -169,7 +167,8 @@ class Progress:
         for split in self:
             split.absences = 0 if split.split.id in present else split.absences + 1
             done = split.ended and split.acknowledged == split.delivered
-            if done and split.absent:
+            # What was lost stays on record for as long as the stream runs.
+            if done and split.absent and not split.gaps:
                 del self._splits[split.split.id]
 
     @property

@@ -97,6 +97,12 @@ def test_a_split_that_is_done_and_no_longer_listed_is_forgotten() -> None:
     assert "a" not in made
 
 
+def test_a_split_that_has_lost_records_is_not_forgotten() -> None:
+    made = progress(End(A, gaps=(Gap(Horizon(), None, "expired"),)))
+    expire(made, [])
+    assert [split.gaps for split in made] == [1]
+
+
 def test_one_incomplete_listing_forgets_nothing() -> None:
     made = progress(batch(1), End(A))
     made.acknowledge({"a": Cursor(1)})

@@ -232,6 +232,28 @@ async def test_records_that_expired_are_a_measured_gap_where_that_is_allowed(
     assert 0.05 <= statistics.gap_seconds < 10
 
 
+@pytest.mark.parametrize("shards", [3])
+async def test_a_retention_that_shrank_while_nobody_read_is_a_gap_in_each_shard(
+    stream: Stream,
+) -> None:
+    stream.put(30)
+    async with stream.reading() as reader:
+        await reader.has(30)
+        saved = reader.stream.positions
+    for shard in (FIRST, SECOND, THIRD):
+        stream.put(3, shard=shard)
+    stream.server.split_shard("orders", SECOND)
+    stream.put(30)
+    stream.server.expire("orders")
+    stream.log.clear()
+    stream.put(30)
+    async with stream.reading(resume=saved, on_data_loss="earliest") as reader:
+        await reader.has(30)
+        # What came in the children of the closed shard lies after its own gap.
+        await reader.until(lambda: reader.stream.statistics().gaps == 3)
+    assert reader.log == stream.log
+
+
 async def test_nothing_is_lost_where_only_what_was_read_has_expired(stream: Stream) -> None:
     stream.put(6)
     saved = await read_a_part(stream, 6)
