@@ -59,6 +59,8 @@ async def test_every_call_of_the_transport_is_granted_and_no_other(stream: Strea
             "describe_consumer": await transport.describe_consumer(arn=consumer.arn),
             "list_consumers": await transport.list_consumers(stream.arn),
         }
+        await transport.renew_credentials()
+        made["renew_credentials"] = None
         position = {"Type": "LATEST"}
         async with transport.subscribe(consumer.arn, shards[0].shard_id, position) as chunks:
             made["subscribe"] = await anext(chunks)
