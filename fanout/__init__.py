@@ -21,6 +21,7 @@ from fanout.core.statistics import SplitStatistics, Statistics
 from fanout.errors import (
     BatchFailedError,
     CheckpointError,
+    DamagedFrameError,
     FanOutError,
     MalformedEventError,
     OptionError,
@@ -43,6 +44,7 @@ __all__ = (
     "Checkpoint",
     "CheckpointError",
     "Cursor",
+    "DamagedFrameError",
     "Drained",
     "FanOut",
     "FanOutError",

@@ -12,6 +12,7 @@ from typing import ClassVar
 __all__ = (
     "BatchFailedError",
     "CheckpointError",
+    "DamagedFrameError",
     "FanOutError",
     "MalformedEventError",
     "OptionError",
@@ -59,6 +60,10 @@ class MalformedEventError(FanOutError):
     """Bytes from the service break their own format: a checksum, a length, a missing field."""
 
     retryable = True
+
+
+class DamagedFrameError(MalformedEventError):
+    """A frame of a subscription cannot be decoded, but where the next one begins is known."""
 
 
 class UnconfirmedEndError(MalformedEventError):

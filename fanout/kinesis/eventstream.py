@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from fanout.errors import MalformedEventError, StreamStateError
+from fanout.errors import DamagedFrameError, MalformedEventError, StreamStateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,8 +89,9 @@ class FrameDecoder:
     """Assemble frames from chunks of a response body.
 
     It holds the frame being assembled and the chunk fed last, never more: take frames until
-    `next_frame` returns None, then feed again. After a MalformedEventError the stream has lost its
-    framing; drop the decoder with its connection.
+    `next_frame` returns None, then feed again. After a DamagedFrameError the next frame can be
+    taken; after another MalformedEventError nobody knows where it begins: drop the decoder with its
+    connection.
 
     Args:
         max_frame_bytes: A frame that announces more bytes than this is refused before memory is
@@ -141,7 +142,8 @@ class FrameDecoder:
         """Take the next whole frame, or None if more bytes are needed.
 
         Raises:
-            MalformedEventError: A length, a checksum or a header breaks the format.
+            DamagedFrameError: The checksum of the frame or a header breaks the format.
+            MalformedEventError: A length or its checksum does.
         """
         if not self._total:
             if not self._assemble(_PRELUDE.size):
@@ -149,11 +151,10 @@ class FrameDecoder:
             self._total, self._headers_bytes = _check_prelude(self._frame, self._max_frame_bytes)
         if not self._assemble(self._total):
             return None
-        frame = _parse_frame(self._frame, self._headers_bytes)
-        self._frame = bytearray()
+        assembled, self._frame = self._frame, bytearray()
         self._arrived = 0
         self._total = 0
-        return frame
+        return _parse_frame(assembled, self._headers_bytes)
 
     def close(self) -> None:
         """Declare the end of the stream.
@@ -186,7 +187,10 @@ class FrameDecoder:
 def _check_prelude(frame: bytearray, max_frame_bytes: int) -> tuple[int, int]:
     total, headers, crc = _PRELUDE.unpack_from(frame)
     if zlib.crc32(frame[: _PRELUDE.size - _CRC.size]) != crc:
-        raise MalformedEventError("the checksum of an event stream frame's prelude does not match")
+        raise MalformedEventError(
+            "the checksum of an event stream frame's prelude does not match, so nobody knows where "
+            "the next frame begins"
+        )
     if total > max_frame_bytes:
         raise MalformedEventError(
             f"an event stream frame announces {total} bytes, "
@@ -209,7 +213,7 @@ def _parse_frame(frame: bytearray, headers_bytes: int) -> Frame:
     view = memoryview(frame).toreadonly()
     end = len(view) - _CRC.size
     if zlib.crc32(view[:end]) != _CRC.unpack_from(view, end)[0]:
-        raise MalformedEventError("the checksum of an event stream frame does not match")
+        raise DamagedFrameError("the checksum of an event stream frame does not match")
     payload_start = _PRELUDE.size + headers_bytes
     return Frame(_parse_headers(view[_PRELUDE.size : payload_start]), view[payload_start:end])
 
@@ -222,15 +226,15 @@ def _parse_headers(data: memoryview) -> dict[str, HeaderValue]:
             name, value, position = _parse_header(data, position)
         except (IndexError, ValueError, OverflowError, struct.error):
             # The cause is left out: a UnicodeDecodeError carries the bytes it could not decode.
-            raise MalformedEventError(
+            raise DamagedFrameError(
                 f"header {len(headers) + 1} of an event stream frame is malformed"
             ) from None
         if not name or name in headers:
-            raise MalformedEventError(
+            raise DamagedFrameError(
                 f"header {len(headers) + 1} of an event stream frame has an empty or repeated name"
             )
         if len(headers) == _MAX_HEADERS:
-            raise MalformedEventError(
+            raise DamagedFrameError(
                 f"an event stream frame has more than the {_MAX_HEADERS} headers allowed"
             )
         headers[name] = value

@@ -79,6 +79,10 @@ class KinesisOptions:
         on_bad_aggregate: What becomes of an aggregated record that breaks its format or a limit:
             `"fail"` ends the stream with an error that names it; `"gap"` leaves it out, tells the
             log and counts it in `statistics().gaps`, and delivers everything around it.
+        on_bad_frame: What becomes of a frame of a subscription that cannot be decoded in three
+            answers: `"fail"` ends the stream; `"gap"` drops it, tells the log, counts it in
+            `statistics().gaps`, and goes on behind it. A frame whose length is damaged always
+            ends the stream, because nobody knows where the next one begins.
         max_event_bytes: The largest event that is accepted, as it comes over the wire.
         max_bytes_in_flight: The bytes of all shards together that may wait for the consumer.
         region: The AWS region; None takes it from the ARN, else from the session.
@@ -106,6 +110,7 @@ class KinesisOptions:
     max_retries: int | None = None
     discovery_interval: float = 10.0
     on_bad_aggregate: Literal["fail", "gap"] = "fail"
+    on_bad_frame: Literal["fail", "gap"] = "fail"
     max_event_bytes: int = MAX_FRAME_BYTES
     max_bytes_in_flight: int = 256 * 1024 * 1024
     region: str | None = None
@@ -121,6 +126,7 @@ class KinesisOptions:
         self._check_lifecycle()
         self._check_numbers()
         _one_of("on_bad_aggregate", self.on_bad_aggregate, "fail", "gap")
+        _one_of("on_bad_frame", self.on_bad_frame, "fail", "gap")
         _one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url, insecure=self.insecure)

@@ -24,6 +24,7 @@ from botocore.parsers import ResponseParserError
 
 from fanout.core.verdicts import Fatal, Pace, Phase, Retry
 from fanout.errors import (
+    DamagedFrameError,
     FanOutError,
     MalformedEventError,
     RemoteError,
@@ -47,6 +48,7 @@ class Remedy(Enum):
     REFRESH = "get new credentials"
     TRIAGE = "find out which of the stream, its consumer and the shard is gone"
     DATA_LOSS = "find out whether the records at a position have expired"
+    DROP_FRAME = "drop a frame that stays damaged, where the user has chosen that"
     CONFIRM_END = "ask whether a shard has ended that has said so by one sign only"
 
 
@@ -65,7 +67,8 @@ class _Kind(Enum):
     BLOCKED = "the account or the stream's KMS key is in a state that only a person can change"
     REFUSED = "the request itself is wrong"
     UNKNOWN = "a code that nobody has decided on"
-    DAMAGE = "bytes that break their own format"
+    DAMAGE = "an answer that breaks its format, or says what cannot be true"
+    BAD_FRAME = "a frame that cannot be decoded among others that can"
     HALF_AN_END = "one of the two signs of a shard's end without the other"
     FOR_GOOD = "an error of ours that asking again cannot change"
     MISTAKE = "an error that nobody expected"
@@ -120,6 +123,7 @@ _TABLE: Final[Mapping[_Kind, _Row]] = {
     _Kind.UNKNOWN: _later(Retry(hint=_REPORT, limit=40), first=Fatal(_REPORT)),
     # The same bytes fail the same way each time, so an endless loop ends here.
     _Kind.DAMAGE: _always(Retry(limit=3)),
+    _Kind.BAD_FRAME: _always(Remedy.DROP_FRAME),
     _Kind.HALF_AN_END: _always(Remedy.CONFIRM_END),
     _Kind.FOR_GOOD: _always(_FATAL),
     _Kind.MISTAKE: _always(Fatal("an error that nobody expected here; please report it")),
@@ -166,6 +170,7 @@ _CODES: Final[Mapping[str, _Kind]] = {
 # The first that fits counts.
 _TYPES: Final[tuple[tuple[tuple[type[Exception], ...], _Kind], ...]] = (
     ((UnconfirmedEndError,), _Kind.HALF_AN_END),
+    ((DamagedFrameError,), _Kind.BAD_FRAME),
     ((MalformedEventError, ResponseParserError), _Kind.DAMAGE),
     ((SubscribeTimeoutError, SubscriptionEndedError, SubscriptionSilentError), _Kind.PASSING),
     ((FanOutError,), _Kind.FOR_GOOD),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, final
 
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 from fanout.core.events import Batch, End, Gap
 from fanout.core.lineage import Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Range, reaches
-from fanout.errors import MalformedEventError, UnconfirmedEndError
+from fanout.errors import DamagedFrameError, MalformedEventError, UnconfirmedEndError
 
 if TYPE_CHECKING:
     from fanout.core.positions import Position
@@ -41,14 +42,24 @@ class ShardReader:
         position: Where the reader stands at first.
         disaggregator: What takes the stream's aggregated records apart; it is told the hash keys
             of the shard's children.
+        droppable: How many frames may be dropped before the first event.
     """
 
-    def __init__(self, split: Split, position: Position, disaggregator: Disaggregator) -> None:
+    def __init__(
+        self,
+        split: Split,
+        position: Position,
+        disaggregator: Disaggregator,
+        *,
+        droppable: int = 0,
+    ) -> None:
         self.ended = False
         self.doubt: UnconfirmedEndError | None = None
         self.position = position
         self._split = split
         self._disaggregator = disaggregator
+        self._droppable = droppable
+        self._dropped = ""
 
     def read(self, event: ShardEvent) -> deque[Batch | End]:
         """Return what an event says, and stand behind it.
@@ -57,7 +68,11 @@ class ShardReader:
             MalformedEventError: If it says what cannot be true.
         """
         said: deque[Batch | End] = deque()
-        batch = _batch(event, self._split, self.position, self._disaggregator)
+        behind, lost = self._behind_dropped(event)
+        batch = _batch(event, self._split, behind, self._disaggregator)
+        if lost:
+            covered = Range(self.position, batch.range.until)
+            batch = replace(batch, range=covered, gaps=lost + batch.gaps)
         self.position = batch.range.until
         self.doubt = _doubt(event, self._split)
         self.ended = event.ended and self.doubt is None
@@ -69,6 +84,55 @@ class ShardReader:
             children = (Split(child.shard_id, child.parents) for child in event.children)
             said.append(End(self._split, tuple(children)))
         return said
+
+    def drop(self, error: DamagedFrameError) -> None:
+        """Leave out a damaged frame; the next batch tells what is lost.
+
+        Raises:
+            DamagedFrameError: If no more frames may be dropped here.
+        """
+        if not self._droppable:
+            raise error
+        self._droppable -= 1
+        self._dropped = str(error)
+
+    def close(self) -> None:
+        """Declare the end of what a subscription sends.
+
+        Raises:
+            MalformedEventError: If a frame was dropped and nothing came behind it.
+        """
+        if self._dropped:
+            raise MalformedEventError(
+                f"{self._split} sent nothing behind a damaged frame, which may have been its end: "
+                f"{self._dropped}"
+            )
+
+    def _behind_dropped(self, event: ShardEvent) -> tuple[Position, tuple[Gap, ...]]:
+        """Return where the reader stands before an event, and what is lost before it."""
+        reason, self._dropped, self._droppable = self._dropped, "", 0
+        after = self.position
+        if not reason:
+            return after, ()
+        until, inside = _start_of(event), _inside_record(after)
+        if inside is not None and until == Cursor(inside.sequence - 1):
+            return after, ()
+        log.error("records of %s are lost in a damaged frame: %s", self._split, reason)
+        # The rest of a record in which the reader stood was in that frame.
+        behind = after if inside is None else Cursor(inside.sequence)
+        return behind, (Gap(after, until, reason),)
+
+
+def _start_of(event: ShardEvent) -> Cursor | None:
+    """Return a position right before what an event says; None before the end of the shard."""
+    numbers = event.records.column("sequenceNumber")
+    _check_sequence_numbers(numbers)
+    if len(numbers):
+        return Cursor(int(numbers[0].as_py()) - 1)
+    if event.continuation is None:
+        return None
+    _check_sequence_numbers(pa.array([event.continuation]))
+    return Cursor(int(event.continuation))
 
 
 def _doubt(event: ShardEvent, split: Split) -> UnconfirmedEndError | None:

@@ -16,6 +16,7 @@ from fanout.core.verdicts import Fatal, Phase, Retry
 from fanout.errors import ServiceError
 from fanout.kinesis.access import Access
 from fanout.kinesis.aws import open_transport
+from fanout.kinesis.bad_frames import BadFrames
 from fanout.kinesis.catalog import ShardCatalog
 from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.disaggregation import Disaggregator
@@ -146,6 +147,7 @@ class KinesisConnection:
         )
         self._worked: set[Phase] = set()
         self._access = Access(transport.renew_credentials)
+        self._bad_frames = BadFrames(options.on_bad_frame)
         self._disaggregator = Disaggregator(options.on_bad_aggregate)
         self._poller = Poller(
             transport,
@@ -205,6 +207,7 @@ class KinesisConnection:
                     max_event_bytes=self._options.max_event_bytes,
                     disaggregator=self._disaggregator,
                     reserve=reserve,
+                    droppable=self._bad_frames.droppable(split.id, position),
                 )
             await stack.enter_async_context(aclosing(events))
             self._worked.add(Phase.SUBSCRIBE)
@@ -233,6 +236,8 @@ class KinesisConnection:
             case Remedy() as remedy:
                 if split is None or position is None:
                     return Fatal(hint)
+                if remedy is Remedy.DROP_FRAME:
+                    return self._bad_frames.found(split.id, position)
                 return await self._triage.verdict(remedy, error, split, position)
             case verdict:
                 return verdict

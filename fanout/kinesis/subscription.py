@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Timestamp
-from fanout.errors import MalformedEventError, RemoteError
+from fanout.errors import DamagedFrameError, MalformedEventError, RemoteError
 from fanout.kinesis.decode import decode_event
 from fanout.kinesis.eventstream import FrameDecoder
 from fanout.kinesis.reader import ShardReader
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fanout.core.lineage import Split
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
+    from fanout.kinesis.decode import ShardEvent
     from fanout.kinesis.disaggregation import Disaggregator
     from fanout.kinesis.eventstream import Frame
 
@@ -50,6 +51,7 @@ async def read_events(
     max_event_bytes: int,
     disaggregator: Disaggregator,
     reserve: Reserve,
+    droppable: int = 0,
 ) -> AsyncGenerator[Batch | End, None]:
     """Yield what a response body says, until the shard ends or the body does.
 
@@ -63,31 +65,34 @@ async def read_events(
         max_event_bytes: The largest event that is accepted.
         disaggregator: What takes the stream's aggregated records apart.
         reserve: Waits until memory may be taken.
+        droppable: How many frames in a row, from the first one on, may be dropped where they
+            cannot be decoded; their records are lost, which the next batch tells as a gap.
 
     Raises:
+        DamagedFrameError: If another frame cannot be decoded.
         UnconfirmedEndError: If it has one sign of the shard's end without the other.
         MalformedEventError: If the body breaks its format, or says what cannot be true.
         RemoteError: If it holds an exception of the service.
     """
     frames = FrameDecoder(max_event_bytes)
-    reader = ShardReader(split, position, disaggregator)
+    reader = ShardReader(split, position, disaggregator, droppable=droppable)
     reserved = 0
     async for chunk in chunks:
         frames.feed(chunk)
         while True:
-            frame = frames.next_frame()
+            frame = _next_frame(frames, reader)
             size = frames.announced if frame is None else len(frame.payload)
             if size > reserved:
                 await reserve(size - reserved)
                 reserved = size
             if frame is None:
                 break
+            event = _decode(frame, stream, split, reader)
+            if event is None:
+                continue  # what was reserved for it is left for the next one
             reserved = 0
-            payload = _event_payload(frame)
-            if payload is None:
-                continue
-            said = reader.read(decode_event(payload, stream=stream, shard_id=split.id))
-            del frame, payload  # no name here holds on to an event while the next one is awaited
+            said = reader.read(event)
+            del frame, event  # no name here holds on to an event while the next one is awaited
             while said:
                 yield said.popleft()
             if reader.doubt is not None:
@@ -95,6 +100,28 @@ async def read_events(
             if reader.ended:
                 return
     frames.close()
+    reader.close()
+
+
+def _next_frame(frames: FrameDecoder, reader: ShardReader) -> Frame | None:
+    """Take the next whole frame that is not to be dropped; None if more bytes are needed."""
+    while True:
+        try:
+            return frames.next_frame()
+        except DamagedFrameError as error:
+            reader.drop(error)
+
+
+def _decode(frame: Frame, stream: str, split: Split, reader: ShardReader) -> ShardEvent | None:
+    """Return what a frame says; None where it says nothing, or is to be dropped."""
+    try:
+        payload = _event_payload(frame)
+        return None if payload is None else decode_event(payload, stream=stream, shard_id=split.id)
+    except MalformedEventError as error:
+        damaged = DamagedFrameError(str(error))
+        damaged.__cause__ = error
+        reader.drop(damaged)
+        return None
 
 
 def _event_payload(frame: Frame) -> memoryview | None:

@@ -13,7 +13,7 @@ from botocore.eventstream import EventStreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.errors import MalformedEventError, StreamStateError
+from fanout.errors import DamagedFrameError, MalformedEventError, StreamStateError
 from fanout.kinesis.eventstream import MAX_FRAME_BYTES, Frame, FrameDecoder
 from fanout.testing.frames import encode_event, encode_exception, encode_frame
 
@@ -275,12 +275,37 @@ def test_a_stream_that_ends_inside_a_frame_is_malformed(cut: int, expected: str)
         decoder.close()
 
 
-def test_an_error_repeats_itself() -> None:
+def test_an_error_of_a_length_repeats_itself() -> None:
+    frame = bytearray(encode_event("e", b""))
+    frame[0] ^= 1
     decoder = FrameDecoder()
-    decoder.feed(sealed(header(b"", 0, b"")))
+    decoder.feed(bytes(frame))
     for _ in range(2):
-        with pytest.raises(MalformedEventError, match="empty or repeated name"):
+        with pytest.raises(MalformedEventError, match="nobody knows where the next frame begins"):
             decoder.next_frame()
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize(
+    "bad", [encode_event("e", b"")[:-1] + b"?", sealed(header(b"", 0, b""))], ids=["sum", "header"]
+)
+def test_behind_a_damaged_frame_the_next_one_is_taken(bad: bytes, size: int) -> None:
+    body = bad + encode_event("e", b"data")
+    decoder = FrameDecoder()
+    damaged, frames = 0, []
+    for start in range(0, len(body), size):
+        decoder.feed(body[start : start + size])
+        while True:
+            try:
+                frame = decoder.next_frame()
+            except DamagedFrameError:
+                damaged += 1
+                continue
+            if frame is None:
+                break
+            frames.append(bytes(frame.payload))
+    decoder.close()
+    assert (damaged, frames) == (1, [b"data"])
 
 
 @given(st.lists(st.binary(max_size=64)))

@@ -34,7 +34,7 @@ RECOVERABLE: list[tuple[StreamFault, str]] = [
     (CutConnection(), "ClientPayloadError"),
     (EndEarly(), "SubscriptionEndedError"),
     (CorruptFrame(checksum="prelude"), "MalformedEventError"),
-    (CorruptFrame(checksum="message"), "MalformedEventError"),
+    (CorruptFrame(checksum="message"), "DamagedFrameError"),
     *(
         (RaiseInStream(code=code), code)
         for code in (

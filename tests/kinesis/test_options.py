@@ -63,6 +63,7 @@ def source(**options: Any) -> KinesisSource:
         ({"tags": {"team": None}}, r"the value None of the tag 'team' must be at most 256"),
         ({"tags": {"a": "b"}, "consumer": CONSUMER_ARN}, "^tags is for a consumer that is reg"),
         ({"deregister": "always"}, r"deregister='always' is not understood; use 'never' or"),
+        ({"on_bad_frame": "skip"}, r"on_bad_frame='skip' is not .*; use 'fail' or 'gap'"),
         ({"on_bad_aggregate": "skip"}, r"on_bad_aggregate='skip' is not .*; use 'fail' or 'gap'"),
         (
             {"deregister": "on_close", "consumer": CONSUMER_ARN},

@@ -25,6 +25,7 @@ from botocore.parsers import ResponseParserError
 
 from fanout.core.verdicts import Fatal, Pace, Phase, Retry
 from fanout.errors import (
+    DamagedFrameError,
     FanOutError,
     MalformedEventError,
     RemoteError,
@@ -217,6 +218,7 @@ UNNAMED: MappingProxyType[str, tuple[Exception, tuple[Means, ...]]] = MappingPro
         "an unknown exception in the stream": (RemoteError("Surprise", ""), UNKNOWN),
         "an answer that is no JSON": (ResponseParserError("no"), PASSING),
         "a damaged event": (MalformedEventError("no"), PASSING),
+        "a damaged frame": (DamagedFrameError("no"), (Remedy.DROP_FRAME,) * 4),
         "half an end": (UnconfirmedEndError("no"), HALF_AN_END),
         "no answer": (SubscribeTimeoutError("no"), PASSING),
         "silence": (SubscriptionSilentError("no"), PASSING),

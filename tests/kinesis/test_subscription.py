@@ -13,7 +13,12 @@ import pytest
 from fanout.core.events import Batch, End
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
-from fanout.errors import MalformedEventError, RemoteError, UnconfirmedEndError
+from fanout.errors import (
+    DamagedFrameError,
+    MalformedEventError,
+    RemoteError,
+    UnconfirmedEndError,
+)
 from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.disaggregation import Disaggregator
 from fanout.kinesis.subscription import read_events, starting_position
@@ -86,6 +91,7 @@ def reading(
     max_event_bytes: int = 1 << 20,
     disaggregator: Disaggregator | None = None,
     split: Split = SHARD,
+    droppable: int = 0,
 ) -> Any:
     return read_events(
         arriving(chunks),
@@ -95,6 +101,7 @@ def reading(
         max_event_bytes=max_event_bytes,
         disaggregator=disaggregator or Disaggregator(),
         reserve=reserve or Reservations(),
+        droppable=droppable,
     )
 
 
@@ -194,8 +201,7 @@ async def test_memory_for_each_of_many_events_in_a_chunk_is_reserved_when_it_is_
     async with aclosing(reading(HELLO, b"".join(body), reserve=reserve)) as events:
         seen = [sum(reserve.sizes) async for _ in events]
     sizes = [len(payload([n], until=n, size=n * 10)) for n in (1, 2, 3)]
-    hello = len(b"{}")
-    assert seen == [hello + sum(sizes[: n + 1]) for n in range(3)]
+    assert seen == [sum(sizes[: n + 1]) for n in range(3)]
 
 
 async def test_memory_for_an_event_in_pieces_is_reserved_before_it_is_assembled() -> None:
@@ -620,3 +626,130 @@ async def test_a_position_inside_an_aggregate_counts_what_is_of_another_shard(
         ("11", place) for place in range(first, 4) if pattern[place] == "i"
     ]
     assert batch.range == Range(after, Cursor(20))
+
+
+def broken(frame: bytes) -> bytes:
+    return frame[:-1] + bytes([frame[-1] ^ 1])
+
+
+UNREADABLE = {
+    "a checksum": broken(event([6, 7], until=7)),
+    "a header": encode_frame({"": "event"}, payload([6, 7], until=7)),
+    "its type": encode_frame({":message-type": "surprise"}, payload([6, 7], until=7)),
+    "its content": encode_event("SubscribeToShardEvent", b'{"Records": []}'),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+async def test_a_frame_that_cannot_be_decoded_is_named_as_such(what: str) -> None:
+    _, error = await refused(HELLO, UNREADABLE[what], event([8], until=8))
+    assert type(error) is DamagedFrameError
+
+
+@pytest.mark.parametrize("size", [1, 50, 1000])
+@pytest.mark.parametrize("what", UNREADABLE)
+async def test_a_frame_that_may_be_dropped_is_a_gap_before_the_next_batch(
+    what: str, size: int
+) -> None:
+    body = HELLO + UNREADABLE[what] + event([8, 9], until=9) + event([10], until=10)
+    chunks = [body[start : start + size] for start in range(0, len(body), size)]
+    batch, last = await read(*chunks, after=Cursor(5), droppable=1)
+    assert isinstance(batch, Batch)
+    assert isinstance(last, Batch)
+    assert numbers(batch) == ["8", "9"]
+    assert batch.range == Range(Cursor(5), Cursor(9))
+    ((after, until),) = [(gap.after, gap.until) for gap in batch.gaps]
+    assert (after, until) == (Cursor(5), Cursor(7))
+    assert (numbers(last), last.gaps) == (["10"], ())
+
+
+async def test_before_a_heartbeat_the_gap_reaches_to_its_continuation() -> None:
+    (idle,) = await read(UNREADABLE["a checksum"], event(until=9), after=Cursor(5), droppable=1)
+    assert isinstance(idle, Batch)
+    assert [(gap.after, gap.until) for gap in idle.gaps] == [(Cursor(5), Cursor(9))]
+
+
+async def test_before_the_end_the_gap_reaches_to_it() -> None:
+    body = UNREADABLE["a checksum"], event(children=[LEFT])
+    batch, end = await read(*body, after=Cursor(5), droppable=1)
+    assert isinstance(batch, Batch)
+    assert [(gap.after, gap.until) for gap in batch.gaps] == [(Cursor(5), None)]
+    assert batch.range == Range(Cursor(5), Cursor(5))
+    assert isinstance(end, End)
+
+
+async def test_frames_in_a_row_are_one_gap_and_no_more_are_dropped_than_may_be() -> None:
+    two = UNREADABLE["a checksum"] * 2
+    (batch,) = await read(two, event([8], until=8), after=Cursor(5), droppable=2)
+    assert isinstance(batch, Batch)
+    assert len(batch.gaps) == 1
+    events, error = await refused(two, event([8], until=8), after=Cursor(5), droppable=1)
+    assert events == []
+    assert isinstance(error, DamagedFrameError)
+
+
+async def test_behind_an_event_no_frame_is_dropped() -> None:
+    body = event([6], until=6), broken(event([7], until=7)), event([8], until=8)
+    (batch,), error = await refused(*body, after=Cursor(5), droppable=9)
+    assert numbers(batch) == ["6"]
+    assert isinstance(error, DamagedFrameError)
+
+
+@pytest.mark.parametrize("until", [7, None])
+async def test_a_dropped_frame_with_nothing_behind_it_ends_nothing(until: int | None) -> None:
+    last = event([6, 7], until=until, children=None if until else [LEFT])
+    events, error = await refused(HELLO, broken(last), after=Cursor(5), droppable=1)
+    assert events == []
+    assert type(error) is MalformedEventError
+    assert "nothing behind a damaged frame, which may have been its end" in str(error)
+
+
+async def test_behind_a_dropped_frame_one_sign_of_the_end_is_still_none() -> None:
+    body = UNREADABLE["a checksum"], event(until=None)
+    events, error = await refused(*body, after=Cursor(5), droppable=1)
+    assert not any(isinstance(each, End) for each in events)
+    assert isinstance(error, UnconfirmedEndError)
+
+
+@pytest.mark.parametrize("at", [0, 4, 8])
+async def test_a_frame_whose_length_is_damaged_is_never_dropped(at: int) -> None:
+    frame = bytearray(event([6, 7], until=7))
+    frame[at] ^= 1
+    events, error = await refused(
+        HELLO, bytes(frame), event([8], until=8), after=Cursor(5), droppable=9
+    )
+    assert events == []
+    assert type(error) is MalformedEventError
+    assert "nobody knows where the next frame begins" in str(error)
+
+
+async def test_what_a_readable_event_says_wrongly_is_never_dropped() -> None:
+    events, error = await refused(event([5], until=5), after=Cursor(5), droppable=9)
+    assert events == []
+    assert type(error) is MalformedEventError
+
+
+async def test_inside_a_record_a_dropped_frame_takes_the_rest_of_it() -> None:
+    body = broken(aggregates(3, until=11)), aggregates(2, first=12, until=12)
+    (batch,) = await read(*body, after=Cursor(11, 1), droppable=1)
+    assert isinstance(batch, Batch)
+    assert sub_numbers(batch) == [("12", 0), ("12", 1)]
+    assert batch.range == Range(Cursor(11, 1), Cursor(12))
+    assert [(gap.after, gap.until) for gap in batch.gaps] == [(Cursor(11, 1), Cursor(11))]
+
+
+async def test_inside_a_record_that_comes_behind_a_dropped_frame_nothing_is_lost() -> None:
+    (batch,) = await read(broken(HELLO), aggregates(3), after=Cursor(11, 1), droppable=1)
+    assert isinstance(batch, Batch)
+    assert sub_numbers(batch) == [("11", 2)]
+    assert batch.gaps == ()
+
+
+async def test_the_memory_of_a_dropped_frame_is_taken_for_the_next() -> None:
+    reserve = Reservations()
+    unreadable = encode_event("SubscribeToShardEvent", b"x" * 60)
+    following = event([7], until=7, size=10)
+    assert (
+        len(await read(unreadable, following, after=Cursor(5), droppable=1, reserve=reserve)) == 1
+    )
+    assert sum(reserve.sizes) == len(payload([7], until=7, size=10))
