@@ -17,7 +17,7 @@ from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.progress import ABSENCES
 from fanout.core.verdicts import Fatal, Finish, Pace, Retry
-from fanout.errors import ServiceError
+from fanout.errors import ServiceError, UnconfirmedEndError
 from fanout.kinesis import catalog as catalog_module
 from fanout.kinesis.catalog import ShardCatalog
 from fanout.kinesis.hash_keys import HashRange
@@ -121,6 +121,10 @@ class Rig:
     async def ready(self) -> None:
         await self.registration.ensure()
         self.service.calls.clear()
+
+    def doubt(self, position: Position, *, exhausted: bool) -> Coroutine[Any, Any, Verdict]:
+        error = UnconfirmedEndError("one sign", exhausted=exhausted)
+        return self._triage.verdict(Remedy.CONFIRM_END, error, PARENT, position)
 
     def ask(self, split: Split = CHILD, position: Position = HERE) -> Coroutine[Any, Any, Verdict]:
         error = refused("ResourceNotFoundException", "SubscribeToShard")
@@ -310,6 +314,31 @@ def test_a_shard_that_was_listed_and_is_no_more_is_judged_by_where_its_reader_st
         else:
             assert isinstance(verdict, Fatal)
             assert "after sequence number 19" in verdict.hint
+
+    simulate(main)
+
+
+def test_a_closed_shard_that_is_exhausted_twice_at_one_position_has_ended() -> None:
+    rig = Rig(Service())
+
+    async def main() -> None:
+        await rig.ready()
+        again = Retry(hint="the shard is listed as closed, but is not read to its end", limit=3)
+        assert await rig.doubt(Cursor(14), exhausted=True) == again
+        assert await rig.doubt(Cursor(15), exhausted=True) == again
+        assert await rig.doubt(Cursor(15), exhausted=True) == Finish((CHILD,))
+
+    simulate(main)
+
+
+def test_children_beside_a_continuation_end_a_shard_only_at_its_last_number() -> None:
+    rig = Rig(Service())
+
+    async def main() -> None:
+        await rig.ready()
+        verdicts = [await rig.doubt(Cursor(19), exhausted=False) for _ in range(3)]
+        assert [type(verdict) for verdict in verdicts] == [Retry] * 3
+        assert await rig.doubt(Cursor(20), exhausted=False) == Finish((CHILD,))
 
     simulate(main)
 
