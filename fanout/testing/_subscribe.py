@@ -83,8 +83,10 @@ def stream_frames(
                     yield _corrupt(frame, checksum)
                 case HalfAnEnd(sign=sign):
                     yield _half_an_end(frame, sign, subscription.shard)
-                case CutConnection():
+                case CutConnection(clean=clean):
                     yield frame[: len(frame) // 2]
+                    if clean:
+                        return
                     connection.shutdown(socket.SHUT_RDWR)
                     raise ConnectionAbortedError("injected fault: the connection is cut")
                 case Stall(seconds=seconds):

@@ -81,7 +81,13 @@ class _SubscribeFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutConnection(_StreamFault):
-    """Send the first half of the frame, then close the connection."""
+    """Send the first half of the frame, then close the connection.
+
+    Args:
+        clean: end the response as if it were whole, instead of breaking off its transfer encoding.
+    """
+
+    clean: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from fanout.testing.faults import (
     IgnoreSubscribe,
     RaiseInStream,
     RefuseSubscribe,
+    RevokeKey,
     Stall,
     StreamFault,
     SubscribeFault,
@@ -32,6 +33,7 @@ from tests.kinesis.reading import FIRST, Stream
 
 RECOVERABLE: list[tuple[StreamFault, str]] = [
     (CutConnection(), "ClientPayloadError"),
+    (CutConnection(clean=True), "MalformedEventError"),
     (EndEarly(), "SubscriptionEndedError"),
     (CorruptFrame(checksum="prelude"), "MalformedEventError"),
     (CorruptFrame(checksum="message"), "DamagedFrameError"),
@@ -247,6 +249,24 @@ async def test_a_permission_that_is_lost_for_long_comes_back_by_itself(
     assert all("(grant kinesis:SubscribeToShard on the consumer" in each for each in loud)
 
 
+async def test_permissions_that_are_lost_shortly_now_and_then_never_slow_the_stream_down(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream.inject(
+        EndEarly(event=2, times=2),
+        *(
+            RefuseSubscribe(status=400, code="AccessDeniedException", call=call, times=3)
+            for call in (2, 6)
+        ),
+    )
+    async with stream.reading() as reader:
+        await reader.until(lambda: len(reader.causes) == 8)
+        stream.put(3)
+        await reader.has(3)
+    assert reader.kinds.count("AccessDeniedException") == 6
+    assert not [each for each in caplog.records if each.levelno == logging.ERROR]
+
+
 KEY_STATES = [
     "KMSAccessDeniedException",
     "KMSDisabledException",
@@ -254,6 +274,33 @@ KEY_STATES = [
     "KMSNotFoundException",
     "KMSOptInRequired",
 ]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [replace(KinesisRules.fast(), initial_response=False)],
+    ids=["no initial-response"],
+)
+async def test_an_answer_whose_very_first_frame_is_an_exception_is_asked_for_again(
+    stream: Stream,
+) -> None:
+    stream.put(3)
+    stream.inject(RaiseInStream(times=2))
+    async with stream.reading() as reader:
+        await reader.has(3)
+    assert reader.log == stream.log
+    assert reader.kinds == ["InternalFailureException"] * 2
+
+
+async def test_keys_that_expire_in_a_subscription_do_not_end_it(stream: Stream) -> None:
+    stream.put(3)
+    async with stream.reading() as reader:
+        await reader.has(3)
+        stream.inject(RevokeKey(access_key="testing", code="ExpiredTokenException"))
+        stream.put(3)
+        await reader.has(6)
+    assert reader.log == stream.log
+    assert stream.server.statistics().subscribe_calls == {FIRST: 1}
 
 
 @pytest.mark.parametrize("code", KEY_STATES)
