@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ("SCHEMA", "ChildShard", "ShardEvent", "decode_event", "decode_records")
 
+# Arrow's own allocator keeps much of what it has freed: with 256 shards that hold an event of 512
+# KiB each in their slots, resident memory is a third larger.
+_POOL = pa.system_memory_pool()
+
 _ARRIVAL = pa.timestamp("us", tz="UTC")
 
 # Names and order are those of the Databricks Kinesis connector; subSequenceNumber is 0 except in an
@@ -193,7 +197,7 @@ def _columns(records: Sequence[_Record], stream: str, shard_id: str) -> pa.Recor
     return pa.RecordBatch.from_arrays(
         [
             pa.array([record.PartitionKey for record in records], pa.string()),
-            pa.array([record.Data for record in records], pa.binary()),
+            pa.array([record.Data for record in records], pa.binary(), memory_pool=_POOL),
             pa.repeat(stream, len(records)),
             pa.repeat(shard_id, len(records)),
             pa.array([record.SequenceNumber for record in records], pa.string()),
