@@ -58,12 +58,14 @@ class Service:
         shards: What is listed.
         consumers: How many consumers have been registered, and the latest exists.
         failing: What the calls of a name raise, for as long as they do.
+        status: What the consumer is.
     """
 
     shards: tuple[ShardDescription, ...] = (CLOSED, OPEN)
     consumers: int = 1
     gone: bool = False
     failing: dict[str, Exception] = field(default_factory=dict)
+    status: str = "ACTIVE"
     calls: list[str] = field(default_factory=list)
 
     async def list_shards(self) -> list[ShardDescription]:
@@ -96,7 +98,7 @@ class Service:
 
     def _consumer(self) -> ConsumerDescription:
         arn = f"{STREAM_ARN}/consumer/etl:{self.consumers}"
-        return ConsumerDescription("etl", arn, "ACTIVE", datetime(2026, 11, 20, tzinfo=UTC))
+        return ConsumerDescription("etl", arn, self.status, datetime(2026, 11, 20, tzinfo=UTC))
 
 
 class Rig:
@@ -244,6 +246,21 @@ def test_a_look_that_is_denied_names_the_action() -> None:
 def test_a_registration_that_fails_for_now_is_tried_again(code: str) -> None:
     failing = {"register": refused(code, "RegisterStreamConsumer")}
     assert asked(Rig(Service()), failing, gone=True) == Retry()
+
+
+@pytest.mark.parametrize(("status", "gone"), [("CREATING", True), ("DELETING", False)])
+def test_a_consumer_that_takes_long_to_come_back_is_waited_for_again(
+    status: str,
+    gone: bool,  # noqa: FBT001
+) -> None:
+    rig = Rig(Service())
+
+    async def main() -> Verdict:
+        await rig.ready()
+        rig.service.gone, rig.service.status = gone, status
+        return await rig.ask()
+
+    assert simulate(main) == Retry()
 
 
 def test_a_registration_that_is_refused_ends_the_stream_with_its_reason() -> None:
