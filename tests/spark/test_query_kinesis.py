@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from fanout.errors import BatchFailedError, SplitFailedError
+from fanout.errors import BatchFailedError, FanOutError, SplitFailedError
 from fanout.kinesis import KinesisSource
 from fanout.testing.faults import CutConnection
 from tests.spark.harness import Recorder, eventually, fail
@@ -130,20 +131,47 @@ def test_a_query_goes_on_by_polls_where_its_consumer_stopped(
     }
 
 
-def test_a_deregistered_consumer_ends_the_query(
+def test_a_query_outlives_its_consumer_but_not_its_stream(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:
     recorder = Recorder()
     kinesis.put_records("orders", [("a", b"x")])
     query = start(orders, recorder)
     recorder.wait_for_rows(1)
-    client = boto3.client("kinesis", **kinesis.client_options)
-    arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
-    client.deregister_stream_consumer(StreamARN=arn["StreamARN"], ConsumerName="etl")
-    client.close()
-    with pytest.raises(SplitFailedError, match="check that the consumer is still registered"):
+    with closing(boto3.client("kinesis", **kinesis.client_options)) as client:
+        arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
+        client.deregister_stream_consumer(StreamARN=arn["StreamARN"], ConsumerName="etl")
+        kinesis.put_records("orders", [("a", b"x")])
+        recorder.wait_for_rows(2)
+        client.delete_stream(StreamName="orders")
+    with pytest.raises(FanOutError, match=r"somebody has deleted it|may have been deleted"):
         query.await_termination(20)
     assert query.exception() is not None
+
+
+def test_records_that_expired_while_a_query_was_down_end_it_or_are_a_gap(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    recorder = Recorder()
+    shards = ("shardId-000000000000", "shardId-000000000001")
+
+    def put() -> list[str]:
+        placed = [kinesis.put_records("orders", [("a", b"x")] * 3, shard=shard) for shard in shards]
+        return [number for each in placed for _, number in each]
+
+    first = put()
+    query = start(orders, recorder)
+    recorder.wait_for_rows(6)
+    query.stop()
+    put()
+    kinesis.expire("orders")
+    last = put()
+    with pytest.raises(SplitFailedError, match="past the stream's retention; on_data_loss="):
+        start(orders, recorder).await_termination(20)
+    query = start(replace(orders, on_data_loss="earliest"), recorder)
+    recorder.wait_for_rows(12)
+    assert sorted(row.sequenceNumber for row in recorder.rows) == sorted(first + last)
+    assert query.statistics().gaps == 2
 
 
 def test_a_secret_is_nowhere(
