@@ -9,13 +9,17 @@ https://smithy.io/2.0/aws/amazon-eventstream.html.
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from fanout.errors import DamagedFrameError, MalformedEventError, StreamStateError
+
+try:
+    from isal.isal_zlib import crc32
+except ImportError:  # there is no build of it for this platform
+    from zlib import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,7 +190,7 @@ class FrameDecoder:
 
 def _check_prelude(frame: bytearray, max_frame_bytes: int) -> tuple[int, int]:
     total, headers, crc = _PRELUDE.unpack_from(frame)
-    if zlib.crc32(frame[: _PRELUDE.size - _CRC.size]) != crc:
+    if crc32(frame[: _PRELUDE.size - _CRC.size]) != crc:
         raise MalformedEventError(
             "the checksum of an event stream frame's prelude does not match, so nobody knows where "
             "the next frame begins"
@@ -212,7 +216,7 @@ def _check_prelude(frame: bytearray, max_frame_bytes: int) -> tuple[int, int]:
 def _parse_frame(frame: bytearray, headers_bytes: int) -> Frame:
     view = memoryview(frame).toreadonly()
     end = len(view) - _CRC.size
-    if zlib.crc32(view[:end]) != _CRC.unpack_from(view, end)[0]:
+    if crc32(view[:end]) != _CRC.unpack_from(view, end)[0]:
         raise DamagedFrameError("the checksum of an event stream frame does not match")
     payload_start = _PRELUDE.size + headers_bytes
     return Frame(_parse_headers(view[_PRELUDE.size : payload_start]), view[payload_start:end])
