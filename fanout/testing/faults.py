@@ -8,7 +8,7 @@ the n-th call of any action) and how often.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -255,24 +255,7 @@ PollFault = CutPoll | EmptyPoll
 CallFault = RefuseCall | IgnoreCall
 Fault = StreamFault | SubscribeFault | PollFault | CallFault | RevokeKey
 
-_KINDS: dict[str, type[Fault]] = {
-    kind.__name__: kind
-    for kind in (
-        CutConnection,
-        EndEarly,
-        Stall,
-        CorruptFrame,
-        RaiseInStream,
-        HalfAnEnd,
-        RefuseSubscribe,
-        IgnoreSubscribe,
-        CutPoll,
-        EmptyPoll,
-        RefuseCall,
-        IgnoreCall,
-        RevokeKey,
-    )
-}
+_KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in get_args(Fault)}
 
 
 def fault_to_json(fault: Fault) -> dict[str, Any]:
