@@ -181,7 +181,7 @@ class _AioTransport:
         response = await self._control.register_stream_consumer(
             StreamARN=stream_arn, ConsumerName=name, **tagged
         )
-        return _consumer(response["Consumer"])
+        return _consumer(response.get("Consumer", {}))
 
     async def describe_consumer(
         self, *, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
@@ -190,7 +190,7 @@ class _AioTransport:
         response = await self._control.describe_stream_consumer(
             **{key: value for key, value in named.items() if value is not None}
         )
-        return _consumer(response["ConsumerDescription"])
+        return _consumer(response.get("ConsumerDescription", {}))
 
     async def deregister_consumer(self, arn: str) -> None:
         await self._control.deregister_stream_consumer(ConsumerARN=arn)
@@ -276,9 +276,13 @@ def _shard(shard: Mapping[str, Any]) -> ShardDescription:
 
 
 def _consumer(consumer: Mapping[str, Any]) -> ConsumerDescription:
-    return ConsumerDescription(
-        name=consumer["ConsumerName"],
-        arn=consumer["ConsumerARN"],
-        status=consumer["ConsumerStatus"],
-        created=consumer["ConsumerCreationTimestamp"],
-    )
+    try:
+        return ConsumerDescription(
+            name=consumer["ConsumerName"],
+            arn=consumer["ConsumerARN"],
+            status=consumer["ConsumerStatus"],
+            created=consumer["ConsumerCreationTimestamp"],
+        )
+    except KeyError as error:
+        # botocore does not check what the model of an answer requires.
+        raise ServiceError(f"Kinesis described a consumer without its {error.args[0]}") from error

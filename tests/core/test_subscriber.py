@@ -473,11 +473,44 @@ def test_one_failure_more_than_max_retries_is_fatal() -> None:
     assert len(rig.source.calls) == 3
 
 
-def test_an_end_after_progress_is_no_retry() -> None:
-    log = replace(LOG, faults=(Stop(1), Stop(1)))
+@pytest.mark.parametrize("end", [Stop(1), Stall(1), Break(1, FlakyError())])
+def test_an_end_after_progress_is_no_retry(end: Stop | Stall | Break) -> None:
+    log = replace(LOG, faults=(end, end))
     rig = reading(lambda: Rig(log, pacing=replace(PACING, max_retries=0)))
     assert rig.failure is None
     assert rig.delivered == LOG.records
+
+
+def test_the_ordinary_end_of_an_idle_subscription_is_never_counted() -> None:
+    async def main() -> None:
+        idle = Log(split=A, faults=(Stop(60),) * 100)
+        rig = Rig(idle, pacing=replace(PACING, max_retries=0))
+        running = asyncio.create_task(rig.subscriber.run())
+        taking = asyncio.create_task(rig.take_all())
+        await asyncio.sleep(101 * 301)
+        assert rig.failure is None
+        assert set(rig.causes) == {SubscriptionEndedError}
+        assert set(rig.delays) == {PACING.floor}
+        assert len(rig.told) == 100
+        for task in (running, taking):
+            task.cancel()
+        await asyncio.wait([running, taking])
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("late", [0.0, 0.5, 60.0])
+def test_an_answer_that_comes_when_its_time_is_up_opens_one_subscription_at_most(
+    late: float,
+) -> None:
+    async def main() -> None:
+        rig = Rig(LOG, answer_after=PACING.subscribe_timeout + late)
+        asyncio.get_running_loop().call_later(300, setattr, rig.source, "answer_after", 0.0)
+        await rig.read()
+        assert rig.delivered == LOG.records
+        assert set(rig.causes) <= {SubscribeTimeoutError}
+
+    simulate(main)
 
 
 def test_errors_with_different_verdicts_are_counted_apart() -> None:

@@ -655,6 +655,25 @@ async def test_a_consumer_is_described_by_arn_or_by_name(
     assert service.requests == [("DescribeStreamConsumer", sent)]
 
 
+@pytest.mark.parametrize(
+    ("answer", "missing"),
+    [
+        (
+            {"ConsumerDescription": {"ConsumerName": "etl", "ConsumerStatus": "ACTIVE"}},
+            "ConsumerARN",
+        ),
+        ({"ConsumerDescription": {}}, "ConsumerName"),
+        ({}, "ConsumerName"),
+    ],
+)
+async def test_a_description_without_what_it_must_have_is_a_service_error(
+    answer: dict[str, Any], missing: str
+) -> None:
+    async with connected(Service(DescribeStreamConsumer=answering(answer))) as transport:
+        with pytest.raises(ServiceError, match=f"a consumer without its {missing}"):
+            await transport.describe_consumer(stream_arn=STREAM_ARN, name="etl")
+
+
 async def test_deregister_consumer_sends_its_arn() -> None:
     service = Service(DeregisterStreamConsumer=answering({}))
     async with connected(service) as transport:

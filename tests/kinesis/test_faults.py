@@ -168,6 +168,30 @@ async def test_a_call_that_fails_for_now_is_made_again(
     assert stream.server.statistics().subscribe_calls == {FIRST: 4}
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        EndEarly(),
+        CutConnection(),
+        CorruptFrame(),
+        RaiseInStream(code="LimitExceededException"),
+        RaiseInStream(code="ResourceInUseException"),
+    ],
+    ids=kind,
+)
+@pytest.mark.parametrize("rules", [small_events(1)], ids=["1 record an event"])
+async def test_an_end_after_an_event_is_never_counted_as_a_failure(
+    stream: Stream, fault: StreamFault
+) -> None:
+    stream.put(10)
+    stream.inject(replace(fault, event=2, times=10))
+    async with stream.reading(max_retries=0) as reader:
+        await reader.has(10)
+        await reader.until(lambda: len(reader.causes) >= 10)
+        assert reader.failure is None
+    assert reader.log == stream.log
+
+
 async def test_a_silent_subscription_says_for_how_long(stream: Stream) -> None:
     stream.inject(Stall())
     async with stream.reading(silence_timeout=0.1) as reader:

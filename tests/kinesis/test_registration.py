@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -153,6 +153,23 @@ def test_a_consumer_is_waited_for_while_it_is_created(seed: int) -> None:
     assert arn == ARN
     assert 30.0 <= seconds <= 35.0
     assert service.called("register") == 1
+
+
+def test_a_consumer_that_somebody_else_creates_is_adopted_after_five_looks() -> None:
+    class FiveLooks(Consumers):
+        async def describe_consumer(self, **named: str | None) -> ConsumerDescription:
+            found = await super().describe_consumer(**named)
+            status = "CREATING" if self.called("describe") < 5 else "ACTIVE"
+            return replace(found, status=status)
+
+    async def main() -> None:
+        service = FiveLooks(status="CREATING")
+        somebodys = registration(service)
+        assert await somebodys.ensure() == ARN
+        await somebodys.undo()
+        assert [method for _, method in service.calls] == ["describe"] * 5
+
+    simulate(main)
 
 
 def test_a_consumer_that_is_never_created_is_an_error_after_a_minute() -> None:

@@ -13,6 +13,7 @@ import pytest
 from fanout.core.events import Batch, End
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
+from fanout.core.watchdog import Watchdog
 from fanout.errors import (
     DamagedFrameError,
     MalformedEventError,
@@ -24,6 +25,7 @@ from fanout.kinesis.disaggregation import Disaggregator
 from fanout.kinesis.subscription import read_events, starting_position
 from fanout.testing.aggregation import encode_aggregate, seal_aggregate
 from fanout.testing.frames import encode_event, encode_exception, encode_frame
+from fanout.testing.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -193,6 +195,31 @@ async def test_the_cut_of_the_body_into_chunks_changes_nothing(size: int) -> Non
 async def test_a_body_that_ends_between_events_is_over_without_an_error() -> None:
     assert await read(HELLO) == []
     assert await read() == []
+
+
+def test_frames_that_say_nothing_are_no_sign_of_life() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        while True:
+            await asyncio.sleep(1)
+            yield HELLO
+
+    async def main() -> None:
+        events = read_events(
+            body(),
+            SHARD,
+            Horizon(),
+            stream="orders",
+            max_event_bytes=1 << 20,
+            disaggregator=Disaggregator(),
+            reserve=Reservations(),
+        )
+        async with aclosing(events):
+            with pytest.raises(TimeoutError):
+                async with Watchdog(35):
+                    await anext(events)
+        assert asyncio.get_running_loop().time() == 35
+
+    simulate(main)
 
 
 async def test_memory_for_each_of_many_events_in_a_chunk_is_reserved_when_it_is_its_turn() -> None:

@@ -14,7 +14,8 @@ import fanout
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor
-from fanout.testing.faults import CutConnection, HalfAnEnd, RaiseInStream, RefuseSubscribe
+from fanout.errors import SplitFailedError
+from fanout.testing.faults import CutConnection, EndEarly, HalfAnEnd, RaiseInStream, RefuseSubscribe
 from fanout.testing.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream, client, eventually
 
@@ -263,6 +264,43 @@ async def test_nothing_is_lost_where_only_what_was_read_has_expired(stream: Stre
     async with stream.reading(resume=saved) as reader:
         await reader.has(6)
     assert reader.log == stream.log
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "earliest"])
+@small_events
+async def test_records_that_expire_while_their_reader_is_slow_are_never_skipped_in_silence(
+    stream: Stream, on_data_loss: Literal["fail", "earliest"]
+) -> None:
+    stream.put(6)
+    stream.inject(EndEarly(event=2))
+    async with stream.open(on_data_loss=on_data_loss) as opened:
+        first = await anext(opened)
+        # As if somebody had shortened the retention: the other four were never sent.
+        stream.server.expire("orders")
+        stream.put(2)
+        if on_data_loss == "fail":
+            with pytest.raises(SplitFailedError, match=r"is past the stream's retention"):
+                await anext(opened)
+        else:
+            second = await anext(opened)
+            assert [gap.after for gap in second.gaps] == [first.range.until]
+            numbers = second.records.column("sequenceNumber").to_pylist()
+            assert numbers == stream.log[FIRST][6:]
+
+
+@pytest.mark.parametrize(
+    "code", ["InternalFailure", "LimitExceededException", "ResourceInUseException"]
+)
+@small_events
+async def test_another_error_at_a_stored_position_skips_nothing(stream: Stream, code: str) -> None:
+    stream.put(6)
+    saved = await read_a_part(stream, 2)
+    stream.inject(RefuseSubscribe(status=400, code=code, times=3))
+    async with stream.reading(resume=saved, on_data_loss="earliest") as reader:
+        await reader.has(4)
+        assert reader.stream.statistics().gaps == 0
+    assert reader.log[FIRST] == stream.log[FIRST][2:]
+    assert reader.kinds == [code] * 3
 
 
 async def test_a_position_that_is_refused_again_is_not_skipped_again(stream: Stream) -> None:

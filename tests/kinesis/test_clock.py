@@ -1,0 +1,72 @@
+"""The clock of this machine may be wrong: positions follow the clock of the service."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+
+from fanout.testing import _service
+
+if TYPE_CHECKING:
+    from tests.kinesis.reading import Stream
+
+SKEWS = [timedelta(minutes=-5), timedelta(minutes=5)]
+
+
+class Skewed(datetime):
+    """The service's clock, ahead of this machine's."""
+
+    ahead: ClassVar[timedelta]
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        return datetime.now(tz) + cls.ahead
+
+
+@pytest.fixture(params=SKEWS, ids=["the service is behind", "the service is ahead"])
+def skew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> timedelta:
+    Skewed.ahead = request.param
+    monkeypatch.setattr(_service, "datetime", Skewed)
+    in_headers = BaseHTTPRequestHandler.date_time_string
+    monkeypatch.setattr(
+        BaseHTTPRequestHandler,
+        "date_time_string",
+        lambda handler: in_headers(handler, Skewed.now(UTC).timestamp()),
+    )
+    return Skewed.ahead
+
+
+async def next_second() -> None:
+    """Wait for the next whole second, which the service's Date header tells."""
+    await asyncio.sleep(1 - datetime.now(UTC).microsecond / 1e6 + 0.001)
+
+
+@pytest.mark.usefixtures("skew")
+async def test_latest_neither_skips_nor_repeats_although_our_clock_is_5_minutes_off(
+    stream: Stream,
+) -> None:
+    stream.put(3)
+    await next_second()
+    async with stream.reading(start="LATEST") as reader:
+        stream.log.clear()
+        stream.put(3)
+        await reader.has(3)
+    assert reader.log == stream.log
+
+
+async def test_a_time_of_the_service_is_exact_although_our_clock_is_5_minutes_off(
+    stream: Stream, skew: timedelta
+) -> None:
+    stream.put(3)
+    await asyncio.sleep(0.01)
+    moment = datetime.now(UTC) + skew
+    stream.log.clear()
+    stream.put(3)
+    async with stream.reading(start=moment) as reader:
+        await reader.has(3)
+    assert reader.log == stream.log
+    assert reader.causes == []
