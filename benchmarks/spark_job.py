@@ -1,8 +1,12 @@
-"""One run of the Spark job of the `spark` scenario.
+"""The Spark job of the `spark` scenario: `python -m benchmarks.spark_job NAME PORT SHARDS`.
 
-`python -m benchmarks.spark_job NAME PORT SHARDS RECORDS` counts the records of each micro-batch and
-sums the lengths of their data. It prints its records per second and the CPU seconds of driver and
-JVM for a million records, measured after the first batches, and the driver's peak memory.
+The job counts the records of each micro-batch and sums the lengths of their data. It prints a line
+when it is warm; then it runs once for each number of records that it reads from standard input, and
+prints the records per second and the CPU seconds of driver and JVM for a million of them, the first
+batches left out, and the driver's peak memory so far.
+
+Before the first run it does the same with many small batches: the JVM spends minutes of a stream
+that runs for months on compiling itself, more than on the batches.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import tempfile
 import threading
 import time
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -31,7 +36,9 @@ if TYPE_CHECKING:
 __all__ = ("JOBS", "main")
 
 BATCH_RECORDS = 100_000
-WARM_UP = 3
+SKIPPED_BATCHES = 3
+WARM_UP_BATCHES = 150
+WARM_UP_BATCH_RECORDS = 1000
 
 
 class Meter:
@@ -53,9 +60,9 @@ class Meter:
         row = frame.selectExpr("count(*) AS records", "sum(length(data)) AS bytes").first()
         assert row is not None
         self._batches += 1
-        if self._batches == WARM_UP:
+        if self._batches == SKIPPED_BATCHES:
             self._since, self._cpu_before = time.perf_counter(), self._cpu_seconds()
-        elif self._batches > WARM_UP and not self.enough.is_set():
+        elif self._batches > SKIPPED_BATCHES and not self.enough.is_set():
             self._counted += row.records
             if self._counted >= self._wanted:
                 self._read_clocks()
@@ -74,63 +81,70 @@ class Meter:
         return own_cpu_seconds() + milliseconds / 1000
 
 
-def run_fanout(spark: SparkSession, port: int, _shards: int, meter: Meter) -> None:
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Say what is read, and in how large batches."""
+
+    spark: SparkSession
+    port: int
+    shards: int
+    batch_records: int = BATCH_RECORDS
+
+
+def run_fanout(job: Job, meter: Meter) -> None:
     """Run the job as a user of fanout writes it."""
     with tempfile.TemporaryDirectory() as checkpoint:
         query = foreach_batch(
-            spark,
-            kinesis_source(port),
+            job.spark,
+            kinesis_source(job.port),
             meter.handle,
             checkpoint_location=checkpoint,
-            max_records=BATCH_RECORDS,
+            max_records=job.batch_records,
         )
         while not meter.enough.wait(1) and query.is_active:
             pass
         query.stop()
 
 
-def run_by_hand(spark: SparkSession, port: int, shards: int, meter: Meter) -> None:
+def run_by_hand(job: Job, meter: Meter) -> None:
     """Run the job as it is written today: an aioboto3 loop and createDataFrame.
 
     It keeps no checkpoint and resubscribes to nothing, to its advantage.
     """
-    asyncio.run(_read_by_hand(spark, port, shards, meter))
+    asyncio.run(_read_by_hand(job, meter))
 
 
-async def _read_by_hand(spark: SparkSession, port: int, shards: int, meter: Meter) -> None:
+async def _read_by_hand(job: Job, meter: Meter) -> None:
     batch_id = 0
-    async with aclosing(_tables(port, shards)) as tables:
+    async with aclosing(_tables(job)) as tables:
         async for table in tables:
             # The shards are read on while Spark works, an event each.
-            await asyncio.to_thread(meter.handle, spark.createDataFrame(table), batch_id)
+            await asyncio.to_thread(meter.handle, job.spark.createDataFrame(table), batch_id)
             batch_id += 1
             if meter.enough.is_set():
                 return
 
 
-async def _tables(port: int, shards: int) -> AsyncGenerator[pa.Table, None]:
-    batches: list[pa.RecordBatch] = []
-    rows = 0
-    async with aclosing(read_by_hand(port, shards)) as arriving:
+async def _tables(job: Job) -> AsyncGenerator[pa.Table, None]:
+    async with aclosing(read_by_hand(job.port, job.shards)) as arriving:
+        batches: list[pa.RecordBatch] = []
         async for batch in arriving:
             batches.append(batch)
-            rows += batch.num_rows
-            if rows >= BATCH_RECORDS:
+            while sum(batch.num_rows for batch in batches) >= job.batch_records:
                 table = pa.Table.from_batches(batches)
-                yield table.slice(0, BATCH_RECORDS)
-                batches = table.slice(BATCH_RECORDS).to_batches()
-                rows -= BATCH_RECORDS
+                yield table.slice(0, job.batch_records)
+                batches = table.slice(job.batch_records).to_batches()
 
 
-JOBS: dict[str, Callable[[SparkSession, int, int, Meter], None]] = {
+JOBS: dict[str, Callable[[Job, Meter], None]] = {
     "fanout": run_fanout,
     "aioboto3 + createDataFrame": run_by_hand,
 }
 
 
 def main() -> None:
-    """Run one job and print one JSON object."""
-    name, (port, shards, records) = sys.argv[1], map(int, sys.argv[2:])
+    """Run one job as often as it is asked to, and print one JSON object each time."""
+    run, (port, shards) = JOBS[sys.argv[1]], map(int, sys.argv[2:])
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -140,15 +154,19 @@ def main() -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    meter = Meter(spark, records)
-    JOBS[name](spark, port, shards, meter)
+    warm_up = Meter(spark, WARM_UP_BATCHES * WARM_UP_BATCH_RECORDS)
+    run(Job(spark, port, shards, WARM_UP_BATCH_RECORDS), warm_up)
+    print("warm", flush=True)  # noqa: T201 - the caller waits for it
+    for line in sys.stdin:
+        meter = Meter(spark, int(line))
+        run(Job(spark, port, shards), meter)
+        result = {
+            "records_per_second": meter.records_per_second,
+            "cpu_seconds_per_million": meter.cpu_seconds_per_million,
+            "peak_rss_bytes": own_peak_rss_bytes(),
+        }
+        print(json.dumps(result), flush=True)  # noqa: T201 - the caller reads it
     spark.stop()
-    result = {
-        "records_per_second": meter.records_per_second,
-        "cpu_seconds_per_million": meter.cpu_seconds_per_million,
-        "peak_rss_bytes": own_peak_rss_bytes(),
-    }
-    print(json.dumps(result))  # noqa: T201 - the caller reads it
 
 
 if __name__ == "__main__":
