@@ -171,6 +171,7 @@ STREAMING: Final[Lines] = {
     ),
     "A batch is acknowledged that was never delivered, such as one of another stream: an error.": (
         "tests/core/test_consumer.py::test_what_was_not_delivered_cannot_be_acknowledged",
+        "tests/core/test_consumer.py::test_a_snapshot_or_a_drain_of_another_source_cannot_be_acknowledged",
     ),
     "Whoever asks for a batch is gone when it is ready: the next one to ask gets it.": (
         "tests/core/test_consumer.py::test_what_a_cancelled_drain_has_collected_is_returned_in_order",

@@ -148,6 +148,12 @@ class FanOut:
             case Batch():
                 positions = {done.split.id: done.range.until}
             case Drained(positions=snapshot) | (Checkpoint() as snapshot):
+                # Other streams have splits of the same names.
+                if snapshot.source != self._progress.source:
+                    raise StreamStateError(
+                        f"these are positions of {snapshot.source}, not of "
+                        f"{self._progress.source}; acknowledge what this stream has delivered"
+                    )
                 positions = {id_: state.position for id_, state in snapshot.splits.items()}
         moved = self._progress.acknowledge(positions)
         if moved:

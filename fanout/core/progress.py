@@ -122,7 +122,7 @@ class Progress:
     """
 
     def __init__(self, source: str, arrival: Arrival) -> None:
-        self._source = source
+        self.source = source
         self._arrival = arrival
         self._splits: dict[str, SplitProgress] = {}
 
@@ -196,5 +196,5 @@ class Progress:
 
     def _checkpoint(self, positions: Iterable[SplitPosition]) -> Checkpoint:
         return Checkpoint(
-            self._source, MappingProxyType({state.split.id: state for state in positions})
+            self.source, MappingProxyType({state.split.id: state for state in positions})
         )

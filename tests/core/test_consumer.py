@@ -276,6 +276,23 @@ def test_what_was_not_delivered_cannot_be_acknowledged() -> None:
     simulate(main)
 
 
+def test_a_snapshot_or_a_drain_of_another_source_cannot_be_acknowledged() -> None:
+    async def main() -> None:
+        log = Log(split=A, entries=(1, 2, 3), per_event=1)
+        ours, theirs = ScriptedSource(logs=[log]), ScriptedSource(logs=[log], identity="another")
+        async with fanout.open(ours) as stream, fanout.open(theirs) as other:
+            await stream.drain(max_records=3)
+            # The name of the split and the position would be right for our stream as well.
+            for done in (await other.drain(max_records=1), other.delivered):
+                with pytest.raises(
+                    StreamStateError, match=r"positions of another, not of scripted"
+                ):
+                    await stream.acknowledge(done)
+            assert ours.acknowledged == []
+
+    simulate(main)
+
+
 def test_the_failure_is_set_at_once_while_the_consumer_is_busy() -> None:
     async def main() -> None:
         gone = Break(2, FatalError("gone"))
