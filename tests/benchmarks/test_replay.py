@@ -72,6 +72,7 @@ async def test_a_stream_that_is_resumed_gets_what_comes_after_its_positions(port
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):  # a shard is silent after its last event
                 await anext(stream)
+        assert stream.statistics().resubscriptions == 0
 
 
 async def test_a_position_inside_an_event_is_refused(port: int) -> None:

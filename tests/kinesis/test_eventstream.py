@@ -229,6 +229,20 @@ def test_an_announced_body_takes_no_memory_before_it_comes() -> None:
     assert peak < 64 * 1024
 
 
+def test_an_announced_body_takes_the_memory_of_its_first_chunk_until_it_is_reserved() -> None:
+    decoder = FrameDecoder()
+    first = sealed(b"", total=MAX_FRAME_BYTES)[:12] + bytes(1000)
+    tracemalloc.start()
+    try:
+        decoder.feed(first)
+        assert decoder.next_frame() is None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert decoder.announced == MAX_FRAME_BYTES
+    assert peak < 64 * 1024
+
+
 def test_a_frame_takes_little_more_memory_than_its_bytes() -> None:
     size = 8 * 1024 * 1024
     sent = memoryview(sealed(b"", bytes(size)))
