@@ -72,7 +72,10 @@ class SplitProgress:
                 self.ended = self.caught_up = True
                 self.lag = None
             case Batch():
-                self.delivered = event.range.until
+                # A reader that skips to the horizon stands behind what it has lost, although the
+                # horizon is a lower position; what is stored never moves back.
+                if reaches(event.range.until, self.delivered):
+                    self.delivered = event.range.until
                 self.records += event.num_records
                 self.bytes += event.nbytes
                 self.caught_up = self.caught_up or event.lag == 0
@@ -82,7 +85,7 @@ class SplitProgress:
                 if any(event.range.after in {gap.after, gap.until} for gap in event.gaps):
                     self.gap_after = self.newest
                 if event.num_records:
-                    self.records_until = event.range.until
+                    self.records_until = self.delivered
                     self._measure_gap(arrival(event.records, 0))
                     self.newest = arrival(event.records, event.num_records - 1)
                 else:

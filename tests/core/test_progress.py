@@ -64,6 +64,19 @@ def test_idle_progress_is_not_acknowledged_while_records_are_outstanding() -> No
     assert made.acknowledged().splits["a"].position == Horizon()
 
 
+def test_an_idle_event_at_the_horizon_behind_a_loss_moves_nothing_back() -> None:
+    made = progress(batch(1, 2))
+    made.acknowledge({"a": Cursor(2)})
+    lost = Gap(Cursor(2), Horizon(), "expired")
+    nothing = batch(until=0)
+    made.deliver([replace(nothing, range=Range(Horizon(), Horizon()), gaps=(lost,))])
+    assert made.delivered().splits["a"].position == Cursor(2)
+    assert made.acknowledged().splits["a"].position == Cursor(2)
+    made.deliver([batch(7)])
+    made.acknowledge({"a": Cursor(7)})
+    assert made.acknowledged().splits["a"].position == Cursor(7)
+
+
 def test_acknowledging_the_last_records_acknowledges_the_idle_progress_after_them() -> None:
     made = progress(batch(1), batch(2), batch(until=5))
     made.acknowledge({"a": Cursor(1)})

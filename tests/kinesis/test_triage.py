@@ -233,6 +233,24 @@ async def test_records_that_expired_are_a_measured_gap_where_that_is_allowed(
     assert 0.05 <= statistics.gap_seconds < 10
 
 
+@small_events
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+async def test_a_shard_that_is_empty_behind_a_gap_is_read_on(
+    stream: Stream, mode: Literal["efo", "polling"]
+) -> None:
+    stream.put(6)
+    saved = await read_a_part(stream, 2)
+    stream.server.expire("orders")
+    stream.log.clear()
+    opening = stream.open(resume=saved, on_data_loss="earliest", mode=mode)
+    async with opening as opened, asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(opened.drain(max_records=2))
+        await eventually(lambda: reading.done() or opened.statistics().gaps)
+        stream.put(2)
+    numbers = [batch.records.column("sequenceNumber") for batch in reading.result().batches]
+    assert [number.as_py() for column in numbers for number in column] == stream.log[FIRST]
+
+
 @pytest.mark.parametrize("shards", [3])
 async def test_a_retention_that_shrank_while_nobody_read_is_a_gap_in_each_shard(
     stream: Stream,
