@@ -20,6 +20,9 @@ __all__ = ("ShardCatalog",)
 class ShardCatalog:
     """List the shards, and remember how each one ended after it is no longer listed.
 
+    Listings may be on their way at once; one that was asked for before another replaces nothing of
+    it, however late it comes.
+
     Args:
         transport: The calls.
     """
@@ -28,6 +31,8 @@ class ShardCatalog:
         self._transport = transport
         self._listed: Mapping[str, ShardDescription] = {}
         self._known: dict[str, ShardDescription] = {}
+        self._asked = 0
+        self._answered = 0
 
     @property
     def listed(self) -> Mapping[str, ShardDescription]:
@@ -45,6 +50,8 @@ class ShardCatalog:
         Raises:
             ServiceError: If another stream has taken this one's name, or there are too many shards.
         """
+        self._asked += 1
+        asked = self._asked
         listed = {shard.shard_id: shard for shard in await self._transport.list_shards()}
         for shard_id, shard in listed.items():
             before = self._known.get(shard_id, shard)
@@ -54,11 +61,17 @@ class ShardCatalog:
                     f"begins at {shard.first} now, and began at {before.first}; read the new "
                     f"stream without the positions of the old one"
                 )
+        if asked > self._answered:
+            self._answered = asked
+            self._take_in(listed)
+        return [_split(shard) for shard in self._listed.values()]
+
+    def _take_in(self, listed: Mapping[str, ShardDescription]) -> None:
         self._listed = listed
-        self._known |= listed
+        unlisted = {id_: shard for id_, shard in self._known.items() if id_ not in listed}
+        self._known = {**unlisted, **listed}
         while len(self._known) > MAX_SHARDS:
             del self._known[next(iter(self._known))]
-        return [_split(shard) for shard in listed.values()]
 
     def children(self, shard_id: str) -> tuple[Split, ...]:
         """Return the listed shards that replace one."""

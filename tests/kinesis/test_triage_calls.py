@@ -386,3 +386,37 @@ def test_the_catalog_forgets_the_oldest_where_there_is_no_room(
         assert set(rig.catalog.known) == {"2", "3", "4"}
 
     simulate(main)
+
+
+def test_the_catalog_forgets_no_shard_that_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_module, "MAX_SHARDS", 2)
+    rig = Rig(Service())
+
+    async def main() -> None:
+        for number in range(3):
+            rig.service.shards = (CLOSED, replace(OPEN, shard_id=str(number)))
+            await rig.catalog.refresh()
+        assert set(rig.catalog.known) == {"parent", "2"}
+
+    simulate(main)
+
+
+def test_a_listing_that_was_asked_for_earlier_and_comes_later_replaces_nothing() -> None:
+    answers = [(1, [CLOSED, OPEN]), (5, [replace(CLOSED, last=None)])]
+
+    class Slow:
+        async def list_shards(self) -> list[ShardDescription]:
+            seconds, shards = answers.pop()
+            await asyncio.sleep(seconds)
+            return shards
+
+    async def main() -> None:
+        transport: Any = Slow()
+        catalog = ShardCatalog(transport)
+        async with asyncio.TaskGroup() as tasks:
+            early = tasks.create_task(catalog.refresh())
+            late = tasks.create_task(catalog.refresh())
+        assert early.result() == late.result() == [PARENT, CHILD]
+        assert catalog.listed == catalog.known == {"parent": CLOSED, "child": OPEN}
+
+    simulate(main)
