@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
@@ -41,6 +41,11 @@ _NOT_ALL = 1
 # Where a command is about all consumers: the options name one, but nothing is called for it.
 _ANY = "any"
 
+# Of a price or of GB: more is a slip, and infinity has no JSON.
+_MOST = 1_000_000_000
+
+_COLUMNS = ("consumer", "status", "registered (UTC)", "ARN")
+
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 consumers = typer.Typer(
@@ -59,7 +64,6 @@ def _age(text: str) -> timedelta:
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
-Name = Annotated[str, typer.Argument(help="The consumer's name.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it, rather than say what would be done.")]
 
 
@@ -86,7 +90,7 @@ def list_(
 @consumers.command()
 def register(
     stream: Stream,
-    name: Name,
+    name: Annotated[str, typer.Argument(help="The consumer's name.")],
     *,
     region: Region = None,
     endpoint_url: Endpoint = None,
@@ -108,7 +112,7 @@ def register(
 @consumers.command()
 def deregister(
     stream: Stream,
-    name: Name,
+    consumer: Annotated[str, typer.Argument(help="The consumer's name or ARN.")],
     *,
     yes: Yes = False,
     region: Region = None,
@@ -119,10 +123,10 @@ def deregister(
     """Deregister a consumer, which ends its subscriptions; without --yes, say so and do nothing."""
 
     async def command(opened: StreamConsumers) -> Deletion:
-        return await _deregister(opened, [await opened.find(name)], yes=yes)
+        return await _deregister(opened, [await opened.find(consumer)], yes=yes)
 
     deletion = _run(
-        command, stream, name, region=region, endpoint_url=endpoint_url, role_arn=role_arn
+        command, stream, consumer, region=region, endpoint_url=endpoint_url, role_arn=role_arn
     )
     _report(deletion, yes=yes, json=json)
 
@@ -160,13 +164,20 @@ def cost(
     stream: Stream,
     *,
     shard_hour_price: Annotated[
-        float, typer.Option(min=0, help="Of a consumer on a shard for an hour (us-east-1 list).")
+        float,
+        typer.Option(
+            min=0, max=_MOST, help="Of a consumer on a shard for an hour (us-east-1 list)."
+        ),
     ] = 0.015,
     gb_price: Annotated[
-        float, typer.Option(min=0, help="Of a GB that a consumer retrieves (us-east-1 list).")
+        float,
+        typer.Option(min=0, max=_MOST, help="Of a GB that a consumer retrieves (us-east-1 list)."),
     ] = 0.013,
     gb_per_month: Annotated[
-        float, typer.Option(min=0, help="What the stream takes in; each consumer retrieves it.")
+        float,
+        typer.Option(
+            min=0, max=_MOST, help="What the stream takes in; each consumer retrieves it."
+        ),
     ] = 0.0,
     region: Region = None,
     endpoint_url: Endpoint = None,
@@ -185,12 +196,19 @@ def cost(
         command, stream, _ANY, region=region, endpoint_url=endpoint_url, role_arn=role_arn
     )
     sums = {"per_consumer": round(price.per_consumer, 2), "total": round(price.total, 2)}
-    figures = {**asdict(price), **sums}
     if json:
-        print_json({"stream": name, **figures})
-    else:
-        rows = [(key.replace("_", " "), f"{value:,}") for key, value in figures.items()]
-        print_table(("US dollars a month", name), rows)
+        print_json({"stream": name, **asdict(price), **sums})
+        return
+    rows = (
+        ("consumers", f"{price.consumers}"),
+        ("open shards", f"{price.shards:,}"),
+        ("a consumer on a shard for an hour", f"${price.shard_hour_price}"),
+        ("a GB that a consumer retrieves", f"${price.gb_price}"),
+        ("GB that each consumer retrieves", f"{price.gb_per_month:,}"),
+        ("one consumer costs", f"${price.per_consumer:,.2f}"),
+        ("all of them cost", f"${price.total:,.2f}"),
+    )
+    print_table((f"{name}, in a month", ""), rows)
 
 
 def _run(
@@ -243,10 +261,14 @@ def _report(deletion: Deletion, *, yes: bool, json: bool) -> None:
     for reason in reasons.values():
         typer.echo(f"fanout consumers: {reason}", err=True)
     answer = {"stream": name, "dry_run": not yes, "consumers": _plain(done), "failed": reasons}
-    _show(done, answer, json=json)
-    if not json:
+    if json:
+        print_json(answer)
+    elif chosen:
+        print_table(_COLUMNS, _rows(done))
         verb = "deregistered" if yes else "would be deregistered; say --yes to do it"
         typer.echo(f"{len(done)} of {len(chosen)} {verb}")
+    else:
+        typer.echo(f"no consumer of {name} is so old")
     if failed:
         raise typer.Exit(_NOT_ALL)
 
@@ -266,6 +288,14 @@ def _plain(described: Sequence[ConsumerDescription]) -> list[dict[str, str]]:
 def _show(described: Sequence[ConsumerDescription], answer: dict[str, Any], *, json: bool) -> None:
     if json:
         print_json(answer)
+    elif described:
+        print_table(_COLUMNS, _rows(described))
     else:
-        rows = [tuple(each.values()) for each in _plain(described)]
-        print_table(("consumer", "status", "registered at", "ARN"), rows)
+        typer.echo(f"{answer['stream']} has no consumers")
+
+
+def _rows(described: Sequence[ConsumerDescription]) -> list[tuple[str, ...]]:
+    return [
+        (each.name, each.status, f"{each.created.astimezone(UTC):%Y-%m-%d %H:%M}", each.arn)
+        for each in described
+    ]

@@ -174,14 +174,31 @@ def test_cost_takes_the_prices_of_another_region(shell: Shell) -> None:
     prices = ["--shard-hour-price", "0.02", "--gb-price", "0.5", "--gb-per-month", "10"]
     answer = shell.json("cost", "orders", *prices)
     assert (answer["per_consumer"], answer["total"]) == (34.2, 0.0)
-    assert "34.2" in shell("cost", "orders", *prices).stdout
+    assert "$34.20" in shell("cost", "orders", *prices).stdout
+
+
+@pytest.mark.parametrize("figure", ["--gb-per-month", "--gb-price", "--shard-hour-price"])
+def test_a_cost_without_end_exits_with_2(shell: Shell, figure: str) -> None:
+    assert shell("cost", "orders", figure, "inf").exit_code == 2
+
+
+def test_where_there_is_no_consumer_a_sentence_says_so(shell: Shell) -> None:
+    assert shell("list", "orders").stdout == "orders has no consumers\n"
+    assert shell("gc", "orders", "--older-than", "1d").stdout == "no consumer of orders is so old\n"
+
+
+def test_a_consumer_is_registered_and_deregistered_by_its_arn_as_well(shell: Shell) -> None:
+    (consumer,) = shell.json("register", "orders", "etl")["consumers"]
+    assert shell.json("register", "orders", consumer["arn"])["consumers"] == [consumer]
+    assert shell.json("deregister", "orders", consumer["arn"], "--yes")["consumers"] == [consumer]
+    assert shell.names() == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["list", "payments"], "the stream 'payments' cannot be described"),
-        (["deregister", "orders", "etl"], "the consumer 'etl' cannot be described"),
+        (["deregister", "orders", "etl"], "orders has no consumer 'etl'; `fanout consumers list`"),
         (["list", "a b"], "stream='a b' is neither a stream's name"),
         (["register", "orders", "a/b"], "consumer='a/b' is neither a consumer's name"),
         (["list", "orders", "--endpoint-url", "http://10.0.0.1"], "http"),

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
+from botocore.exceptions import ClientError
+
 from fanout.core.backoff import BackoffOptions, FullJitter
-from fanout.errors import FanOutError
+from fanout.errors import FanOutError, ServiceError
 from fanout.kinesis.aws import open_transport
-from fanout.kinesis.explain import explained
+from fanout.kinesis.explain import code_of, explained
 from fanout.kinesis.registration import ConsumerRegistration, deregister_consumer
 
 if TYPE_CHECKING:
@@ -97,14 +99,29 @@ class StreamConsumers:
             if consumer.status != "DELETING" and self.stream.server_time - consumer.created > age
         ]
 
-    async def find(self, name: str) -> ConsumerDescription:
+    async def find(self, consumer: str) -> ConsumerDescription:
         """Return one consumer.
 
+        Args:
+            consumer: Its name or ARN.
+
         Raises:
-            ServiceError: If there is none of that name.
+            ServiceError: If there is none of that name or ARN, or it may not be described.
         """
-        with explained(f"the consumer {name!r} cannot be described"):
-            return await self._transport.describe_consumer(stream_arn=self.stream.arn, name=name)
+        if consumer.startswith("arn:"):
+            call = self._transport.describe_consumer(arn=consumer)
+        else:
+            call = self._transport.describe_consumer(stream_arn=self.stream.arn, name=consumer)
+        with explained(f"the consumer {consumer!r} cannot be described"):
+            try:
+                return await call
+            except ClientError as error:
+                if code_of(error) != "ResourceNotFoundException":
+                    raise
+                raise ServiceError(
+                    f"{self.stream.name} has no consumer {consumer!r}; `fanout consumers list` "
+                    f"names those that it has"
+                ) from error
 
     async def register(self, name: str) -> tuple[ConsumerDescription, bool]:
         """Return the consumer of a name when it is ACTIVE, and whether it was registered just now.
