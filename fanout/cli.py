@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from importlib.metadata import version
 from typing import Annotated
@@ -27,9 +28,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # paragraphs are filled, not broken where the source is
 )
-app.add_typer(consumers)
-app.command()(doctor)
-app.command()(iam_policy)
 
 
 def _print_version(wanted: bool) -> None:
@@ -48,6 +46,9 @@ def fanout(
     ] = False,
 ) -> None:
     """Fan Kinesis out into asyncio and Spark: nothing lost, nothing repeated."""
+    # What the AWS SDK logs, with a traceback, it raises as well; that is told in one sentence.
+    for sdk in ("aiobotocore", "botocore"):
+        logging.getLogger(sdk).addHandler(logging.NullHandler())
 
 
 @app.command()
@@ -97,6 +98,12 @@ def demo(
         raise typer.Exit(INTERRUPTED) from None
     if not proven:
         raise typer.Exit(_NOT_PROVEN)
+
+
+# In the order in which a stranger needs them.
+app.command()(doctor)
+app.command()(iam_policy)
+app.add_typer(consumers)
 
 
 def _run_demo(options: DemoOptions, *, json: bool) -> bool:

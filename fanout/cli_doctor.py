@@ -19,7 +19,7 @@ from fanout.cli_shared import (
     print_json,
     working,
 )
-from fanout.errors import CheckpointError, FanOutError
+from fanout.errors import CheckpointError, FanOutError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +88,8 @@ def doctor(
             endpoint_url=endpoint_url,
             role_arn=role_arn,
         )
+        if subscribe and consumer is None:
+            raise OptionError("--subscribe tries a consumer: name one, or leave it out")
         with working("Asking the service", quiet=json):
             findings = _examine(options, checkpoint, subscribe=subscribe)
     except FanOutError as error:

@@ -136,6 +136,7 @@ def test_the_price_is_that_of_fanout_consumers_cost() -> None:
     [
         (["a b", "etl"], "stream='a b' is neither a stream's name"),
         (["orders", "a/b"], "consumer='a/b' is neither a consumer's name"),
+        (["orders", "--subscribe"], "--subscribe tries a consumer"),
         (["orders", "etl", "--checkpoint", "/nowhere"], "no stored positions at /nowhere"),
         (["orders", "etl", "--checkpoint", "s3a://lake/c"], "from the local disk alone"),
         (["orders", "etl", "--endpoint-url", "http://10.0.0.1"], "http"),
@@ -150,6 +151,16 @@ def test_wrong_usage_is_one_line_on_stderr_and_exits_with_2(
     assert result.stderr.startswith("fanout doctor: ")
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("server")
+def test_the_sdk_prints_no_traceback_of_its_own() -> None:
+    command = [sys.executable, "-c", "from fanout.cli import app; app()", *ORDERS]
+    done = subprocess.run(  # noqa: S603 - our own code
+        [*command, "--role-arn", "nonsense"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "RoleArn" in done.stdout
 
 
 def test_no_secret_is_printed(server: KinesisServer) -> None:

@@ -58,7 +58,7 @@ async def diagnose(
         checkpoint: Stored positions, to be held against the shards and the retention period;
             `Checkpoint.from_json(stream.positions)`.
         subscribe: Try SubscribeToShard on one open shard. That takes the shard over from a running
-            reader of the same consumer, which takes it back within seconds.
+            reader of the same consumer, which takes it back within seconds. Polling has none.
 
     Returns:
         The findings, in the order of the checks. Whatever fails is a finding, not an exception.
@@ -103,9 +103,12 @@ def _caller(provider: str, described: Attempt[StreamDescription]) -> Finding:
             f"{provider}; refused as {code}",
             "renew them; if they are new, see to this machine's clock",
         )
-    if described.error is not None and code is None:
+    # Only a call that was decided says that they were looked at.
+    if described.error is None or code == _NOT_FOUND or code in DENIED:
+        return fine("credentials", f"{provider}; the service takes them")
+    if code is None:
         return unknown("credentials", f"{provider}; the service did not answer")
-    return fine("credentials", f"{provider}; the service takes them")
+    return unknown("credentials", f"{provider}; the service did not look at them")
 
 
 def _no_stream(options: KinesisOptions, region: str) -> Finding:

@@ -196,12 +196,12 @@ def memory(options: KinesisOptions, shards: int, available: int) -> Finding:
     Args:
         options: The options that bound it.
         shards: The open shards; each holds up to 3 events.
-        available: Bytes of memory for this process.
+        available: Bytes of memory of this machine or container, in use or not.
     """
     needed = min(3 * shards * options.max_event_bytes, options.max_bytes_in_flight)
     detail = (
         f"up to {needed / _MIB:,.0f} MiB of events wait for the consumer, "
-        f"{available / _MIB:,.0f} MiB are here"
+        f"this machine or container has {available / _MIB:,.0f} MiB in all"
     )
     advice = "lower max_bytes_in_flight (and max_event_bytes), or give the reader more memory"
     if needed > available:

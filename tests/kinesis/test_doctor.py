@@ -126,6 +126,18 @@ async def test_credentials_that_are_refused_end_the_examination(stream: Stream) 
     assert CANARY not in repr(found)
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(500, "InternalFailure"), (400, "LimitExceededException")]
+)
+async def test_an_error_of_the_service_says_nothing_of_the_credentials(
+    stream: Stream, status: int, code: str
+) -> None:
+    stream.server.inject(
+        RefuseCall(action="DescribeStreamSummary", status=status, code=code, times=9)
+    )
+    assert (await examine(stream))["credentials"].status == "unknown"
+
+
 async def test_an_endpoint_that_does_not_answer_is_a_problem(
     stream: Stream, unused_tcp_port: int
 ) -> None:
