@@ -20,6 +20,7 @@ from fanout.cli_shared import (
     Stream,
     print_json,
     print_table,
+    stream_options,
 )
 from fanout.errors import FanOutError
 
@@ -37,9 +38,6 @@ __all__ = ("consumers",)
 Answer = TypeVar("Answer")
 
 _NOT_ALL = 1
-
-# Where a command is about all consumers: the options name one, but nothing is called for it.
-_ANY = "any"
 
 # Of a price or of GB: more is a slip, and infinity has no JSON.
 _MOST = 1_000_000_000
@@ -81,9 +79,7 @@ def list_(
     async def command(opened: StreamConsumers) -> Listing:
         return opened.stream.name, await opened.describe_all()
 
-    name, found = _run(
-        command, stream, _ANY, region=region, endpoint_url=endpoint_url, role_arn=role_arn
-    )
+    name, found = _run(command, stream, region=region, endpoint_url=endpoint_url, role_arn=role_arn)
     _show(found, {"stream": name, "consumers": _plain(found)}, json=json)
 
 
@@ -153,9 +149,7 @@ def gc(
     async def command(opened: StreamConsumers) -> Deletion:
         return await _deregister(opened, await opened.older_than(older_than), yes=yes)
 
-    deletion = _run(
-        command, stream, _ANY, region=region, endpoint_url=endpoint_url, role_arn=role_arn
-    )
+    deletion = _run(command, stream, region=region, endpoint_url=endpoint_url, role_arn=role_arn)
     _report(deletion, yes=yes, json=json)
 
 
@@ -192,9 +186,7 @@ def cost(
         )
         return opened.stream.name, price
 
-    name, price = _run(
-        command, stream, _ANY, region=region, endpoint_url=endpoint_url, role_arn=role_arn
-    )
+    name, price = _run(command, stream, region=region, endpoint_url=endpoint_url, role_arn=role_arn)
     sums = {"per_consumer": round(price.per_consumer, 2), "total": round(price.total, 2)}
     if json:
         print_json({"stream": name, **asdict(price), **sums})
@@ -205,20 +197,17 @@ def cost(
         ("a consumer on a shard for an hour", f"${price.shard_hour_price}"),
         ("a GB that a consumer retrieves", f"${price.gb_price}"),
         ("GB that each consumer retrieves", f"{price.gb_per_month:,}"),
-        ("one consumer costs", f"${price.per_consumer:,.2f}"),
-        ("all of them cost", f"${price.total:,.2f}"),
+        ("one consumer costs in a month", f"${price.per_consumer:,.2f}"),
+        ("all of them cost in a month", f"${price.total:,.2f}"),
     )
-    print_table((f"{name}, in a month", ""), rows)
+    print_table((name, ""), rows)
 
 
 def _run(
     command: Callable[[StreamConsumers], Awaitable[Answer]],
     stream: str,
-    consumer: str,
-    *,
-    region: str | None,
-    endpoint_url: str | None,
-    role_arn: str | None,
+    consumer: str | None = None,
+    **where: str | None,
 ) -> Answer:
     """Return what a command finds out; it prints after the loop, where it may block."""
 
@@ -229,15 +218,8 @@ def _run(
     try:
         # Help and mistakes are answered without loading the AWS SDK.
         from fanout.kinesis.consumers import open_consumers  # noqa: PLC0415
-        from fanout.kinesis.options import KinesisOptions  # noqa: PLC0415
 
-        options = KinesisOptions(
-            stream=stream,
-            consumer=consumer,
-            region=region,
-            endpoint_url=endpoint_url,
-            role_arn=role_arn,
-        )
+        options = stream_options(stream, consumer, **where)
         return asyncio.run(main())
     except FanOutError as error:
         typer.echo(f"fanout consumers: {error}", err=True)

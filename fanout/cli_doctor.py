@@ -17,6 +17,7 @@ from fanout.cli_shared import (
     Role,
     Stream,
     print_json,
+    stream_options,
     working,
 )
 from fanout.errors import CheckpointError, FanOutError, OptionError
@@ -77,16 +78,8 @@ def doctor(
     and what could not be found out leave it at 0.
     """
     try:
-        # Help and mistakes are answered without loading the AWS SDK.
-        from fanout.kinesis.options import KinesisOptions  # noqa: PLC0415
-
-        options = KinesisOptions(
-            stream=stream,
-            consumer=consumer,
-            mode="polling" if consumer is None else "efo",
-            region=region,
-            endpoint_url=endpoint_url,
-            role_arn=role_arn,
+        options = stream_options(
+            stream, consumer, region=region, endpoint_url=endpoint_url, role_arn=role_arn
         )
         if subscribe and consumer is None:
             raise OptionError("--subscribe tries a consumer: name one, or leave it out")

@@ -11,6 +11,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from fanout.kinesis.options import KinesisOptions
+
 __all__ = (
     "INTERRUPTED",
     "UNUSABLE",
@@ -21,6 +23,7 @@ __all__ = (
     "Stream",
     "print_json",
     "print_table",
+    "stream_options",
     "working",
 )
 
@@ -32,6 +35,32 @@ Region = Annotated[str | None, typer.Option(help="The AWS region.")]
 Endpoint = Annotated[str | None, typer.Option(help="Another endpoint than the region's.")]
 Role = Annotated[str | None, typer.Option(help="A role to assume.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+
+
+def stream_options(
+    stream: str,
+    consumer: str | None = None,
+    *,
+    region: str | None,
+    endpoint_url: str | None,
+    role_arn: str | None,
+) -> KinesisOptions:
+    """Make the options of a stream from those of a command; without a consumer, those of polling.
+
+    Raises:
+        OptionError: If one of them is malformed, or two contradict each other.
+    """
+    # Help and mistakes are answered without loading the AWS SDK.
+    from fanout.kinesis.options import KinesisOptions  # noqa: PLC0415
+
+    return KinesisOptions(
+        stream=stream,
+        consumer=consumer,
+        mode="polling" if consumer is None else "efo",
+        region=region,
+        endpoint_url=endpoint_url,
+        role_arn=role_arn,
+    )
 
 
 def print_json(answer: dict[str, Any]) -> None:
