@@ -61,22 +61,53 @@ class _StreamFault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SubscribeFault:
-    """Strike at a subscribe call.
+class _CallFault:
+    """Strike at a call.
 
     Args:
-        shard: the shard id; None means any shard.
-        call: which matching subscribe call it strikes first, counted from 1 since the injection.
+        call: which matching call it strikes first, counted from 1 since the injection.
         times: how many calls in a row it strikes before it is used up.
     """
 
-    shard: str | None = None
     call: int = 1
     times: int = 1
 
     def __post_init__(self) -> None:
         """Check every range."""
         _require_positive(call=self.call, times=self.times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SubscribeFault(_CallFault):
+    """Strike at a subscribe call.
+
+    Args:
+        shard: the shard id; None means any shard.
+    """
+
+    shard: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PollFault(_CallFault):
+    """Strike at a GetRecords call that no rule refuses.
+
+    Args:
+        shard: the shard id; None means any shard.
+    """
+
+    shard: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ActionFault(_CallFault):
+    """Strike at a call of the API.
+
+    Args:
+        action: the call, such as ListShards.
+    """
+
+    action: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,26 +196,7 @@ class IgnoreSubscribe(_SubscribeFault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _CallFault:
-    """Strike at a call of the API.
-
-    Args:
-        action: the call, such as ListShards.
-        call: which call of the action it strikes first, counted from 1 since the injection.
-        times: how many calls in a row it strikes before it is used up.
-    """
-
-    action: str
-    call: int = 1
-    times: int = 1
-
-    def __post_init__(self) -> None:
-        """Check every range."""
-        _require_positive(call=self.call, times=self.times)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefuseCall(_CallFault):
+class RefuseCall(_ActionFault):
     """Answer a call of the API with an HTTP error.
 
     Args:
@@ -201,7 +213,7 @@ class RefuseCall(_CallFault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IgnoreCall(_CallFault):
+class IgnoreCall(_ActionFault):
     """Never answer a call of the API: the connection stays open and silent."""
 
 
@@ -218,25 +230,6 @@ class RevokeKey:
     access_key: str
     code: str = "UnrecognizedClientException"
     message: str = "injected fault"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PollFault:
-    """Strike at a GetRecords call that no rule refuses.
-
-    Args:
-        shard: the shard id; None means any shard.
-        call: which matching call it strikes first, counted from 1 since the injection.
-        times: how many calls in a row it strikes before it is used up.
-    """
-
-    shard: str | None = None
-    call: int = 1
-    times: int = 1
-
-    def __post_init__(self) -> None:
-        """Check every range."""
-        _require_positive(call=self.call, times=self.times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
