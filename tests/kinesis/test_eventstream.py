@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib.util
 import struct
+import sys
 import tracemalloc
 import zlib
 from contextlib import suppress
@@ -48,6 +50,23 @@ def test_an_event_comes_with_its_headers_and_payload() -> None:
     (frame,) = decode([encode_event("SubscribeToShardEvent", b'{"a":1}')])
     assert (frame.message_type, frame.event_type) == ("event", "SubscribeToShardEvent")
     assert bytes(frame.payload) == b'{"a":1}'
+
+
+def test_frames_are_checked_on_machines_without_isal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "isal", None)
+    monkeypatch.delitem(sys.modules, "isal.isal_zlib", raising=False)
+    spec = importlib.util.find_spec("fanout.kinesis.eventstream")
+    assert spec is not None
+    assert spec.loader is not None
+    plain = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, plain)
+    spec.loader.exec_module(plain)
+    assert plain.crc32 is zlib.crc32
+    frame = bytearray(encode_event("SubscribeToShardEvent", b'{"a":1}'))
+    assert decode([bytes(frame)], plain.FrameDecoder())[0].event_type == "SubscribeToShardEvent"
+    frame[-6] ^= 1
+    with pytest.raises(DamagedFrameError):
+        decode([bytes(frame)], plain.FrameDecoder())
 
 
 def test_an_exception_comes_with_its_type() -> None:
