@@ -79,6 +79,7 @@ class Supervisor:
         self._running: dict[asyncio.Task[None], None] = {}
         self._closed = False
         self._learn(listed)
+        self._forget_expired()
 
     @asynccontextmanager
     async def supervise(self) -> AsyncIterator[None]:
@@ -186,6 +187,8 @@ class Supervisor:
         """Take in what the service has listed."""
         self._know(listed)
         self._listed = {split.id for split in listed}
+
+    def _forget_expired(self) -> None:
         self._progress.forget_expired(self._listed)
         for split_id in [id_ for id_ in self.subscribers if id_ not in self._progress]:
             del self.subscribers[split_id]
@@ -207,6 +210,7 @@ class Supervisor:
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._relist.wait()
+            hurried = self._relist.is_set()
             self._relist.clear()
             try:
                 splits = await self._connection.splits()
@@ -222,6 +226,9 @@ class Supervisor:
             retries.progressed(moved=True)
             delay = pacing.discovery_interval
             self._learn(splits)
+            # Listings in quick succession, as splits end, may all be as old as one of them.
+            if not hurried:
+                self._forget_expired()
             self._start()
 
 

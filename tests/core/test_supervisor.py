@@ -166,6 +166,19 @@ def test_a_child_with_a_parent_that_nobody_has_seen_waits_until_that_one_is_list
     assert rig.source.calls_of("merged")[0].time == 140.0
 
 
+def test_a_child_that_listings_in_quick_succession_do_not_name_has_not_expired() -> None:
+    others = [Log(split=Split(str(n)), ends=True, event_delay=1.0 + n) for n in range(8)]
+    logs = (
+        Log(split=A, entries=(1,), ends=True, children=(MERGED,)),
+        Log(split=B, entries=(2,), ends=True, event_delay=10.0),
+        Log(split=MERGED, entries=(3,)),
+    )
+    early = [A, *(log.split for log in others)]
+    rig = read(Rig(*logs, *others, listings=[early] * 11 + [[*early, B, MERGED]]))
+    check_delivery(logs, rig.delivered)
+    assert rig.source.calls_of("merged")[0].time > rig.source.calls_of("b")[0].time
+
+
 def test_children_that_the_end_names_start_before_they_are_listed() -> None:
     logs = (
         Log(split=A, entries=(1,), ends=True, children=(LEFT,)),
