@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.core.cancellation import cancelled_by_us
 from fanout.core.verdicts import Pace
 from fanout.kinesis.explain import code_of
 
@@ -18,6 +19,9 @@ __all__ = ("Access",)
 # A key that was just made, or a policy that was just changed, is known everywhere within seconds;
 # after these refusals in a row only a person can help.
 _SOON: Final = 3
+
+# A program that tells the keys (credential_process) may hang, and botocore waits for it for ever.
+_RENEWAL_TIMEOUT: Final = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +60,8 @@ class Access:
         """See to it that the next call is signed with newer credentials; return when to make it.
 
         Thousands of shards are refused together: the first renews the credentials, and the others
-        wait for it. Credentials that cannot be renewed are kept, and that is told to the log.
+        wait for it, for a minute at most. Credentials that cannot be renewed are kept, and that is
+        told to the log.
 
         Cancellation: the next caller that waits renews them.
         """
@@ -69,8 +74,11 @@ class Access:
 
     async def _try_to_renew(self) -> None:
         try:
-            await self._renew()
+            async with asyncio.timeout(_RENEWAL_TIMEOUT):
+                await self._renew()
         except Exception as error:  # noqa: BLE001 - whatever it is, the old ones are tried again
+            if cancelled_by_us():
+                raise asyncio.CancelledError from error
             # The text of an error may quote what a program or a file said, so it is left out.
             name = code_of(error) or type(error).__name__
             log.warning("the AWS credentials cannot be renewed, and are kept: %s", name)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from fanout.core.verdicts import Pace
 from fanout.kinesis.access import Access
+from fanout.testing.simulation import simulate
 
 if TYPE_CHECKING:
     import pytest
@@ -93,6 +94,38 @@ async def test_credentials_that_cannot_be_renewed_are_told_without_their_text(
     assert keys.renewals == 1
     assert caplog.text.count("cannot be renewed, and are kept: OSError") == 1
     assert CANARY not in caplog.text
+
+
+def test_a_renewal_that_hangs_is_given_up_after_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        keys = Keys(held=True)
+        access = Access(keys.renew)
+        access.calling("a")
+        access.calling("b")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(access.refused("a"))
+            tasks.create_task(access.refused("b"))
+        assert keys.renewals == 1
+        assert asyncio.get_running_loop().time() == 60
+
+    simulate(main)
+    assert "cannot be renewed, and are kept: TimeoutError" in caplog.text
+
+
+async def test_a_renewal_that_fails_as_it_is_cancelled_does_not_swallow_the_cancellation() -> None:
+    async def renew() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("the connection cannot be closed")
+
+    access = Access(renew)
+    access.calling("a")
+    async with asyncio.TaskGroup() as tasks:
+        refused = tasks.create_task(access.refused("a"))
+        await asyncio.sleep(0)
+        refused.cancel()
+    assert refused.cancelled()
 
 
 async def test_when_the_one_that_renews_is_cancelled_the_next_takes_over() -> None:
