@@ -76,7 +76,7 @@ class Access:
         try:
             async with asyncio.timeout(_RENEWAL_TIMEOUT):
                 await self._renew()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the old ones are tried again
+        except Exception as error:
             if cancelled_by_us():
                 raise asyncio.CancelledError from error
             # The text of an error may quote what a program or a file said, so it is left out.
