@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ("KinesisOptions",)
 
+_TEXTS = ("stream", "consumer", "region", "endpoint_url", "role_arn")
 _SECONDS = ("subscribe_timeout", "silence_timeout", "discovery_interval")
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -56,10 +57,6 @@ class KinesisOptions:
             none: a consumer that is named, its `tags` and `deregister` then do nothing.
         mode: `"efo"`, enhanced fan-out, or `"polling"`, by GetRecords. Positions are the same in
             both, so that a stream can change between two runs.
-        tags: The tags of the consumer, set when it is registered; an existing one keeps its own.
-        deregister: `"never"`, or `"on_close"` to deregister the consumer when the stream closes.
-            That is done only where this very stream has registered it: a consumer that existed
-            may serve others. After a crash the consumer stays, and the next run adopts it.
         start: Where to begin where nothing is stored: `"TRIM_HORIZON"`, `"LATEST"`, or an aware
             datetime. Latest is pinned to the service's clock once, when the stream first opens.
             Or a mapping of shard ids to any of these or to a sequence number, after which the
@@ -67,6 +64,17 @@ class KinesisOptions:
         on_data_loss: What to do where records have expired before they were read: `"fail"`, or
             `"earliest"` to go on with the oldest record that is left. The gap is logged as an
             error and counted.
+        on_bad_aggregate: What becomes of an aggregated record that breaks its format or a limit:
+            `"fail"` ends the stream with an error that names it; `"gap"` leaves it out, tells the
+            log and counts it in `statistics().gaps`, and delivers everything around it.
+        on_bad_frame: What becomes of a frame of a subscription that cannot be decoded in three
+            answers: `"fail"` ends the stream; `"gap"` drops it, tells the log, counts it in
+            `statistics().gaps`, and goes on behind it. A frame whose length is damaged always
+            ends the stream, because nobody knows where the next one begins.
+        tags: The tags of the consumer, set when it is registered; an existing one keeps its own.
+        deregister: `"never"`, or `"on_close"` to deregister the consumer when the stream closes.
+            That is done only where this very stream has registered it: a consumer that existed
+            may serve others. After a crash the consumer stays, and the next run adopts it.
         subscribe_timeout: How long a subscribe call may take, or in polling the first two calls.
         silence_timeout: How long a live subscription may send nothing; the service sends a
             heartbeat about every 5 seconds. In polling, how long an answer may take. There 5
@@ -76,13 +84,6 @@ class KinesisOptions:
         backoff_power: The factor by which the largest wait grows with each failure.
         max_retries: Failures in a row without progress after which a shard fails; None for never.
         discovery_interval: The time between two listings of the shards.
-        on_bad_aggregate: What becomes of an aggregated record that breaks its format or a limit:
-            `"fail"` ends the stream with an error that names it; `"gap"` leaves it out, tells the
-            log and counts it in `statistics().gaps`, and delivers everything around it.
-        on_bad_frame: What becomes of a frame of a subscription that cannot be decoded in three
-            answers: `"fail"` ends the stream; `"gap"` drops it, tells the log, counts it in
-            `statistics().gaps`, and goes on behind it. A frame whose length is damaged always
-            ends the stream, because nobody knows where the next one begins.
         max_event_bytes: The largest event that is accepted, as it comes over the wire.
         max_bytes_in_flight: The bytes of all shards together that may wait for the consumer.
         region: The AWS region; None takes it from the ARN, else from the session.
@@ -98,10 +99,12 @@ class KinesisOptions:
     stream: str
     consumer: str | None = None
     mode: Literal["efo", "polling"] = "efo"
-    tags: Mapping[str, str] = field(default_factory=dict, hash=False)
-    deregister: Literal["never", "on_close"] = "never"
     start: _Start | Mapping[str, _Start | Cursor] | PerSplit = field(default_factory=Latest)
     on_data_loss: Literal["fail", "earliest"] = "fail"
+    on_bad_aggregate: Literal["fail", "gap"] = "fail"
+    on_bad_frame: Literal["fail", "gap"] = "fail"
+    tags: Mapping[str, str] = field(default_factory=dict, hash=False)
+    deregister: Literal["never", "on_close"] = "never"
     subscribe_timeout: float = 60.0
     silence_timeout: float = 35.0
     backoff_base: float = 1.0
@@ -109,8 +112,6 @@ class KinesisOptions:
     backoff_power: float = 2.0
     max_retries: int | None = None
     discovery_interval: float = 10.0
-    on_bad_aggregate: Literal["fail", "gap"] = "fail"
-    on_bad_frame: Literal["fail", "gap"] = "fail"
     max_event_bytes: int = MAX_FRAME_BYTES
     max_bytes_in_flight: int = 256 * 1024 * 1024
     region: str | None = None
@@ -178,6 +179,10 @@ class KinesisOptions:
             )
 
     def _check_names(self) -> None:
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if not isinstance(value, str) and (value is not None or name == "stream"):
+                raise OptionError(f"{name} must be a string, not {type(value).__name__}")
         stream = _STREAM_ARN.fullmatch(self.stream)
         if stream is None and not _NAME.fullmatch(self.stream):
             raise OptionError(

@@ -32,6 +32,11 @@ def source(**options: Any) -> KinesisSource:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        ({"stream": None}, "stream must be a string, not NoneType"),
+        ({"consumer": 7}, "consumer must be a string, not int"),
+        ({"region": 7}, "region must be a string"),
+        ({"endpoint_url": b"https://a"}, "endpoint_url must be a string, not bytes"),
+        ({"role_arn": 7}, "role_arn must be a string"),
         ({"stream": ""}, r"stream='' is neither a stream's name .* nor its ARN"),
         ({"stream": "a b"}, r"stream='a b' is neither"),
         ({"stream": "a" * 129}, r"is neither a stream's name \(1 to 128 of"),
