@@ -6,10 +6,26 @@ import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ("ASYNCIO", "POLLING", "README", "RESUME", "SPARK", "TESTING", "defined_by")
+__all__ = (
+    "ASYNCIO",
+    "COMMANDS",
+    "DIAGNOSE",
+    "IAM",
+    "POLLING",
+    "README",
+    "RESUME",
+    "SPARK",
+    "TESTING",
+    "defined_by",
+)
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 SPARK, ASYNCIO, RESUME, POLLING, TESTING = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+IAM, DIAGNOSE = (
+    re.sub(r"^>>> ", "", code, flags=re.MULTILINE)
+    for code in re.findall(r"```pycon\n(.*?)```", README, re.DOTALL)
+)
+COMMANDS = re.findall(r"^\$ (fanout .*)$", README, re.MULTILINE)
 
 
 def defined_by(code: str) -> dict[str, Any]:

@@ -1,16 +1,34 @@
 from __future__ import annotations
 
+import ast
 import asyncio
 import re
+import shlex
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
+import fanout
+from fanout.cli import app
+from fanout.kinesis import KinesisSource
 from fanout.kinesis.options import KinesisOptions
-from tests.readme import ASYNCIO, POLLING, README, RESUME, TESTING, defined_by
+from tests.readme import (
+    ASYNCIO,
+    COMMANDS,
+    DIAGNOSE,
+    IAM,
+    POLLING,
+    README,
+    RESUME,
+    TESTING,
+    defined_by,
+)
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fanout.testing.kinesis_server import KinesisServer
 
 
@@ -61,6 +79,34 @@ def test_the_testing_example_is_a_test_that_passes(
     names: dict[str, Any] = {}
     exec(TESTING, names)  # noqa: S102 - the README is ours
     names["test_my_job"](kinesis_server, monkeypatch)
+
+
+@pytest.mark.usefixtures("orders")
+def test_every_command_works(tmp_path: Path) -> None:
+    source = KinesisSource(stream="orders", consumer="orders-etl")
+    stored = tmp_path / "positions.json"
+    stored.write_text(asyncio.run(fanout.origin(source)))
+    assert len(COMMANDS) == 7
+    for command in COMMANDS:
+        arguments = command.replace("/var/lib/orders/checkpoint", str(stored))
+        result = CliRunner().invoke(app, shlex.split(arguments, comments=True)[1:])
+        assert result.exit_code == 0, result.output
+
+
+def test_the_policy_example_grants_to_register() -> None:
+    names: dict[str, Any] = {}
+    exec(IAM, names)  # noqa: S102 - the README is ours
+    assert "RegisterConsumer" in [each["Sid"] for each in names["policy"]["Statement"]]
+
+
+@pytest.mark.usefixtures("orders")
+async def test_the_diagnosis_example_finds_no_problem() -> None:
+    source = KinesisSource(stream="orders", consumer="orders-etl")
+    async with fanout.open(source) as stream:
+        names: dict[str, Any] = {"fanout": fanout, "source": source, "stream": stream}
+        code = compile(DIAGNOSE, "README", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        await eval(code, names)  # noqa: S307 - the README is ours
+    assert "problem" not in [finding.status for finding in names["findings"]]
 
 
 def test_the_readme_names_every_option() -> None:
