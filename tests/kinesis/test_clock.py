@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from fanout.testing import _service
+from tests.kinesis.reading import FIRST
 
 if TYPE_CHECKING:
     from tests.kinesis.reading import Stream
@@ -28,7 +29,7 @@ class Skewed(datetime):
 
 
 @pytest.fixture(params=SKEWS, ids=["the service is behind", "the service is ahead"])
-def skew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> timedelta:
+def skew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     Skewed.ahead = request.param
     monkeypatch.setattr(_service, "datetime", Skewed)
     in_headers = BaseHTTPRequestHandler.date_time_string
@@ -37,7 +38,6 @@ def skew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tim
         "date_time_string",
         lambda handler: in_headers(handler, Skewed.now(UTC).timestamp()),
     )
-    return Skewed.ahead
 
 
 async def next_second() -> None:
@@ -58,15 +58,19 @@ async def test_latest_neither_skips_nor_repeats_although_our_clock_is_5_minutes_
     assert reader.log == stream.log
 
 
+@pytest.mark.usefixtures("skew")
 async def test_a_time_of_the_service_is_exact_although_our_clock_is_5_minutes_off(
-    stream: Stream, skew: timedelta
+    stream: Stream,
 ) -> None:
-    stream.put(3)
-    await asyncio.sleep(0.01)
-    moment = datetime.now(UTC) + skew
-    stream.log.clear()
-    stream.put(3)
-    async with stream.reading(start=moment) as reader:
-        await reader.has(3)
-    assert reader.log == stream.log
+    for _ in range(6):
+        stream.put(1)
+        await asyncio.sleep(0.003)
+    async with stream.open() as opened:
+        found = await opened.drain(max_records=6)
+    (arrived,) = [each.records.column("approximateArrivalTimestamp") for each in found.batches]
+    moments: list[datetime] = arrived.to_pylist()
+    wanted = sum(moment >= moments[3] for moment in moments)
+    async with stream.reading(start=moments[3]) as reader:
+        await reader.has(wanted)
+    assert reader.log[FIRST] == stream.log[FIRST][-wanted:]
     assert reader.causes == []
