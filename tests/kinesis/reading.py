@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections import defaultdict
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +143,13 @@ async def eventually(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.005)
+
+
+async def next_second() -> datetime:
+    """Wait for the next whole second of the wall clock: what LATEST is exact to."""
+    now = datetime.now(UTC)
+    await asyncio.sleep((1_000_000 - now.microsecond) / 1e6 + 0.001)
+    return datetime.now(UTC).replace(microsecond=0)
 
 
 @contextmanager

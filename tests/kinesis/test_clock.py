@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from fanout.testing import _service
-from tests.kinesis.reading import FIRST
+from tests.kinesis.reading import FIRST, next_second
 
 if TYPE_CHECKING:
     from tests.kinesis.reading import Stream
@@ -38,11 +38,6 @@ def skew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         "date_time_string",
         lambda handler: in_headers(handler, Skewed.now(UTC).timestamp()),
     )
-
-
-async def next_second() -> None:
-    """Wait for the next whole second, which the service's Date header tells."""
-    await asyncio.sleep(1 - datetime.now(UTC).microsecond / 1e6 + 0.001)
 
 
 @pytest.mark.usefixtures("skew")

@@ -28,7 +28,7 @@ from fanout.testing.faults import (
     RefuseSubscribe,
 )
 from fanout.testing.rules import KinesisRules
-from tests.kinesis.reading import FIRST, Stream, client, eventually, session
+from tests.kinesis.reading import FIRST, Stream, client, eventually, next_second, session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -113,13 +113,6 @@ async def test_latest_stays_the_moment_of_its_origin(stream: Stream) -> None:
     async with stream.reading(start="LATEST", resume=origin) as reader:
         await reader.has(3)
     assert reader.log == stream.log
-
-
-async def next_second() -> datetime:
-    """Wait for the next whole second of the wall clock: what LATEST is exact to."""
-    now = datetime.now(UTC)
-    await asyncio.sleep((1_000_000 - now.microsecond) / 1e6 + 0.001)
-    return datetime.now(UTC).replace(microsecond=0)
 
 
 async def test_latest_skips_old_records_even_of_shards_that_came_from_a_split(
