@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, final
@@ -28,6 +29,8 @@ __all__ = ("Triage",)
 
 # The clocks of the service's machines differ, and it tells its time in whole seconds.
 _CLOCK_TOLERANCE: Final = 60.0
+# No stream keeps records for less than a day (AWS API reference, DecreaseStreamRetentionPeriod).
+_SHORTEST_RETENTION: Final = 24 * 3600.0
 _WAYS_OUT: Final = (
     "on_data_loss='earliest' goes on with the oldest record that is left; or start anew, without "
     "the stored position"
@@ -67,7 +70,7 @@ class Triage:
         self._seen: Verdict | None = None
         self._unlisted: Counter[str] = Counter()
         self._doubts: dict[str, Position] = {}
-        self._skipped: set[str] = set()
+        self._skipped_at: dict[str, float] = {}
 
     async def verdict(
         self, remedy: Remedy, error: Exception, split: Split, position: Position
@@ -205,9 +208,12 @@ class Triage:
             return Fatal(f"{lost}; {_WAYS_OUT}")
         # A position that is refused without having expired would be read again from the horizon,
         # without end.
-        if split.id in self._skipped:
-            return Fatal(f"{lost}, although the shard was begun anew in this run; open it again")
-        self._skipped.add(split.id)
+        now = asyncio.get_running_loop().time()
+        if now - self._skipped_at.get(split.id, -math.inf) < _SHORTEST_RETENTION:
+            return Fatal(
+                f"{lost}, although the shard was begun anew less than a day ago; open it again"
+            )
+        self._skipped_at[split.id] = now
         return Skip(Horizon(), lost)
 
     def _half_an_end(self, error: Exception, split: Split, position: Position) -> Verdict:

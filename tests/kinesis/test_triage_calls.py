@@ -16,7 +16,7 @@ from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.progress import ABSENCES
-from fanout.core.verdicts import Fatal, Finish, Pace, Retry
+from fanout.core.verdicts import Fatal, Finish, Pace, Retry, Skip
 from fanout.errors import ServiceError, UnconfirmedEndError
 from fanout.kinesis import catalog as catalog_module
 from fanout.kinesis.catalog import ShardCatalog
@@ -127,6 +127,10 @@ class Rig:
     def doubt(self, position: Position, *, exhausted: bool) -> Coroutine[Any, Any, Verdict]:
         error = UnconfirmedEndError("one sign", exhausted=exhausted)
         return self._triage.verdict(Remedy.CONFIRM_END, error, PARENT, position)
+
+    def refuse(self, position: Position) -> Coroutine[Any, Any, Verdict]:
+        error = refused("InvalidArgumentException", "SubscribeToShard")
+        return self._triage.verdict(Remedy.DATA_LOSS, error, CHILD, position)
 
     def ask(self, split: Split = CHILD, position: Position = HERE) -> Coroutine[Any, Any, Verdict]:
         error = refused("ResourceNotFoundException", "SubscribeToShard")
@@ -356,6 +360,20 @@ def test_children_beside_a_continuation_end_a_shard_only_at_its_last_number() ->
         verdicts = [await rig.doubt(Cursor(19), exhausted=False) for _ in range(3)]
         assert [type(verdict) for verdict in verdicts] == [Retry] * 3
         assert await rig.doubt(Cursor(20), exhausted=False) == Finish((CHILD,))
+
+    simulate(main)
+
+
+def test_records_may_expire_again_a_day_after_a_shard_was_begun_anew() -> None:
+    rig = Rig(Service(), may_lose=True)
+
+    async def main() -> None:
+        await rig.ready()
+        assert isinstance(await rig.refuse(Cursor(31)), Skip)
+        await asyncio.sleep(23 * 3600)
+        assert isinstance(await rig.refuse(Cursor(32)), Fatal)
+        await asyncio.sleep(3600)
+        assert isinstance(await rig.refuse(Cursor(33)), Skip)
 
     simulate(main)
 
