@@ -16,7 +16,7 @@ from fanout.entries import (
     decode_origin,
     entry_name,
 )
-from fanout.errors import CheckpointError, OptionError, PositionError
+from fanout.errors import CheckpointError, FanOutError, OptionError, PositionError
 
 __all__ = ("read_positions",)
 
@@ -32,9 +32,19 @@ def read_positions(location: str) -> Checkpoint:
             Spark query; as a path, or as a URI of the scheme `file`.
 
     Raises:
-        OptionError: It is not on the local disk, or nothing is there.
+        OptionError: It is not on the local disk, nothing is there, or it may not be read.
         CheckpointError: What is there is damaged, or was written by a newer version.
     """
+    try:
+        return _positions_at(location)
+    except FanOutError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OptionError(f"cannot read stored positions at {location!r}: {reason}") from error
+
+
+def _positions_at(location: str) -> Checkpoint:
     path = _local(location)
     if path.is_file():
         try:
@@ -78,13 +88,8 @@ def _newest(root: Path) -> Checkpoint | None:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_ENTRY_BYTES + 1)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise OptionError(f"cannot read {path}: {error.strerror}") from error
+    with path.open("rb") as file:
+        data = file.read(MAX_ENTRY_BYTES + 1)
     if len(data) > MAX_ENTRY_BYTES:
         raise CheckpointError(f"{path} takes more than {MAX_ENTRY_BYTES} bytes")
     return data

@@ -75,6 +75,12 @@ def test_what_is_not_on_the_local_disk_is_refused(uri: str) -> None:
         read_positions(uri)
 
 
+@pytest.mark.parametrize("location", ["a" * 300, "/dev/null", "a\0b", "http://["], ids=ascii)
+def test_a_location_that_cannot_be_read_is_refused(location: str) -> None:
+    with pytest.raises(OptionError, match="cannot read stored positions at"):
+        read_positions(location)
+
+
 def test_a_location_without_positions_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(OptionError, match="there are no stored positions at"):
