@@ -83,6 +83,8 @@ async def origin(source: Source) -> str:
     Raises:
         SetupError: If credentials or libraries are missing.
         ServiceError: If the source does not exist, or we may not read it.
+
+    Cancellation: the connection is closed, and nothing is stored.
     """
     async with source.connect() as connection:
         progress = await _resolved(source, connection, await _listed(connection))

@@ -85,7 +85,14 @@ class Connection(Protocol):
         """Open one subscription that delivers what comes after `position`.
 
         The iterator stops where the service ends the subscription although the split goes on; a
-        split that is finished ends with `End`. It calls `reserve` before it assembles an event.
+        split that is finished ends with `End`.
+
+        Args:
+            split: What to subscribe to.
+            position: The last thing that is not wanted again.
+            reserve: Called before an event is assembled, with the bytes that it takes.
+
+        Cancellation: the subscription is closed; an event that was not returned comes again.
         """
 
     async def verdict(
@@ -95,10 +102,16 @@ class Connection(Protocol):
         split: Split | None = None,
         position: Position | None = None,
     ) -> Verdict:
-        """Say what an error means; every exception gets a verdict.
+        """Say what an error means; every exception gets a verdict, and nothing is raised.
 
-        The connection may ask the service, or repair what it can, before it answers. A listing
-        is of no split; then the verdict is to ask again or to give up.
+        The connection may ask the service, or repair what it can, before it answers.
+
+        Args:
+            error: What went wrong.
+            phase: What was being done.
+            split: Of which split; None for a listing, where the verdict is to ask again or to give
+                up.
+            position: Where its reader stands; None for a listing.
         """
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:

@@ -128,6 +128,8 @@ class StreamConsumers:
 
         Raises:
             ServiceError: If it may not be registered, or is not ACTIVE within a minute.
+
+        Cancellation: a consumer whose registration was sent stays.
         """
         registration = ConsumerRegistration(
             self._transport, self.stream.arn, name, jitter=self._jitter, tags={}
@@ -136,7 +138,10 @@ class StreamConsumers:
         return await self.find(name), registration.registered is not None
 
     async def deregister(self, consumers: Iterable[ConsumerDescription]) -> dict[str, FanOutError]:
-        """Deregister consumers, one after the other; return what went wrong, by name."""
+        """Deregister consumers, one after the other; return what went wrong, by name.
+
+        Cancellation: those whose turn has not come stay.
+        """
         failed = {}
         for consumer in consumers:
             try:

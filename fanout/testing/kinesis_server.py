@@ -147,6 +147,9 @@ class KinesisServer(ClientSettings):
 
         Returns:
             Per record its shard id and sequence number.
+
+        Raises:
+            OptionError: there is no such stream, or no such open shard.
         """
         found = self._stream(stream)
         hash_key = None if shard is None else self._shard(found, shard).starting_hash
@@ -166,6 +169,9 @@ class KinesisServer(ClientSettings):
 
         Returns:
             The ids of its two children.
+
+        Raises:
+            OptionError: there is no such stream, or no such open shard.
         """
         found = self._stream(stream)
         parent = self._shard(found, shard)
@@ -178,6 +184,9 @@ class KinesisServer(ClientSettings):
 
         Returns:
             The id of their child.
+
+        Raises:
+            OptionError: there is no such stream, or one of the shards is not open.
         """
         found = self._stream(stream)
         parent = self._shard(found, shard)
@@ -190,6 +199,9 @@ class KinesisServer(ClientSettings):
 
         Args:
             stream: the stream's name.
+
+        Raises:
+            OptionError: there is no such stream.
         """
         self._stream(stream).expire()
 
