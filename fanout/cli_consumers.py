@@ -18,6 +18,7 @@ from fanout.cli_shared import (
     Region,
     Role,
     Stream,
+    asking_the_service,
     print_json,
     print_table,
     stream_options,
@@ -220,7 +221,8 @@ def _run(
         from fanout.kinesis.consumers import open_consumers  # noqa: PLC0415
 
         options = stream_options(stream, consumer, **where)
-        return asyncio.run(main())
+        with asking_the_service():
+            return asyncio.run(main())
     except FanOutError as error:
         typer.echo(f"fanout consumers: {error}", err=True)
         raise typer.Exit(UNUSABLE) from error

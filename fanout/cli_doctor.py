@@ -16,9 +16,9 @@ from fanout.cli_shared import (
     Region,
     Role,
     Stream,
+    asking_the_service,
     print_json,
     stream_options,
-    working,
 )
 from fanout.errors import CheckpointError, FanOutError, OptionError
 
@@ -83,7 +83,7 @@ def doctor(
         )
         if subscribe and consumer is None:
             raise OptionError("--subscribe tries a consumer: name one, or leave it out")
-        with working("Asking the service", quiet=json):
+        with asking_the_service():
             findings = _examine(options, checkpoint, subscribe=subscribe)
     except FanOutError as error:
         typer.echo(f"fanout doctor: {error}", err=True)

@@ -21,10 +21,10 @@ __all__ = (
     "Region",
     "Role",
     "Stream",
+    "asking_the_service",
     "print_json",
     "print_table",
     "stream_options",
-    "working",
 )
 
 UNUSABLE: Final = 2
@@ -82,14 +82,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 @contextmanager
-def working(on: str, *, quiet: bool) -> Iterator[None]:
-    """Show on stderr that something is being done, where somebody watches.
-
-    Args:
-        on: What, as the words before an ellipsis.
-        quiet: Show nothing.
-    """
+def asking_the_service() -> Iterator[None]:
+    """Show on stderr that calls are being made, where somebody watches."""
     from rich.console import Console  # noqa: PLC0415 - help needs no console
 
-    with Console(stderr=True, quiet=quiet).status(f"{on}..."):
+    with Console(stderr=True).status("Asking the service..."):
         yield
