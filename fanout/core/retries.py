@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.verdicts import Pace
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from fanout.core.verdicts import Retry
 
 __all__ = ("Retries",)
+
+# What is wrong with a position shows at each attempt. Errors that are an hour apart are others: an
+# idle split may stay at one position for months.
+_FORGOTTEN_AFTER: Final = 3600.0
 
 
 @final
@@ -37,6 +41,7 @@ class Retries:
         self._progressed = False
         self._causes_here: Counter[tuple[type[Exception], Retry]] = Counter()
         self._subscribed_at: float | None = None
+        self._failed_at = 0.0
 
     def subscribed(self) -> None:
         """Note that a subscribe call has succeeded."""
@@ -63,6 +68,10 @@ class Retries:
 
     def failed(self, cause: Exception, verdict: Retry) -> str:
         """Count a failure; return why there is to be no other attempt, or nothing."""
+        now = asyncio.get_running_loop().time()
+        if now - self._failed_at > _FORGOTTEN_AFTER:
+            self._causes_here.clear()
+        self._failed_at = now
         # Errors of one type may mean different things, for example two codes of one service.
         self._causes_here[type(cause), verdict] += 1
         repeats = self._causes_here[type(cause), verdict]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -546,6 +546,23 @@ def test_what_only_a_person_can_end_is_retried_slowly_and_told_each_time(
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
         "a waits for a person, again in 61 s: as scripted (enable the key)"
     ] * 2
+
+
+def test_errors_that_come_once_in_a_long_while_at_one_idle_position_do_not_add_up() -> None:
+    async def main() -> None:
+        damage = Break(800, MalformedEventError("checksum"))  # 4000 s of heartbeats, then damage
+        log = Log(split=A, entries=(10,), faults=(damage,) * 9)
+        rig = Rig(log)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(rig.subscriber.run())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(50_000):
+                    await rig.take_all()
+            running.cancel()
+        assert rig.failure is None
+        assert len(rig.source.calls) == 10
+
+    simulate(main)
 
 
 def test_a_hint_is_told_where_an_error_has_come_too_often() -> None:
