@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
@@ -13,19 +12,11 @@ from fanout.core.cancellation import cancelled_by_us, prefer_cancellation
 from fanout.core.events import Batch, End, Failure, Gap
 from fanout.core.retries import Retries
 from fanout.core.statistics import SplitState
+from fanout.core.subscription import Subscription
 from fanout.core.verdicts import Fatal, Finish, Pace, Phase, Retry, Skip
-from fanout.core.watchdog import Watchdog
-from fanout.errors import (
-    SplitFailedError,
-    StreamStateError,
-    SubscribeTimeoutError,
-    SubscriptionEndedError,
-    SubscriptionSilentError,
-)
+from fanout.errors import SplitFailedError, StreamStateError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from fanout.core.backoff import FullJitter
     from fanout.core.budget import Budget
     from fanout.core.lineage import Split
@@ -92,9 +83,7 @@ class Subscriber:
         self._on_resubscribe = on_resubscribe
         self._retries = Retries(connection.pacing, jitter)
         self._gaps: tuple[Gap, ...] = ()
-        self._reserved = 0
         self._ended = False
-        self._watchdog = Watchdog(connection.pacing.subscribe_timeout)
 
     def __repr__(self) -> str:
         return (
@@ -147,15 +136,17 @@ class Subscriber:
         """Run one subscription: None at the end of the split, else why it is over."""
         phase = Phase.SUBSCRIBE
         self.state = SplitState.SUBSCRIBING
+        subscription = Subscription(
+            self.split, self._connection, budget=self._budget, turns=self._turns
+        )
         try:
-            async with AsyncExitStack() as stack:
-                events = await self._subscribe(stack)
+            async with subscription.open(self.position):
                 phase = Phase.STREAM
                 self.state = SplitState.LIVE
                 self.subscriptions += 1
                 self._retries.subscribed()
                 while not self._ended:
-                    await self._deliver(events)
+                    await self._deliver(subscription)
                 return None
         except Exception as error:  # noqa: BLE001 - the source's verdict tells what it means
             prefer_cancellation(error)
@@ -166,34 +157,14 @@ class Subscriber:
                 )
                 return None
             return _Interruption(error, phase)
-        finally:
-            self._budget.release(self._reserved)
-            self._reserved = 0
 
-    async def _subscribe(self, stack: AsyncExitStack) -> AsyncIterator[Batch | End]:
-        """Open a subscription that lasts as long as the stack."""
-        timeout = self._connection.pacing.subscribe_timeout
-        try:
-            # The wait for a turn is outside the watchdog: it measures the server only.
-            async with self._turns.turn(), Watchdog(timeout) as self._watchdog:
-                return await stack.enter_async_context(
-                    self._connection.subscribe(self.split, self.position, self._reserve)
-                )
-        except TimeoutError as error:
-            if not self._watchdog.expired:
-                raise
-            raise SubscribeTimeoutError(
-                f"no answer to subscribing to {self.split} within {timeout:g} s"
-            ) from error
-
-    async def _deliver(self, events: AsyncIterator[Batch | End]) -> None:
+    async def _deliver(self, subscription: Subscription) -> None:
         """Hand one event over; no name here holds on to it while the next one is awaited."""
-        event = await self._receive(events)
+        event = await subscription.receive()
         if self._gaps:
             event = replace(event, gaps=self._gaps + event.gaps)
-        # The wait for our own consumer is outside the watchdog: it measures the server only.
-        await self.slot.put(event, self._reserved)
-        self._reserved = 0
+        await self.slot.put(event, subscription.reserved)
+        subscription.handed_over()
         self._gaps = ()
         match event:
             case End():
@@ -204,33 +175,6 @@ class Subscriber:
     def _advance(self, position: Position) -> None:
         self._retries.progressed(moved=position != self.position)
         self.position = position
-
-    async def _receive(self, events: AsyncIterator[Batch | End]) -> Batch | End:
-        silence = self._connection.pacing.silence_timeout
-        try:
-            async with Watchdog(silence) as self._watchdog:
-                return await anext(events)
-        except StopAsyncIteration:
-            raise SubscriptionEndedError(
-                f"the service ended the subscription to {self.split}"
-            ) from None
-        except TimeoutError as error:
-            if not self._watchdog.expired:
-                raise
-            raise SubscriptionSilentError(
-                f"nothing came from {self.split} for {silence:g} s, not even a heartbeat"
-            ) from error
-
-    async def _reserve(self, nbytes: int) -> None:
-        """Reserve memory for an event that is about to be assembled."""
-        # What is held is asked for again together with the rest: two splits that each held a
-        # piece and waited for more could wait for each other.
-        total = self._reserved + nbytes
-        self._budget.release(self._reserved)
-        self._reserved = 0
-        with self._watchdog.paused():
-            await self._budget.reserve(total)
-        self._reserved = total
 
     async def _finish(self, verdict: Finish) -> None:
         """Hand over the end of the split, which the service has told in another way."""

@@ -47,7 +47,7 @@ from tests.core.scripted import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable
 
     from fanout.core.positions import Position
     from fanout.core.source import Pacing, Reserve
@@ -296,31 +296,6 @@ def test_the_watchdog_stands_still_while_an_event_waits_for_memory() -> None:
     simulate(main)
 
 
-def test_the_wait_for_memory_leaves_the_rest_of_the_silence_timeout() -> None:
-    async def main() -> None:
-        silent_after_reserving = PACING.silence_timeout - 30.0
-        rig = Rig(LOG)
-        held = rig.subscriber
-
-        async def events() -> object:
-            await asyncio.sleep(30.0)
-            await held._reserve(1)
-            await asyncio.sleep(3600.0)
-            return None
-
-        class Events:
-            def __anext__(self) -> Coroutine[object, object, object]:
-                return events()
-
-        await rig.budget.reserve(1 << 20)
-        asyncio.get_running_loop().call_later(1000.0, rig.budget.release, 1 << 20)
-        with pytest.raises(SubscriptionSilentError):
-            await held._receive(Events())  # type: ignore[arg-type]  # only __anext__ is called
-        assert asyncio.get_running_loop().time() == 1000.0 + silent_after_reserving
-
-    simulate(main)
-
-
 def test_memory_is_reserved_until_the_consumer_takes_the_event() -> None:
     async def main() -> None:
         rig = Rig(LOG)
@@ -349,27 +324,6 @@ def test_memory_of_an_event_that_was_not_handed_over_is_given_back() -> None:
         await asyncio.wait([running])
         assert rig.budget.used < both
         await rig.take()
-        assert rig.budget.used == 0
-
-    simulate(main)
-
-
-def test_reserving_in_pieces_never_waits_while_holding_a_piece() -> None:
-    async def main() -> None:
-        rig, limit = Rig(LOG, limit=100), 100
-
-        async def assemble() -> None:
-            subscriber = rig.new_subscriber(Horizon())
-            async with subscriber._watchdog:
-                await subscriber._reserve(1)
-                await asyncio.sleep(1)
-                await subscriber._reserve(limit - 1)
-            assert rig.budget.used == limit
-            rig.budget.release(limit)
-
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(assemble())
-            tasks.create_task(assemble())
         assert rig.budget.used == 0
 
     simulate(main)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.core.budget import Budget
+from fanout.core.events import End
+from fanout.core.lineage import Split
+from fanout.core.positions import Cursor, Horizon
+from fanout.core.subscription import Subscription
+from fanout.core.turns import Turns
+from fanout.errors import SubscriptionEndedError, SubscriptionSilentError
+from fanout.testing.simulation import simulate
+from tests.core.scripted import PACING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from fanout.core.events import Batch
+    from fanout.core.positions import Position
+    from fanout.core.source import Pacing, Reserve
+
+A = Split("a")
+LIMIT = 100
+
+
+class Service:
+    """A service whose subscriptions send what a function yields."""
+
+    def __init__(self, events: Callable[[Reserve], AsyncGenerator[Batch | End]]) -> None:
+        self.pacing: Pacing = PACING
+        self.open = 0
+        self.positions: list[Position] = []
+        self._events = events
+
+    @asynccontextmanager
+    async def subscribe(
+        self, split: Split, position: Position, reserve: Reserve
+    ) -> AsyncIterator[AsyncIterator[Batch | End]]:
+        del split
+        self.positions.append(position)
+        self.open += 1
+        try:
+            async with aclosing(self._events(reserve)) as events:
+                yield events
+        finally:
+            self.open -= 1
+
+
+def subscription(service: Any, budget: Budget | None = None) -> Subscription:
+    return Subscription(A, service, budget=budget or Budget(LIMIT), turns=Turns(1))
+
+
+async def in_pieces(reserve: Reserve) -> AsyncGenerator[Batch | End]:
+    """Assemble an event that takes all the memory, and that is known only when it has begun."""
+    await reserve(1)
+    await asyncio.sleep(1)
+    await reserve(LIMIT - 1)
+    yield End(A)
+
+
+def test_the_wait_for_memory_leaves_the_rest_of_the_silence_timeout() -> None:
+    async def events(reserve: Reserve) -> AsyncGenerator[Batch | End]:
+        await asyncio.sleep(30)
+        await reserve(1)
+        await asyncio.sleep(3600)
+        yield End(A)
+
+    async def main() -> None:
+        budget = Budget(LIMIT)
+        await budget.reserve(LIMIT)
+        asyncio.get_running_loop().call_later(1000, budget.release, LIMIT)
+        held = subscription(Service(events), budget)
+        with pytest.raises(SubscriptionSilentError):
+            async with held.open(Horizon()):
+                await held.receive()
+        assert asyncio.get_running_loop().time() == 1000 + PACING.silence_timeout - 30
+        assert budget.used == 0
+
+    simulate(main)
+
+
+def test_reserving_in_pieces_never_waits_while_holding_a_piece() -> None:
+    async def main() -> None:
+        budget = Budget(LIMIT)
+
+        async def receive() -> None:
+            held = subscription(Service(in_pieces), budget)
+            async with held.open(Horizon()):
+                await held.receive()
+                assert budget.used == held.reserved == LIMIT
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(receive())
+            tasks.create_task(receive())
+        assert budget.used == 0
+
+    simulate(main)
+
+
+def test_memory_of_an_event_that_was_handed_over_stays_reserved() -> None:
+    async def main() -> None:
+        budget = Budget(LIMIT)
+        held = subscription(Service(in_pieces), budget)
+        async with held.open(Horizon()):
+            await held.receive()
+            held.handed_over()
+            with pytest.raises(SubscriptionEndedError, match="ended the subscription to a"):
+                await held.receive()
+        assert budget.used == LIMIT
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5])
+def test_a_subscription_that_is_cancelled_is_closed_and_gives_its_memory_back(
+    seconds: float,
+) -> None:
+    async def main() -> None:
+        budget, service = Budget(LIMIT), Service(in_pieces)
+        held = subscription(service, budget)
+
+        async def receive() -> None:
+            async with held.open(Cursor(7)):
+                await held.receive()
+                await asyncio.Event().wait()
+
+        async with asyncio.TaskGroup() as tasks:
+            receiving = tasks.create_task(receive())
+            await asyncio.sleep(seconds)
+            assert (service.open, budget.used > 0) == (1, True)
+            receiving.cancel()
+        assert (service.open, budget.used) == (0, 0)
+        assert service.positions == [Cursor(7)]
+
+    simulate(main)
