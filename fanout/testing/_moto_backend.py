@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import threading
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,17 @@ import moto.kinesis.models
 import moto.kinesis.urls
 from moto.core.exceptions import JsonRESTError
 
+from fanout.errors import OptionError
 from fanout.testing._consumers import Consumer, Refusal
 from fanout.testing._moto_responses import Response
 from fanout.testing._moto_stream import HASH_KEYS, Entry, Stream, invalid_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from fanout.testing._service import Service
 
-__all__ = ("Backend",)
+__all__ = ("Backend", "refused_as_mistakes")
 
 # moto's types stay outside: they describe the backend that this one replaces.
 _models: Any = moto.kinesis.models
@@ -34,6 +36,19 @@ _MAX_RECORD_BYTES = 1 << 20
 _MAX_KEY_CHARACTERS = 256
 _MAX_CONSUMERS = 20
 _MAX_CREATING = 5
+
+
+@contextmanager
+def refused_as_mistakes() -> Iterator[None]:
+    """Raise what the service would refuse a client as a mistake of the test that asks for it.
+
+    Raises:
+        OptionError: the service would refuse it.
+    """
+    try:
+        yield
+    except JsonRESTError as error:
+        raise OptionError(error.message) from error
 
 
 class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped here

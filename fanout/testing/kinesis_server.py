@@ -24,7 +24,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from fanout.errors import OptionError, StreamStateError
 from fanout.testing._admin import AdminApplication
 from fanout.testing._http import HttpServer
-from fanout.testing._moto_backend import Backend
+from fanout.testing._moto_backend import Backend, refused_as_mistakes
 from fanout.testing._moto_stream import Entry
 from fanout.testing._service import Service
 from fanout.testing.credentials import REGION, ClientSettings
@@ -132,8 +132,12 @@ class KinesisServer(ClientSettings):
 
         Returns:
             The stream's ARN.
+
+        Raises:
+            OptionError: there is a stream of that name.
         """
-        return str(self._backend().create_stream(stream, shards).arn)
+        with refused_as_mistakes():
+            return str(self._backend().create_stream(stream, shards).arn)
 
     def put_records(
         self, stream: str, records: Iterable[tuple[str, bytes]], *, shard: str | None = None
@@ -186,12 +190,13 @@ class KinesisServer(ClientSettings):
             The id of their child.
 
         Raises:
-            OptionError: there is no such stream, or one of the shards is not open.
+            OptionError: there is no such stream, or the shards are not open or no neighbours.
         """
         found = self._stream(stream)
         parent = self._shard(found, shard)
         self._shard(found, adjacent)
-        found.merge_shards(shard, adjacent)
+        with refused_as_mistakes():
+            found.merge_shards(shard, adjacent)
         return parent.children[0].shard_id
 
     def expire(self, stream: str) -> None:

@@ -67,6 +67,14 @@ def test_a_mistake_is_told(process: KinesisProcess) -> None:
         process.split_shard("unknown", FIRST)
 
 
+def test_what_the_service_would_refuse_is_a_mistake(process: KinesisProcess) -> None:
+    process.create_stream("refused", shards=3)
+    with pytest.raises(OptionError, match="Stream refused under"):
+        process.create_stream("refused")
+    with pytest.raises(OptionError, match="not an adjacent pair"):
+        process.merge_shards("refused", FIRST, THIRD)
+
+
 def test_the_rules_reach_the_server() -> None:
     with (
         KinesisProcess(KinesisRules(consumer_creating=60)) as process,
