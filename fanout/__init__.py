@@ -17,7 +17,7 @@ from fanout.core.lineage import Split
 from fanout.core.opening import open_stream as open  # noqa: A004 - read as `fanout.open(...)`
 from fanout.core.opening import origin
 from fanout.core.positions import Cursor, Horizon, Latest, Range, Timestamp
-from fanout.core.statistics import SplitStatistics, Statistics
+from fanout.core.statistics import SplitState, SplitStatistics, Statistics
 from fanout.errors import (
     BatchFailedError,
     CheckpointError,
@@ -61,6 +61,7 @@ __all__ = (
     "SparkLostError",
     "Split",
     "SplitFailedError",
+    "SplitState",
     "SplitStatistics",
     "Statistics",
     "StreamStateError",

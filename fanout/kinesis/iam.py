@@ -44,7 +44,10 @@ def iam_policy(
     """
     stream = _STREAM.fullmatch(stream_arn)
     if stream is None:
-        raise OptionError(f"stream_arn={stream_arn!r} is not the ARN of a stream")
+        raise OptionError(
+            f"stream_arn={stream_arn!r} is not the ARN of a stream, such as "
+            f"arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
+        )
     match mode:
         case "efo":
             statements = _through_a_consumer(stream_arn, consumer_arn, deploy=deploy)
@@ -93,7 +96,8 @@ def _consumers(stream_arn: str, consumer_arn: str | None, *, deploy: bool) -> st
     consumer = _CONSUMER.fullmatch(consumer_arn.removeprefix(stream_arn))
     if consumer is None:
         raise OptionError(
-            f"consumer_arn={consumer_arn!r} is not the ARN of a consumer of {stream_arn}"
+            f"consumer_arn={consumer_arn!r} is not the ARN of a consumer of {stream_arn}, which is "
+            f"{stream_arn}/consumer/ and its name"
         )
     # A consumer that is registered again has another creation time in its ARN.
     created = consumer["created"] if consumer["created"] and not deploy else ":*"
