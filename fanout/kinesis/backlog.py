@@ -35,7 +35,10 @@ _CATCH_UP: Final = (
 _DENIED: Final = "kinesis:GetShardIterator and kinesis:GetRecords are not granted"
 _GRANT: Final = "grant both to find out; `fanout iam-policy` with --polling writes the policy"
 _AGAIN: Final = "try again in a minute"
-_LOST: Final = "what expired unread is lost; start again from TRIM_HORIZON, with a new checkpoint"
+_LOST: Final = (
+    "what expired unread is lost; open the stream with on_data_loss='earliest', which goes on with "
+    "the oldest record that is left, or start anew, with a new checkpoint"
+)
 
 
 def examine_shards(checkpoint: Checkpoint, listed: Iterable[ShardDescription]) -> list[Finding]:
@@ -170,15 +173,15 @@ def _told(found: Sequence[_Left], stream: StreamDescription, *, not_begun: int) 
         obstacles = sorted({each.obstacle for each in unsure.values()})
         detail = f"not found out for {_named(unsure)}: {'; '.join(obstacles)}"
         findings.append(unknown(check, detail, _GRANT if _DENIED in obstacles else _AGAIN))
-    if safe or not_begun or not findings:
-        least = min((each.hours for each in safe), default=float(stream.retention_hours))
-        findings.append(
-            fine(
-                check,
-                f"unread records of {len(safe)} shards are kept for {least:.1f} h or more; "
-                f"{not_begun} shards have not begun",
-            )
-        )
+    good = []
+    if safe:
+        least = min(each.hours for each in safe)
+        good.append(f"unread records are kept for {least:.1f} h or more (shards: {len(safe)})")
+    if not_begun:
+        good.append(f"to be read from the oldest record on (shards: {not_begun})")
+    if good or not findings:
+        nothing = "of the listed shards, those that it knows were read to their end"
+        findings.append(fine(check, "; ".join(good) or nothing))
     return findings
 
 

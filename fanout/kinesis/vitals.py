@@ -200,7 +200,7 @@ def memory(options: KinesisOptions, shards: int, available: int) -> Finding:
     """
     needed = min(3 * shards * options.max_event_bytes, options.max_bytes_in_flight)
     detail = (
-        f"up to {needed / _MIB:,.0f} MiB of events wait for the consumer, "
+        f"up to {needed / _MIB:,.0f} MiB of events wait for the consumer; "
         f"this machine or container has {available / _MIB:,.0f} MiB in all"
     )
     advice = "lower max_bytes_in_flight (and max_event_bytes), or give the reader more memory"
