@@ -12,12 +12,12 @@ from botocore.exceptions import ClientError
 from fanout.errors import FanOutError, ServiceError
 from fanout.kinesis.aws import open_transport, server_time
 from fanout.kinesis.backlog import examine_backlog, examine_shards
+from fanout.kinesis.connection import identity
 from fanout.kinesis.explain import DENIED, NOT_BELIEVED, explained
 from fanout.kinesis.findings import Finding, fine, problem, unknown
 from fanout.kinesis.open_files import open_files_limit
 from fanout.kinesis.probes import Attempt, attempt
 from fanout.kinesis.session import open_session
-from fanout.kinesis.source import identity
 from fanout.kinesis.trials import READING, try_consumer, try_polling
 from fanout.kinesis.vitals import (
     available_memory,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fanout.core.positions import Position
-    from fanout.kinesis.source import KinesisConnection
+    from fanout.kinesis.connection import KinesisConnection
     from fanout.kinesis.transport import StreamDescription, Transport
 
 __all__ = (

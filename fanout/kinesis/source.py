@@ -1,47 +1,31 @@
-"""Kinesis as a source of the fan-out."""
+"""Kinesis as a source of the fan-out: what a user writes down, and how it is connected."""
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC
-from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import BackoffOptions, FullJitter
-from fanout.core.positions import Cursor, Latest, Timestamp
-from fanout.core.starts import parse_start, start_of_each
-from fanout.core.verdicts import Fatal, Phase, Retry
+from fanout.core.positions import Cursor
 from fanout.errors import ServiceError
-from fanout.kinesis.access import Access
 from fanout.kinesis.aws import open_transport
-from fanout.kinesis.bad_frames import BadFrames
-from fanout.kinesis.catalog import ShardCatalog
+from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.decode import SCHEMA
-from fanout.kinesis.disaggregation import Disaggregator
-from fanout.kinesis.explain import explained, hint_of
+from fanout.kinesis.explain import explained
 from fanout.kinesis.open_files import check_open_files
 from fanout.kinesis.options import KinesisOptions
-from fanout.kinesis.policy import Remedy, judge
-from fanout.kinesis.polling import Poller
 from fanout.kinesis.registration import ConsumerRegistration
-from fanout.kinesis.subscription import read_events, starting_position
-from fanout.kinesis.triage import Triage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator
 
     import pyarrow as pa
 
-    from fanout.core.events import Batch, End
-    from fanout.core.lineage import Split
-    from fanout.core.positions import Position
-    from fanout.core.source import Pacing, Reserve
-    from fanout.core.verdicts import Verdict
     from fanout.kinesis.transport import StreamDescription, Transport
 
-__all__ = ("KinesisConnection", "KinesisSource", "identity")
+__all__ = ("KinesisSource",)
 
 # The service creates a consumer within seconds, and the user's backoff may be made for outages.
 _CONSUMER_POLLING: Final = BackoffOptions(base=1.0, cap=5.0)
@@ -113,161 +97,6 @@ class KinesisSource(KinesisOptions):
         """Return when a row arrived at the service, in milliseconds; None where it did not say."""
         micros = records.column("approximateArrivalTimestamp")[row].value
         return None if micros is None else micros // 1000
-
-
-@final
-class KinesisConnection:
-    """One running stream's hold on Kinesis.
-
-    Args:
-        options: What the user asked for.
-        transport: The calls.
-        stream: The stream, as the service described it when the connection was opened.
-        registration: The consumer that subscribes; None to poll.
-    """
-
-    def __init__(
-        self,
-        options: KinesisOptions,
-        transport: Transport,
-        stream: StreamDescription,
-        registration: ConsumerRegistration | None,
-    ) -> None:
-        self._options = options
-        self._transport = transport
-        self._stream = stream
-        self._registration = registration
-        self._catalog = ShardCatalog(transport)
-        self._triage = Triage(
-            transport,
-            stream.name,
-            self._catalog,
-            registration,
-            on_data_loss=options.on_data_loss,
-        )
-        self._worked: set[Phase] = set()
-        self._access = Access(transport.renew_credentials)
-        self._bad_frames = BadFrames(options.on_bad_frame)
-        self._disaggregator = Disaggregator(options.on_bad_aggregate)
-        self._poller = Poller(
-            transport,
-            stream,
-            max_event_bytes=options.max_event_bytes,
-            disaggregator=self._disaggregator,
-        )
-        self.identity = identity(stream)
-        self.pacing: Pacing = options.pacing
-
-    async def splits(self) -> Sequence[Split]:
-        """List the shards within the retention period, with their parents."""
-        self._access.calling(None)
-        splits = await self._catalog.refresh()
-        self._access.allowed(None)
-        self._worked.add(Phase.DISCOVER)
-        for shard in self._catalog.listed.values():
-            self._disaggregator.learn(shard.shard_id, shard.hash_range)
-        return splits
-
-    async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Turn the start into a position for each shard.
-
-        Latest becomes the service's own time, so that neither a skewed clock of this machine nor
-        a failed first subscription skips a record. The service tells it in whole seconds, so
-        records of up to one second before may come as well. Closed shards begin there too: they
-        end at once, and their children begin at that time instead of at their horizon.
-
-        Raises:
-            OptionError: If the start is a mapping that does not fit the shards.
-        """
-        latest = Timestamp.at(self._stream.server_time)
-        starts = start_of_each(parse_start(self._options.start), [split.id for split in splits])
-        return {
-            split_id: latest if isinstance(start, Latest) else start
-            for split_id, start in starts.items()
-        }
-
-    @asynccontextmanager
-    async def subscribe(
-        self, split: Split, position: Position, reserve: Reserve
-    ) -> AsyncIterator[AsyncIterator[Batch | End]]:
-        """Open one subscription to a shard: for up to five minutes, or in polling until it ends."""
-        self._access.calling(split.id)
-        async with AsyncExitStack() as stack:
-            if self._registration is None:
-                events = await self._poller.open(split, position, reserve)
-            else:
-                subscribing = self._transport.subscribe(
-                    self._registration.arn, split.id, starting_position(position)
-                )
-                events = read_events(
-                    await stack.enter_async_context(subscribing),
-                    split,
-                    position,
-                    stream=self._stream.name,
-                    max_event_bytes=self._options.max_event_bytes,
-                    disaggregator=self._disaggregator,
-                    reserve=reserve,
-                    droppable=self._bad_frames.droppable(split.id, position),
-                )
-            await stack.enter_async_context(aclosing(events))
-            self._worked.add(Phase.SUBSCRIBE)
-            yield _Noticed(events, partial(self._has_spoken, split.id))
-
-    def _has_spoken(self, shard_id: str) -> None:
-        self._worked.add(Phase.STREAM)
-        self._access.allowed(shard_id)
-
-    async def verdict(
-        self,
-        error: Exception,
-        phase: Phase,
-        split: Split | None = None,
-        position: Position | None = None,
-    ) -> Verdict:
-        """Say what an error means, by the table in `fanout.kinesis.policy`.
-
-        Where the table wants to know what became of a shard, the service is asked.
-        """
-        hint = hint_of(error)
-        match judge(error, phase, first=phase not in self._worked):
-            case Remedy.REFRESH:
-                caller = None if split is None else split.id
-                return Retry(await self._access.refused(caller), hint)
-            case Remedy() as remedy:
-                if split is None or position is None:
-                    return Fatal(hint)
-                if remedy is Remedy.DROP_FRAME:
-                    return self._bad_frames.found(split.id, position)
-                return await self._triage.verdict(remedy, error, split, position)
-            case verdict:
-                return verdict
-
-    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Do nothing: Kinesis keeps no position for its readers."""
-
-
-@final
-class _Noticed:
-    """Pass a subscription's events on, hold none of them, and tell that they come."""
-
-    def __init__(self, events: AsyncIterator[Batch | End], tell: Callable[[], None]) -> None:
-        self._events = events
-        self._tell = tell
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Batch | End:
-        event = await anext(self._events)
-        self._tell()
-        return event
-
-
-def identity(stream: StreamDescription) -> str:
-    """Return what the positions of a stream are stored under."""
-    # A stream that replaces another has its name, ARN and shard ids, but none of its records.
-    created = stream.created.astimezone(UTC).isoformat(timespec="milliseconds")
-    return f"kinesis:{stream.arn} of {created}"
 
 
 async def _usable_stream(transport: Transport, name: str) -> StreamDescription:

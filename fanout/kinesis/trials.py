@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.core.positions import Timestamp
+from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.findings import Finding, fine, unknown
 from fanout.kinesis.probes import Attempt, attempt, first_arrival, subscribe_once
 from fanout.kinesis.registration import ConsumerRegistration
-from fanout.kinesis.source import KinesisConnection
 from fanout.kinesis.transport import NO_TAGS
 from fanout.kinesis.vitals import consumer_quota, consumer_state, price
 
