@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
-from botocore.exceptions import NoCredentialsError
+from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,8 +38,18 @@ class RenewableCredentials:
         return str(self._current.method)
 
     async def get_frozen_credentials(self) -> Any:
-        """Return the keys for one request, renewed first if they are about to expire."""
-        return await self._current.get_frozen_credentials()
+        """Return the keys for one request, renewed first if they are about to expire.
+
+        Raises:
+            CredentialRetrievalError: What a program tells instead of keys is not what it should be.
+            Exception: Whatever else botocore raises where they cannot be renewed.
+        """
+        try:
+            return await self._current.get_frozen_credentials()
+        except ValueError as error:
+            kind = type(error).__name__
+        # Not in the handler: the error quotes what the program said, and would be its context.
+        raise CredentialRetrievalError(provider=self.method, error_msg=kind)
 
     async def get_account_id(self) -> Any:
         """Return the account that the credentials belong to; None where they do not say."""

@@ -16,8 +16,10 @@ import pytest
 from aiobotocore.credentials import AioCredentialResolver, AioCredentials
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from botocore.exceptions import NoCredentialsError
+from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 
+from fanout.core.verdicts import Phase
+from fanout.kinesis.policy import Remedy, judge
 from fanout.kinesis.session import open_session
 from fanout.testing.credentials import REGION
 from fanout.testing.faults import EndEarly, RevokeKey
@@ -132,6 +134,24 @@ async def test_a_program_that_tells_the_keys_is_asked_again(file: File, tmp_path
     assert await key_of(session) == "OLD"
     answer.write_text(json.dumps({"Version": 1, "AccessKeyId": "NEW", "SecretAccessKey": CANARY}))
     assert await renew(session) == "NEW"
+
+
+async def test_a_program_that_tells_no_keys_when_they_expire_is_a_refusal_and_is_not_quoted(
+    file: File, tmp_path: Path
+) -> None:
+    answer = tmp_path / "answer.json"
+    file.path.write_text("")
+    program = f"{sys.executable} -c \"print(open('{answer}').read())\""
+    file.config.write_text(f"[default]\ncredential_process = {program}\n")
+    soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+    keys = {"Version": 1, "AccessKeyId": "OLD", "SecretAccessKey": CANARY, "Expiration": soon}
+    answer.write_text(json.dumps(keys))
+    session, _ = await open_session(None, REGION, None)
+    answer.write_text(f"{CANARY} is not JSON")
+    with pytest.raises(CredentialRetrievalError, match="JSONDecodeError") as caught:
+        await key_of(session)
+    assert caught.value.__context__ is None
+    assert judge(caught.value, Phase.SUBSCRIBE, first=False) is Remedy.REFRESH
 
 
 def role_credentials(key: str) -> str:
