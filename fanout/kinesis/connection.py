@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC
-from functools import partial
 from typing import TYPE_CHECKING, Self, final
 
 from fanout.core.positions import Latest, Timestamp
@@ -131,11 +130,12 @@ class KinesisConnection:
                 )
             await stack.enter_async_context(aclosing(events))
             self._worked.add(Phase.SUBSCRIBE)
-            yield _Noticed(events, partial(self._has_spoken, split.id))
+            yield _Noticed(events, self._notice)
 
-    def _has_spoken(self, shard_id: str) -> None:
+    def _notice(self, event: Batch | End) -> None:
         self._worked.add(Phase.STREAM)
-        self._access.allowed(shard_id)
+        self._access.allowed(event.split.id)
+        self._triage.check(event)
 
     async def verdict(
         self,
@@ -168,18 +168,20 @@ class KinesisConnection:
 
 @final
 class _Noticed:
-    """Pass a subscription's events on, hold none of them, and tell that they come."""
+    """Pass a subscription's events on, hold none of them, and show each to somebody first."""
 
-    def __init__(self, events: AsyncIterator[Batch | End], tell: Callable[[], None]) -> None:
+    def __init__(
+        self, events: AsyncIterator[Batch | End], show: Callable[[Batch | End], None]
+    ) -> None:
         self._events = events
-        self._tell = tell
+        self._show = show
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Batch | End:
         event = await anext(self._events)
-        self._tell()
+        self._show(event)
         return event
 
 

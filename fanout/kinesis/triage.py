@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, final
 
 from fanout.core.cancellation import prefer_cancellation
+from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Horizon, Timestamp, reaches
 from fanout.core.progress import ABSENCES
 from fanout.core.verdicts import Fatal, Finish, Pace, Phase, Retry, Skip
-from fanout.errors import FanOutError, UnconfirmedEndError
+from fanout.errors import FanOutError, ServiceError, UnconfirmedEndError
 from fanout.kinesis.explain import code_of, hint_of
 from fanout.kinesis.policy import Remedy, judge
 
 if TYPE_CHECKING:
+    from fanout.core.events import End
     from fanout.core.lineage import Split
     from fanout.core.positions import Position
     from fanout.core.verdicts import Verdict
@@ -29,8 +30,6 @@ __all__ = ("Triage",)
 
 # The clocks of the service's machines differ, and it tells its time in whole seconds.
 _CLOCK_TOLERANCE: Final = 60.0
-# No stream keeps records for less than a day (AWS API reference, DecreaseStreamRetentionPeriod).
-_SHORTEST_RETENTION: Final = 24 * 3600.0
 _WAYS_OUT: Final = (
     "on_data_loss='earliest' goes on with the oldest record that is left; or start anew, without "
     "the stored position"
@@ -70,7 +69,7 @@ class Triage:
         self._seen: Verdict | None = None
         self._unlisted: Counter[str] = Counter()
         self._doubts: dict[str, Position] = {}
-        self._skipped_at: dict[str, float] = {}
+        self._refused: dict[str, Cursor] = {}
 
     async def verdict(
         self, remedy: Remedy, error: Exception, split: Split, position: Position
@@ -97,6 +96,25 @@ class Triage:
                 return self._half_an_end(error, split, position)
             case _:
                 return Retry(hint="the stream, its consumer and the shard are all there", limit=10)
+
+    def check(self, event: Batch | End) -> None:
+        """Look at what comes behind lost records: it has to be newer than what was read before.
+
+        Raises:
+            ServiceError: If the position was refused although its records have not expired; they
+                would be handed on twice.
+        """
+        refused = self._refused.get(event.split.id)
+        if refused is None or not isinstance(event, Batch) or not event.num_records:
+            return
+        first = int(event.records.column("sequenceNumber")[0].as_py())
+        if first <= refused.sequence:
+            raise ServiceError(
+                f"{event.split} refused sequence number {refused.sequence}, but still has older "
+                f"records, so nothing has expired; open the stream again, and report it if it is "
+                f"refused again"
+            )
+        del self._refused[event.split.id]
 
     async def _look(self) -> Verdict | None:
         """Say what became of the stream and its consumer; None where both are there.
@@ -206,14 +224,7 @@ class Triage:
         lost = f"what came {_after(position)} is past the stream's retention"
         if not self._may_lose:
             return Fatal(f"{lost}; {_WAYS_OUT}")
-        # A position that is refused without having expired would be read again from the horizon,
-        # without end.
-        now = asyncio.get_running_loop().time()
-        if now - self._skipped_at.get(split.id, -math.inf) < _SHORTEST_RETENTION:
-            return Fatal(
-                f"{lost}, although the shard was begun anew less than a day ago; open it again"
-            )
-        self._skipped_at[split.id] = now
+        self._refused[split.id] = position
         return Skip(Horizon(), lost)
 
     def _half_an_end(self, error: Exception, split: Split, position: Position) -> Verdict:

@@ -321,16 +321,16 @@ async def test_another_error_at_a_stored_position_skips_nothing(stream: Stream, 
     assert reader.kinds == [code] * 3
 
 
-async def test_a_position_that_is_refused_again_is_not_skipped_again(stream: Stream) -> None:
-    stream.put(3)
-    stream.inject(
-        CutConnection(event=2, times=9),
-        replace(REFUSED, call=2),
-        replace(REFUSED, call=4),
-    )
+@small_events
+async def test_a_position_that_is_refused_without_having_expired_repeats_nothing(
+    stream: Stream,
+) -> None:
+    stream.put(6)
+    stream.inject(CutConnection(event=2), replace(REFUSED, call=2))
     async with stream.reading(on_data_loss="earliest") as reader:
         failure = await reader.failed()
-    assert "although the shard was begun anew less than a day ago" in str(failure)
+    assert "still has older records, so nothing has expired" in str(failure)
+    assert reader.log[FIRST] == stream.log[FIRST][: reader.count]
 
 
 @pytest.mark.parametrize("on_data_loss", ["fail", "earliest"])

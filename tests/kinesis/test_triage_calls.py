@@ -9,12 +9,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
+import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError
 
 from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.events import Batch
 from fanout.core.lineage import Split
-from fanout.core.positions import Cursor, Horizon
+from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import ABSENCES
 from fanout.core.verdicts import Fatal, Finish, Pace, Retry, Skip
 from fanout.errors import ServiceError, UnconfirmedEndError
@@ -112,7 +114,7 @@ class Rig:
         self.registration = ConsumerRegistration(
             transport, STREAM_ARN, "etl", jitter=jitter, tags={}
         )
-        self._triage = Triage(
+        self.triage = Triage(
             transport,
             "orders",
             self.catalog,
@@ -126,15 +128,15 @@ class Rig:
 
     def doubt(self, position: Position, *, exhausted: bool) -> Coroutine[Any, Any, Verdict]:
         error = UnconfirmedEndError("one sign", exhausted=exhausted)
-        return self._triage.verdict(Remedy.CONFIRM_END, error, PARENT, position)
+        return self.triage.verdict(Remedy.CONFIRM_END, error, PARENT, position)
 
     def refuse(self, position: Position) -> Coroutine[Any, Any, Verdict]:
         error = refused("InvalidArgumentException", "SubscribeToShard")
-        return self._triage.verdict(Remedy.DATA_LOSS, error, CHILD, position)
+        return self.triage.verdict(Remedy.DATA_LOSS, error, CHILD, position)
 
     def ask(self, split: Split = CHILD, position: Position = HERE) -> Coroutine[Any, Any, Verdict]:
         error = refused("ResourceNotFoundException", "SubscribeToShard")
-        return self._triage.verdict(Remedy.TRIAGE, error, split, position)
+        return self.triage.verdict(Remedy.TRIAGE, error, split, position)
 
 
 def asked(
@@ -364,16 +366,38 @@ def test_children_beside_a_continuation_end_a_shard_only_at_its_last_number() ->
     simulate(main)
 
 
-def test_records_may_expire_again_a_day_after_a_shard_was_begun_anew() -> None:
+def batch(number: int) -> Batch:
+    """Build what the child sends: one record, or none for the number 0."""
+    records = pa.record_batch({"sequenceNumber": [str(number)] if number else []})
+    return Batch(CHILD, records, Range(Horizon(), Cursor(number)))
+
+
+def test_records_may_expire_more_than_once() -> None:
     rig = Rig(Service(), may_lose=True)
 
     async def main() -> None:
         await rig.ready()
-        assert isinstance(await rig.refuse(Cursor(31)), Skip)
-        await asyncio.sleep(23 * 3600)
-        assert isinstance(await rig.refuse(Cursor(32)), Fatal)
-        await asyncio.sleep(3600)
-        assert isinstance(await rig.refuse(Cursor(33)), Skip)
+        for refused, first in ((31, 40), (41, 50), (51, 60)):
+            assert isinstance(await rig.refuse(Cursor(refused)), Skip)
+            rig.triage.check(batch(0))
+            rig.triage.check(batch(first))
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("refused", [Cursor(40), Cursor(40, 1), Cursor(41)])
+def test_a_record_that_was_read_in_part_or_whole_is_not_handed_on_behind_a_gap(
+    refused: Cursor,
+) -> None:
+    rig = Rig(Service(), may_lose=True)
+
+    async def main() -> None:
+        await rig.ready()
+        rig.triage.check(batch(40))  # ordinary, as nothing was refused yet
+        await rig.refuse(refused)
+        for _ in range(2):
+            with pytest.raises(ServiceError, match=r"still has older records"):
+                rig.triage.check(batch(40))
 
     simulate(main)
 
