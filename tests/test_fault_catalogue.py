@@ -48,7 +48,7 @@ SUBSCRIBING: Final[Lines] = {
         "tests/kinesis/test_faults.py::test_a_denied_first_call_is_fatal_and_the_only_one",
         "tests/kinesis/test_polling.py::test_a_denied_first_call_is_fatal_and_the_only_one",
     ),
-    "A stored position has expired: an error, or the oldest record and a gap, never a repetition.": (
+    "A stored position has expired: an error, or a counted gap behind which nothing comes twice.": (
         "tests/kinesis/test_triage.py::test_records_that_expired_before_they_were_read_end_the_stream_with_the_number",
         "tests/kinesis/test_triage.py::test_records_that_expired_are_a_measured_gap_where_that_is_allowed",
         "tests/kinesis/test_triage.py::test_a_position_that_is_refused_without_having_expired_repeats_nothing",
