@@ -238,10 +238,8 @@ def test_the_pacing_of_polling_is_that_of_get_records() -> None:
 
 def documented_defaults() -> Iterator[tuple[str, Any]]:
     """Read the table of the README: a row may list several options, and a value its unit."""
-    table = README.read_text().partition("`KinesisSource(stream=..., consumer=...)` takes")[2]
-    rows = re.findall(
-        r"^\| (`.+?`) \| (.+?) \|", table.partition("\n\n`consumer`")[0], re.MULTILINE
-    )
+    (table,) = re.findall(r"\| option \| default \| \|\n(.+?)\n\n", README.read_text(), re.DOTALL)
+    rows = re.findall(r"^\| (`.+?`) \| (.+?) \|", table, re.MULTILINE)
     for names, values in rows:
         options = re.findall(r"`(\w+)`", names)
         written = values.split(", ")
