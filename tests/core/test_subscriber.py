@@ -692,3 +692,21 @@ def test_a_cancelled_subscriber_is_continued_by_a_new_one_from_its_position() ->
         assert rig.source.broken == []
 
     assert sweep(scenario) > 60
+
+
+def test_an_end_that_the_verdict_tells_comes_once_wherever_its_hand_over_is_cancelled() -> None:
+    faults = (Break(2, VerdictError(Finish())),)
+
+    async def scenario(cancellation: Cancellation) -> None:
+        log = Log(split=A, entries=(10, 20), ends=True, faults=faults, per_event=1)
+        rig = Rig(log)
+        async with asyncio.TaskGroup() as tasks:
+            taking = tasks.create_task(rig.take_all(pause=2.0))
+            await cancellation.run(rig.subscriber.run())
+            if rig.subscriber.state is not SplitState.ENDED:
+                await rig.new_subscriber(rig.subscriber.position).run()  # type: ignore[arg-type]
+            await taking
+        assert rig.delivered == log.records
+        assert rig.ends == [End(A)]
+
+    assert sweep(scenario) > 5
