@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fanout.kinesis.transport import StreamDescription, Transport
 
-__all__ = ("KinesisSource",)
+__all__ = ("KinesisSource", "open_connection")
 
 # The service creates a consumer within seconds, and the user's backoff may be made for outages.
 _CONSUMER_POLLING: Final = BackoffOptions(base=1.0, cap=5.0)
@@ -68,18 +68,8 @@ class KinesisSource(KinesisOptions):
         async with AsyncExitStack() as stack:
             with explained("Kinesis cannot be called"):
                 transport = await stack.enter_async_context(opening)
-            stream = await _usable_stream(transport, self.stream)
-            check_open_files(stream.open_shards)
-            registration = None
-            if self.mode == "efo" and self.consumer is not None:
-                jitter = FullJitter(_CONSUMER_POLLING, Random())  # noqa: S311 - jitter, no secret
-                registration = ConsumerRegistration(
-                    transport, stream.arn, self.consumer, jitter=jitter, tags=self.tags
-                )
-                if self.deregister == "on_close":
-                    stack.push_async_callback(registration.undo)
-                await registration.ensure()
-            yield KinesisConnection(self, transport, stream, registration)
+            random = Random()  # noqa: S311 - jitter, no secret
+            yield await stack.enter_async_context(open_connection(self, transport, random))
 
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
         """Return the position after one row: inside its record if the next row is of it too.
@@ -97,6 +87,32 @@ class KinesisSource(KinesisOptions):
         """Return when a row arrived at the service, in milliseconds; None where it did not say."""
         micros = records.column("approximateArrivalTimestamp")[row].value
         return None if micros is None else micros // 1000
+
+
+@asynccontextmanager
+async def open_connection(
+    options: KinesisOptions, transport: Transport, random: Random
+) -> AsyncIterator[KinesisConnection]:
+    """Connect over a transport; see `KinesisSource.connect`.
+
+    Args:
+        options: What the user asked for.
+        transport: The calls of the stream.
+        random: The source of randomness for the wait until a consumer is ACTIVE.
+    """
+    stream = await _usable_stream(transport, options.stream)
+    check_open_files(stream.open_shards)
+    async with AsyncExitStack() as stack:
+        registration = None
+        if options.mode == "efo" and options.consumer is not None:
+            jitter = FullJitter(_CONSUMER_POLLING, random)
+            registration = ConsumerRegistration(
+                transport, stream.arn, options.consumer, jitter=jitter, tags=options.tags
+            )
+            if options.deregister == "on_close":
+                stack.push_async_callback(registration.undo)
+            await registration.ensure()
+        yield KinesisConnection(options, transport, stream, registration)
 
 
 async def _usable_stream(transport: Transport, name: str) -> StreamDescription:

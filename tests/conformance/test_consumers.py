@@ -43,7 +43,7 @@ async def test_a_consumer_is_registered_described_listed_and_deregistered(
 
 
 async def adopt(transport: Transport, service: Service, name: str) -> str:
-    jitter = FullJitter(BackoffOptions(base=1.0, cap=5.0), Random(7))  # noqa: S311 - jitter
+    jitter = FullJitter(BackoffOptions(base=1.0, cap=5.0), Random(7))
     registration = ConsumerRegistration(transport, service.arn, name, jitter=jitter, tags={})
     arn = await registration.ensure()
     assert registration.registered is None

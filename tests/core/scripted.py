@@ -409,4 +409,4 @@ def check_delivery(logs: Sequence[Log], delivered: Sequence[tuple[str, int]]) ->
 
 def seeded() -> Random:
     """Build a source of randomness that is the same in each run."""
-    return Random(7)  # noqa: S311 - jitter, no secret
+    return Random(7)

@@ -169,4 +169,4 @@ def session() -> aioboto3.Session:
 
 def seeded() -> Random:
     """Build a source of randomness that is the same in each run."""
-    return Random(7)  # noqa: S311 - jitter, no secret
+    return Random(7)

@@ -117,7 +117,7 @@ async def ensured(service: Any, consumer: str = "etl", *, seed: int = 7) -> tupl
 
 
 def registration(service: Any, consumer: str = "etl", *, seed: int = 7) -> ConsumerRegistration:
-    jitter = FullJitter(BackoffOptions(base=1.0, cap=5.0), Random(seed))  # noqa: S311 - jitter
+    jitter = FullJitter(BackoffOptions(base=1.0, cap=5.0), Random(seed))
     return ConsumerRegistration(
         service, STREAM_ARN, consumer, jitter=jitter, tags={"team": "orders"}
     )
@@ -397,7 +397,7 @@ async def test_two_transports_register_one_name_at_once(
     fast = BackoffOptions(base=0.01, cap=0.05)
 
     async def ensure(transport: Transport, seed: int) -> str:
-        jitter = FullJitter(fast, Random(seed))  # noqa: S311 - jitter
+        jitter = FullJitter(fast, Random(seed))
         return await ConsumerRegistration(
             transport, stream_arn, "etl", jitter=jitter, tags={}
         ).ensure()

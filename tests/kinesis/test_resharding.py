@@ -32,7 +32,7 @@ class Storm:
 
     def __init__(self, stream: Stream, seed: int, *, most: int = 16) -> None:
         self._stream = stream
-        self._random = Random(seed)  # noqa: S311 - a test that can be repeated
+        self._random = Random(seed)
         self._most = most
         self.parents: dict[str, tuple[str, ...]] = {}
         with client(stream) as kinesis:

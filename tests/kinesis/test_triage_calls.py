@@ -110,7 +110,7 @@ class Rig:
         transport: Any = service
         self.service = service
         self.catalog = ShardCatalog(transport)
-        jitter = FullJitter(BackoffOptions(), Random(7))  # noqa: S311 - jitter, no secret
+        jitter = FullJitter(BackoffOptions(), Random(7))
         self.registration = ConsumerRegistration(
             transport, STREAM_ARN, "etl", jitter=jitter, tags={}
         )

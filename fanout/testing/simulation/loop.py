@@ -6,18 +6,25 @@ import asyncio
 import math
 import selectors
 import traceback
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, final
+
+from fanout.testing.simulation.schedule import Fifo, ReadyQueue
+from fanout.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
     from types import FrameType
+
+    from fanout.testing.simulation.schedule import Schedule
 
 __all__ = ("DeadlockError", "LeakError", "SimLoop", "simulate")
 
 T = TypeVar("T")
 
 # A stream that is open always has a timer, so a test that waits for nothing would run for ever.
-MAX_SECONDS = 2 * 24 * 3600.0
+MAX_SECONDS: Final = 2 * 24 * 3600.0
+# Thousands of splits may each take some turns at one moment; what takes more goes round in circles.
+MAX_TURNS: Final = 100_000
 
 
 class DeadlockError(RuntimeError):
@@ -32,23 +39,37 @@ class LeakError(AssertionError):
 class SimLoop(asyncio.SelectorEventLoop):
     """An asyncio event loop in virtual time and without input or output.
 
-    Time starts at 0 and jumps to the next timer when nothing else can run. Callbacks run in
-    asyncio's own order, first in, first out. Threads, sockets and signals are refused: they would
-    bring real time and real order in.
+    Time starts at 0 and jumps to the next timer when nothing else can run. Threads, sockets and
+    signals are refused: they would bring real time and real order in. Tasks are named and hashed
+    by their number, so that neither names nor the order of a set differ from run to run.
 
     Args:
         max_seconds: The virtual seconds after which the run is given up as hanging.
+        schedule: The order of task steps that are ready at the same moment; None for asyncio's.
+        trace: Where every step is noted; None for nowhere.
     """
 
     _scheduled: list[asyncio.TimerHandle]
+    _ready: ReadyQueue
 
-    def __init__(self, *, max_seconds: float = MAX_SECONDS) -> None:
+    def __init__(
+        self,
+        *,
+        max_seconds: float = MAX_SECONDS,
+        schedule: Schedule | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        self.trace = trace or Trace()
         self._now = 0.0
+        self._turns = 0
+        self._tasks = 0
         self._max_seconds = max_seconds
         self._errors: list[str] = []
         selector = _SimSelector(self)
         super().__init__(selector)
         selector.sealed = True
+        self._ready = ReadyQueue(schedule or Fifo(), self._note_step)
+        self.set_task_factory(self._make_task)
         self.set_exception_handler(self._remember)
 
     def time(self) -> float:
@@ -60,14 +81,26 @@ class SimLoop(asyncio.SelectorEventLoop):
 
         Raises:
             DeadlockError: If `seconds` is None, so that nothing can ever happen, or the time
-                allowed is over.
+                allowed is over, or time has stood still for 100,000 turns.
         """
         if seconds is None:
             raise DeadlockError(f"nothing can wake any task\n{self._stacks()}")
+        self._turns = 0 if seconds else self._turns + 1
+        if self._turns > MAX_TURNS:
+            self._turns = 0  # what is cancelled now may take its turns to stop
+            raise DeadlockError(f"tasks go round in circles at {self._now:g} s\n{self._stacks()}")
         self._now += seconds
         if self._now > self._max_seconds:
             self._max_seconds = math.inf  # what is cancelled now may take its time to stop
             raise DeadlockError(f"still running after {self._now:g} s\n{self._stacks()}")
+
+    def block(self, seconds: float) -> None:
+        """Let time pass while nothing runs, as code does that blocks the loop."""
+        self._now += seconds
+
+    def note(self, event: str) -> None:
+        """Note in the trace that something has happened now."""
+        self.trace.event(self._now, event)
 
     def check_leaks(self) -> None:
         """Check that the run has left nothing behind.
@@ -93,6 +126,14 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Refuse: signals come in real time."""
         raise RuntimeError("a simulation has no signals")
 
+    def _make_task(self, _: object, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
+        self._tasks += 1
+        kwargs["name"] = kwargs.get("name") or f"task {self._tasks}"
+        return _SimTask(coro, number=self._tasks, loop=self, **kwargs)
+
+    def _note_step(self, task: asyncio.Task[Any]) -> None:
+        self.trace.step(self._now, task.get_name())
+
     def _remember(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._errors.append(f"{context['message']}: {context.get('exception')!r}")
 
@@ -103,12 +144,18 @@ class SimLoop(asyncio.SelectorEventLoop):
         )
 
 
-def simulate(main: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+def simulate(
+    main: Callable[..., Coroutine[Any, Any, T]],
+    *args: Any,
+    loop_factory: Callable[[], SimLoop] = SimLoop,
+    **kwargs: Any,
+) -> T:
     """Run a coroutine function in virtual time and check that it leaves nothing behind.
 
     Args:
         main: The coroutine function.
         *args: Its arguments.
+        loop_factory: Makes the loop, where it is to have a schedule or a trace.
         **kwargs: Its keyword arguments.
 
     Returns:
@@ -118,12 +165,24 @@ def simulate(main: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: 
         DeadlockError: If nothing can wake any task, or the time allowed is over.
         LeakError: If a task or a timer is left when it returns.
     """
-    with asyncio.Runner(loop_factory=SimLoop) as runner:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         result = runner.run(main(*args, **kwargs))
         loop = runner.get_loop()
         assert isinstance(loop, SimLoop)
         loop.check_leaks()
         return result
+
+
+@final
+class _SimTask(asyncio.Task[Any]):
+    """A task whose hash is its number: asyncio keeps tasks in sets, and cancels them from there."""
+
+    def __init__(self, coro: Any, *, number: int, **kwargs: Any) -> None:
+        self._number = number
+        super().__init__(coro, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 @final
