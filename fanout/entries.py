@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, final
 import msgspec
 
 from fanout.core.checkpoint import MAX_JSON_BYTES, Checkpoint
+from fanout.core.malformed import MALFORMED_JSON
 from fanout.errors import CheckpointError, PositionError
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _decode(name: str, data: bytes, wire: type[T], location: str) -> T:
                 f"{_VERSION}; use the library version that wrote it"
             )
         return msgspec.json.decode(data, type=wire)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED_JSON as error:
         raise CheckpointError(_damaged(name, error, location)) from error
 
 

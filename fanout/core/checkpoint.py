@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 import msgspec
 
 from fanout.core.lineage import Split
+from fanout.core.malformed import MALFORMED_JSON
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Timestamp
 from fanout.errors import PositionError
 
@@ -89,7 +90,7 @@ class Checkpoint:
                     f"version {VERSION}; use the library version that wrote them"
                 )
             wire = msgspec.json.decode(text, type=_CheckpointWire)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        except MALFORMED_JSON as error:
             raise PositionError(f"the stored positions are damaged: {error}") from error
         return cls(
             wire.source,

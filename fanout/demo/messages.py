@@ -9,6 +9,7 @@ from typing import TypeAlias, final
 
 import msgspec
 
+from fanout.core.malformed import MALFORMED_JSON
 from fanout.demo.plan import Kill  # noqa: TC001 - msgspec reads the annotation
 
 __all__ = (
@@ -133,5 +134,5 @@ def decode_message(line: bytes) -> Message | None:
     """
     try:
         return _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED_JSON:
         return None

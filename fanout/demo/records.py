@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, final
 
 import msgspec
 
+from fanout.core.malformed import MALFORMED_JSON
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -51,7 +53,7 @@ def number_in(data: bytes) -> int | None:
     """Return the number that a record's data carries; None if the data is no record of ours."""
     try:
         return msgspec.json.decode(data, type=_Data).number
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED_JSON:
         return None
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fanout.core.malformed import MALFORMED_JSON
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Timestamp
 from fanout.errors import DamagedFrameError, MalformedEventError, RemoteError
 from fanout.kinesis.decode import decode_event
@@ -149,5 +150,5 @@ class _ExceptionBody(msgspec.Struct):
 def _message(frame: Frame) -> str:
     try:
         return msgspec.json.decode(frame.payload, type=_ExceptionBody).message
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED_JSON:
         return ""

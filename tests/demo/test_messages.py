@@ -31,7 +31,11 @@ def test_a_message_survives_its_line(message: Message) -> None:
     assert decode_message(msgspec.json.encode(message) + b"\n") == message
 
 
-@pytest.mark.parametrize("line", [b"\n", b"WARNING: something\n", b"\xff\n", b'{"type":"X"}\n'])
+@pytest.mark.parametrize(
+    "line",
+    [b"\n", b"WARNING: something\n", b"\xff\n", b'{"type":"X"}\n', b'{"x":' + b"[" * 100_000],
+    ids=lambda line: repr(line[:20]),
+)
 def test_what_the_jvm_prints_is_no_message(line: bytes) -> None:
     assert decode_message(line) is None
 

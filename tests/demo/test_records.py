@@ -9,7 +9,11 @@ def test_a_record_carries_its_number() -> None:
     assert [number_in(record.data) for record in generate(3, seed=1)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff", b"{}", b'{"number":"1","payload":""}'])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff", b"{}", b'{"number":"1","payload":""}', b'{"x":' + b"[" * 100_000],
+    ids=lambda data: repr(data[:20]),
+)
 def test_foreign_data_has_no_number(data: bytes) -> None:
     assert number_in(data) is None
 

@@ -308,7 +308,11 @@ async def test_an_exception_comes_after_the_events_before_it() -> None:
     assert str(error) == "InternalFailureException"
 
 
-@pytest.mark.parametrize("text", [b"", b"no json", b"\xff", b"[1]", b'{"message": 7}'])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"no json", b"\xff", b"[1]", b'{"message": 7}', b'{"x":' + b"[" * 100_000],
+    ids=lambda text: repr(text[:20]),
+)
 async def test_an_exception_needs_no_readable_message(text: bytes) -> None:
     headers = {":message-type": "exception", ":exception-type": "KMSDisabledException"}
     _, error = await refused(encode_frame(headers, text))

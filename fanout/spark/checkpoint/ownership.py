@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fanout.core.malformed import MALFORMED_JSON
 from fanout.errors import CheckpointError
 from fanout.spark.checkpoint.jvm import java_errors, jvm
 from fanout.spark.checkpoint.local import LocalStorage
@@ -184,7 +185,7 @@ def _describe_holder(storage: Storage) -> str:
     content = storage.read(_run_name(_newest_run(storage)), limit=_MAX_RUN_BYTES)
     try:
         return str(msgspec.json.decode(content or b"", type=_Holder))
-    except msgspec.DecodeError:
+    except MALFORMED_JSON:
         return "another run"
 
 

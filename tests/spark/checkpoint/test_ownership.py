@@ -205,7 +205,9 @@ def test_only_the_newest_runs_are_remembered(storage: Storage, spark: SparkSessi
     assert sorted(int(info.name) for info in storage.list("runs")) == [8, 9, 10, 11, 12]
 
 
-@pytest.mark.parametrize("content", [b"", b"[1]", b"x" * 4000, b'{"version":1,"pid":"no"}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"[1]", b"x" * 4000, b'{"version":1,"pid":"no"}', b'{"token":"\xff"}']
+)
 def test_a_damaged_run_file_is_no_obstacle(
     remote: Storage, spark: SparkSession, content: bytes
 ) -> None:
