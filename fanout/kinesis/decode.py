@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fanout.core.malformed import MALFORMED_JSON
 from fanout.errors import MalformedEventError
 from fanout.kinesis.hash_keys import HashRange
 
@@ -42,8 +43,15 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
-# Seconds of the year 10000: beyond it neither Python nor Spark has a timestamp.
-_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
+# The last second of the year 9999: rounded to a millisecond, a later time may be in the year 10000,
+# of which neither Python nor Spark has a timestamp.
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
+
+# https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShardEvent.html
+_Millis = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+# https://docs.aws.amazon.com/kinesis/latest/APIReference/API_ChildShard.html
+_ShardId = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}\Z")]
 
 # 128 bits in decimal.
 _HashKey = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,39}\Z")]
@@ -99,14 +107,14 @@ class _HashKeyRange(msgspec.Struct, gc=False):
 
 
 class _ChildShard(msgspec.Struct, gc=False):
-    ShardId: str
-    ParentShards: list[str]
+    ShardId: _ShardId
+    ParentShards: list[_ShardId]
     HashKeyRange: _HashKeyRange
 
 
 class _Event(msgspec.Struct, gc=False):
     Records: list[_Record]
-    MillisBehindLatest: int
+    MillisBehindLatest: _Millis
     ContinuationSequenceNumber: str | None = None
     ChildShards: list[_ChildShard] | None = None
 
@@ -114,7 +122,7 @@ class _Event(msgspec.Struct, gc=False):
 class _Answer(msgspec.Struct, gc=False):
     Records: list[_Record]
     NextShardIterator: str | None = None
-    MillisBehindLatest: int | None = None
+    MillisBehindLatest: _Millis | None = None
     ChildShards: list[_ChildShard] | None = None
 
 
@@ -176,7 +184,7 @@ def _decode(decoder: msgspec.json.Decoder[_T], payload: bytes | memoryview, what
     except UnicodeDecodeError:
         # Its own text and attributes quote the payload, so it is not chained.
         raise MalformedEventError(f"{what} holds text that is not UTF-8") from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED_JSON as error:
         raise MalformedEventError(f"{what} cannot be decoded: {error}") from error
 
 

@@ -95,6 +95,28 @@ def test_the_end_of_a_shard_names_its_children() -> None:
     assert named == ChildShard("shardId-000000000008", ("a", "b"), HashRange(17, 2**128 - 1))
 
 
+@pytest.mark.parametrize("broken", ["", "canary\n", "a b", "a" * 129, "\u0661"])
+@pytest.mark.parametrize("place", ["ShardId", "ParentShards[0]"])
+def test_a_child_that_no_position_could_name_is_malformed_and_not_quoted(
+    place: str, broken: str
+) -> None:
+    hash_keys = {"StartingHashKey": "0", "EndingHashKey": "9"}
+    child = {"ShardId": "b", "ParentShards": ["a"], "HashKeyRange": hash_keys}
+    child |= {"ShardId": broken} if place == "ShardId" else {"ParentShards": [broken]}
+    with pytest.raises(MalformedEventError) as caught:
+        decode(event(ChildShards=[child]))
+    assert place.split("[", maxsplit=1)[0] in str(caught.value)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("behind", [-1, 2**63, 10**400])
+def test_a_lag_that_no_clock_could_show_is_malformed(behind: int) -> None:
+    with pytest.raises(MalformedEventError, match=r"\$\.MillisBehindLatest"):
+        decode(event(MillisBehindLatest=behind))
+    with pytest.raises(MalformedEventError, match=r"\$\.MillisBehindLatest"):
+        polled(MillisBehindLatest=behind)
+
+
 @pytest.mark.parametrize("broken", ["", "-1", "canary", "1" * 40, "\u0661", "1\n"])
 def test_a_hash_key_that_is_no_number_is_malformed_and_not_quoted(broken: str) -> None:
     hash_keys = {"StartingHashKey": "0", "EndingHashKey": broken}
@@ -175,6 +197,7 @@ def test_a_missing_event_field_is_malformed_and_named(name: str) -> None:
         ("ApproximateArrivalTimestamp", "canary"),
         ("ApproximateArrivalTimestamp", -1),
         ("ApproximateArrivalTimestamp", 1e300),
+        ("ApproximateArrivalTimestamp", 253402300799.9999),
     ],
 )
 def test_a_wrong_value_is_malformed_named_and_not_quoted(name: str, value: object) -> None:
