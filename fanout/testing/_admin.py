@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import TYPE_CHECKING, Any
 
-from fanout.errors import FanOutError
+import msgspec
+
+from fanout.core.malformed import MALFORMED_JSON
+from fanout.errors import FanOutError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -44,6 +48,20 @@ class AdminApplication:
         if operation is None:
             return "404 Not Found", {"error": f"there is no operation {name!r}"}
         try:
-            return "200 OK", {"result": operation(**json.loads(body or b"{}"))}
+            return "200 OK", {"result": operation(**_arguments(operation, body))}
         except FanOutError as error:
             return "400 Bad Request", {"error": str(error)}
+
+
+def _arguments(operation: Callable[..., Any], body: bytes) -> dict[str, Any]:
+    """Read the arguments of an operation.
+
+    Raises:
+        OptionError: the body is not a JSON object, or the operation takes other names.
+    """
+    try:
+        arguments = msgspec.json.decode(body or b"{}", type=dict[str, Any])
+        inspect.signature(operation).bind(**arguments)
+    except (*MALFORMED_JSON, TypeError) as error:
+        raise OptionError(f"these are no arguments of the operation: {error}") from error
+    return arguments

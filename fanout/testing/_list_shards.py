@@ -6,9 +6,12 @@ https://docs.aws.amazon.com/kinesis/latest/APIReference/API_ListShards.html
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fanout.core.malformed import MALFORMED_JSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,7 +67,7 @@ def decode_token(token: str) -> tuple[str, str, dict[str, Any] | None]:
         ListShardsError: the token is not one of ours.
     """
     try:
-        stream, after, shard_filter = json.loads(base64.b64decode(token, validate=True))
-    except (binascii.Error, ValueError) as error:
+        fields = base64.b64decode(token, validate=True)
+        return msgspec.json.decode(fields, type=tuple[str, str, dict[str, Any] | None])
+    except (*MALFORMED_JSON, ValueError) as error:
         raise ListShardsError(f"NextToken {token} is invalid.") from error
-    return stream, after, shard_filter

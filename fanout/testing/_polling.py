@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import time
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
+from fanout.core.malformed import MALFORMED_JSON
 from fanout.testing._consumers import Refusal, RefusedError
 from fanout.testing._service import now_in_millis
 
@@ -53,8 +55,9 @@ class ShardIterator:
             ValueError: the token is not one of ours.
         """
         try:
-            return cls(*json.loads(base64.b64decode(token, validate=True)))
-        except (binascii.Error, ValueError, TypeError) as error:
+            fields = base64.b64decode(token, validate=True)
+            return cls(*msgspec.json.decode(fields, type=tuple[str, str, int, float]))
+        except (*MALFORMED_JSON, ValueError) as error:
             raise ValueError(f"ShardIterator {token} is invalid.") from error
 
     def encode(self) -> str:

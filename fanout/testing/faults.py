@@ -263,7 +263,8 @@ def fault_from_json(document: dict[str, Any]) -> Fault:
         OptionError: the kind or a field is unknown, or a value has the wrong type or range.
     """
     values = dict(document)
-    kind = _KINDS.get(values.pop("kind", ""))
+    named = values.pop("kind", "")
+    kind = _KINDS.get(named) if isinstance(named, str) else None
     if kind is None:
         raise OptionError(f"a fault's kind must be one of {', '.join(_KINDS)}")
     unknown = values.keys() - {field.name for field in fields(kind)}

@@ -290,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parse_rules(text: str) -> KinesisRules:
     try:
         return KinesisRules(**json.loads(text))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 

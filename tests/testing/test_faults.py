@@ -52,11 +52,12 @@ def test_a_fault_survives_json(fault: Fault) -> None:
     [
         {},
         {"kind": "Explode"},
+        {"kind": ["EndEarly"]},
         {"kind": "EndEarly", "evnt": 3},
         {"kind": "EndEarly", "event": "3"},
         {"kind": "CorruptFrame", "checksum": "both"},
     ],
-    ids=["nothing", "kind", "field", "type", "choice"],
+    ids=["nothing", "kind", "no name", "field", "type", "choice"],
 )
 def test_a_document_that_is_no_fault_is_refused(document: dict[str, object]) -> None:
     with pytest.raises(OptionError):
