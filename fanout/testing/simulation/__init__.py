@@ -1,21 +1,32 @@
 """Run asyncio code in virtual time: hours pass in milliseconds, and every run is the same."""
 
 from fanout.testing.simulation.cancellation import Cancellation, Moment, sweep
+from fanout.testing.simulation.faults import Fault, Kind
 from fanout.testing.simulation.loop import DeadlockError, LeakError, SimLoop, simulate
+from fanout.testing.simulation.plan import Plan, draw_plan
+from fanout.testing.simulation.run import Outcome, SimulationError, run_plan, run_seed
 from fanout.testing.simulation.schedule import Fifo, Priorities, Schedule, Shuffled
 from fanout.testing.simulation.trace import Trace
 
 __all__ = (
     "Cancellation",
     "DeadlockError",
+    "Fault",
     "Fifo",
+    "Kind",
     "LeakError",
     "Moment",
+    "Outcome",
+    "Plan",
     "Priorities",
     "Schedule",
     "Shuffled",
     "SimLoop",
+    "SimulationError",
     "Trace",
+    "draw_plan",
+    "run_plan",
+    "run_seed",
     "simulate",
     "sweep",
 )

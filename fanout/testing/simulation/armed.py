@@ -1,0 +1,90 @@
+"""The faults of a plan, each waiting for its moment."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, final
+
+from fanout.testing.simulation.faults import Fault, Kind, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+__all__ = ("Armed",)
+
+
+@final
+class Armed:
+    """Hand each fault out when it strikes, and count what has struck.
+
+    Args:
+        faults: The faults, by their moments.
+        note: Told each fault that strikes.
+    """
+
+    def __init__(self, faults: Iterable[Fault], note: Callable[[str], None]) -> None:
+        self.struck: Counter[str] = Counter()
+        self.note = note
+        self._waiting: defaultdict[Site, list[Fault]] = defaultdict(list)
+        for fault in faults:
+            self._waiting[fault.traits.site].append(fault)
+
+    def of(self, site: Site) -> list[Fault]:
+        """Return the faults of a site that have not struck, by their moments."""
+        return self._waiting[site]
+
+    def strike(
+        self,
+        site: Site,
+        now: float,
+        *,
+        shard: str | None = None,
+        kinds: Collection[Kind] | None = None,
+        but: Collection[str] = (),
+    ) -> Fault | None:
+        """Take the fault that strikes here and now; None where nothing goes wrong.
+
+        Args:
+            site: What may go wrong.
+            now: The virtual seconds.
+            shard: Of which shard.
+            kinds: What it may be; None for anything.
+            but: The errors of the service that it may not be.
+        """
+        waiting = self._waiting[site]
+        for place, fault in enumerate(waiting):
+            if fault.at > now:
+                return None
+            fits = (
+                fault.shard in {None, shard}
+                and (kinds is None or fault.kind in kinds)
+                and fault.code not in but
+            )
+            if not fits:
+                continue
+            if fault.lasts == 0 or now > fault.at + fault.lasts:
+                del waiting[place]
+            if fault.lasts == 0 or now <= fault.at + fault.lasts:
+                self.strikes(fault)
+                return fault
+            return self.strike(site, now, shard=shard, kinds=kinds, but=but)
+        return None
+
+    def strikes(self, fault: Fault) -> None:
+        """Count a fault that strikes now."""
+        self.struck[fault.kind] += 1
+        self.note(f"fault {fault}")
+
+    def stop(self, broken: str | None) -> None:
+        """Let nothing go wrong any more, except that one shard cannot be subscribed to for ever.
+
+        Args:
+            broken: The shard; None where everything is well.
+        """
+        self._waiting.clear()
+        if broken is not None:
+            for_ever = Fault(
+                kind=Kind.REFUSED, at=0, shard=broken, lasts=math.inf, code="InternalFailure"
+            )
+            self._waiting[Site.SUBSCRIBE].append(for_ever)

@@ -1,0 +1,216 @@
+"""What a simulated stream holds: every record that will ever be put, and when.
+
+The whole log is made from a seed before the run and never changes, so what the service would
+answer at any moment is a function of that moment, and what a reader must get is known beforehand.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.testing.aggregation import encode_aggregate
+
+if TYPE_CHECKING:
+    from fanout.kinesis.hash_keys import HashRange
+
+__all__ = (
+    "EPOCH_MILLIS",
+    "RECORD_STRIDE",
+    "Row",
+    "SourceLog",
+    "SourceRecord",
+    "SourceShard",
+    "millis",
+    "number_of",
+    "shard_id_of",
+)
+
+# The moment of the service's clock at which virtual time begins.
+EPOCH_MILLIS: Final = 1_800_000_000_000
+
+# The service's sequence numbers have 56 decimal digits. A child's exceed all of its parents', and
+# those of a later moment exceed those of an earlier one.
+_ORIGIN: Final = 49680412602923508161381989364352061050721676279901323266
+_SHARD_STRIDE: Final = 1 << 140
+_MILLI_STRIDE: Final = 1 << 80
+RECORD_STRIDE: Final = 1 << 40
+"""By how much the numbers of two records differ that arrive in the same millisecond."""
+
+
+def millis(now: float) -> int:
+    """Return the service's clock, in milliseconds since the Unix epoch, at a virtual second."""
+    return EPOCH_MILLIS + math.floor(now * 1000)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One record as a reader has to get it.
+
+    Args:
+        sequence: Its sequence number.
+        sub: Its number within an aggregated record, else 0.
+        key: Its partition key.
+        data: Its bytes.
+        arrival: When it arrived, in milliseconds since the Unix epoch.
+    """
+
+    sequence: int
+    sub: int
+    key: str
+    data: bytes = field(repr=False)
+    arrival: int
+
+
+@final
+@dataclass(frozen=True)
+class SourceRecord:
+    """One record as it was put.
+
+    Args:
+        sequence: Its sequence number.
+        arrival: When it arrived, in milliseconds since the Unix epoch.
+        key: Its partition key.
+        parts: The keys and data of an aggregated record; of any other record its own, once.
+        hash_key: A hash key of its shard.
+    """
+
+    sequence: int
+    arrival: int
+    key: str
+    parts: tuple[tuple[str, bytes], ...]
+    hash_key: int
+
+    @property
+    def rows(self) -> list[Row]:
+        """What a reader gets of it."""
+        return [
+            Row(self.sequence, sub, key, data, self.arrival)
+            for sub, (key, data) in enumerate(self.parts)
+        ]
+
+    @cached_property
+    def data(self) -> bytes:
+        """Its bytes, as they were put."""
+        if self.key != "a":
+            return self.parts[0][1]
+        return encode_aggregate(self.parts, [self.hash_key] * len(self.parts))
+
+    @property
+    def size(self) -> int:
+        """The bytes of its data and its key, by which the service limits events."""
+        return len(self.data) + len(self.key)
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """It, as events and answers carry it."""
+        return (
+            b'{"ApproximateArrivalTimestamp":%d.%03d,"Data":"%b","EncryptionType":"NONE",'
+            b'"PartitionKey":%b,"SequenceNumber":"%d"}'
+            % (
+                *divmod(self.arrival, 1000),
+                base64.b64encode(self.data),
+                json.dumps(self.key).encode(),
+                self.sequence,
+            )
+        )
+
+
+@final
+@dataclass(frozen=True)
+class SourceShard:
+    """One shard, from its beginning to its end.
+
+    Args:
+        index: Its number; a child's is above its parents'.
+        parents: The shards that it continues.
+        hash_range: The hash keys whose records it takes.
+        opened: When it began, in milliseconds since the Unix epoch.
+        closed: When a reshard ended it; None where none does.
+        records: What is put into it, in order.
+    """
+
+    index: int
+    parents: tuple[str, ...]
+    hash_range: HashRange
+    opened: int
+    closed: int | None
+    records: tuple[SourceRecord, ...] = field(repr=False)
+
+    @property
+    def shard_id(self) -> str:
+        """Its id."""
+        return shard_id_of(self.index)
+
+    @property
+    def first(self) -> int:
+        """The sequence number that it began with."""
+        return self.number_at(self.opened)
+
+    @property
+    def last(self) -> int | None:
+        """The sequence number that it is closed with."""
+        return None if self.closed is None else self.number_at(self.closed)
+
+    def number_at(self, moment: int) -> int:
+        """Return a number above those of every record that arrived before a moment."""
+        return number_of(self.index, moment)
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """The sequence numbers of its records."""
+        return [record.sequence for record in self.records]
+
+    @cached_property
+    def arrivals(self) -> list[int]:
+        """When its records arrive, in milliseconds since the Unix epoch."""
+        return [record.arrival for record in self.records]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Everything that a reader has to get, in order."""
+        return [row for record in self.records for row in record.rows]
+
+    def closed_at(self, moment: int) -> bool:
+        """Say whether it has ended by a moment."""
+        return self.closed is not None and self.closed <= moment
+
+    def after(self, number: int) -> int:
+        """Return the place of the first record after a sequence number."""
+        return bisect_right(self.numbers, number)
+
+    def arrived(self, moment: int) -> int:
+        """Return how many records arrived before a moment."""
+        return bisect_left(self.arrivals, moment)
+
+
+@final
+@dataclass(frozen=True)
+class SourceLog:
+    """Every shard that a stream ever has.
+
+    Args:
+        shards: The shards by id, parents before children.
+    """
+
+    shards: dict[str, SourceShard]
+
+    def children(self, shard_id: str) -> list[SourceShard]:
+        """Return the shards that continue one."""
+        return [shard for shard in self.shards.values() if shard_id in shard.parents]
+
+
+def shard_id_of(index: int) -> str:
+    """Return the id of a shard by its number."""
+    return f"shardId-{index:012}"
+
+
+def number_of(index: int, moment: int) -> int:
+    """Return a sequence number of a shard at a moment."""
+    return _ORIGIN + index * _SHARD_STRIDE + (moment - EPOCH_MILLIS + 10**9) * _MILLI_STRIDE

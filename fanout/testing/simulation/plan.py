@@ -1,0 +1,172 @@
+"""Everything that one simulated run does, drawn from its seed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Literal, final
+
+import msgspec
+
+from fanout.errors import OptionError
+from fanout.testing.simulation.faults import CATALOGUE, Fault, Kind, Site
+from fanout.testing.simulation.load import make_log
+from fanout.testing.simulation.log import SourceLog, shard_id_of
+from fanout.testing.simulation.schedule import Fifo, Priorities, Schedule, Shuffled
+
+__all__ = ("Plan", "draw_plan", "stream_of")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one run does; the same plan gives the same run.
+
+    Args:
+        seed: What everything else was drawn from.
+        schedule: The order of task steps that are ready together.
+        mode: How the stream is read.
+        start: Where it is read from.
+        shards: How many shards there are at first.
+        records: About how many records come into each shard.
+        reshards: How many splits and merges there are.
+        large: Whether there may be records of up to 10 MiB.
+        seconds: How long faults strike and records come, in virtual seconds.
+        heartbeat: The longest silence of a healthy subscription, in seconds.
+        reading: How the job reads: one batch after the other, or many at once.
+        checkpoint_every: After how many reads the job stores its positions.
+        broken: The shard that stays broken when everything else is repaired, where one does.
+        faults: What goes wrong.
+    """
+
+    seed: int
+    schedule: Literal["fifo", "shuffled", "priorities"]
+    mode: Literal["efo", "polling"]
+    start: Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"]
+    shards: int
+    records: int
+    reshards: int
+    large: bool
+    seconds: float
+    heartbeat: float
+    reading: Literal["iterate", "drain"]
+    checkpoint_every: int
+    broken: str | None
+    faults: tuple[Fault, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        lines = [repr(self), *(f"  {fault}" for fault in self.faults)]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Write the plan down."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Plan:
+        """Read a plan back.
+
+        Raises:
+            OptionError: If it is not one.
+        """
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise OptionError(f"this is not a plan of a simulation: {error}") from error
+
+    def log(self) -> SourceLog:
+        """Make what the stream holds."""
+        return make_log(
+            stream_of(self.seed, "load"),
+            shards=self.shards,
+            records=self.records,
+            reshards=self.reshards,
+            seconds=self.seconds,
+            large=self.large,
+        )
+
+    def task_order(self) -> Schedule:
+        """Make the schedule of task steps."""
+        random = stream_of(self.seed, "schedule")
+        match self.schedule:
+            case "fifo":
+                return Fifo()
+            case "shuffled":
+                return Shuffled(random)
+            case "priorities":
+                return Priorities(random)
+
+    def without_faults(self) -> Plan:
+        """Return the same plan with nothing that goes wrong."""
+        return replace(self, faults=(), broken=None)
+
+
+def stream_of(seed: int, purpose: str) -> Random:
+    """Return the random numbers of one purpose; a draw for one changes nothing for another."""
+    return Random(f"{seed}/{purpose}")
+
+
+def draw_plan(seed: int) -> Plan:
+    """Draw a plan: small ones mostly, with some kinds of faults and not with others.
+
+    Leaving kinds out finds more than a little of everything: swarm testing, by Groce, Zhang, Eide,
+    Chen and Regehr, ISSTA 2012.
+
+    Args:
+        seed: Any number.
+    """
+    random = stream_of(seed, "plan")
+    shards = random.choices((1, 2, 4, 16), (50, 35, 14, 1))[0]
+    seconds = random.choices((600.0, 3600.0), (70, 30))[0]
+    plan = Plan(
+        seed=seed,
+        schedule=random.choices(("fifo", "shuffled", "priorities"), (20, 50, 30))[0],
+        mode="efo",
+        start=random.choices(("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"), (80, 10, 10))[0],
+        shards=shards,
+        records=random.choice((5, 20, 50)),
+        reshards=random.choice((0, 0, 0, 1, 2, 5)),
+        large=random.random() < 0.02,  # noqa: PLR2004 - they take long
+        seconds=seconds,
+        heartbeat=random.choices((5.0, 15.0, 30.0), (10, 30, 60))[0],
+        reading=random.choice(("iterate", "drain")),
+        checkpoint_every=random.choice((1, 1, 3, 10)),
+        broken=None,
+        faults=(),
+    )
+    faults = _draw_faults(stream_of(seed, "faults"), plan)
+    broken = None
+    if random.random() < 0.1:  # noqa: PLR2004 - one of ten
+        broken = shard_id_of(random.randrange(shards))
+    return replace(plan, faults=faults, broken=broken)
+
+
+def _draw_faults(random: Random, plan: Plan) -> tuple[Fault, ...]:
+    kinds = [kind for kind in Kind if random.random() < 0.5 and not CATALOGUE[kind].fatal]  # noqa: PLR2004
+    if not kinds or random.random() < 0.02:  # noqa: PLR2004 - without faults at all, too
+        return ()
+    rate = 10 ** random.uniform(-3, -1)
+    count = min(math.ceil(rate * plan.seconds), 300)
+    faults = [_draw_fault(random, random.choice(kinds), plan) for _ in range(count)]
+    if random.random() < 0.05:  # noqa: PLR2004 - one of twenty ends badly
+        fatal = [kind for kind, traits in CATALOGUE.items() if traits.fatal]
+        faults.append(_draw_fault(random, random.choice(fatal), plan))
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _draw_fault(random: Random, kind: Kind, plan: Plan) -> Fault:
+    traits = CATALOGUE[kind]
+    low, high = traits.seconds or (0.0, 0.0)
+    of_a_shard = traits.site in {Site.SUBSCRIBE, Site.EVENT, Site.SERVICE}
+    lasting = traits.lasting and random.random() < 0.1  # noqa: PLR2004 - an outage
+    return Fault(
+        kind=kind,
+        at=round(random.uniform(0, plan.seconds), 3),
+        shard=shard_id_of(random.randrange(plan.shards + plan.reshards))
+        if of_a_shard and random.random() < 0.5  # noqa: PLR2004
+        else None,
+        seconds=round(math.exp(random.uniform(math.log(low), math.log(high))), 3) if low else 0.0,
+        lasts=round(random.uniform(1, 300), 3) if lasting else 0.0,
+        code=random.choice(traits.codes) if traits.codes else "",
+    )

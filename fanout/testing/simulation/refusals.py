@@ -1,0 +1,24 @@
+"""What botocore raises where a service refuses a call."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from botocore.exceptions import ClientError
+
+__all__ = ("client_error",)
+
+_STATUS: Final = {
+    "InternalFailureException": 500,
+    "InternalFailure": 500,
+    "ServiceUnavailable": 503,
+}
+
+
+def client_error(code: str, action: str) -> ClientError:
+    """Make what botocore raises where the service refuses a call."""
+    answer = {
+        "Error": {"Code": code, "Message": "simulated"},
+        "ResponseMetadata": {"HTTPStatusCode": _STATUS.get(code, 400)},
+    }
+    return ClientError(answer, action)

@@ -1,0 +1,178 @@
+"""The calls of a stream, answered by the simulated service."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+
+from botocore.exceptions import (
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    SSLError,
+)
+
+from fanout.kinesis.transport import NO_TAGS
+from fanout.testing.simulation.body import SubscriptionBody
+from fanout.testing.simulation.faults import UNKNOWN, WAITING, Kind, Site
+from fanout.testing.simulation.refusals import client_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from fanout.kinesis.transport import (
+        ConsumerDescription,
+        ShardDescription,
+        StreamDescription,
+        UnreadRecords,
+    )
+    from fanout.testing.simulation.armed import Armed
+    from fanout.testing.simulation.faults import Fault
+    from fanout.testing.simulation.life import Life
+    from fanout.testing.simulation.service import SimService
+
+__all__ = ("SimTransport",)
+
+_ENDPOINT: Final = "https://kinesis.simulated"
+_NO_ANSWER: Final = (EndpointConnectionError, ConnectTimeoutError, SSLError, ConnectionClosedError)
+
+
+@final
+class SimTransport:
+    """Make the calls of one process to the simulated service.
+
+    Args:
+        service: The service.
+        armed: What goes wrong.
+        life: The process; once it is dead its calls reach nobody.
+    """
+
+    def __init__(self, service: SimService, armed: Armed, life: Life) -> None:
+        self._service = service
+        self._armed = armed
+        self._life = life
+
+    async def renew_credentials(self) -> None:
+        """Find the same credentials again."""
+        await self._latency()
+
+    async def describe_stream(self) -> StreamDescription:
+        """Call DescribeStreamSummary."""
+        await self._call("DescribeStreamSummary")
+        return self._service.describe_stream()
+
+    async def list_shards(self) -> list[ShardDescription]:
+        """Call ListShards."""
+        await self._call("ListShards")
+        late = self._strike(Site.CALL, kinds={Kind.LISTING_LATE})
+        return self._service.list_shards(late.seconds if late else 0.0)
+
+    async def list_consumers(self, stream_arn: str) -> NoReturn:
+        """Refuse: reading a stream never lists its consumers."""
+        raise NotImplementedError(f"nobody lists the consumers of {stream_arn} to read it")
+
+    async def register_consumer(
+        self, stream_arn: str, name: str, tags: Mapping[str, str] = NO_TAGS
+    ) -> ConsumerDescription:
+        """Call RegisterStreamConsumer."""
+        del stream_arn, tags
+        await self._call("RegisterStreamConsumer")
+        return self._service.consumers.register(name)
+
+    async def describe_consumer(
+        self, *, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
+    ) -> ConsumerDescription:
+        """Call DescribeStreamConsumer."""
+        del stream_arn
+        await self._call("DescribeStreamConsumer")
+        return self._service.consumers.describe(arn, name)
+
+    async def deregister_consumer(self, arn: str) -> None:
+        """Call DeregisterStreamConsumer."""
+        await self._call("DeregisterStreamConsumer")
+        self._service.consumers.deregister(arn)
+
+    @asynccontextmanager
+    async def subscribe(
+        self, consumer_arn: str, shard_id: str, starting_position: Mapping[str, Any]
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Call SubscribeToShard."""
+        self._service.calls["SubscribeToShard"] += 1
+        note = f"subscribe {shard_id} {starting_position}"
+        self._armed.note(note)
+        await self._latency()
+        self._service.consumers.call(self._life, consumer_arn, shard_id)
+        if (fault := self._strike(Site.SUBSCRIBE, shard=shard_id)) is not None:
+            await self._refuse(fault, shard_id, starting_position)
+        self._service.consumers.admit(self._life, consumer_arn, shard_id)
+        shard, cursor = self._service.shard_at(shard_id, starting_position)
+        body = SubscriptionBody(self._service, self._armed, self._life, shard, cursor)
+        self._service.consumers.begin(consumer_arn, body)
+        try:
+            await self._latency()
+            async with aclosing(body.chunks()) as chunks:
+                yield chunks
+        finally:
+            self._service.discard(body)
+
+    async def get_shard_iterator(
+        self, stream_arn: str, shard_id: str, starting_position: Mapping[str, Any]
+    ) -> str:
+        """Call GetShardIterator."""
+        raise NotImplementedError
+
+    def get_records(
+        self, stream_arn: str, shard_iterator: str, *, limit: int | None = None
+    ) -> AbstractAsyncContextManager[UnreadRecords]:
+        """Call GetRecords."""
+        raise NotImplementedError
+
+    async def _call(self, action: str) -> None:
+        """Make a call that is answered, or not.
+
+        Raises:
+            ClientError: It is refused.
+            BotoCoreError: Nobody answers.
+        """
+        self._service.calls[action] += 1
+        await self._latency()
+        kinds = {Kind.CALL_REFUSED, Kind.CALL_HANGS, Kind.CALL_CUT}
+        fault = self._strike(Site.CALL, kinds=kinds)
+        if fault is None:
+            return
+        if fault.kind is Kind.CALL_CUT:
+            self._cut()
+        if fault.kind is Kind.CALL_REFUSED:
+            raise client_error(fault.code, action)
+        await asyncio.sleep(fault.seconds)
+
+    async def _refuse(
+        self, fault: Fault, shard_id: str, starting_position: Mapping[str, Any]
+    ) -> None:
+        if fault.kind is Kind.UNREACHABLE:
+            self._cut()
+        if fault.kind is Kind.HANGS:
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(fault.seconds)
+        if fault.code == UNKNOWN:
+            place = int(starting_position.get("SequenceNumber", 0))
+            self._life.unknown[shard_id, place] += 1
+        raise client_error(fault.code, "SubscribeToShard")
+
+    def _cut(self) -> NoReturn:
+        kind = self._service.random.choice(_NO_ANSWER)
+        raise kind(endpoint_url=_ENDPOINT, error="simulated")
+
+    async def _latency(self) -> None:
+        """Let an answer take its time; to a process that is dead it never comes."""
+        if self._life.dead:
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(self._service.random.choice((0.001, 0.01, 0.05, 0.5)))
+
+    def _strike(
+        self, site: Site, *, shard: str | None = None, kinds: set[Kind] | None = None
+    ) -> Fault | None:
+        but = () if self._life.settled else WAITING
+        return self._armed.strike(site, self._service.now, shard=shard, kinds=kinds, but=but)
