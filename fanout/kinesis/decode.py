@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fanout.core.malformed import MALFORMED_JSON
 from fanout.errors import MalformedEventError
+from fanout.kinesis.columns import ARRIVAL, arrivals
 from fanout.kinesis.hash_keys import HashRange
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ __all__ = ("SCHEMA", "ChildShard", "ShardEvent", "decode_event", "decode_records
 # KiB each in their slots, resident memory is a third larger.
 _POOL = pa.system_memory_pool()
 
-_ARRIVAL = pa.timestamp("us", tz="UTC")
-
 # Names and order are those of the Databricks Kinesis connector; subSequenceNumber is 0 except in an
 # aggregated record, whose sub-records are counted from 0.
 SCHEMA: Final = pa.schema(
@@ -38,10 +36,13 @@ SCHEMA: Final = pa.schema(
         pa.field("stream", pa.string()),
         pa.field("shardId", pa.string()),
         pa.field("sequenceNumber", pa.string()),
-        pa.field("approximateArrivalTimestamp", _ARRIVAL),
+        pa.field("approximateArrivalTimestamp", ARRIVAL),
         pa.field("subSequenceNumber", pa.int64()),
     ]
 )
+
+# What every heartbeat holds.
+_NO_RECORDS = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 # The last second of the year 9999: rounded to a millisecond, a later time may be in the year 10000,
 # of which neither Python nor Spark has a timestamp.
@@ -202,6 +203,8 @@ def _children(said: _Event | _Answer) -> tuple[ChildShard, ...]:
 
 
 def _columns(records: Sequence[_Record], stream: str, shard_id: str) -> pa.RecordBatch:
+    if not records:
+        return _NO_RECORDS
     return pa.RecordBatch.from_arrays(
         [
             pa.array([record.PartitionKey for record in records], pa.string()),
@@ -209,14 +212,8 @@ def _columns(records: Sequence[_Record], stream: str, shard_id: str) -> pa.Recor
             pa.repeat(stream, len(records)),
             pa.repeat(shard_id, len(records)),
             pa.array([record.SequenceNumber for record in records], pa.string()),
-            _arrival([record.ApproximateArrivalTimestamp for record in records]),
+            arrivals([record.ApproximateArrivalTimestamp for record in records]),
             pa.repeat(0, len(records)),
         ],
         schema=SCHEMA,
     )
-
-
-def _arrival(seconds: Sequence[float | None]) -> pa.Array:
-    """Turn seconds into timestamps, exact to the millisecond that the service sends."""
-    milliseconds = pc.round(pc.multiply(pa.array(seconds, pa.float64()), 1000.0))
-    return pc.multiply(milliseconds.cast(pa.int64()), 1000).view(_ARRIVAL)

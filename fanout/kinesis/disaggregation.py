@@ -106,7 +106,7 @@ class Disaggregator:
             MalformedEventError: If an aggregated record breaks its format or a limit and is not to
                 be left out; the message has its shard and sequence number, and none of its data.
         """
-        if not pc.any(pc.starts_with(records.column("data"), pattern=MAGIC)).as_py():
+        if not _any_aggregated(records.column("data")):
             return SubRecords(records)
         rows = _Rows(self._foreign_to(split))
         lost: list[tuple[int, str]] = []
@@ -144,6 +144,10 @@ class Disaggregator:
                 split,
                 seen,
             )
+
+
+def _any_aggregated(data: pa.BinaryArray) -> bool:
+    return len(data) > 0 and bool(pc.starts_with(data, pattern=MAGIC).true_count)
 
 
 def _number(records: pa.RecordBatch, row: int) -> str:

@@ -8,15 +8,17 @@ from dataclasses import replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.core.events import Batch, End, Gap
 from fanout.core.lineage import Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Range, reaches
 from fanout.errors import DamagedFrameError, MalformedEventError, UnconfirmedEndError
+from fanout.kinesis.columns import all_decimal, is_decimal
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from fanout.core.positions import Position
     from fanout.kinesis.decode import ShardEvent
     from fanout.kinesis.disaggregation import Disaggregator, SubRecords
@@ -131,8 +133,7 @@ def _start_of(event: ShardEvent) -> Cursor | None:
         return Cursor(int(numbers[0].as_py()) - 1)
     if event.continuation is None:
         return None
-    _check_sequence_numbers(pa.array([event.continuation]))
-    return Cursor(int(event.continuation))
+    return _cursor(event.continuation)
 
 
 def _doubt(event: ShardEvent, split: Split) -> UnconfirmedEndError | None:
@@ -160,8 +161,7 @@ def _batch(
             raise MalformedEventError(f"{split} sent a record that is not after its position")
     until = last
     if event.continuation is not None:
-        _check_sequence_numbers(pa.array([event.continuation]))
-        until = Cursor(int(event.continuation))
+        until = _cursor(event.continuation)
     if not (reaches(until, last) and reaches(until, position)):
         raise MalformedEventError(
             f"{split} sent a continuation that is before its position or its last record"
@@ -214,8 +214,19 @@ def _rows_read(parts: SubRecords, split: Split, position: Cursor, gaps: tuple[Ga
     return position.sub + 1
 
 
-def _check_sequence_numbers(numbers: pa.Array) -> None:
+def _check_sequence_numbers(numbers: pa.StringArray) -> None:
     """Check every number, as a batch may be cut behind any of them."""
-    decimal = pc.all(pc.ascii_is_decimal(numbers)).as_py()
-    if len(numbers) and not (decimal and pc.max(pc.binary_length(numbers)).as_py() <= _MAX_DIGITS):
-        raise MalformedEventError("a sequence number is not a decimal number of up to 128 digits")
+    if not all_decimal(numbers, _MAX_DIGITS):
+        raise _not_a_number()
+
+
+def _cursor(number: str) -> Cursor:
+    if not is_decimal(number, _MAX_DIGITS):
+        raise _not_a_number()
+    return Cursor(int(number))
+
+
+def _not_a_number() -> MalformedEventError:
+    return MalformedEventError(
+        f"a sequence number is not a decimal number of up to {_MAX_DIGITS} digits"
+    )
