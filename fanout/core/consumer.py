@@ -84,9 +84,8 @@ class FanOut:
         with self._reading():
             while True:
                 while (event := self._take()) is not None:
-                    self._progress.deliver([event])
-                    if isinstance(event, Batch) and event.num_records:
-                        return event
+                    for batch in self._progress.deliver([event]):
+                        return batch
                 await self._supervisor.more()
 
     async def drain(
@@ -130,8 +129,8 @@ class FanOut:
             except BaseException:
                 self._returned.extendleft(reversed(basket.events))
                 raise
-            self._progress.deliver(basket.events)
-            return Drained(basket.batches, self._progress.delivered())
+            batches = self._progress.deliver(basket.events)
+            return Drained(batches, self._progress.delivered())
 
     async def acknowledge(self, done: Batch | Drained | Checkpoint) -> None:
         """Say that everything up to and including `done` is durable; cumulative per split.

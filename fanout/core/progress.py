@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.events import Gap
     from fanout.core.lineage import Split
     from fanout.core.positions import Position
 
@@ -41,7 +42,8 @@ class SplitProgress:
 
     `newest` is when the last record that was delivered arrived at the service, in milliseconds
     since the Unix epoch; `gap_after` is that of the last record before a gap behind which no
-    record has come yet.
+    record has come yet. `untold` are the gaps that the consumer has not been told, as it sees
+    batches with records only; `delivered` stays before them, so that a restart finds them again.
     """
 
     split: Split
@@ -57,6 +59,7 @@ class SplitProgress:
     gaps: int = 0
     gap_seconds: float = 0.0
     gap_after: int | None = None
+    untold: tuple[Gap, ...] = ()
     absences: int = 0
 
     @property
@@ -64,20 +67,16 @@ class SplitProgress:
         """Whether the split is missing from so many listings in a row that it has expired."""
         return self.absences >= ABSENCES
 
-    def deliver(self, event: Batch | End, arrival: Arrival) -> None:
-        """Count an event as handed to the consumer."""
+    def deliver(self, event: Batch | End, arrival: Arrival) -> Batch | None:
+        """Count an event as handed to the consumer; return what it sees of it."""
         self.gaps += len(event.gaps)
         match event:
             case End():
                 self.ended = self.caught_up = True
                 self.lag = None
+                return None
             case Batch():
-                # A reader that skips to the horizon stands behind what it has lost, although the
-                # horizon is a lower position; what is stored never moves back.
-                if reaches(event.range.until, self.delivered):
-                    self.delivered = event.range.until
-                self.records += event.num_records
-                self.bytes += event.nbytes
+                self.untold += event.gaps
                 self.caught_up = self.caught_up or event.lag == 0
                 if event.lag is not None:
                     self.lag = event.lag
@@ -85,11 +84,27 @@ class SplitProgress:
                 if any(event.range.after in {gap.after, gap.until} for gap in event.gaps):
                     self.gap_after = self.newest
                 if event.num_records:
-                    self.records_until = self.delivered
-                    self._measure_gap(arrival(event.records, 0))
-                    self.newest = arrival(event.records, event.num_records - 1)
-                else:
+                    return self._hand_out(event, arrival)
+                if not self.untold:
+                    self._move(event.range.until)
                     self.acknowledge(self.acknowledged)
+                return None
+
+    def _hand_out(self, batch: Batch, arrival: Arrival) -> Batch:
+        self._move(batch.range.until)
+        self.records_until = self.delivered
+        self.records += batch.num_records
+        self.bytes += batch.nbytes
+        self._measure_gap(arrival(batch.records, 0))
+        self.newest = arrival(batch.records, batch.num_records - 1)
+        told, self.untold = replace(batch, gaps=self.untold), ()
+        return told
+
+    def _move(self, position: Position) -> None:
+        # A reader that skips to the horizon stands behind what it has lost, although the horizon
+        # is a lower position; what is stored never moves back.
+        if reaches(position, self.delivered):
+            self.delivered = position
 
     def _measure_gap(self, next_arrival: int | None) -> None:
         """Say how long the gap before the next record is, where both of its sides are known."""
@@ -147,10 +162,13 @@ class Progress:
             split, position, position, position, ended=ended, caught_up=ended, newest=newest
         )
 
-    def deliver(self, events: Iterable[Batch | End]) -> None:
-        """Count events as handed to the consumer."""
-        for event in events:
-            self._splits[event.split.id].deliver(event, self._arrival)
+    def deliver(self, events: Iterable[Batch | End]) -> tuple[Batch, ...]:
+        """Count events as handed to the consumer; return what it sees of them.
+
+        It sees the batches with records, each with what was lost since the one before.
+        """
+        seen = (self._splits[event.split.id].deliver(event, self._arrival) for event in events)
+        return tuple(batch for batch in seen if batch is not None)
 
     def acknowledge(self, positions: Mapping[str, Position]) -> dict[str, Position]:
         """Acknowledge up to a position in each split; return the positions that moved."""

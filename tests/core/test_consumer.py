@@ -14,7 +14,7 @@ from fanout.core.events import Batch
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.core.statistics import SplitState
-from fanout.core.verdicts import Finish
+from fanout.core.verdicts import Finish, Skip
 from fanout.errors import (
     OptionError,
     PositionError,
@@ -618,6 +618,67 @@ def test_idle_progress_moves_the_positions_while_drain_waits_for_the_first_recor
             draining.cancel()
 
     simulate(main)
+
+
+WITH_A_LOSS = Log(
+    split=A,
+    entries=(1, 2, Idle(5), 6, 7),
+    per_event=1,
+    event_delay=1,
+    faults=(Break(2, VerdictError(Skip(Cursor(4), "expired"))),),
+)
+
+
+def gap_reasons(batch: Batch) -> list[str]:
+    return [gap.reason for gap in batch.gaps]
+
+
+@pytest.mark.parametrize("way", ["iterate", "drain"])
+def test_a_loss_before_idle_progress_is_told_by_the_next_batch_with_records(way: str) -> None:
+    async def read() -> None:
+        async with fanout.open(ScriptedSource(logs=[WITH_A_LOSS]), random=seeded()) as stream:
+            seen: list[Batch] = []
+            while len(seen) < 4:
+                if way == "iterate":
+                    seen.append(await anext(stream))
+                else:
+                    seen += (await stream.drain(max_wait=20.0)).batches
+            assert [numbers(batch) for batch in seen] == [[("a", n)] for n in (1, 2, 6, 7)]
+            assert [gap_reasons(batch) for batch in seen] == [[], [], ["expired"], []]
+            assert stream.statistics().gaps == 1
+
+    simulate(read)
+
+
+def test_a_loss_is_told_although_the_drain_that_collected_it_was_cancelled() -> None:
+    async def read() -> None:
+        async with fanout.open(ScriptedSource(logs=[WITH_A_LOSS]), random=seeded()) as stream:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(50):
+                    await stream.drain(max_wait=600.0)
+            assert stream.statistics().gaps == 0
+            drained = await stream.drain(max_wait=0.0)
+            assert [gap_reasons(batch) for batch in drained.batches] == [[], [], ["expired"], []]
+            assert stream.statistics().gaps == 1
+
+    simulate(read)
+
+
+def test_the_positions_stay_before_a_loss_until_it_is_told() -> None:
+    """A run that ends before it has told of a loss leaves that to the next one."""
+    idle = replace(WITH_A_LOSS, entries=(1, 2, Idle(5)))
+
+    async def read() -> None:
+        async with fanout.open(ScriptedSource(logs=[idle]), random=seeded()) as stream:
+            for _ in range(2):
+                await stream.acknowledge(await anext(stream))
+            assert await nothing_comes(stream)
+            assert stream.statistics().gaps == 1
+            for said in (stream.positions, stream.delivered.to_json()):
+                assert Checkpoint.from_json(said).splits["a"].position == Cursor(2)
+            assert stream.caught_up
+
+    simulate(read)
 
 
 def test_draining_and_iterating_take_turns_without_losing_order() -> None:
