@@ -18,6 +18,8 @@ __all__ = ("Armed",)
 class Armed:
     """Hand each fault out when it strikes, and count what has struck.
 
+    `stopped` tells whether everything is repaired.
+
     Args:
         faults: The faults, by their moments.
         note: Told each fault that strikes.
@@ -25,6 +27,7 @@ class Armed:
 
     def __init__(self, faults: Iterable[Fault], note: Callable[[str], None]) -> None:
         self.struck: Counter[str] = Counter()
+        self.stopped = False
         self.note = note
         self._waiting: defaultdict[Site, list[Fault]] = defaultdict(list)
         for fault in faults:
@@ -82,6 +85,7 @@ class Armed:
         Args:
             broken: The shard; None where everything is well.
         """
+        self.stopped = True
         self._waiting.clear()
         if broken is not None:
             for_ever = Fault(

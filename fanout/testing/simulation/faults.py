@@ -62,6 +62,8 @@ class Kind(StrEnum):
     SLOW = "slow consumer"
     BLOCKED = "blocked loop"
     CANCELLED = "cancelled"
+    RAISES = "reader raises"
+    DEPLOYED = "deployed"
     # Something happens to the stored positions.
     STORE_SLOW = "store slow"
     STORE_FAILS = "store fails"
@@ -141,6 +143,8 @@ CATALOGUE: Final[Mapping[Kind, Traits]] = MappingProxyType(
         Kind.SLOW: Traits(Site.JOB, seconds=(0.1, 600)),
         Kind.BLOCKED: Traits(Site.JOB, seconds=(0.5, 90)),
         Kind.CANCELLED: Traits(Site.JOB, seconds=(0.001, 10)),
+        Kind.RAISES: Traits(Site.JOB),
+        Kind.DEPLOYED: Traits(Site.JOB, seconds=(0.1, 180)),
         Kind.STORE_SLOW: Traits(Site.STORE, seconds=(0.1, 120)),
         Kind.STORE_FAILS: Traits(Site.STORE),
         Kind.STORE_TORN: Traits(Site.STORE),

@@ -8,189 +8,168 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.opening import open_stream, origin
-from fanout.errors import PositionError
-from fanout.kinesis.source import KinesisSource, open_connection
+from fanout.errors import FanOutError, PositionError
+from fanout.kinesis.source import KinesisSource
 from fanout.testing.simulation.faults import Kind, Site
 from fanout.testing.simulation.loop import SimLoop
-from fanout.testing.simulation.plan import stream_of
+from fanout.testing.simulation.oracle import OracleError
 from fanout.testing.simulation.service import STREAM
+from fanout.testing.simulation.source import SimSource
 from fanout.testing.simulation.transport import SimTransport
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
     from random import Random
 
-    import pyarrow as pa
-
     from fanout.core.consumer import FanOut
+    from fanout.core.drained import Drained
     from fanout.core.events import Batch
-    from fanout.core.positions import Cursor
-    from fanout.kinesis.connection import KinesisConnection
     from fanout.testing.simulation.armed import Armed
     from fanout.testing.simulation.life import Life
-    from fanout.testing.simulation.oracle import Oracle
+    from fanout.testing.simulation.oracle import Oracle, Reading
     from fanout.testing.simulation.plan import Plan
     from fanout.testing.simulation.service import SimService
+    from fanout.testing.simulation.store import Store
 
-__all__ = ("Job", "SimSource")
+__all__ = ("Job", "World")
 
-_ON_READING: Final = {Kind.SLOW, Kind.BLOCKED, Kind.CANCELLED}
+_ON_READING: Final = {Kind.SLOW, Kind.BLOCKED, Kind.CANCELLED, Kind.RAISES}
+
+
+class _ReaderError(Exception):
+    """The job itself has failed."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class SimSource:
-    """A Kinesis source whose calls a simulated service answers.
-
-    Args:
-        kinesis: What the user wrote down.
-        transport: The calls.
-        random: The source of randomness for the wait until a consumer is ACTIVE.
-    """
-
-    kinesis: KinesisSource
-    transport: SimTransport
-    random: Random
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of a record."""
-        return self.kinesis.schema
-
-    def connect(self) -> AbstractAsyncContextManager[KinesisConnection]:
-        """Connect as the real source does, over the simulated transport."""
-        return open_connection(self.kinesis, self.transport, self.random)
-
-    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
-        """Return the position after one row."""
-        return self.kinesis.cursor(records, row)
-
-    def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
-        """Return when a row arrived at the service."""
-        return self.kinesis.arrival(records, row)
-
-
-@final
-class _Store:
-    """Keep the newest positions and those before: a write may be torn, but never both."""
-
-    def __init__(self, armed: Armed) -> None:
-        self._armed = armed
-        self._versions: list[str] = []
-
-    @property
-    def versions(self) -> list[str]:
-        """What a restart finds, the newest first."""
-        return self._versions[::-1]
-
-    async def save(self, positions: str, life: Life) -> None:
-        """Store positions.
-
-        Raises:
-            OSError: The store refuses them.
-
-        Cancellation: they may be stored or not.
-        """
-        fault = self._armed.strike(Site.STORE, asyncio.get_running_loop().time())
-        kind = None if fault is None else fault.kind
-        if kind is Kind.STORE_FAILS:
-            raise OSError("simulated")
-        if fault is not None and kind is Kind.STORE_SLOW:
-            await asyncio.sleep(fault.seconds)
-        if not life.dead:
-            torn = positions[: len(positions) // 2]
-            self._versions = [*self._versions[-1:], torn if kind is Kind.STORE_TORN else positions]
-        if kind is Kind.STORE_TORN:
-            raise OSError("simulated: the store broke in the middle of a write")
-
-
-@final
-class Job:
-    """Read a stream as one process does, again and again.
+class World:
+    """What every run of a job meets.
 
     Args:
         plan: How it reads.
         service: What answers it.
         armed: What goes wrong.
         oracle: What looks at everything that it gets.
+        store: Where its positions are kept.
+        random: The chance in the job itself.
+        product: The chance in the library.
     """
 
-    def __init__(self, plan: Plan, service: SimService, armed: Armed, oracle: Oracle) -> None:
-        self.finishing = False
-        self.slowest_close = 0.0
-        self._plan = plan
-        self._service = service
-        self._armed = armed
-        self._oracle = oracle
-        self._store = _Store(armed)
-        self._random = stream_of(plan.seed, "job")
-        self._product = stream_of(plan.seed, "product")
+    plan: Plan
+    service: SimService
+    armed: Armed
+    oracle: Oracle
+    store: Store
+    random: Random
+    product: Random
+
+
+@final
+class Job:
+    """Read a stream as one process does.
+
+    Args:
+        world: What it meets.
+        life: The process.
+    """
+
+    def __init__(self, world: World, life: Life) -> None:
+        self.closing_took = 0.0
+        self._world = world
+        self._life = life
+        self._reading: Reading | None = None
+        self._drained: Drained | None = None
+        self._pending: list[Batch] = []
         self._leave: asyncio.Timeout | None = None
+        self._closing = 0.0
 
     def leave(self) -> None:
         """Let the job close its stream and end."""
         if self._leave is not None:
-            self._leave.reschedule(self._service.now)
+            self._leave.reschedule(self._now)
             self._leave = None
 
-    async def live(self, life: Life) -> None:
+    async def live(self) -> None:
         """Run from the stored positions until everything is read, or until told to leave.
 
         Raises:
             FanOutError: The stream cannot be opened, or has failed.
         """
-        source = self._source(life)
-        positions = await self._begin(source, life)
-        async with open_stream(source, resume=positions, random=self._product) as stream:
-            life.opened = True
-            try:
-                async with asyncio.timeout(None) as leave:
-                    self._leave = leave
-                    await self._read(stream, life)
-            except TimeoutError:
-                if not leave.expired():
-                    raise
-            finally:
-                self._leave = None
-            closing = self._service.now
-        self.slowest_close = max(self.slowest_close, self._service.now - closing)
+        source = self._source()
+        positions = await self._begin(source)
+        opening = open_stream(source, resume=positions, random=self._world.product)
+        try:
+            async with opening as stream:
+                self._life.opened = True
+                await self._use(stream)
+        except _ReaderError:
+            return
+        finally:
+            if self._closing:
+                self.closing_took = self._now - self._closing
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """How many rows of each shard are still to come."""
+        if self._reading is None:
+            return {"every shard": -1}
+        return self._reading.missing(self._world.plan.broken)
 
     @property
     def done(self) -> bool:
         """Whether there is nothing left to wait for."""
-        return self.finishing and not self._oracle.missing(self._plan.broken)
+        return self._world.armed.stopped and not self.missing
 
-    def _source(self, life: Life) -> SimSource:
-        began = self._service.clock - timedelta(seconds=self._service.now)
-        start = self._plan.start
+    @property
+    def _now(self) -> float:
+        return self._world.service.now
+
+    def _source(self) -> SimSource:
+        world, plan = self._world, self._world.plan
+        began = world.service.clock - timedelta(seconds=self._now)
         kinesis = KinesisSource(
             stream=STREAM,
             consumer="reader",
-            mode=self._plan.mode,
-            start=began if start == "AT_TIMESTAMP" else start,
+            mode=plan.mode,
+            start=began if plan.start == "AT_TIMESTAMP" else plan.start,
             on_data_loss="earliest",
+            deregister=plan.deregister,
         )
-        return SimSource(kinesis, SimTransport(self._service, self._armed, life), self._product)
+        transport = SimTransport(world.service, world.armed, self._life)
+        return SimSource(kinesis, transport, world.product)
 
-    async def _begin(self, source: SimSource, life: Life) -> str:
+    async def _begin(self, source: SimSource) -> str:
         """Return where to go on; at the very first, resolve the start and store it."""
-        for positions in self._store.versions:
+        oracle, store = self._world.oracle, self._world.store
+        for positions in store.versions:
             try:
-                self._oracle.begin(positions)
+                self._reading = oracle.begin(positions, self._life)
             except PositionError:
                 continue
             return positions
         positions = await origin(source)
-        self._oracle.begin(positions)
+        self._reading = oracle.begin(positions, self._life)
         while True:
             try:
-                await self._store.save(positions, life)
+                await store.save(positions, self._life)
             except OSError:
                 await asyncio.sleep(1)
             else:
                 return positions
 
-    async def _read(self, stream: FanOut, life: Life) -> None:
+    async def _use(self, stream: FanOut) -> None:
+        """Read until there is nothing left to wait for, or until told to leave."""
+        try:
+            async with asyncio.timeout(None) as leave:
+                self._leave = leave
+                await self._read(stream)
+        except TimeoutError:
+            if not leave.expired():
+                raise
+        finally:
+            self._leave = None
+            self._closing = self._now
+
+    async def _read(self, stream: FanOut) -> None:
         reads = 0
         while not self.done:
             patience = await self._pause()
@@ -201,43 +180,88 @@ class Job:
                 if not waiting.expired():
                     raise
                 continue
+            except FanOutError as error:
+                await self._fails_again(stream, error)
+                raise
             for batch in batches:
-                if not life.dead:
-                    self._oracle.deliver(batch)
-            for batch in batches:
-                await stream.acknowledge(batch)
+                if not self._life.dead and self._reading is not None:
+                    self._reading.deliver(batch)
+            await self._acknowledge(stream, batches)
             reads += 1
-            if reads % self._plan.checkpoint_every == 0:
-                await self._checkpoint(stream, life)
+            if reads % self._world.plan.checkpoint_every == 0:
+                await self._checkpoint(stream)
 
     async def _pause(self) -> float:
         """Let what happens to a job happen; return how long it waits for records."""
-        fault = self._armed.strike(Site.JOB, self._service.now, kinds=_ON_READING)
+        fault = self._world.armed.strike(Site.JOB, self._now, kinds=_ON_READING)
         if fault is None:
-            return self._random.uniform(1, 300)
-        if fault.kind is Kind.SLOW:
-            await asyncio.sleep(fault.seconds)
-        if fault.kind is Kind.BLOCKED:
-            loop = asyncio.get_running_loop()
-            assert isinstance(loop, SimLoop), "time is only virtual on a simulated loop"
-            loop.block(fault.seconds)
+            return self._world.random.uniform(1, 300)
+        match fault.kind:
+            case Kind.SLOW:
+                await asyncio.sleep(fault.seconds)
+            case Kind.BLOCKED:
+                loop = asyncio.get_running_loop()
+                assert isinstance(loop, SimLoop), "time is only virtual on a simulated loop"
+                loop.block(fault.seconds)
+            case Kind.RAISES:
+                raise _ReaderError
+            case _:
+                pass
         return fault.seconds
 
     async def _next(self, stream: FanOut) -> tuple[Batch, ...]:
-        if self._plan.reading == "iterate":
+        random, reading = self._world.random, self._world.plan.reading
+        self._drained = None
+        if reading == "iterate" or (reading == "mixed" and random.random() < 0.5):  # noqa: PLR2004 - as often as not
             return (await anext(stream),)
-        drained = await stream.drain(
-            max_records=self._random.choice((1, 2, 7, 1000)),
-            max_bytes=self._random.choice((1, 300, 1 << 20)),
-            max_wait=self._random.choice((0.0, 0.01, 1.0, 20.0)),
+        self._drained = await stream.drain(
+            max_records=random.choice((1, 2, 7, 1000)),
+            max_bytes=random.choice((1, 300, 1 << 20)),
+            max_wait=random.choice((0.0, 0.01, 1.0, 20.0)),
         )
-        return drained.batches
+        return self._drained.batches
 
-    async def _checkpoint(self, stream: FanOut, life: Life) -> None:
-        positions = stream.positions
-        if not life.dead:
-            self._oracle.check_stored(positions)
+    async def _acknowledge(self, stream: FanOut, batches: tuple[Batch, ...]) -> None:
+        random = self._world.random
+        match self._world.plan.acknowledging:
+            case "each":
+                for batch in batches:
+                    await stream.acknowledge(batch)
+            case "twice":
+                for batch in (*batches, *batches):
+                    await stream.acknowledge(batch)
+            case "some":
+                self._pending = [*self._pending[-9:], *batches]
+                random.shuffle(self._pending)
+                for _ in range(random.randrange(1 + len(self._pending))):
+                    await stream.acknowledge(self._pending.pop())
+            case "all":
+                await stream.acknowledge(self._drained or stream.delivered)
+
+    async def _checkpoint(self, stream: FanOut) -> None:
+        match self._world.plan.storing:
+            case "positions":
+                positions = stream.positions
+            case "drained" if self._drained is not None:
+                positions = self._drained.positions.to_json()
+            case _:
+                positions = stream.delivered.to_json()
+        if not self._life.dead and self._reading is not None:
+            self._reading.check_stored(positions)
         try:
-            await self._store.save(positions, life)
+            await self._world.store.save(positions, self._life)
         except OSError:
             return  # the next checkpoint stores these positions too
+
+    async def _fails_again(self, stream: FanOut, error: FanOutError) -> None:
+        """Check that a stream that has failed goes on failing, and of the same."""
+        if self._life.dead:
+            return
+        for again in (stream.__anext__, stream.drain):
+            try:
+                await again()
+            except FanOutError as repeated:
+                if repeated is error is stream.failure:
+                    continue
+                raise OracleError(f"another failure than {error}: {repeated}") from repeated
+            raise OracleError(f"something was delivered after the failure: {error}")

@@ -19,6 +19,8 @@ class Life:
         dead: Whether the process has died; what its remains do reaches nobody.
         opened: Whether its stream has been opened.
         settled: Whether it has listed, subscribed and read: what is refused from now on has worked.
+        passed_over: The newest number of each shard that had expired when the process asked for the
+            oldest record.
         damage: How often the bytes at one place of a shard were damaged.
         unknown: How often a place of a shard was refused by an error that nobody knows.
     """
@@ -27,5 +29,6 @@ class Life:
     dead: bool = False
     opened: bool = False
     settled: bool = False
+    passed_over: dict[str, int] = field(default_factory=dict)
     damage: Counter[tuple[str, int]] = field(default_factory=Counter)
     unknown: Counter[tuple[str, int]] = field(default_factory=Counter)

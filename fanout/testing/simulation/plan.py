@@ -34,8 +34,13 @@ class Plan:
         large: Whether there may be records of up to 10 MiB.
         seconds: How long faults strike and records come, in virtual seconds.
         heartbeat: The longest silence of a healthy subscription, in seconds.
-        reading: How the job reads: one batch after the other, or many at once.
+        reading: How the job reads: one batch after the other, many at once, or now so, now so.
         checkpoint_every: After how many reads the job stores its positions.
+        acknowledging: What it acknowledges: each batch, each twice, only some and out of step, or
+            everything that it has got.
+        storing: What it stores: what it has acknowledged, what a drain says that it has got, or
+            what the stream says.
+        deregister: Whether a process takes the consumer that it has registered with it.
         broken: The shard that stays broken when everything else is repaired, where one does.
         faults: What goes wrong.
     """
@@ -50,10 +55,13 @@ class Plan:
     large: bool
     seconds: float
     heartbeat: float
-    reading: Literal["iterate", "drain"]
+    reading: Literal["iterate", "drain", "mixed"]
     checkpoint_every: int
     broken: str | None
     faults: tuple[Fault, ...] = field(repr=False)
+    acknowledging: Literal["each", "twice", "some", "all"] = "each"
+    storing: Literal["positions", "drained", "delivered"] = "positions"
+    deregister: Literal["never", "on_close"] = "never"
 
     def __str__(self) -> str:
         lines = [repr(self), *(f"  {fault}" for fault in self.faults)]
@@ -116,7 +124,7 @@ def draw_plan(seed: int) -> Plan:
     Args:
         seed: Any number.
     """
-    random = stream_of(seed, "plan")
+    random, manner = stream_of(seed, "plan"), stream_of(seed, "manner")
     shards = random.choices((1, 2, 4, 16), (50, 35, 14, 1))[0]
     seconds = random.choices((600.0, 3600.0), (70, 30))[0]
     plan = Plan(
@@ -130,10 +138,13 @@ def draw_plan(seed: int) -> Plan:
         large=random.random() < 0.02,  # noqa: PLR2004 - they take long
         seconds=seconds,
         heartbeat=random.choices((5.0, 15.0, 30.0), (10, 30, 60))[0],
-        reading=random.choice(("iterate", "drain")),
+        reading=manner.choice(("iterate", "drain", "mixed")),
         checkpoint_every=random.choice((1, 1, 3, 10)),
         broken=None,
         faults=(),
+        acknowledging=manner.choice(("each", "twice", "some", "all")),
+        storing=manner.choices(("positions", "drained", "delivered"), (60, 20, 20))[0],
+        deregister=manner.choices(("never", "on_close"), (80, 20))[0],
     )
     faults = _draw_faults(stream_of(seed, "faults"), plan)
     broken = None

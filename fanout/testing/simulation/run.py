@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import FanOutError
+from fanout.kinesis.registration import DEREGISTRATION_TIMEOUT
 from fanout.testing.simulation.armed import Armed
 from fanout.testing.simulation.faults import Kind, Site
-from fanout.testing.simulation.job import Job
+from fanout.testing.simulation.job import Job, World
 from fanout.testing.simulation.life import Life
 from fanout.testing.simulation.loop import SimLoop, simulate
 from fanout.testing.simulation.oracle import Oracle, OracleError
 from fanout.testing.simulation.plan import draw_plan, stream_of
 from fanout.testing.simulation.service import SimService
+from fanout.testing.simulation.store import Store
 from fanout.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ _RECOVERY: Final = 900.0
 _CLOSE_GRACE: Final = 5.0
 # A job that is told to leave may just be storing its positions, and its store may be slow.
 _STORE_GRACE: Final = 300.0
-_OF_THE_PROCESS: Final = {Kind.CRASH, Kind.CLOSE}
+_OF_THE_PROCESS: Final = {Kind.CRASH, Kind.CLOSE, Kind.DEPLOYED}
 _DAMAGE_LIMIT: Final = 3
 _UNKNOWN_LIMIT: Final = 40
 
@@ -100,6 +102,25 @@ def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
         raise SimulationError(f"{type(error).__name__}: {error}\n{plan}") from error
 
 
+@dataclass(slots=True, eq=False)
+class _Process:
+    """One process of the job, from its start to its end.
+
+    Args:
+        life: What the service knows of it.
+        job: What it does.
+        task: Runs it.
+        struck: How many faults had struck before it.
+        leaves_at: When it has to leave, because another one has taken its place.
+    """
+
+    life: Life
+    job: Job
+    task: asyncio.Task[None]
+    struck: int
+    leaves_at: float = field(default=float("inf"))
+
+
 @final
 class _Run:
     def __init__(self, plan: Plan, trace: Trace) -> None:
@@ -112,10 +133,21 @@ class _Run:
         faults = [f for f in plan.faults if f.kind not in _OF_THE_PROCESS]
         self._armed = Armed(faults, self._note)
         self._oracle = Oracle(self._log, self._service)
-        self._job = Job(plan, self._service, self._armed, self._oracle)
+        self._world = World(
+            plan,
+            self._service,
+            self._armed,
+            self._oracle,
+            Store(self._armed),
+            stream_of(plan.seed, "job"),
+            stream_of(plan.seed, "product"),
+        )
+        self._random = stream_of(plan.seed, "processes")
         self._ends = deque(f for f in plan.faults if f.kind in _OF_THE_PROCESS)
+        self._predecessor: _Process | None = None
         self._lives = 0
         self._recovery = 0.0
+        self._slowest_close = 0.0
 
     async def conduct(self) -> Outcome:
         """Run the job through its faults, then without, and look at what it leaves."""
@@ -123,13 +155,12 @@ class _Run:
         try:
             while not await self._life():
                 pass
+            await self._dismiss()
         finally:
             weather.cancel()
             await asyncio.wait({weather})
         if self._service.violations:
             raise OracleError("; ".join(self._service.violations))
-        if self._job.slowest_close > _CLOSE_GRACE:
-            raise OracleError(f"closing took {self._job.slowest_close:g} s")
         return Outcome(
             seed=self._plan.seed,
             digest=self._trace.digest,
@@ -141,7 +172,7 @@ class _Run:
             calls=dict(self._service.calls),
             faults=dict(self._armed.struck),
             recovery=self._recovery,
-            close=self._job.slowest_close,
+            close=self._slowest_close,
         )
 
     async def _weather(self) -> None:
@@ -153,75 +184,126 @@ class _Run:
 
     async def _life(self) -> bool:
         """Run the job's process once; return whether there is nothing more to see."""
-        self._lives += 1
-        life = Life(self._lives)
-        self._note(f"process {self._lives} starts")
-        struck_before = self._armed.struck.total()
-        process = asyncio.create_task(self._job.live(life), name=f"process {self._lives}")
+        process = self._start()
         try:
-            pause = await self._watch(process, life)
+            pause = await self._watch(process)
+            if process is self._predecessor:
+                return False
         finally:
-            process.cancel()
-            await asyncio.wait({process})
-        self._note(f"process {self._lives} is over")
-        if left := self._service.live_of(life):
-            raise OracleError(f"connections to {left} are left open")
-        failure = None if process.cancelled() else process.exception()
-        if failure is not None:
-            struck = self._armed.struck.total() > struck_before
-            self._judge(failure, life, struck=struck)
-        if self._service.gone or (self._job.done and failure is None and not life.dead):
+            if process is not self._predecessor:
+                process.task.cancel()
+                await asyncio.wait({process.task})
+        failure = self._look_back(process)
+        if self._service.gone or (process.job.done and failure is None and not process.life.dead):
             return True
         await asyncio.sleep(pause)
         return False
 
-    async def _watch(self, process: asyncio.Task[None], life: Life) -> float:
+    def _start(self) -> _Process:
+        self._lives += 1
+        self._note(f"process {self._lives} starts")
+        life = Life(self._lives)
+        job = Job(self._world, life)
+        task = asyncio.create_task(job.live(), name=f"process {self._lives}")
+        return _Process(life, job, task, self._armed.struck.total())
+
+    async def _watch(self, process: _Process) -> float:
         """Wait until the process is over, or end it; return the pause before the next one."""
         while True:
             end = self._ends[0] if self._ends else None
             until = self._deadline if end is None else end.at
-            await asyncio.wait({process}, timeout=max(0.0, until - self._service.now))
-            if process.done():
+            if self._predecessor is not None:
+                until = min(until, self._predecessor.leaves_at)
+            await asyncio.wait({process.task}, timeout=max(0.0, until - self._service.now))
+            if process.task.done():
                 return 1.0
-            if end is not None:
+            if self._predecessor is not None and until == self._predecessor.leaves_at:
+                await self._dismiss()
+            elif end is not None:
                 self._ends.popleft()
-                await self._end(process, life, end)
-                return end.seconds
-            if self._job.finishing:
-                missing = self._oracle.missing(self._plan.broken)
-                raise OracleError(f"stuck: rows that never came, by shard: {missing}")
-            self._repair()
+                return await self._end(process, end)
+            elif self._armed.stopped:
+                raise OracleError(f"stuck: rows that never came, by shard: {process.job.missing}")
+            else:
+                self._repair(process)
 
-    async def _end(self, process: asyncio.Task[None], life: Life, end: Fault) -> None:
+    async def _end(self, process: _Process, end: Fault) -> float:
+        """Let happen to a process what happens to it; return the pause before the next one."""
         self._armed.strikes(end)
-        if end.kind is Kind.CRASH:
-            # What is cancelled from here on still runs, but reaches neither service nor store.
-            life.dead = True
-            process.cancel()
+        match end.kind:
+            case Kind.DEPLOYED:
+                await self._dismiss()
+                process.leaves_at = self._service.now + end.seconds
+                self._predecessor = process
+                return 0.0
+            case Kind.CRASH:
+                await self._kill(process)
+            case _:
+                await self._tell(process)
+        return end.seconds
+
+    async def _kill(self, process: _Process) -> None:
+        # What is cancelled from here on still runs, but reaches neither service nor store.
+        process.life.dead = True
+        process.task.cancel()
+        await asyncio.wait({process.task}, timeout=_STORE_GRACE)
+
+    async def _tell(self, process: _Process) -> None:
+        process.job.leave()
+        await asyncio.wait({process.task}, timeout=_STORE_GRACE)
+
+    async def _dismiss(self) -> None:
+        """Let the process whose place another one has taken leave, or kill it."""
+        process, self._predecessor = self._predecessor, None
+        if process is None:
+            return
+        if self._random.random() < 0.5:  # noqa: PLR2004 - as often as not
+            await self._kill(process)
         else:
-            self._job.leave()
-        await asyncio.wait({process}, timeout=_STORE_GRACE)
+            await self._tell(process)
+        process.task.cancel()
+        await asyncio.wait({process.task})
+        self._look_back(process)
+
+    def _look_back(self, process: _Process) -> FanOutError | None:
+        """Look at what a process that is over leaves; return what it has failed of.
+
+        Raises:
+            OracleError: If it leaves something, or has failed for nothing.
+        """
+        life = process.life
+        self._note(f"process {life.number} is over")
+        if left := self._service.live_of(life):
+            raise OracleError(f"connections to {left} are left open")
+        deregisters = self._plan.deregister == "on_close"
+        if process.job.closing_took > _CLOSE_GRACE + DEREGISTRATION_TIMEOUT * deregisters:
+            raise OracleError(f"closing took {process.job.closing_took:g} s")
+        self._slowest_close = max(self._slowest_close, process.job.closing_took)
+        failure = None if process.task.cancelled() else process.task.exception()
+        if failure is None:
+            return None
+        if not isinstance(failure, FanOutError):
+            raise failure
+        self._judge(failure, life, struck=self._armed.struck.total() > process.struck)
+        return failure
 
     @property
     def _deadline(self) -> float:
-        return self._plan.seconds + (_RECOVERY if self._job.finishing else 0.0)
+        return self._plan.seconds + (_RECOVERY if self._armed.stopped else 0.0)
 
-    def _repair(self) -> None:
+    def _repair(self, process: _Process) -> None:
         """Let nothing go wrong any more, except with one shard."""
         self._note("repaired")
         self._armed.stop(self._plan.broken)
-        self._job.finishing = True
-        if self._job.done:
-            self._job.leave()
+        if process.job.done:
+            process.job.leave()
 
-    def _judge(self, failure: BaseException, life: Life, *, struck: bool) -> None:
+    def _judge(self, failure: FanOutError, life: Life, *, struck: bool) -> None:
         """Check that a stream that has failed had a reason to.
 
         Raises:
             OracleError: If everything that went wrong would have passed.
         """
-        if not isinstance(failure, FanOutError):
-            raise failure
         self._note(f"failed: {failure}")
         if self._service.gone or (struck and not life.opened):
             return

@@ -52,8 +52,7 @@ class SimService:
     """Answer calls about one stream, at the moment of the running loop.
 
     `violations` tells which rules of the service a reader has broken, each with its moment;
-    `trimmed` the newest number of each shard that has expired, and `passed_over` the newest that
-    had expired when a reader began at the oldest record.
+    `trimmed` the newest number of each shard that has expired.
 
     Args:
         log: What the stream holds.
@@ -73,7 +72,6 @@ class SimService:
         self.calls: Counter[str] = Counter()
         self.gone = False
         self.trimmed: dict[str, int] = {}
-        self.passed_over: dict[str, int] = {}
         self._listing_lag = random.choice((0.0, 0.0, 2.0, 15.0))
         self._consumers = SimConsumers(self, STREAM_ARN)
 
@@ -156,8 +154,10 @@ class SimService:
         """Forget a subscription whose connection is closed."""
         self._consumers.discard(body)
 
-    def shard_at(self, shard_id: str, position: Mapping[str, Any]) -> tuple[SourceShard, int]:
-        """Return a shard, and the number after which a starting position begins.
+    def shard_at(
+        self, life: Life, shard_id: str, position: Mapping[str, Any]
+    ) -> tuple[SourceShard, int]:
+        """Return a shard, and the number after which a starting position of a process begins.
 
         Raises:
             ClientError: There is no such shard or position.
@@ -166,7 +166,7 @@ class SimService:
         if shard is None or shard.opened > millis(self.now):
             self.violated(f"{shard_id} does not exist, and was read")
             raise client_error("ResourceNotFoundException", "SubscribeToShard")
-        return shard, self._cursor(shard, position)
+        return shard, self._cursor(life, shard, position)
 
     def page(self, shard: SourceShard, cursor: int, at: float, limit: int, room: int) -> Page:
         """Return what a shard has after a number at a moment.
@@ -193,12 +193,12 @@ class SimService:
         tip = None if shard.closed_at(moment) else max(cursor, shard.number_at(moment) - 1)
         return Page(records, tip, 0)
 
-    def _cursor(self, shard: SourceShard, position: Mapping[str, Any]) -> int:
+    def _cursor(self, life: Life, shard: SourceShard, position: Mapping[str, Any]) -> int:
         trimmed = self.trimmed.get(shard.shard_id, shard.first)
         moment = millis(self.now)
         match position["Type"]:
             case "TRIM_HORIZON":
-                self.passed_over[shard.shard_id] = trimmed
+                life.passed_over[shard.shard_id] = trimmed
                 return trimmed
             case "AT_TIMESTAMP":
                 asked = round(position["Timestamp"] * 1000)
@@ -206,7 +206,7 @@ class SimService:
                     raise client_error("InvalidArgumentException", "SubscribeToShard")
                 place = shard.arrived(asked)
                 before: int = shard.numbers[place - 1] if place else shard.first
-                self.passed_over[shard.shard_id] = trimmed
+                life.passed_over[shard.shard_id] = trimmed
                 return max(trimmed, before)
             case kind:
                 number = int(position["SequenceNumber"]) - int(kind == "AT_SEQUENCE_NUMBER")

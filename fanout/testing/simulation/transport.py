@@ -107,7 +107,7 @@ class SimTransport:
         if (fault := self._strike(Site.SUBSCRIBE, shard=shard_id)) is not None:
             await self._refuse(fault, shard_id, starting_position)
         self._service.consumers.admit(self._life, consumer_arn, shard_id)
-        shard, cursor = self._service.shard_at(shard_id, starting_position)
+        shard, cursor = self._service.shard_at(self._life, shard_id, starting_position)
         body = SubscriptionBody(self._service, self._armed, self._life, shard, cursor)
         self._service.consumers.begin(consumer_arn, body)
         try:
