@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ("ARRIVAL", "FEW_ROWS", "all_decimal", "arrivals", "is_decimal")
+__all__ = ("ARRIVAL", "FEW_ROWS", "all_decimal", "is_decimal", "microseconds", "timestamps")
 
 FEW_ROWS: Final = 32
 
@@ -36,10 +36,12 @@ def all_decimal(texts: pa.StringArray, max_digits: int) -> bool:
     return longest <= max_digits
 
 
-def arrivals(seconds: Sequence[float | None]) -> pa.TimestampArray:
-    """Turn seconds into timestamps, exact to the millisecond that the service sends."""
-    if len(seconds) <= FEW_ROWS:
-        micros = [None if each is None else round(each * 1000) * 1000 for each in seconds]
-        return pa.array(micros, ARRIVAL)
+def microseconds(seconds: float | None) -> int | None:
+    """Turn seconds into microseconds, exact to the millisecond that the service sends."""
+    return None if seconds is None else round(seconds * 1000) * 1000
+
+
+def timestamps(seconds: Sequence[float | None]) -> pa.TimestampArray:
+    """Turn seconds into timestamps, each as `microseconds` does."""
     milliseconds = pc.round(pc.multiply(pa.array(seconds, pa.float64()), 1000.0))
     return pc.multiply(milliseconds.cast(pa.int64()), 1000).view(ARRIVAL)

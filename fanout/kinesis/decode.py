@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fanout.core.malformed import MALFORMED_JSON
 from fanout.errors import MalformedEventError
-from fanout.kinesis.columns import ARRIVAL, arrivals
+from fanout.kinesis.columns import ARRIVAL, FEW_ROWS, microseconds, timestamps
 from fanout.kinesis.hash_keys import HashRange
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ SCHEMA: Final = pa.schema(
         pa.field("subSequenceNumber", pa.int64()),
     ]
 )
+
+_ROW = pa.struct(list(SCHEMA))
 
 # What every heartbeat holds.
 _NO_RECORDS = pa.RecordBatch.from_pylist([], schema=SCHEMA)
@@ -205,6 +207,20 @@ def _children(said: _Event | _Answer) -> tuple[ChildShard, ...]:
 def _columns(records: Sequence[_Record], stream: str, shard_id: str) -> pa.RecordBatch:
     if not records:
         return _NO_RECORDS
+    if len(records) <= FEW_ROWS:
+        rows = [
+            (
+                record.PartitionKey,
+                record.Data,
+                stream,
+                shard_id,
+                record.SequenceNumber,
+                microseconds(record.ApproximateArrivalTimestamp),
+                0,
+            )
+            for record in records
+        ]
+        return pa.RecordBatch.from_struct_array(pa.array(rows, _ROW, memory_pool=_POOL))
     return pa.RecordBatch.from_arrays(
         [
             pa.array([record.PartitionKey for record in records], pa.string()),
@@ -212,7 +228,7 @@ def _columns(records: Sequence[_Record], stream: str, shard_id: str) -> pa.Recor
             pa.repeat(stream, len(records)),
             pa.repeat(shard_id, len(records)),
             pa.array([record.SequenceNumber for record in records], pa.string()),
-            arrivals([record.ApproximateArrivalTimestamp for record in records]),
+            timestamps([record.ApproximateArrivalTimestamp for record in records]),
             pa.repeat(0, len(records)),
         ],
         schema=SCHEMA,

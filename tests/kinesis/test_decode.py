@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import MalformedEventError
+from fanout.kinesis.columns import FEW_ROWS
 from fanout.kinesis.decode import (
     SCHEMA,
     ChildShard,
@@ -67,6 +68,26 @@ def test_every_event_has_the_same_schema_and_is_valid(count: int) -> None:
     assert records.schema == SCHEMA
     assert records.num_rows == count
     records.validate(full=True)
+
+
+@given(
+    st.lists(
+        st.builds(
+            record,
+            Data=st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode()),
+            PartitionKey=st.text(max_size=3),
+            SequenceNumber=st.text("0123456789"),
+            ApproximateArrivalTimestamp=st.none() | st.floats(0, 253_402_300_799),
+        ),
+        max_size=FEW_ROWS,
+    )
+)
+def test_a_few_records_become_the_same_rows_as_among_many(some: list[dict[str, Any]]) -> None:
+    few = decode(event(*some)).records
+    many = decode(event(*some, *[record()] * (FEW_ROWS + 1))).records
+    few.validate(full=True)
+    assert few.schema == many.schema
+    assert few.equals(many.slice(0, len(some)))
 
 
 def test_rows_keep_the_order_of_the_shard() -> None:
