@@ -30,13 +30,19 @@ class Budget:
         """The bytes that are out now."""
         return self._used
 
+    def reserve_now(self, nbytes: int) -> bool:
+        """Take bytes if nobody has to wait for that; tell whether they were taken."""
+        if self._waiting or not self._fits(nbytes):
+            return False
+        self._used += nbytes
+        return True
+
     async def reserve(self, nbytes: int) -> None:
         """Take bytes, waiting for their release where the limit is reached.
 
         Cancellation: nothing stays reserved.
         """
-        if not self._waiting and self._fits(nbytes):
-            self._used += nbytes
+        if self.reserve_now(nbytes):
             return
         granted = asyncio.get_running_loop().create_future()
         self._waiting.append((nbytes, granted))

@@ -81,7 +81,7 @@ class Basket:
                 self.events.append(event)
                 return None
             case Batch():
-                rows = self._rows_that_fit(event.records)
+                rows = self._rows_that_fit(event)
                 if rows == 0 and event.num_records:
                     self.full = True
                     return event
@@ -97,12 +97,14 @@ class Basket:
         """The batches with records that were collected."""
         return tuple(e for e in self.events if isinstance(e, Batch) and e.num_records)
 
-    def _rows_that_fit(self, records: pa.RecordBatch) -> int:
-        rows: int = min(records.num_rows, self._room_records)
-        while rows and (size := records.slice(0, rows).nbytes) > self._room_bytes:
+    def _rows_that_fit(self, batch: Batch) -> int:
+        if batch.num_records <= self._room_records and batch.nbytes <= self._room_bytes:
+            return batch.num_records
+        rows = min(batch.num_records, self._room_records)
+        while rows and (size := batch.records.slice(0, rows).nbytes) > self._room_bytes:
             # Rows differ in size, so the estimate is repeated; it shrinks each time.
             rows = min(rows - 1, rows * self._room_bytes // size)
-        return rows if rows or self.batches else min(1, records.num_rows)
+        return rows if rows or self.batches else min(1, batch.num_records)
 
     def _cut(self, batch: Batch, rows: int) -> tuple[Batch, Batch | None]:
         if rows == batch.num_records:

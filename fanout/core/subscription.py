@@ -115,6 +115,9 @@ class Subscription:
 
     async def _reserve(self, nbytes: int) -> None:
         """Reserve memory for an event that is about to be assembled."""
+        if self._budget.reserve_now(nbytes):
+            self.reserved += nbytes
+            return
         # What is held is asked for again together with the rest: two splits that each held a
         # piece and waited for more could wait for each other.
         total = self.reserved + nbytes
