@@ -29,6 +29,7 @@ __all__ = ("SubscriptionBody",)
 
 _MAX_PIECES: Final = 20
 _OVERSIZE: Final = 1 << 31
+_FOLLOWED: Final = {Kind.STALL, Kind.DRIP, Kind.EMPTY_EVENTS, Kind.DAMAGED}
 
 
 @final
@@ -97,7 +98,7 @@ class SubscriptionBody:
                 continue
             async for chunk in self._spoilt(fault, at):
                 yield chunk
-            if fault.kind not in {Kind.STALL, Kind.DRIP, Kind.EMPTY_EVENTS}:
+            if fault.kind not in _FOLLOWED:
                 return
             at = max(at, self._service.now)
 
@@ -175,9 +176,7 @@ class SubscriptionBody:
             case Kind.DRIP:
                 async for piece in self._drip(frame, fault.seconds):
                     yield piece
-                self._advance(page)
-                if page.continuation is None:
-                    self.end("InternalFailureException")  # nothing comes behind the end
+                self._go_on_behind(page)
             case Kind.EMPTY_EVENTS:
                 for _ in range(self._random.randint(1, 9)):
                     yield _event(self.shard, Page((), self.cursor, 1000), self._service)
@@ -190,6 +189,13 @@ class SubscriptionBody:
                 yield encode_exception(fault.code, "simulated")
             case _:
                 yield self._damaged(fault.kind, frame, page)
+                if fault.kind is Kind.DAMAGED:
+                    self._go_on_behind(page)
+
+    def _go_on_behind(self, page: Page) -> None:
+        self._advance(page)
+        if page.continuation is None:
+            self.end("InternalFailureException")  # nothing comes behind the end
 
     async def _drip(self, frame: bytes, seconds: float) -> AsyncGenerator[bytes, None]:
         size = -(-len(frame) // _MAX_PIECES)
@@ -229,7 +235,7 @@ class SubscriptionBody:
                 "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "1"},
             }
             document.setdefault("ChildShards", [child])
-            document.setdefault("ContinuationSequenceNumber", str(self.cursor))
+            document["ContinuationSequenceNumber"] = str(self.cursor)
         return encode_event("SubscribeToShardEvent", json.dumps(document).encode())
 
 

@@ -123,7 +123,7 @@ CATALOGUE: Final[Mapping[Kind, Traits]] = MappingProxyType(
         Kind.REFUSED_LATE: Traits(Site.SUBSCRIBE, seconds=(1, 59), codes=_PASSING),
         Kind.HANGS: Traits(Site.SUBSCRIBE, lasting=True),
         Kind.UNREACHABLE: Traits(Site.SUBSCRIBE, lasting=True),
-        Kind.STALL: Traits(Site.EVENT, seconds=(1, 600)),
+        Kind.STALL: Traits(Site.EVENT, seconds=(1, 100_000)),
         Kind.DRIP: Traits(Site.EVENT, seconds=(0.01, 10)),
         Kind.RESET: Traits(Site.EVENT),
         Kind.HALF_CLOSED: Traits(Site.EVENT),
