@@ -1,16 +1,24 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fanout.core.events import Batch, End, Failure
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Range
 from fanout.core.slot import Slot
 from fanout.errors import SplitFailedError
-from fanout.testing.simulation import Cancellation, simulate, sweep
+from fanout.testing.simulation import Cancellation, SimLoop, simulate, sweep
 from tests.core.scripted import Log, record_batch
+
+if TYPE_CHECKING:
+    from fanout.core.events import Event
 
 A = Split("a")
 
@@ -98,3 +106,91 @@ def test_a_cancelled_put_has_put_all_or_nothing() -> None:
         await slot.put(batch(4))
 
     assert sweep(scenario) == 7
+
+
+class SlotMachine(RuleBasedStateMachine):
+    """One subscriber that puts and is cancelled, and one reader, in any order of their steps.
+
+    The model: what `put` has returned for and nobody has taken yet, and the first pill.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = SimLoop()
+        self.ready: list[Slot] = []
+        self.slot = Slot(self.ready.append)
+        self.number = 0
+        self.putting: asyncio.Task[None] | None = None
+        self.offered: tuple[End, int] = (End(A), 0)
+        self.buffered: tuple[Event, int] | None = None
+        self.pill: Failure | None = None
+        self.pill_taken = False
+
+    @precondition(lambda self: self.putting is None)
+    @rule(cost=st.integers(0, 9))
+    def put(self, cost: int) -> None:
+        self.number += 1
+        self.offered = End(Split(str(self.number))), cost
+        self.putting = self.loop.create_task(self.slot.put(*self.offered))
+
+    @precondition(lambda self: self.putting)
+    @rule()
+    def cancel(self) -> None:
+        assert self.putting is not None
+        self.putting.cancel()
+
+    @rule(turns=st.integers(1, 3))
+    def run(self, turns: int) -> None:
+        for _ in range(turns):
+            self.loop.call_soon(self.loop.stop)
+            self.loop.run_forever()
+        if self.putting is not None and self.putting.done():
+            if not self.putting.cancelled():
+                self.putting.result()
+                assert self.buffered is None, "the event before was evicted"
+                self.buffered = self.offered
+            self.putting = None
+
+    @rule()
+    def run_until_all_wait(self) -> None:
+        self.run(5)
+        assert self.putting is None or self.buffered is not None, "a vacant slot lets nobody in"
+
+    @rule(reason=st.text(max_size=3))
+    def fail(self, reason: str) -> None:
+        failure = pill(reason)
+        self.slot.fail(failure)
+        self.pill = self.pill or failure
+
+    @precondition(lambda self: self.ready)
+    @rule()
+    def take(self) -> None:
+        taken = self.ready.pop().take()
+        if self.buffered is not None:
+            assert taken == self.buffered
+            self.buffered = None
+        else:
+            assert taken == (self.pill, 0)
+            self.pill_taken = True
+
+    @invariant()
+    def the_slot_holds_what_was_put_and_not_taken(self) -> None:
+        assert self.slot.occupied == (self.buffered is not None)
+        assert self.slot.pill is self.pill
+
+    @invariant()
+    def the_reader_is_told_once_of_each_thing_to_take(self) -> None:
+        pill_waits = self.pill is not None and not self.pill_taken
+        assert len(self.ready) == (self.buffered is not None) + pill_waits
+
+    def teardown(self) -> None:
+        with closing(self.loop):
+            while self.ready or self.putting is not None:
+                self.run_until_all_wait()
+                if self.ready:
+                    self.take()
+            self.loop.check_leaks()
+
+
+TestSlotMachine = SlotMachine.TestCase
+TestSlotMachine.settings = settings(max_examples=2 * settings().max_examples)
