@@ -6,7 +6,7 @@ import errno
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from fanout.errors import CheckpointError
 from fanout.spark.checkpoint.files import (
@@ -183,16 +183,25 @@ class LocalStorage:
         return readable_path(f"file://{self._path(name)}")
 
     def sweep(self) -> None:
-        """Remove what a killed run left half written; for the owner, before it writes.
+        """Finish what a killed run left half done; for the owner, before it reads or writes.
+
+        What was half written is removed. What has its name already may have been named just before
+        the end, or before an fsync that failed: it is made durable, for it is going to be trusted.
 
         Raises:
             CheckpointError: The file system refused.
         """
         with _os_errors("clean", self.root):
-            for directory, _, names in os.walk(self.root):
+            for directory, _, names in os.walk(self.root, onerror=_raise):
                 for name in names:
                     if Path(directory) == self._scratch or is_temporary(name):
                         Path(directory, name).unlink(missing_ok=True)
+                _fsync(Path(directory))
+            for parent in self.root.parents:
+                try:
+                    _fsync(parent)
+                except PermissionError:
+                    break  # whoever may not read a directory has made nothing in it
 
     def close(self) -> None:
         """Do nothing: everything is in the checkpoint."""
@@ -212,6 +221,10 @@ def _os_errors(doing: str, path: Path) -> Iterator[None]:
         if error.errno in {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV} and error.filename2:
             reason = f"{reason} (the checkpoint must be on one file system that has hard links)"
         raise CheckpointError(f"cannot {doing} {path}: {reason}") from error
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
 
 
 def _link(source: Path, final: Path) -> None:

@@ -144,6 +144,46 @@ def test_a_sweep_removes_what_was_left_in_scratch(storage: LocalStorage) -> None
     assert list(storage.scratch().iterdir()) == []
 
 
+def test_a_sweep_makes_every_name_durable_that_an_earlier_run_has_given(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # A run that dies between link, or mkdir, and fsync leaves a name that is not durable.
+    storage.create("ledger/1", b"content")
+    flushed: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.add(os.fstat(descriptor).st_ino))
+
+    LocalStorage(storage.root).sweep()
+
+    named = (storage.root / "ledger", storage.root, *storage.root.parents)
+    assert tmp_path in named
+    assert {path.stat().st_ino for path in named} <= flushed
+
+
+def test_a_sweep_needs_no_permission_to_read_the_directories_above(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    open_ = os.open
+
+    def refuse(path: Path, flags: int) -> int:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open_(path, flags)
+
+    monkeypatch.setattr(os, "open", refuse)
+    storage.sweep()
+
+
+def test_a_sweep_that_cannot_look_everywhere_is_refused(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(CheckpointError, match=r"cannot clean .*: Input/output error"):
+        storage.sweep()
+
+
 def test_a_root_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
