@@ -124,11 +124,16 @@ class OpenSegment:
         return self._sealed
 
     def discard(self) -> None:
-        """Close and remove the file. The records come again: nobody has acknowledged them."""
+        """Close and remove the file. The records come again: nobody has acknowledged them.
+
+        A disk that refuses that too has refused something before, and that error is the one that
+        counts. A file that stays is removed by the next run's sweep.
+        """
         if self._writer is not None:
             with contextlib.suppress(OSError):  # the disk may be full; the file goes anyway
                 self._writer.close()
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
     def _write(self, row_groups: int) -> None:
         if not self._unwritten:

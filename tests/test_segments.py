@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import pathlib
 import resource
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +168,18 @@ def test_a_discarded_segment_leaves_no_file(segment: OpenSegment, tmp_path: Path
     assert list(tmp_path.iterdir()) != []
     segment.discard()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_keeps_a_discarded_file_is_not_a_second_error(
+    segment: OpenSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *, missing_ok: bool) -> None:
+        raise OSError(errno.EIO, "Input/output error", f"{path} {missing_ok}")
+
+    segment.add(records(1, 10))
+    segment.write_row_group()
+    monkeypatch.setattr(pathlib.Path, "unlink", refuse)
+    segment.discard()
 
 
 @pytest.fixture
