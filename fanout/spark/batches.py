@@ -120,6 +120,10 @@ class BatchRunner:
     def run(self, batch_id: int, query_id: str) -> BatchResult:
         """Run one micro-batch; a batch id that the ledger knows is replayed.
 
+        When it returns, Spark takes the batch for done, so it has an entry by then, if need be one
+        without records: otherwise a newer run, which has not seen that, could give it records that
+        Spark never asks for again.
+
         Raises:
             BatchFailedError: If the handler raised.
             CheckpointError: If the checkpoint is damaged, or no longer ours.
@@ -131,11 +135,13 @@ class BatchRunner:
             return self._replay(entry)
         match self._take(IDLE_SECONDS):
             case Stopped():
+                positions = self._ledger.positions()
+                assert positions is not None, "the origin comes before the first batch"
+                self._ledger.write(Entry(batch_id, query_id, None, positions))
+                self._ledger.prune()
                 return BatchResult(batch_id, finished=True)
             case Idle(positions, finished):
-                newest = self._ledger.newest
-                if newest is None or newest.positions != positions:
-                    self._remember(Entry(batch_id, query_id, None, positions))
+                self._remember(Entry(batch_id, query_id, None, positions))
                 return BatchResult(batch_id, finished=finished)
             case Filled(segment, positions):
                 started = time.perf_counter()

@@ -66,6 +66,14 @@ class BatchLedger:
         data = self._storage.read(ORIGIN, limit=MAX_ENTRY_BYTES)
         return None if data is None else decode_origin(data, location=self._storage.location)
 
+    def positions(self) -> Checkpoint | None:
+        """Return where to go on: after the newest batch, or at the origin before the first.
+
+        Raises:
+            CheckpointError: If the origin is damaged or was written by a newer version.
+        """
+        return self.origin() if self._newest is None else self._newest.positions
+
     def write_origin(self, positions: str) -> Checkpoint:
         """Store the resolved start, before anything is subscribed.
 
@@ -81,10 +89,18 @@ class BatchLedger:
 
         Raises:
             CheckpointError: If the ledger is ahead of Spark, so that Spark's own offsets must have
-                been deleted, or the entries are another query's.
+                been deleted, or behind it, so that entries are missing, or the entries are another
+                query's.
         """
         newest = self._newest
-        if newest is None or batch_id > newest.batch_id:
+        expected = 0 if newest is None else newest.batch_id + 1
+        if batch_id > expected:
+            raise CheckpointError(
+                f"Spark asks for batch {batch_id}, but {self._storage.location} has no entry of "
+                f"batch {batch_id - 1}: restore its files from a backup, or start with a new "
+                f"checkpoint location"
+            )
+        if newest is None or batch_id == expected:
             self._check_query(query_id)
             return None
         if batch_id < newest.batch_id:

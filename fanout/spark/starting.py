@@ -128,9 +128,7 @@ def foreach_batch(
 
 def _positions(ledger: BatchLedger, loop: LoopThread, source: Source) -> Checkpoint:
     """Return where to go on; at the very first, resolve the start and store it."""
-    if ledger.newest is not None:
-        return ledger.newest.positions
-    return ledger.origin() or ledger.write_origin(loop.call(origin(source)))
+    return ledger.positions() or ledger.write_origin(loop.call(origin(source)))
 
 
 def _clock(

@@ -13,7 +13,7 @@ from fanout.core.events import Batch
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Range
 from fanout.entries import Entry
-from fanout.errors import BatchFailedError
+from fanout.errors import BatchFailedError, CheckpointError
 from fanout.segments import SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner
 from fanout.spark.checkpoint.ownership import claim
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fanout.spark.batches import Handler
+    from fanout.spark.checkpoint.ownership import Ownership
     from fanout.spark.checkpoint.storage import Storage
     from fanout.spark.pump import Handover
 
@@ -46,10 +47,11 @@ def at(sequence: int) -> Checkpoint:
 class Bench:
     """A runner whose handovers are laid out in advance; acknowledgements are kept."""
 
-    def __init__(self, spark: SparkSession, storage: Storage, ledger: BatchLedger) -> None:
+    def __init__(self, spark: SparkSession, storage: Storage, ownership: Ownership) -> None:
         self.spark = spark
         self.storage = storage
-        self.ledger = ledger
+        self.ownership = ownership
+        self.ledger = BatchLedger(storage, ownership)
         self.log = SegmentLog(storage.scratch(), 1, SCHEMA, max_records=100, max_bytes=1 << 20)
         self.acknowledged: list[Checkpoint] = []
 
@@ -76,7 +78,7 @@ class Bench:
 def bench(spark: SparkSession, checkpoint: str) -> Iterator[Bench]:
     storage = open_storage(spark, checkpoint)
     with claim(storage, spark) as ownership:
-        yield Bench(spark, storage, BatchLedger(storage, ownership))
+        yield Bench(spark, storage, ownership)
 
 
 @pytest.fixture
@@ -110,10 +112,10 @@ def test_idle_progress_is_stored(bench: Bench, recorder: Recorder, finished: boo
     assert recorder.calls == []
 
 
-def test_idle_progress_that_is_known_is_not_stored_again(bench: Bench, recorder: Recorder) -> None:
+def test_a_batch_without_any_progress_has_an_entry_too(bench: Bench, recorder: Recorder) -> None:
     bench.run(0, bench.filled(b"one"), recorder)
     assert bench.run(1, Idle(at(1), finished=True), recorder) == BatchResult(1, finished=True)
-    assert bench.ledger.newest == bench.ledger.read(0)
+    assert bench.ledger.newest == Entry(1, QUERY, None, at(1))
 
 
 def test_a_replay_of_idle_progress_calls_nobody(bench: Bench, recorder: Recorder) -> None:
@@ -122,7 +124,28 @@ def test_a_replay_of_idle_progress_calls_nobody(bench: Bench, recorder: Recorder
     assert recorder.calls == []
 
 
-def test_a_stop_stores_and_acknowledges_nothing(bench: Bench, recorder: Recorder) -> None:
+def test_a_batch_that_a_stop_ends_has_an_entry_without_records(
+    bench: Bench, recorder: Recorder
+) -> None:
+    bench.run(0, bench.filled(b"one"), recorder)
+    assert bench.run(1, Stopped(), recorder) == BatchResult(1, finished=True)
+    assert bench.ledger.newest == Entry(1, QUERY, None, at(1))
+    assert bench.acknowledged == [at(1)]
+
+
+def test_a_stop_before_the_first_batch_stores_the_origin(bench: Bench, recorder: Recorder) -> None:
+    bench.ledger.write_origin(at(7).to_json())
     assert bench.run(0, Stopped(), recorder) == BatchResult(0, finished=True)
-    assert bench.ledger.newest is None
-    assert bench.acknowledged == []
+    assert bench.ledger.newest == Entry(0, QUERY, None, at(7))
+
+
+@pytest.mark.parametrize("handover", [Stopped(), Idle(at(1))])
+def test_spark_takes_no_batch_for_done_that_a_newer_run_may_fill(
+    bench: Bench, spark: SparkSession, checkpoint: str, recorder: Recorder, handover: Handover
+) -> None:
+    bench.run(0, bench.filled(b"one"), recorder)
+    storage = open_storage(spark, checkpoint)
+    newer = BatchLedger(storage, bench.ownership)
+    newer.write(Entry(1, QUERY, None, at(9)))
+    with pytest.raises(CheckpointError, match="another run"):
+        bench.run(1, handover, recorder)

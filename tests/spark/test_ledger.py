@@ -87,12 +87,29 @@ def test_an_entry_is_read_back_by_the_next_run(storage: LocalStorage) -> None:
     assert ledger.find(3, QUERY) == entry
 
 
-def test_a_batch_id_above_the_newest_is_a_new_one(storage: LocalStorage) -> None:
+def test_the_batch_id_after_the_newest_is_a_new_one(storage: LocalStorage) -> None:
     ledger = open_ledger(storage)
     assert ledger.find(0, QUERY) is None
     ledger.write(idle(3))
     assert ledger.find(4, QUERY) is None
-    assert ledger.find(9, QUERY) is None
+
+
+def test_a_batch_id_whose_predecessor_has_no_entry_is_refused(storage: LocalStorage) -> None:
+    ledger = open_ledger(storage)
+    with pytest.raises(CheckpointError, match=r"for batch 1, .* no entry of batch 0: restore"):
+        ledger.find(1, QUERY)
+    ledger.write(idle(3))
+    with pytest.raises(CheckpointError, match=r"for batch 5, .* no entry of batch 4: restore"):
+        ledger.find(5, QUERY)
+
+
+def test_a_reader_goes_on_after_the_newest_batch_or_from_the_origin(storage: LocalStorage) -> None:
+    ledger = open_ledger(storage)
+    assert ledger.positions() is None
+    ledger.write_origin(positions(7).to_json())
+    assert ledger.positions() == positions(7)
+    ledger.write(idle(0))
+    assert ledger.positions() == positions(1)
 
 
 def test_a_batch_id_is_written_once(storage: LocalStorage) -> None:

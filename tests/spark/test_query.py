@@ -236,15 +236,17 @@ def test_idle_progress_is_stored_and_used_after_a_restart(
     assert not (tmp_path / "checkpoint/fanout/segments").exists()
 
 
-def test_idle_progress_without_a_move_is_not_stored_again(
+def test_idle_batches_leave_one_entry(
     start: Start, source: ManualSource, runs: list[int], tmp_path: Path
 ) -> None:
     source.put(*numbered(2))
     recorder = Recorder()
-    start(source, recorder)
+    query = start(source, recorder)
     recorder.wait_for_rows(2)
     eventually(lambda: len(runs) >= 4)
-    assert len(list((tmp_path / "checkpoint/fanout/batches").iterdir())) == 1
+    query.stop()
+    segments = list((tmp_path / "checkpoint/fanout/segments").iterdir())
+    assert len(list((tmp_path / "checkpoint/fanout/batches").iterdir())) == len(segments) + 1
 
 
 def test_records_after_idle_batches_have_the_next_id(
