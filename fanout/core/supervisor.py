@@ -97,6 +97,7 @@ class Supervisor:
             self._closed = True
             self._changed.set()
             self._stop()
+        self._discard()
         if error is not None:
             raise error
 
@@ -124,6 +125,12 @@ class Supervisor:
         self.check_open()
         self._changed.clear()
         await self._changed.wait()
+
+    def _discard(self) -> None:
+        """Let go of what nobody can take any more."""
+        while self._ready:
+            _, cost = self._ready.popleft().take()
+            self.budget.release(cost)
 
     def check_open(self) -> None:
         """Raise StreamStateError if the stream is closed."""

@@ -752,6 +752,16 @@ def test_memory_is_bounded_by_the_pacing_while_the_consumer_sleeps() -> None:
     simulate(main)
 
 
+def test_a_closed_stream_holds_no_memory() -> None:
+    async def read() -> None:
+        async with fanout.open(ScriptedSource(logs=FAMILY), random=seeded()) as stream:
+            await asyncio.sleep(30)
+            assert stream.statistics().bytes_in_flight > 0
+        assert stream.statistics().bytes_in_flight == 0
+
+    simulate(read)
+
+
 def test_nothing_outlives_the_stream() -> None:
     async def main() -> None:
         source = ScriptedSource(logs=FAMILY, close_after=0.5)
