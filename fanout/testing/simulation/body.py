@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Final, final
 
 import aiohttp
 
+from fanout.errors import (
+    DamagedFrameError,
+    MalformedEventError,
+    RemoteError,
+    SubscriptionEndedError,
+    UnconfirmedEndError,
+)
 from fanout.testing.frames import encode_event, encode_exception
 from fanout.testing.simulation.faults import Kind, Site
 from fanout.testing.simulation.log import EPOCH_MILLIS
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
     from fanout.testing.simulation.armed import Armed
+    from fanout.testing.simulation.attempts import Attempt
     from fanout.testing.simulation.faults import Fault
     from fanout.testing.simulation.life import Life
     from fanout.testing.simulation.log import SourceShard
@@ -30,6 +38,8 @@ __all__ = ("SubscriptionBody",)
 _MAX_PIECES: Final = 20
 _OVERSIZE: Final = 1 << 31
 _FOLLOWED: Final = {Kind.STALL, Kind.DRIP, Kind.EMPTY_EVENTS, Kind.DAMAGED}
+_OVERHEAD: Final = len(encode_event("SubscribeToShardEvent", b""))
+_DAMAGE: Final = {Kind.DAMAGED: DamagedFrameError, Kind.HALF_AN_END: UnconfirmedEndError}
 
 
 @final
@@ -44,18 +54,27 @@ class SubscriptionBody:
         service: The service.
         armed: What goes wrong.
         life: Whose subscription it is.
+        attempt: The call that has opened it.
         shard: The shard.
         cursor: The number after which it begins.
     """
 
     def __init__(
-        self, service: SimService, armed: Armed, life: Life, shard: SourceShard, cursor: int
+        self,
+        service: SimService,
+        armed: Armed,
+        life: Life,
+        *,
+        attempt: Attempt,
+        shard: SourceShard,
+        cursor: int,
     ) -> None:
         self.life = life
         self.shard = shard
         self.cursor = cursor
         self._service = service
         self._armed = armed
+        self._attempt = attempt
         self._random = service.random
         self._expires = service.now + service.rules.subscription_life
         self._ended_at = float("inf")
@@ -63,6 +82,7 @@ class SubscriptionBody:
         self._wake: asyncio.Future[None] | None = None
         self._window = self._random.choice((1 << 10, 1 << 16, 1 << 20))
         self._whole_frames = self._random.random() < 0.5  # noqa: PLR2004 - as often as not
+        self._dropped = False
         self._written = 0
         self._taken: deque[tuple[int, float]] = deque()
 
@@ -83,18 +103,24 @@ class SubscriptionBody:
             at = max(self._due(at), self._room_at())
             await self._wait(at)
             if at >= self._ended_at or self._ended_at <= self._service.now == at:
+                self._ends(RemoteError, self._refusal)
                 yield encode_exception(self._refusal, "simulated")
                 return
             if at >= self._expires:
+                self._ends(SubscriptionEndedError)
                 return
             fault = self._armed.strike(Site.EVENT, self._service.now, shard=self.shard.shard_id)
             if fault is None:
                 page = self._page(at)
-                for chunk in self._cut(self._sent(_event(self.shard, page, self._service))):
+                frame = self._sent(_event(self.shard, page, self._service))
+                for chunk in self._cut(frame):
                     yield chunk
                 self._advance(page)
                 if page.continuation is None:
                     return
+                if page.records:
+                    size = len(frame) - _OVERHEAD
+                    self.life.hands.take(self.shard.shard_id, page.records, size)
                 continue
             async for chunk in self._spoilt(fault, at):
                 yield chunk
@@ -150,6 +176,17 @@ class SubscriptionBody:
         if page.continuation is not None:
             self.cursor = page.continuation
         self.life.settled = True
+        self._hears(page)
+
+    def _hears(self, page: Page) -> None:
+        self._dropped = False
+        now, blocked = self._service.now, self.life.blocked
+        self._attempt.hears(self.cursor, now, blocked, records=bool(page.records))
+
+    def _ends(self, kind: type[Exception], code: str = "") -> None:
+        if self._dropped and kind is SubscriptionEndedError:
+            kind = MalformedEventError  # what was dropped may have been the end of the shard
+        self.life.attempts.end(self._attempt, (kind, code), self._service.now)
 
     def _sent(self, frame: bytes) -> bytes:
         self._written += len(frame)
@@ -179,23 +216,37 @@ class SubscriptionBody:
                 self._go_on_behind(page)
             case Kind.EMPTY_EVENTS:
                 for _ in range(self._random.randint(1, 9)):
-                    yield _event(self.shard, Page((), self.cursor, 1000), self._service)
+                    nothing = Page((), self.cursor, 1000)
+                    yield _event(self.shard, nothing, self._service)
+                    self._hears(nothing)
             case Kind.RESET:
                 yield frame[: len(frame) // 2]
-                raise aiohttp.ClientPayloadError("Response payload is not completed")
+                error = aiohttp.ClientPayloadError("Response payload is not completed")
+                self.life.attempts.end(self._attempt, error, self._service.now)
+                raise error
             case Kind.ENDED_EARLY:
+                self._ends(SubscriptionEndedError)
                 return
             case Kind.RAISED:
+                self._ends(RemoteError, fault.code)
                 yield encode_exception(fault.code, "simulated")
             case _:
                 yield self._damaged(fault.kind, frame, page)
                 if fault.kind is Kind.DAMAGED:
-                    self._go_on_behind(page)
+                    self._drop(page)
 
     def _go_on_behind(self, page: Page) -> None:
         self._advance(page)
         if page.continuation is None:
             self.end("InternalFailureException")  # nothing comes behind the end
+
+    def _drop(self, page: Page) -> None:
+        """Go on behind a damaged frame that the reader has dropped, which moves it nowhere."""
+        self._attempt.ending, self._dropped = None, True
+        if page.continuation is None:
+            self.end("InternalFailureException")
+        else:
+            self.cursor = page.continuation
 
     async def _drip(self, frame: bytes, seconds: float) -> AsyncGenerator[bytes, None]:
         size = -(-len(frame) // _MAX_PIECES)
@@ -205,9 +256,7 @@ class SubscriptionBody:
 
     def _damaged(self, kind: Kind, frame: bytes, page: Page) -> bytes:
         """Return bytes that no reader may believe."""
-        if kind is Kind.HALF_AN_END and page.records:
-            self.cursor = page.records[-1].sequence
-        self.life.damage[self.shard.shard_id, self.cursor] += 1
+        self._ends(_DAMAGE.get(kind, MalformedEventError))
         match kind:
             case Kind.HALF_CLOSED:
                 return frame[: len(frame) // 2]
@@ -225,7 +274,14 @@ class SubscriptionBody:
 
     def _half_an_end(self, page: Page) -> bytes:
         document = json.loads(_payload(self.shard, page, self._service))
-        if self._random.random() < 0.5:  # noqa: PLR2004 - as often as not
+        exhausted = self._random.random() < 0.5  # noqa: PLR2004 - as often as not
+        if page.continuation is not None and not exhausted:
+            self.cursor = page.continuation
+        elif page.records:
+            self.cursor = page.records[-1].sequence
+        if page.records or not exhausted:
+            self._hears(page)
+        if exhausted:
             document.pop("ContinuationSequenceNumber", None)
             document.pop("ChildShards", None)
         else:

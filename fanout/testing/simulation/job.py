@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.opening import open_stream, origin
 from fanout.errors import FanOutError, PositionError
-from fanout.kinesis.source import KinesisSource
 from fanout.testing.simulation.faults import Kind, Site
 from fanout.testing.simulation.loop import SimLoop
 from fanout.testing.simulation.oracle import OracleError
-from fanout.testing.simulation.service import STREAM
 from fanout.testing.simulation.source import SimSource
 from fanout.testing.simulation.transport import SimTransport
+from fanout.testing.simulation.witness import Witness
 
 if TYPE_CHECKING:
     from random import Random
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from fanout.core.consumer import FanOut
     from fanout.core.drained import Drained
     from fanout.core.events import Batch
+    from fanout.kinesis.source import KinesisSource
     from fanout.testing.simulation.armed import Armed
     from fanout.testing.simulation.life import Life
     from fanout.testing.simulation.oracle import Oracle, Reading
@@ -46,6 +45,7 @@ class World:
 
     Args:
         plan: How it reads.
+        options: What it asks of the library.
         service: What answers it.
         armed: What goes wrong.
         oracle: What looks at everything that it gets.
@@ -55,6 +55,7 @@ class World:
     """
 
     plan: Plan
+    options: KinesisSource
     service: SimService
     armed: Armed
     oracle: Oracle
@@ -76,6 +77,7 @@ class Job:
         self.closing_took = 0.0
         self._world = world
         self._life = life
+        self._witness = Witness(life, world.oracle.log, world.options)
         self._reading: Reading | None = None
         self._drained: Drained | None = None
         self._pending: list[Batch] = []
@@ -96,16 +98,30 @@ class Job:
         """
         source = self._source()
         positions = await self._begin(source)
-        opening = open_stream(source, resume=positions, random=self._world.product)
+        opening = open_stream(
+            source,
+            resume=positions,
+            on_resubscribe=self._witness.resubscribes,
+            random=self._world.product,
+        )
         try:
             async with opening as stream:
                 self._life.opened = True
+                self._witness.opened(stream)
                 await self._use(stream)
         except _ReaderError:
             return
         finally:
             if self._closing:
                 self.closing_took = self._now - self._closing
+
+    def look_back(self) -> None:
+        """Look at what the process leaves, and at what it was told.
+
+        Raises:
+            OracleError: If a promise is broken.
+        """
+        self._witness.closed()
 
     @property
     def missing(self) -> dict[str, int]:
@@ -124,18 +140,9 @@ class Job:
         return self._world.service.now
 
     def _source(self) -> SimSource:
-        world, plan = self._world, self._world.plan
-        began = world.service.clock - timedelta(seconds=self._now)
-        kinesis = KinesisSource(
-            stream=STREAM,
-            consumer="reader",
-            mode=plan.mode,
-            start=began if plan.start == "AT_TIMESTAMP" else plan.start,
-            on_data_loss="earliest",
-            deregister=plan.deregister,
-        )
+        world = self._world
         transport = SimTransport(world.service, world.armed, self._life)
-        return SimSource(kinesis, transport, world.product)
+        return SimSource(world.options, transport, world.product)
 
     async def _begin(self, source: SimSource) -> str:
         """Return where to go on; at the very first, resolve the start and store it."""
@@ -168,6 +175,8 @@ class Job:
         finally:
             self._leave = None
             self._closing = self._now
+            if self._reading is not None:
+                self._witness.closing(self._reading)
 
     async def _read(self, stream: FanOut) -> None:
         reads = 0
@@ -186,6 +195,7 @@ class Job:
             for batch in batches:
                 if not self._life.dead and self._reading is not None:
                     self._reading.deliver(batch)
+                    self._life.hands.get(batch)
             await self._acknowledge(stream, batches)
             reads += 1
             if reads % self._world.plan.checkpoint_every == 0:
@@ -202,6 +212,7 @@ class Job:
             case Kind.BLOCKED:
                 loop = asyncio.get_running_loop()
                 assert isinstance(loop, SimLoop), "time is only virtual on a simulated loop"
+                self._life.blocked += fault.seconds
                 loop.block(fault.seconds)
             case Kind.RAISES:
                 raise _ReaderError
@@ -214,11 +225,19 @@ class Job:
         self._drained = None
         if reading == "iterate" or (reading == "mixed" and random.random() < 0.5):  # noqa: PLR2004 - as often as not
             return (await anext(stream),)
-        self._drained = await stream.drain(
-            max_records=random.choice((1, 2, 7, 1000)),
-            max_bytes=random.choice((1, 300, 1 << 20)),
-            max_wait=random.choice((0.0, 0.01, 1.0, 20.0)),
-        )
+        hands = self._life.hands
+        hands.drain_rows = random.choice((1, 2, 7, 1000))
+        try:
+            self._drained = await stream.drain(
+                max_records=hands.drain_rows,
+                max_bytes=random.choice((1, 300, 1 << 20)),
+                max_wait=random.choice((0.0, 0.01, 1.0, 20.0)),
+            )
+        except asyncio.CancelledError:
+            hands.excuse()
+            raise
+        finally:
+            hands.drain_rows = 0
         return self._drained.batches
 
     async def _acknowledge(self, stream: FanOut, batches: tuple[Batch, ...]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
-from typing import final
+from typing import TYPE_CHECKING, final
+
+from fanout.testing.simulation.attempts import Attempts
+
+if TYPE_CHECKING:
+    from fanout.testing.simulation.bounds import Hands
 
 __all__ = ("Life",)
 
@@ -16,19 +20,27 @@ class Life:
 
     Args:
         number: Its number, from 1.
+        hands: What it holds.
         dead: Whether the process has died; what its remains do reaches nobody.
         opened: Whether its stream has been opened.
         settled: Whether it has listed, subscribed and read: what is refused from now on has worked.
         passed_over: The newest number of each shard that had expired when the process asked for the
             oldest record.
-        damage: How often the bytes at one place of a shard were damaged.
-        unknown: How often a place of a shard was refused by an error that nobody knows.
+        attempts: Its subscribe calls.
+        refusals: What its other calls were refused with.
+        calling: How many of those are under way.
+        called_at: When the latest of them ended.
+        blocked: How long its loop has been blocked, all in all.
     """
 
     number: int
+    hands: Hands
     dead: bool = False
     opened: bool = False
     settled: bool = False
     passed_over: dict[str, int] = field(default_factory=dict)
-    damage: Counter[tuple[str, int]] = field(default_factory=Counter)
-    unknown: Counter[tuple[str, int]] = field(default_factory=Counter)
+    attempts: Attempts = field(default_factory=Attempts)
+    refusals: list[Exception] = field(default_factory=list)
+    calling: int = 0
+    called_at: float = 0.0
+    blocked: float = 0.0

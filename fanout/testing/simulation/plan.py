@@ -41,6 +41,7 @@ class Plan:
         storing: What it stores: what it has acknowledged, what a drain says that it has got, or
             what the stream says.
         deregister: Whether a process takes the consumer that it has registered with it.
+        tight: Whether memory is allowed for one large event only, of all shards together.
         broken: The shard that stays broken when everything else is repaired, where one does.
         faults: What goes wrong.
     """
@@ -62,6 +63,7 @@ class Plan:
     acknowledging: Literal["each", "twice", "some", "all"] = "each"
     storing: Literal["positions", "drained", "delivered"] = "positions"
     deregister: Literal["never", "on_close"] = "never"
+    tight: bool = False
 
     def __str__(self) -> str:
         lines = [repr(self), *(f"  {fault}" for fault in self.faults)]
@@ -145,6 +147,7 @@ def draw_plan(seed: int) -> Plan:
         acknowledging=manner.choice(("each", "twice", "some", "all")),
         storing=manner.choices(("positions", "drained", "delivered"), (60, 20, 20))[0],
         deregister=manner.choices(("never", "on_close"), (80, 20))[0],
+        tight=manner.random() < 0.3,  # noqa: PLR2004 - one of three
     )
     faults = _draw_faults(stream_of(seed, "faults"), plan)
     broken = None

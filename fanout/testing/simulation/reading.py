@@ -76,6 +76,8 @@ class Standing:
         records: The records that it has got.
         nbytes: Their bytes in memory.
         gaps: How often it was told that records are lost.
+        gap_millis: How far apart the records around those are, at most.
+        newest: When the last record that it has got arrived.
     """
 
     next: int
@@ -84,6 +86,8 @@ class Standing:
     records: int = 0
     nbytes: int = 0
     gaps: int = 0
+    gap_millis: int = 0
+    newest: int | None = None
 
 
 @final
@@ -127,8 +131,7 @@ class Reading:
 
     def _missing(self, shard_id: str) -> int:
         # A shard may end behind records that have expired: no batch tells of them then.
-        passed_over = self._expired(shard_id, self._life.passed_over)
-        return len(self._rows(shard_id)) - max(self.standings[shard_id].next, passed_over)
+        return len(self._oracle.shards[shard_id].rows) - self.standing_place(shard_id)
 
     def check_stored(self, positions: str) -> None:
         """Check positions that are about to be stored: everything before them was handed on.
@@ -173,6 +176,17 @@ class Reading:
         standing.begun = True
         standing.records += batch.num_records
         standing.nbytes += batch.nbytes
+        if batch.gaps and standing.newest is not None:
+            standing.gap_millis += max(0, got[0][3] - standing.newest)
+        standing.newest = got[-1][3]
+
+    def place_of(self, shard_id: str, position: Position) -> int:
+        """Return the place of the first row after a position that the stream tells."""
+        return self._oracle.shards[shard_id].place(position)
+
+    def standing_place(self, shard_id: str) -> int:
+        """Return the place of the next row, behind what had expired when the shard was begun."""
+        return max(self.standings[shard_id].next, self._expired(shard_id, self._life.passed_over))
 
     def _check_lineage(self, shard_id: str, standing: Standing) -> None:
         if standing.begun:
@@ -206,9 +220,6 @@ class Reading:
 
     def _expired(self, shard_id: str, numbers: Mapping[str, int]) -> int:
         return self._oracle.shards[shard_id].expired(shard_id, numbers)
-
-    def _rows(self, shard_id: str) -> list[Row]:
-        return self._oracle.shards[shard_id].rows
 
 
 def _tuple_of(row: Row) -> tuple[Any, ...]:

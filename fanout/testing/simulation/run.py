@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.errors import FanOutError
 from fanout.kinesis.registration import DEREGISTRATION_TIMEOUT
 from fanout.testing.simulation.armed import Armed
+from fanout.testing.simulation.bounds import Hands
 from fanout.testing.simulation.faults import Kind, Site
 from fanout.testing.simulation.job import Job, World
+from fanout.testing.simulation.judge import judge_failure
 from fanout.testing.simulation.life import Life
 from fanout.testing.simulation.loop import SimLoop, simulate
 from fanout.testing.simulation.oracle import Oracle, OracleError
 from fanout.testing.simulation.plan import draw_plan, stream_of
 from fanout.testing.simulation.service import SimService
+from fanout.testing.simulation.source import options_of
 from fanout.testing.simulation.store import Store
 from fanout.testing.simulation.trace import Trace
 
@@ -36,8 +39,6 @@ _CLOSE_GRACE: Final = 5.0
 # A job that is told to leave may just be storing its positions, and its store may be slow.
 _STORE_GRACE: Final = 300.0
 _OF_THE_PROCESS: Final = {Kind.CRASH, Kind.CLOSE, Kind.DEPLOYED}
-_DAMAGE_LIMIT: Final = 3
-_UNKNOWN_LIMIT: Final = 40
 
 
 class SimulationError(AssertionError):
@@ -110,14 +111,12 @@ class _Process:
         life: What the service knows of it.
         job: What it does.
         task: Runs it.
-        struck: How many faults had struck before it.
         leaves_at: When it has to leave, because another one has taken its place.
     """
 
     life: Life
     job: Job
     task: asyncio.Task[None]
-    struck: int
     leaves_at: float = field(default=float("inf"))
 
 
@@ -133,8 +132,10 @@ class _Run:
         faults = [f for f in plan.faults if f.kind not in _OF_THE_PROCESS]
         self._armed = Armed(faults, self._note)
         self._oracle = Oracle(self._log, self._service)
+        self._options = options_of(plan, self._service)
         self._world = World(
             plan,
+            self._options,
             self._service,
             self._armed,
             self._oracle,
@@ -202,10 +203,11 @@ class _Run:
     def _start(self) -> _Process:
         self._lives += 1
         self._note(f"process {self._lives} starts")
-        life = Life(self._lives)
+        may_drain = self._plan.reading != "iterate"
+        life = Life(self._lives, Hands(self._options.max_bytes_in_flight, may_drain=may_drain))
         job = Job(self._world, life)
         task = asyncio.create_task(job.live(), name=f"process {self._lives}")
-        return _Process(life, job, task, self._armed.struck.total())
+        return _Process(life, job, task)
 
     async def _watch(self, process: _Process) -> float:
         """Wait until the process is over, or end it; return the pause before the next one."""
@@ -272,6 +274,7 @@ class _Run:
             OracleError: If it leaves something, or has failed for nothing.
         """
         life = process.life
+        process.job.look_back()
         self._note(f"process {life.number} is over")
         if left := self._service.live_of(life):
             raise OracleError(f"connections to {left} are left open")
@@ -284,7 +287,9 @@ class _Run:
             return None
         if not isinstance(failure, FanOutError):
             raise failure
-        self._judge(failure, life, struck=self._armed.struck.total() > process.struck)
+        self._note(f"failed: {failure}")
+        now, gone = self._service.now, self._service.gone
+        judge_failure(failure, life, self._options, now, gone=gone)
         return failure
 
     @property
@@ -297,21 +302,6 @@ class _Run:
         self._armed.stop(self._plan.broken)
         if process.job.done:
             process.job.leave()
-
-    def _judge(self, failure: FanOutError, life: Life, *, struck: bool) -> None:
-        """Check that a stream that has failed had a reason to.
-
-        Raises:
-            OracleError: If everything that went wrong would have passed.
-        """
-        self._note(f"failed: {failure}")
-        if self._service.gone or (struck and not life.opened):
-            return
-        if any(times >= _DAMAGE_LIMIT for times in life.damage.values()):
-            return
-        if any(times >= _UNKNOWN_LIMIT for times in life.unknown.values()):
-            return
-        raise OracleError(f"failed for nothing: {failure}") from failure
 
     def _note(self, event: str) -> None:
         self._trace.event(asyncio.get_running_loop().time(), event)

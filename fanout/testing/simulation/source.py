@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.kinesis.source import KinesisSource, open_connection
+from fanout.testing.simulation.log import EPOCH_MILLIS
+from fanout.testing.simulation.service import STREAM
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -15,9 +19,14 @@ if TYPE_CHECKING:
 
     from fanout.core.positions import Cursor
     from fanout.kinesis.connection import KinesisConnection
+    from fanout.testing.simulation.plan import Plan
+    from fanout.testing.simulation.service import SimService
     from fanout.testing.simulation.transport import SimTransport
 
-__all__ = ("SimSource",)
+__all__ = ("SimSource", "options_of")
+
+# What an event takes beside its records: its headers, its continuation, two child shards.
+_BESIDE_RECORDS: Final = 2000
 
 
 @final
@@ -51,3 +60,35 @@ class SimSource:
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
         """Return when a row arrived at the service."""
         return self.kinesis.arrival(records, row)
+
+
+def options_of(plan: Plan, service: SimService) -> KinesisSource:
+    """Return what the user of a plan's job asks for.
+
+    Args:
+        plan: The plan.
+        service: What the job is going to read.
+    """
+    began = datetime.fromtimestamp(EPOCH_MILLIS / 1000, UTC)
+    options = KinesisSource(
+        stream=STREAM,
+        consumer="reader",
+        mode=plan.mode,
+        start=began if plan.start == "AT_TIMESTAMP" else plan.start,
+        on_data_loss="earliest",
+        deregister=plan.deregister,
+    )
+    if not plan.tight:
+        return options
+    largest = _largest_event(service)
+    return replace(options, max_event_bytes=largest, max_bytes_in_flight=largest)
+
+
+def _largest_event(service: SimService) -> int:
+    """Return how many bytes the largest event takes that a service may send."""
+    largest, most = 0, service.rules.max_event_records
+    for shard in service.log.shards.values():
+        ends = [0, *accumulate(len(record.encoded) + 1 for record in shard.records)]
+        spans = (end - ends[max(0, place - most)] for place, end in enumerate(ends))
+        largest = max(largest, *spans)
+    return largest + _BESIDE_RECORDS

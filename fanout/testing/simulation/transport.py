@@ -7,6 +7,8 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
     ConnectionClosedError,
     ConnectTimeoutError,
     EndpointConnectionError,
@@ -15,7 +17,7 @@ from botocore.exceptions import (
 
 from fanout.kinesis.transport import NO_TAGS
 from fanout.testing.simulation.body import SubscriptionBody
-from fanout.testing.simulation.faults import UNKNOWN, WAITING, Kind, Site
+from fanout.testing.simulation.faults import WAITING, Kind, Site
 from fanout.testing.simulation.refusals import client_error
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         UnreadRecords,
     )
     from fanout.testing.simulation.armed import Armed
+    from fanout.testing.simulation.attempts import Attempt
     from fanout.testing.simulation.faults import Fault
     from fanout.testing.simulation.life import Life
     from fanout.testing.simulation.service import SimService
@@ -57,17 +60,18 @@ class SimTransport:
     async def renew_credentials(self) -> None:
         """Find the same credentials again."""
         await self._latency()
+        self._life.called_at = self._service.now
 
     async def describe_stream(self) -> StreamDescription:
         """Call DescribeStreamSummary."""
-        await self._call("DescribeStreamSummary")
-        return self._service.describe_stream()
+        async with self._call("DescribeStreamSummary"):
+            return self._service.describe_stream()
 
     async def list_shards(self) -> list[ShardDescription]:
         """Call ListShards."""
-        await self._call("ListShards")
-        late = self._strike(Site.CALL, kinds={Kind.LISTING_LATE})
-        return self._service.list_shards(late.seconds if late else 0.0)
+        async with self._call("ListShards"):
+            late = self._strike(Site.CALL, kinds={Kind.LISTING_LATE})
+            return self._service.list_shards(late.seconds if late else 0.0)
 
     async def list_consumers(self, stream_arn: str) -> NoReturn:
         """Refuse: reading a stream never lists its consumers."""
@@ -78,44 +82,70 @@ class SimTransport:
     ) -> ConsumerDescription:
         """Call RegisterStreamConsumer."""
         del stream_arn, tags
-        await self._call("RegisterStreamConsumer")
-        return self._service.consumers.register(name)
+        async with self._call("RegisterStreamConsumer"):
+            return self._service.consumers.register(name)
 
     async def describe_consumer(
         self, *, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
     ) -> ConsumerDescription:
         """Call DescribeStreamConsumer."""
         del stream_arn
-        await self._call("DescribeStreamConsumer")
-        return self._service.consumers.describe(arn, name)
+        async with self._call("DescribeStreamConsumer"):
+            return self._service.consumers.describe(arn, name)
 
     async def deregister_consumer(self, arn: str) -> None:
         """Call DeregisterStreamConsumer."""
-        await self._call("DeregisterStreamConsumer")
-        self._service.consumers.deregister(arn)
+        async with self._call("DeregisterStreamConsumer"):
+            self._service.consumers.deregister(arn)
 
     @asynccontextmanager
     async def subscribe(
         self, consumer_arn: str, shard_id: str, starting_position: Mapping[str, Any]
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Call SubscribeToShard."""
-        self._service.calls["SubscribeToShard"] += 1
-        note = f"subscribe {shard_id} {starting_position}"
-        self._armed.note(note)
-        await self._latency()
-        self._service.consumers.call(self._life, consumer_arn, shard_id)
-        if (fault := self._strike(Site.SUBSCRIBE, shard=shard_id)) is not None:
-            await self._refuse(fault, shard_id, starting_position)
-        self._service.consumers.admit(self._life, consumer_arn, shard_id)
-        shard, cursor = self._service.shard_at(self._life, shard_id, starting_position)
-        body = SubscriptionBody(self._service, self._armed, self._life, shard, cursor)
-        self._service.consumers.begin(consumer_arn, body)
+        service, life = self._service, self._life
+        service.calls["SubscribeToShard"] += 1
+        self._armed.note(f"subscribe {shard_id} {starting_position}")
+        attempt = life.attempts.begin(shard_id, starting_position, service.now, life.blocked)
+        try:
+            body = await self._admit(consumer_arn, shard_id, starting_position, attempt)
+        except (ClientError, BotoCoreError) as error:
+            life.attempts.end(attempt, error, service.now)
+            raise
         try:
             await self._latency()
+            life.attempts.answer(attempt, service.now)
             async with aclosing(body.chunks()) as chunks:
                 yield chunks
         finally:
-            self._service.discard(body)
+            service.discard(body)
+
+    async def _admit(
+        self,
+        consumer_arn: str,
+        shard_id: str,
+        starting_position: Mapping[str, Any],
+        attempt: Attempt,
+    ) -> SubscriptionBody:
+        """Let a subscription begin.
+
+        Raises:
+            ClientError: It is refused.
+            BotoCoreError: Nobody answers.
+        """
+        service, life = self._service, self._life
+        await self._latency()
+        service.consumers.call(life, consumer_arn, shard_id)
+        if (fault := self._strike(Site.SUBSCRIBE, shard=shard_id)) is not None:
+            await self._refuse(fault)
+        service.consumers.admit(life, consumer_arn, shard_id)
+        shard, cursor = service.shard_at(life, shard_id, starting_position)
+        life.hands.resume(shard_id, cursor)
+        body = SubscriptionBody(
+            service, self._armed, life, attempt=attempt, shard=shard, cursor=cursor
+        )
+        service.consumers.begin(consumer_arn, body)
+        return body
 
     async def get_shard_iterator(
         self, stream_arn: str, shard_id: str, starting_position: Mapping[str, Any]
@@ -129,15 +159,29 @@ class SimTransport:
         """Call GetRecords."""
         raise NotImplementedError
 
-    async def _call(self, action: str) -> None:
-        """Make a call that is answered, or not.
+    @asynccontextmanager
+    async def _call(self, action: str) -> AsyncIterator[None]:
+        """Make a call that the block answers, or that is not answered.
 
         Raises:
             ClientError: It is refused.
             BotoCoreError: Nobody answers.
         """
+        life = self._life
         self._service.calls[action] += 1
-        await self._latency()
+        life.calling += 1
+        try:
+            await self._latency()
+            await self._go_wrong(action)
+            yield
+        except (ClientError, BotoCoreError) as error:
+            life.refusals.append(error)
+            raise
+        finally:
+            life.calling -= 1
+            life.called_at = self._service.now
+
+    async def _go_wrong(self, action: str) -> None:
         kinds = {Kind.CALL_REFUSED, Kind.CALL_HANGS, Kind.CALL_CUT}
         fault = self._strike(Site.CALL, kinds=kinds)
         if fault is None:
@@ -148,17 +192,12 @@ class SimTransport:
             raise client_error(fault.code, action)
         await asyncio.sleep(fault.seconds)
 
-    async def _refuse(
-        self, fault: Fault, shard_id: str, starting_position: Mapping[str, Any]
-    ) -> None:
+    async def _refuse(self, fault: Fault) -> None:
         if fault.kind is Kind.UNREACHABLE:
             self._cut()
         if fault.kind is Kind.HANGS:
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(fault.seconds)
-        if fault.code == UNKNOWN:
-            place = int(starting_position.get("SequenceNumber", 0))
-            self._life.unknown[shard_id, place] += 1
         raise client_error(fault.code, "SubscribeToShard")
 
     def _cut(self) -> NoReturn:
