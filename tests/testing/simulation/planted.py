@@ -1,0 +1,143 @@
+"""How soon the simulator finds the mistakes of `bugs.py`.
+
+A simulator that has never been seen failing proves nothing. Print how many seeds each mistake took,
+and as what it was seen, with `python -m tests.testing.simulation.planted [WORD...]`.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.testing.simulation import SimulationError, draw_plan, run_plan
+from tests.testing.simulation.bugs import BUGS, HARMLESS, Change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.testing.simulation import Plan
+
+__all__ = ("SEEDS", "Found", "hunt", "hunters", "planted")
+
+SEEDS: Final = 500
+# What Python says of words that make no program: then the mistake is one in these tests.
+_OF_THE_EDIT: Final = (AttributeError, NameError, TypeError)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How a change was found out.
+
+    Args:
+        tried: How many seeds were run, the one that showed it included.
+        seed: That seed.
+        error: What the simulator said, in one line.
+    """
+
+    tried: int
+    seed: int
+    error: str
+
+
+@contextmanager
+def planted(change: Change) -> Iterator[None]:
+    """Change the product within the block."""
+    with ExitStack() as edits:
+        for edit in change:
+            edits.enter_context(edit.made())
+        yield
+
+
+def hunt(name: str, seeds: int = SEEDS) -> Found | None:
+    """Run seeds until one shows a change; return None where none does.
+
+    A seed counts only where the product as it is passes it.
+
+    Args:
+        name: A name of BUGS or HARMLESS.
+        seeds: How many seeds to run, the cheapest ones first.
+    """
+    change = (BUGS | HARMLESS)[name]
+    for tried, seed in enumerate(_cheapest_first()[:seeds], 1):
+        with planted(change):
+            error = _error_of(seed)
+        if error is not None and _passes(seed):
+            return Found(tried, seed, error)
+    return None
+
+
+@contextmanager
+def hunters() -> Iterator[ProcessPoolExecutor]:
+    """Start a process for each core."""
+    # Nothing is inherited: a fork would copy whatever threads other tests have left.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(mp_context=context, initializer=_quiet) as pool:
+        try:
+            yield pool
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _quiet() -> None:
+    logging.disable(logging.CRITICAL)
+
+
+@cache
+def _cheapest_first() -> list[int]:
+    """Return the seeds, whatever the bug: those first whose plans are run fastest."""
+    return sorted(range(SEEDS), key=lambda seed: _cost(draw_plan(seed)))
+
+
+def _cost(plan: Plan) -> float:
+    """Estimate how long a plan takes: mostly by its heartbeats, then its records and faults."""
+    splits = plan.shards + plan.reshards
+    heartbeats = plan.seconds / plan.heartbeat
+    return splits * (heartbeats + plan.records) + len(plan.faults)
+
+
+@cache
+def _passes(seed: int) -> bool:
+    return _error_of(seed) is None
+
+
+def _error_of(seed: int) -> str | None:
+    try:
+        run_plan(draw_plan(seed))
+    except SimulationError as error:
+        _check_words(error)
+        return str(error).partition("\n")[0]
+    return None
+
+
+def _check_words(error: BaseException) -> None:
+    """Check that an error is the product's, as a person might have made it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, _OF_THE_EDIT):
+            raise cause
+        cause = cause.__cause__
+
+
+def _print_all(words: list[str]) -> None:
+    """Hunt every change whose name has any of some words, and print how it was found."""
+    names = [name for name in BUGS | HARMLESS if not words or any(w in name for w in words)]
+    with hunters() as pool:
+        hunts = {name: pool.submit(hunt, name) for name in names}
+        for name, future in hunts.items():
+            match future.result():
+                case None:
+                    sys.stdout.write(f"   - {name}\n")
+                case Found(tried, seed, error):
+                    sys.stdout.write(f"{tried:4} {name}: seed {seed}: {error}\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _print_all(sys.argv[1:])

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.testing.simulation.bugs import BUGS, HARMLESS
+from tests.testing.simulation.planted import SEEDS, Found, hunt, hunters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from concurrent.futures import Future
+
+_HARMLESS_SEEDS = 200
+
+
+@pytest.fixture(scope="module")
+def hunts(request: pytest.FixtureRequest) -> Iterator[Mapping[str, Future[Found | None]]]:
+    """Hunt everything that is asked about at once, on all cores."""
+    asked = [
+        str(item.callspec.params["name"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.module is request.module
+    ]
+    with hunters() as pool:
+        yield {
+            name: pool.submit(hunt, name, SEEDS if name in BUGS else _HARMLESS_SEEDS)
+            for name in asked
+        }
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str, hunts: Mapping[str, Future[Found | None]]) -> None:
+    assert hunts[name].result() is not None, f"{SEEDS} seeds do not show that {name}"
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_harmless_change_is_no_bug(name: str, hunts: Mapping[str, Future[Found | None]]) -> None:
+    assert hunts[name].result() is None
