@@ -97,8 +97,8 @@ class SplitProgress:
         self.bytes += batch.nbytes
         self._measure_gap(arrival(batch.records, 0))
         self.newest = arrival(batch.records, batch.num_records - 1)
-        told, self.untold = replace(batch, gaps=self.untold), ()
-        return told
+        gaps, self.untold = self.untold, ()
+        return batch if gaps == batch.gaps else replace(batch, gaps=gaps)
 
     def _move(self, position: Position) -> None:
         # A reader that skips to the horizon stands behind what it has lost, although the horizon
