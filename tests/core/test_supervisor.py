@@ -412,7 +412,7 @@ def test_a_split_resumes_from_where_its_progress_stands() -> None:
     assert rig.delivered == [("a", 3)]
 
 
-def test_an_end_that_is_taken_after_closing_starts_nothing() -> None:
+def test_an_end_that_is_taken_while_closing_starts_nothing() -> None:
     logs = (
         Log(split=A, entries=(), ends=True, children=(LEFT,)),
         Log(split=LEFT, entries=(2,)),
@@ -423,8 +423,20 @@ def test_an_end_that_is_taken_after_closing_starts_nothing() -> None:
         supervisor = await rig.start()
         async with supervisor.supervise():
             await asyncio.sleep(1)
-        rig.take_ready()
+            asyncio.get_running_loop().call_soon(rig.take_ready)
 
     simulate(main)
     assert rig.ends == ["a"]
     assert rig.source.calls_of("left") == []
+
+
+def test_nothing_can_be_taken_after_closing() -> None:
+    rig = Rig(Log(split=A, entries=(1,)))
+
+    async def main() -> None:
+        supervisor = await rig.start()
+        async with supervisor.supervise():
+            await asyncio.sleep(1)
+        assert supervisor.take() is None
+
+    simulate(main)
