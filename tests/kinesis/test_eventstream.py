@@ -18,21 +18,10 @@ from hypothesis import strategies as st
 from fanout.errors import DamagedFrameError, MalformedEventError, StreamStateError
 from fanout.kinesis.eventstream import MAX_FRAME_BYTES, Frame, FrameDecoder
 from fanout.testing.frames import encode_event, encode_exception, encode_frame
+from tests.kinesis.framing import header, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-
-def sealed(headers: bytes, payload: bytes = b"", total: int | None = None) -> bytes:
-    """Frame raw header bytes, with right checksums over whatever lengths are announced."""
-    total = 16 + len(headers) + len(payload) if total is None else total
-    prelude = struct.pack(">II", total, len(headers))
-    body = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload
-    return body + struct.pack(">I", zlib.crc32(body))
-
-
-def header(name: bytes, kind: int, value: bytes) -> bytes:
-    return bytes([len(name)]) + name + bytes([kind]) + value
 
 
 def decode(chunks: Iterable[bytes], decoder: FrameDecoder | None = None) -> list[Frame]:
