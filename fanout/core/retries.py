@@ -54,6 +54,10 @@ class Retries:
         if moved:
             self._causes_here.clear()
 
+    def skipped(self) -> None:
+        """Note that the position is another one, although nothing came."""
+        self._causes_here.clear()
+
     def wait(self, pace: Pace) -> float:
         """Return the seconds to wait before the next attempt, for the failures so far."""
         pacing = self._pacing

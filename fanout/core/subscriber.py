@@ -190,6 +190,7 @@ class Subscriber:
         log.error("records of %s are lost: %s", self.split, verdict.reason)
         self._gaps += (Gap(self.position, verdict.to, verdict.reason),)
         self.position = verdict.to
+        self._retries.skipped()
         return self._retries.wait(Pace.FLOOR)
 
     def _retry(self, cause: Exception, verdict: Retry) -> float:

@@ -535,6 +535,14 @@ def test_a_reader_that_skips_goes_on_there_and_tells_the_gap_with_the_next_event
     assert rig.delays[0] == 5.0  # the spacing since the subscribe call
 
 
+def test_errors_before_a_skip_do_not_count_at_the_position_behind_it() -> None:
+    bad = Break(0, MalformedEventError("checksum"))
+    skip = Refuse(VerdictError(Skip(Cursor(40), "expired")))
+    rig = reading(lambda: Rig(replace(LOG, faults=(bad, bad, skip, bad, bad))))
+    assert rig.failure is None
+    assert rig.delivered == [50, 60, 70]
+
+
 def test_gaps_are_kept_until_an_event_has_carried_them() -> None:
     faults = (
         Refuse(VerdictError(Skip(Cursor(20), "one"))),
