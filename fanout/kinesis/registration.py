@@ -124,7 +124,7 @@ class ConsumerRegistration:
                 hint = f"; {_QUOTA}" if full else ""
                 raise ServiceError(
                     f"{doing}: it did not become ACTIVE within {ACTIVATION_TIMEOUT:g} s "
-                    f"({reason}){hint}"
+                    f"({reason or 'the service did not answer'}){hint}"
                 ) from reason
             raise explain(error, doing) from error
         raise AssertionError("retrying ends by returning or by raising")

@@ -172,6 +172,20 @@ def test_a_consumer_that_somebody_else_creates_is_adopted_after_five_looks() -> 
     simulate(main)
 
 
+def test_a_service_that_does_not_answer_about_a_consumer_is_told_after_a_minute() -> None:
+    class Silent(Consumers):
+        async def describe_consumer(self, **_: str | None) -> ConsumerDescription:
+            await asyncio.sleep(3600)
+            raise AssertionError
+
+    async def main() -> float:
+        with pytest.raises(ServiceError, match=r"within 60 s \(the service did not answer\)"):
+            await ensured(Silent())
+        return now()
+
+    assert simulate(main) == 60.0
+
+
 def test_a_consumer_that_is_never_created_is_an_error_after_a_minute() -> None:
     async def main() -> float:
         with pytest.raises(ServiceError, match=r"'etl' .* not .* ACTIVE .* 60 s.*is CREATING"):
