@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import struct
 import zlib
 from collections import deque
@@ -22,6 +21,7 @@ from fanout.testing.frames import encode_event, encode_exception
 from fanout.testing.simulation.faults import Kind, Site
 from fanout.testing.simulation.log import EPOCH_MILLIS
 from fanout.testing.simulation.service import Page
+from fanout.testing.simulation.wire import OVERHEAD, event_frame, half_an_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -38,7 +38,6 @@ __all__ = ("SubscriptionBody",)
 _MAX_PIECES: Final = 20
 _OVERSIZE: Final = 1 << 31
 _FOLLOWED: Final = {Kind.STALL, Kind.DRIP, Kind.EMPTY_EVENTS, Kind.DAMAGED}
-_OVERHEAD: Final = len(encode_event("SubscribeToShardEvent", b""))
 _DAMAGE: Final = {Kind.DAMAGED: DamagedFrameError, Kind.HALF_AN_END: UnconfirmedEndError}
 
 
@@ -112,14 +111,14 @@ class SubscriptionBody:
             fault = self._armed.strike(Site.EVENT, self._service.now, shard=self.shard.shard_id)
             if fault is None:
                 page = self._page(at)
-                frame = self._sent(_event(self.shard, page, self._service))
+                frame = self._sent(event_frame(self.shard, page, self._service.log))
                 for chunk in self._cut(frame):
                     yield chunk
                 self._advance(page)
                 if page.continuation is None:
                     return
                 if page.records:
-                    size = len(frame) - _OVERHEAD
+                    size = len(frame) - OVERHEAD
                     self.life.hands.take(self.shard.shard_id, page.records, size)
                 continue
             async for chunk in self._spoilt(fault, at):
@@ -206,7 +205,7 @@ class SubscriptionBody:
     async def _spoilt(self, fault: Fault, at: float) -> AsyncGenerator[bytes, None]:
         """Yield what comes in place of an event."""
         page = self._page(at)
-        frame = _event(self.shard, page, self._service)
+        frame = event_frame(self.shard, page, self._service.log)
         match fault.kind:
             case Kind.STALL:
                 await asyncio.sleep(fault.seconds)
@@ -217,7 +216,7 @@ class SubscriptionBody:
             case Kind.EMPTY_EVENTS:
                 for _ in range(self._random.randint(1, 9)):
                     nothing = Page((), self.cursor, 1000)
-                    yield _event(self.shard, nothing, self._service)
+                    yield event_frame(self.shard, nothing, self._service.log)
                     self._hears(nothing)
             case Kind.RESET:
                 yield frame[: len(frame) // 2]
@@ -251,8 +250,8 @@ class SubscriptionBody:
     async def _drip(self, frame: bytes, seconds: float) -> AsyncGenerator[bytes, None]:
         size = -(-len(frame) // _MAX_PIECES)
         for start in range(0, len(frame), size):
-            yield frame[start : start + size]
             await asyncio.sleep(seconds)
+            yield frame[start : start + size]
 
     def _damaged(self, kind: Kind, frame: bytes, page: Page) -> bytes:
         """Return bytes that no reader may believe."""
@@ -273,7 +272,6 @@ class SubscriptionBody:
                 raise AssertionError(f"{kind} does not damage an event")
 
     def _half_an_end(self, page: Page) -> bytes:
-        document = json.loads(_payload(self.shard, page, self._service))
         exhausted = self._random.random() < 0.5  # noqa: PLR2004 - as often as not
         if page.continuation is not None and not exhausted:
             self.cursor = page.continuation
@@ -281,40 +279,5 @@ class SubscriptionBody:
             self.cursor = page.records[-1].sequence
         if page.records or not exhausted:
             self._hears(page)
-        if exhausted:
-            document.pop("ContinuationSequenceNumber", None)
-            document.pop("ChildShards", None)
-        else:
-            child = {
-                "ShardId": "shardId-999999999999",
-                "ParentShards": [self.shard.shard_id],
-                "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "1"},
-            }
-            document.setdefault("ChildShards", [child])
-            document["ContinuationSequenceNumber"] = str(self.cursor)
-        return encode_event("SubscribeToShardEvent", json.dumps(document).encode())
-
-
-def _event(shard: SourceShard, page: Page, service: SimService) -> bytes:
-    return encode_event("SubscribeToShardEvent", _payload(shard, page, service))
-
-
-def _payload(shard: SourceShard, page: Page, service: SimService) -> bytes:
-    if page.continuation is None:
-        children = [
-            {
-                "ShardId": child.shard_id,
-                "ParentShards": list(child.parents),
-                "HashKeyRange": {
-                    "StartingHashKey": str(child.hash_range.start),
-                    "EndingHashKey": str(child.hash_range.end),
-                },
-            }
-            for child in service.log.children(shard.shard_id)
-        ]
-        position = f'"ChildShards":{json.dumps(children)}'
-    else:
-        position = f'"ContinuationSequenceNumber":"{page.continuation}"'
-    records = b",".join(record.encoded for record in page.records)
-    tail = f'],{position},"MillisBehindLatest":{page.millis_behind}}}'
-    return b"".join((b'{"Records":[', records, tail.encode()))
+        until = None if exhausted else self.cursor
+        return half_an_end(self.shard, page, self._service.log, until)

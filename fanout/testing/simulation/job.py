@@ -74,6 +74,8 @@ class Job:
     """
 
     def __init__(self, world: World, life: Life) -> None:
+        self.left_at = 0.0
+        self.busy_until = 0.0
         self.closing_took = 0.0
         self._world = world
         self._life = life
@@ -82,13 +84,14 @@ class Job:
         self._drained: Drained | None = None
         self._pending: list[Batch] = []
         self._leave: asyncio.Timeout | None = None
-        self._closing = 0.0
 
-    def leave(self) -> None:
-        """Let the job close its stream and end."""
-        if self._leave is not None:
-            self._leave.reschedule(self._now)
-            self._leave = None
+    def leave(self) -> bool:
+        """Let the job close its stream and end; tell whether it has one."""
+        if self._leave is None:
+            return False
+        self._leave.reschedule(self._now)
+        self._leave = None
+        return True
 
     async def live(self) -> None:
         """Run from the stored positions until everything is read, or until told to leave.
@@ -112,8 +115,8 @@ class Job:
         except _ReaderError:
             return
         finally:
-            if self._closing:
-                self.closing_took = self._now - self._closing
+            if self.left_at:
+                self.closing_took = self._now - self.left_at
 
     def look_back(self) -> None:
         """Look at what the process leaves, and at what it was told.
@@ -129,6 +132,13 @@ class Job:
         if self._reading is None:
             return {"every shard": -1}
         return self._reading.missing(self._world.plan.broken)
+
+    @property
+    def generations(self) -> int:
+        """How many shards, one continuing the other, are still to be read; at least one."""
+        if self._reading is None:
+            return len(self._world.oracle.shards)
+        return self._reading.generations()
 
     @property
     def done(self) -> bool:
@@ -174,7 +184,7 @@ class Job:
                 raise
         finally:
             self._leave = None
-            self._closing = self._now
+            self.left_at = self._now
             if self._reading is not None:
                 self._witness.closing(self._reading)
 
@@ -208,6 +218,7 @@ class Job:
             return self._world.random.uniform(1, 300)
         match fault.kind:
             case Kind.SLOW:
+                self.busy_until = self._now + fault.seconds
                 await asyncio.sleep(fault.seconds)
             case Kind.BLOCKED:
                 loop = asyncio.get_running_loop()

@@ -49,6 +49,8 @@ def _why_not(
     *,
     gone: bool,
 ) -> str:
+    if not life.opened and life.hung and "did not become ACTIVE" in str(failure):
+        return ""
     if not isinstance(cause, Exception):
         return "it has no cause"
     if gone and code_of(cause) == _NOT_FOUND:

@@ -28,6 +28,7 @@ class Life:
             oldest record.
         attempts: Its subscribe calls.
         refusals: What its other calls were refused with.
+        hung: How many of those were not answered for long.
         calling: How many of those are under way.
         called_at: When the latest of them ended.
         blocked: How long its loop has been blocked, all in all.
@@ -41,6 +42,7 @@ class Life:
     passed_over: dict[str, int] = field(default_factory=dict)
     attempts: Attempts = field(default_factory=Attempts)
     refusals: list[Exception] = field(default_factory=list)
+    hung: int = 0
     calling: int = 0
     called_at: float = 0.0
     blocked: float = 0.0

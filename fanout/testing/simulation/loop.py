@@ -12,7 +12,7 @@ from fanout.testing.simulation.schedule import Fifo, ReadyQueue
 from fanout.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
     from types import FrameType
 
     from fanout.testing.simulation.schedule import Schedule
@@ -108,11 +108,23 @@ class SimLoop(asyncio.SelectorEventLoop):
         Raises:
             LeakError: If a task or a timer is left, or an error was not looked at.
         """
-        leaks = [f"task {task!r}" for task in asyncio.all_tasks(self)]
-        leaks += [f"timer {timer!r}" for timer in self._scheduled if not timer.cancelled()]
+        tasks, timers = self.left()
+        leaks = [f"task {task!r}" for task in tasks]
+        leaks += [f"timer {timer!r}" for timer in timers]
         leaks += self._errors
         if leaks:
             raise LeakError("the simulation has left behind: " + "; ".join(leaks))
+
+    def left(
+        self, but: Collection[asyncio.Task[Any]] = ()
+    ) -> tuple[list[asyncio.Task[Any]], list[asyncio.TimerHandle]]:
+        """Return the tasks and the timers that there are now.
+
+        Args:
+            but: The tasks that are left out.
+        """
+        tasks = [task for task in asyncio.all_tasks(self) if task not in but]
+        return tasks, [timer for timer in self._scheduled if not timer.cancelled()]
 
     def run_in_executor(self, *_: object) -> NoReturn:
         """Refuse: a thread would run in real time."""

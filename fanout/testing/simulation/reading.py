@@ -109,7 +109,8 @@ class Reading:
         for shard_id, shard in oracle.shards.items():
             state = stored.get(shard_id)
             begun = state is not None and isinstance(state.position, Cursor)
-            standing = Standing(max(shard.stored_place(state), shard.start), begun)
+            place = max(shard.stored_place(state), shard.start)
+            standing = Standing(place, begun, newest=None if state is None else state.newest)
             self.standings[shard_id] = standing
             oracle.replayed += max(0, shard.reached - standing.next)
 
@@ -183,6 +184,14 @@ class Reading:
     def place_of(self, shard_id: str, position: Position) -> int:
         """Return the place of the first row after a position that the stream tells."""
         return self._oracle.shards[shard_id].place(position)
+
+    def generations(self) -> int:
+        """Return how many shards of which rows are missing continue each other; at least one."""
+        depths: dict[str, int] = {}
+        for shard_id, shard in self._oracle.log.shards.items():
+            before = max((depths[parent] for parent in shard.parents), default=0)
+            depths[shard_id] = before + bool(before or self._missing(shard_id))
+        return max(1, *depths.values())
 
     def standing_place(self, shard_id: str) -> int:
         """Return the place of the next row, behind what had expired when the shard was begun."""

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.errors import FanOutError
-from fanout.kinesis.registration import DEREGISTRATION_TIMEOUT
 from fanout.testing.simulation.armed import Armed
-from fanout.testing.simulation.bounds import Hands
 from fanout.testing.simulation.faults import Kind, Site
-from fanout.testing.simulation.job import Job, World
-from fanout.testing.simulation.judge import judge_failure
-from fanout.testing.simulation.life import Life
+from fanout.testing.simulation.job import World
 from fanout.testing.simulation.loop import SimLoop, simulate
 from fanout.testing.simulation.oracle import Oracle, OracleError
 from fanout.testing.simulation.plan import draw_plan, stream_of
+from fanout.testing.simulation.process import Process
 from fanout.testing.simulation.service import SimService
 from fanout.testing.simulation.source import options_of
 from fanout.testing.simulation.store import Store
@@ -26,18 +22,12 @@ from fanout.testing.simulation.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fanout.errors import FanOutError
     from fanout.testing.simulation.faults import Fault
     from fanout.testing.simulation.plan import Plan
 
 __all__ = ("Outcome", "SimulationError", "run_plan", "run_seed")
 
-# How long everything may take to arrive once nothing goes wrong any more, in virtual seconds. The
-# longest chain is a wait for a person (60 s and jitter), a subscribe call that hangs (60 s) and a
-# silent subscription (35 s), for each generation of shards.
-_RECOVERY: Final = 900.0
-_CLOSE_GRACE: Final = 5.0
-# A job that is told to leave may just be storing its positions, and its store may be slow.
-_STORE_GRACE: Final = 300.0
 _OF_THE_PROCESS: Final = {Kind.CRASH, Kind.CLOSE, Kind.DEPLOYED}
 
 
@@ -103,23 +93,6 @@ def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
         raise SimulationError(f"{type(error).__name__}: {error}\n{plan}") from error
 
 
-@dataclass(slots=True, eq=False)
-class _Process:
-    """One process of the job, from its start to its end.
-
-    Args:
-        life: What the service knows of it.
-        job: What it does.
-        task: Runs it.
-        leaves_at: When it has to leave, because another one has taken its place.
-    """
-
-    life: Life
-    job: Job
-    task: asyncio.Task[None]
-    leaves_at: float = field(default=float("inf"))
-
-
 @final
 class _Run:
     def __init__(self, plan: Plan, trace: Trace) -> None:
@@ -145,21 +118,23 @@ class _Run:
         )
         self._random = stream_of(plan.seed, "processes")
         self._ends = deque(f for f in plan.faults if f.kind in _OF_THE_PROCESS)
-        self._predecessor: _Process | None = None
+        self._predecessor: Process | None = None
         self._lives = 0
+        self._repaired_at = float("inf")
+        self._allowed = 0.0
         self._recovery = 0.0
         self._slowest_close = 0.0
 
     async def conduct(self) -> Outcome:
         """Run the job through its faults, then without, and look at what it leaves."""
-        weather = asyncio.create_task(self._weather(), name="weather")
+        self._weather = asyncio.create_task(self._befall(), name="weather")
         try:
             while not await self._life():
                 pass
             await self._dismiss()
         finally:
-            weather.cancel()
-            await asyncio.wait({weather})
+            self._weather.cancel()
+            await asyncio.wait({self._weather})
         if self._service.violations:
             raise OracleError("; ".join(self._service.violations))
         return Outcome(
@@ -176,7 +151,7 @@ class _Run:
             close=self._slowest_close,
         )
 
-    async def _weather(self) -> None:
+    async def _befall(self) -> None:
         """Let happen to the stream what happens to it."""
         for fault in list(self._armed.of(Site.SERVICE)):
             await asyncio.sleep(fault.at - self._service.now)
@@ -185,31 +160,25 @@ class _Run:
 
     async def _life(self) -> bool:
         """Run the job's process once; return whether there is nothing more to see."""
-        process = self._start()
+        self._lives += 1
+        process = self._newest = Process(self._world, self._lives, self._note)
         try:
             pause = await self._watch(process)
             if process is self._predecessor:
                 return False
         finally:
             if process is not self._predecessor:
-                process.task.cancel()
-                await asyncio.wait({process.task})
+                await process.end()
         failure = self._look_back(process)
-        if self._service.gone or (process.job.done and failure is None and not process.life.dead):
+        if self._service.gone:
+            return True
+        if process.job.done and failure is None and not process.life.dead:
+            self._recovery = max(0.0, process.job.left_at - self._repaired_at)
             return True
         await asyncio.sleep(pause)
         return False
 
-    def _start(self) -> _Process:
-        self._lives += 1
-        self._note(f"process {self._lives} starts")
-        may_drain = self._plan.reading != "iterate"
-        life = Life(self._lives, Hands(self._options.max_bytes_in_flight, may_drain=may_drain))
-        job = Job(self._world, life)
-        task = asyncio.create_task(job.live(), name=f"process {self._lives}")
-        return _Process(life, job, task)
-
-    async def _watch(self, process: _Process) -> float:
+    async def _watch(self, process: Process) -> float:
         """Wait until the process is over, or end it; return the pause before the next one."""
         while True:
             end = self._ends[0] if self._ends else None
@@ -229,7 +198,7 @@ class _Run:
             else:
                 self._repair(process)
 
-    async def _end(self, process: _Process, end: Fault) -> float:
+    async def _end(self, process: Process, end: Fault) -> float:
         """Let happen to a process what happens to it; return the pause before the next one."""
         self._armed.strikes(end)
         match end.kind:
@@ -239,20 +208,10 @@ class _Run:
                 self._predecessor = process
                 return 0.0
             case Kind.CRASH:
-                await self._kill(process)
+                await process.kill()
             case _:
-                await self._tell(process)
+                await process.tell()
         return end.seconds
-
-    async def _kill(self, process: _Process) -> None:
-        # What is cancelled from here on still runs, but reaches neither service nor store.
-        process.life.dead = True
-        process.task.cancel()
-        await asyncio.wait({process.task}, timeout=_STORE_GRACE)
-
-    async def _tell(self, process: _Process) -> None:
-        process.job.leave()
-        await asyncio.wait({process.task}, timeout=_STORE_GRACE)
 
     async def _dismiss(self) -> None:
         """Let the process whose place another one has taken leave, or kill it."""
@@ -260,46 +219,48 @@ class _Run:
         if process is None:
             return
         if self._random.random() < 0.5:  # noqa: PLR2004 - as often as not
-            await self._kill(process)
+            await process.kill()
         else:
-            await self._tell(process)
-        process.task.cancel()
-        await asyncio.wait({process.task})
+            await process.tell()
+        await process.end()
         self._look_back(process)
 
-    def _look_back(self, process: _Process) -> FanOutError | None:
+    def _look_back(self, process: Process) -> FanOutError | None:
         """Look at what a process that is over leaves; return what it has failed of.
 
         Raises:
             OracleError: If it leaves something, or has failed for nothing.
         """
-        life = process.life
-        process.job.look_back()
-        self._note(f"process {life.number} is over")
-        if left := self._service.live_of(life):
-            raise OracleError(f"connections to {left} are left open")
-        deregisters = self._plan.deregister == "on_close"
-        if process.job.closing_took > _CLOSE_GRACE + DEREGISTRATION_TIMEOUT * deregisters:
-            raise OracleError(f"closing took {process.job.closing_took:g} s")
         self._slowest_close = max(self._slowest_close, process.job.closing_took)
-        failure = None if process.task.cancelled() else process.task.exception()
-        if failure is None:
-            return None
-        if not isinstance(failure, FanOutError):
-            raise failure
-        self._note(f"failed: {failure}")
-        now, gone = self._service.now, self._service.gone
-        judge_failure(failure, life, self._options, now, gone=gone)
+        failure = process.look_back()
+        self._check_left(process)
         return failure
+
+    def _check_left(self, process: Process) -> None:
+        """Check that nothing is left of a process, where no other one runs at the same time.
+
+        Raises:
+            OracleError: If a task or a timer is.
+        """
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        if self._predecessor is not None or process is not self._newest:
+            return
+        ours = [task for task in (asyncio.current_task(), self._weather) if task is not None]
+        tasks, timers = loop.left(ours)
+        if tasks or len(timers) > (not self._weather.done()):
+            raise OracleError(f"leaked: process {process.life.number} leaves {tasks} and {timers}")
 
     @property
     def _deadline(self) -> float:
-        return self._plan.seconds + (_RECOVERY if self._armed.stopped else 0.0)
+        return self._repaired_at + self._allowed if self._armed.stopped else self._plan.seconds
 
-    def _repair(self, process: _Process) -> None:
+    def _repair(self, process: Process) -> None:
         """Let nothing go wrong any more, except with one shard."""
         self._note("repaired")
         self._armed.stop(self._plan.broken)
+        self._repaired_at = self._service.now
+        self._allowed = process.recovery(self._options.pacing)
         if process.job.done:
             process.job.leave()
 

@@ -190,6 +190,7 @@ class SimTransport:
             self._cut()
         if fault.kind is Kind.CALL_REFUSED:
             raise client_error(fault.code, action)
+        self._life.hung += 1
         await asyncio.sleep(fault.seconds)
 
     async def _refuse(self, fault: Fault) -> None:
