@@ -68,7 +68,10 @@ def documents(draw: st.DrawFn, valid: Sequence[Any]) -> bytes:
     document = json.loads(json.dumps(draw(st.sampled_from(valid))))
     replaced = []
     for _ in range(draw(st.integers(0, 2))):
-        inside, key = draw(st.sampled_from(list(_places(document))))
+        if not (places := list(_places(document))):
+            break
+        outer = [place for place in places if place[0] is document]
+        inside, key = draw(st.sampled_from(places) | st.sampled_from(outer))
         if isinstance(inside, dict) and draw(st.integers(0, 4)) == 0:
             del inside[key]
             continue

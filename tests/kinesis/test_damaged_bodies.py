@@ -46,6 +46,7 @@ CHILD = {
     "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
 }
 LARGEST = 64 * 1024
+HEADER_VALUES = [b"", b"\x00\x05event", b"\xff\xffevent", b"\x7f" * 8, b"\x00\x01\xff", bytes(16)]
 
 
 def said(*records: tuple[int, bytes], **more: Any) -> dict[str, Any]:
@@ -71,20 +72,19 @@ def payloads(draw: st.DrawFn, number: int) -> tuple[bytes, int]:
     event = said(*records, ContinuationSequenceNumber=str(until))
     if draw(st.integers(0, 5)) == 0:
         event = said(*records, ChildShards=[CHILD])
-    if draw(st.integers(0, 3)) == 0:
-        return draw(damaged(documents([event]))), until
+    if draw(st.integers(0, 2)) == 0:
+        return draw(documents([event]) | damaged(st.just(json.dumps(event).encode()))), until
     return json.dumps(event).encode(), until
 
 
 def behind_the_checksum(draw: st.DrawFn, payload: bytes) -> bytes:
     """Frame an event with wrong headers or lengths, whose checksums are right all the same."""
-    text = struct.pack(">H", 5) + b"event"
     match draw(st.integers(0, 3)):
         case 0:
             return sealed(draw(st.binary(max_size=20)), payload)
         case 1:
-            kind = draw(st.integers(0, 10))
-            return sealed(header(b":message-type", kind, text), payload)
+            kind, value = draw(st.integers(0, 10)), draw(st.sampled_from(HEADER_VALUES))
+            return sealed(header(b":message-type", kind, value), payload)
         case 2:
             says = draw(st.sampled_from(["event", "exception", "error", "other"]))
             return encode_frame({":message-type": says}, payload)
@@ -104,7 +104,8 @@ def bodies(draw: st.DrawFn) -> bytes:
             case 0:
                 frames.append(behind_the_checksum(draw, payload))
             case 1:
-                frames.append(encode_exception("InternalFailureException", "sorry"))
+                says = {":message-type": "exception", ":exception-type": "KMSDisabledException"}
+                frames.append(encode_frame(says, draw(documents([{"message": "sorry"}]))))
             case 2:
                 frame = bytearray(encode_event("SubscribeToShardEvent", payload))
                 frame[draw(st.integers(12, len(frame) - 1))] ^= 1
