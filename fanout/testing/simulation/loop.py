@@ -6,6 +6,7 @@ import asyncio
 import math
 import selectors
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, final
 
 from fanout.testing.simulation.schedule import Fifo, ReadyQueue
@@ -47,6 +48,10 @@ class SimLoop(asyncio.SelectorEventLoop):
         max_seconds: The virtual seconds after which the run is given up as hanging.
         schedule: The order of task steps that are ready at the same moment; None for asyncio's.
         trace: Where every step is noted; None for nowhere.
+
+    Attributes:
+        workers: Starts blocking work, in virtual time, and returns what it returns; None where
+            there is nobody who could.
     """
 
     _scheduled: list[asyncio.TimerHandle]
@@ -60,6 +65,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         trace: Trace | None = None,
     ) -> None:
         self.trace = trace or Trace()
+        self.workers: Callable[[Callable[[], Any]], asyncio.Future[Any]] | None = None
         self._now = 0.0
         self._turns = 0
         self._tasks = 0
@@ -98,6 +104,15 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Let time pass while nothing runs, as code does that blocks the loop."""
         self._now += seconds
 
+    def skip(self, seconds: float) -> bool:
+        """Let time pass at once if nothing can happen meanwhile; tell whether it has passed."""
+        when = self._now + seconds
+        first = self._scheduled[0].when() if self._scheduled else math.inf
+        if self._ready or first <= when or when > self._max_seconds:
+            return False
+        self._now = when
+        return True
+
     def note(self, event: str) -> None:
         """Note in the trace that something has happened now."""
         self.trace.event(self._now, event)
@@ -126,9 +141,14 @@ class SimLoop(asyncio.SelectorEventLoop):
         tasks = [task for task in asyncio.all_tasks(self) if task not in but]
         return tasks, [timer for timer in self._scheduled if not timer.cancelled()]
 
-    def run_in_executor(self, *_: object) -> NoReturn:
-        """Refuse: a thread would run in real time."""
-        raise RuntimeError("a simulation has no threads")
+    def run_in_executor(
+        self, executor: object, work: Callable[..., T], *args: object
+    ) -> asyncio.Future[T]:
+        """Hand blocking work to `workers`; refuse it without: a thread would run in real time."""
+        if self.workers is None:
+            raise RuntimeError("a simulation has no threads")
+        assert executor is None, "a simulation has one executor"
+        return self.workers(partial(work, *args))
 
     async def getaddrinfo(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: there is no network."""

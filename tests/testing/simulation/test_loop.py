@@ -3,10 +3,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from typing import TYPE_CHECKING
 
 import pytest
 
 from fanout.testing.simulation import DeadlockError, LeakError, SimLoop, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_an_hour_passes_at_once() -> None:
@@ -104,3 +108,37 @@ def test_threads_networks_signals_and_sockets_are_refused() -> None:
             loop.add_reader(unused, print)
 
     simulate(main)
+
+
+def test_time_is_skipped_only_when_nothing_happens_meanwhile() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        assert loop.skip(5)
+        assert loop.time() == 5
+        timer = loop.call_later(3, print)
+        assert not loop.skip(3)
+        assert loop.skip(2)
+        timer.cancel()
+        soon = loop.call_soon(print)
+        assert not loop.skip(1)
+        soon.cancel()
+        assert loop.time() == 7
+
+    simulate(main)
+
+
+def test_blocking_work_goes_to_the_workers_where_there_are_some() -> None:
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+
+        def work(job: Callable[[], str]) -> asyncio.Future[str]:
+            future = loop.create_future()
+            loop.call_later(60, lambda: future.set_result(job()))
+            return future
+
+        loop.workers = work
+        return f"{await asyncio.to_thread(str, 7)} at {loop.time():g} s"
+
+    assert simulate(main) == "7 at 60 s"

@@ -1,0 +1,109 @@
+"""What may go wrong under a driver, as values that print."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+__all__ = ("Damage", "Fault", "HandlerFails", "Kill", "LostAnswer", "PowerLoss", "Refuse", "Slow")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL for the driver's Python; its JVM lives on for a while.
+
+    Args:
+        effect: Before which operation that changes something, counted from 1.
+        linger: Seconds until the JVM has gone too.
+    """
+
+    effect: int
+    linger: float = 2.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PowerLoss:
+    """The machine stops; what was not fsynced is gone, or is not, as chance has it.
+
+    Args:
+        effect: Before which operation that changes something, counted from 1.
+        forgotten: How many of its last log files Spark, which does not fsync, has lost.
+    """
+
+    effect: int
+    forgotten: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The disk or the store refuses an operation.
+
+    Args:
+        operation: Which one, counted from 1; those that only look count too.
+        code: The error number: EIO or ENOSPC.
+        times: How many operations in a row.
+    """
+
+    operation: int
+    code: int
+    times: int = 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """An operation takes long; in a store it may take effect long after it was asked for.
+
+    Args:
+        operation: Which one, counted from 1.
+        seconds: How long.
+    """
+
+    operation: int
+    seconds: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LostAnswer:
+    """A remote store does what it was asked to, and the driver gets an error.
+
+    Args:
+        operation: Which one, counted from 1.
+    """
+
+    operation: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HandlerFails:
+    """The user's handler raises.
+
+    Args:
+        call: Which call of it in this run, counted from 1.
+        after: Whether it has written its rows before.
+    """
+
+    call: int
+    after: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Between two runs a file of the checkpoint that was durable is cut off, or goes.
+
+    Args:
+        kind: A segment, an entry or the origin.
+        keep: The share of its bytes that stays; None where the file goes.
+    """
+
+    kind: str
+    keep: float | None
+
+
+Fault: TypeAlias = Kill | PowerLoss | Refuse | Slow | LostAnswer | HandlerFails
