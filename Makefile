@@ -4,13 +4,16 @@ VENV := .venv
 OLDEST := .venv-oldest
 SPARK_OLDEST := pyspark==3.5.9
 BIN := $(VENV)/bin
+SEEDS ?= 2000
+FIRST ?= 0
 
-.PHONY: help demo test test-oldest live check bench clean
+.PHONY: help demo test test-oldest sim live check bench clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
 	@echo "make test         all tests, Spark ones on the newest pyspark"
 	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
+	@echo "make sim          simulate failures, by seed: make sim SEEDS=20000 [FIRST=...] [ARGS=--json]"
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
 	@echo "make check        ruff, formatting, mypy, import direction"
 	@echo "make bench        the benchmarks, each against its peer"
@@ -24,6 +27,9 @@ test: $(VENV)/ready java
 
 test-oldest: $(OLDEST)/ready java
 	$(OLDEST)/bin/python -m pytest -m spark
+
+sim: $(VENV)/ready
+	$(BIN)/fanout sim run --seeds $(SEEDS) --first $(FIRST) $(ARGS)
 
 # The longest test waits for the end of a subscription: five minutes.
 live: stream $(VENV)/ready

@@ -1,4 +1,4 @@
-"""The command line: `fanout demo`, `doctor`, `consumers` and `iam-policy`."""
+"""The command line: `fanout demo`, `doctor`, `iam-policy`, `consumers` and `sim`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fanout.cli_consumers import consumers
 from fanout.cli_doctor import doctor
 from fanout.cli_iam import iam_policy
 from fanout.cli_shared import INTERRUPTED, UNUSABLE
+from fanout.cli_sim import sim
 from fanout.demo.options import MAX_RECORDS, MAX_SHARDS, MIN_RECORDS, DemoFailedError, DemoOptions
 from fanout.errors import FanOutError
 
@@ -104,6 +105,7 @@ def demo(
 app.command()(doctor)
 app.command()(iam_policy)
 app.add_typer(consumers)
+app.add_typer(sim)
 
 
 def _run_demo(options: DemoOptions, *, json: bool) -> bool:

@@ -35,6 +35,7 @@ MAY_IMPORT_EVERYTHING = {
     "cli_doctor",
     "cli_iam",
     "cli_shared",
+    "cli_sim",
     "demo",
 }
 HEAVY = ["pyspark", "aioboto3", "aiobotocore", "aiokafka", "pyarrow.parquet", "moto"]

@@ -204,6 +204,7 @@ class Job:
                 raise
             for batch in batches:
                 if not self._life.dead and self._reading is not None:
+                    self._world.armed.note(f"got {batch.num_records} of {batch.split.id}")
                     self._reading.deliver(batch)
                     self._life.hands.get(batch)
             await self._acknowledge(stream, batches)
@@ -293,5 +294,7 @@ class Job:
             except FanOutError as repeated:
                 if repeated is error is stream.failure:
                     continue
-                raise OracleError(f"another failure than {error}: {repeated}") from repeated
-            raise OracleError(f"something was delivered after the failure: {error}")
+                raise OracleError(
+                    f"broke a rule: another failure than {error}: {repeated}"
+                ) from repeated
+            raise OracleError(f"broke a rule: something was delivered after the failure: {error}")

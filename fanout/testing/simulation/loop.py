@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import selectors
 import traceback
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, final
 
@@ -197,12 +199,31 @@ def simulate(
         DeadlockError: If nothing can wake any task, or the time allowed is over.
         LeakError: If a task or a timer is left when it returns.
     """
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        result = runner.run(main(*args, **kwargs))
+    with _no_collector(), asyncio.Runner(loop_factory=loop_factory) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, SimLoop)
+        try:
+            result = runner.run(main(*args, **kwargs))
+        finally:
+            # asyncio tidies up behind a run in the order of addresses.
+            loop.trace.close()
         loop.check_leaks()
         return result
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Collect no garbage: when it is done depends on everything that the process did before.
+
+    What is collected may be an asynchronous generator, which asyncio closes in a task of its own.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @final

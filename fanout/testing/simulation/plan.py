@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from random import Random
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import msgspec
 
@@ -22,6 +23,9 @@ __all__ = ("Plan", "draw_plan", "stream_of")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What one run does; the same plan gives the same run.
+
+    Plans are kept as JSON, and must still be read when there is more to say in one: a field that
+    is added has a default with which everything is as it was before.
 
     Args:
         seed: What everything else was drawn from.
@@ -70,20 +74,23 @@ class Plan:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """Write the plan down."""
+        """Write the plan down, on one line."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
-        """Read a plan back.
+        """Read a plan back; its faults may be in any order.
 
         Raises:
-            OptionError: If it is not one.
+            OptionError: If it is not one: not JSON, a field that is missing, or one that this
+                version does not know, without which the run would be another one.
         """
         try:
-            return msgspec.json.decode(text, type=cls)
+            plan = msgspec.json.decode(text, type=cls)
+            _check_names(msgspec.json.decode(text))
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise OptionError(f"this is not a plan of a simulation: {error}") from error
+        return replace(plan, faults=tuple(sorted(plan.faults, key=attrgetter("at"))))
 
     def log(self) -> SourceLog:
         """Make what the stream holds."""
@@ -110,6 +117,16 @@ class Plan:
     def without_faults(self) -> Plan:
         """Return the same plan with nothing that goes wrong."""
         return replace(self, faults=(), broken=None)
+
+
+def _check_names(document: dict[str, Any]) -> None:
+    """Refuse what msgspec passes over in a dataclass: a field that nobody knows."""
+    unknown = document.keys() - {each.name for each in fields(Plan)}
+    for fault in document["faults"]:
+        unknown |= fault.keys() - {each.name for each in fields(Fault)}
+    if unknown:
+        names = ", ".join(map(repr, sorted(unknown)))
+        raise OptionError(f"this plan is of a newer version of fanout, or misspelt: {names}")
 
 
 def stream_of(seed: int, purpose: str) -> Random:

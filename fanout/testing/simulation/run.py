@@ -90,7 +90,7 @@ def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     try:
         return simulate(_Run(plan, trace).conduct, loop_factory=loop)
     except Exception as error:
-        raise SimulationError(f"{type(error).__name__}: {error}\n{plan}") from error
+        raise SimulationError(f"{type(error).__name__}: {error}\n{plan.to_json()}") from error
 
 
 @final
@@ -136,7 +136,7 @@ class _Run:
             self._weather.cancel()
             await asyncio.wait({self._weather})
         if self._service.violations:
-            raise OracleError("; ".join(self._service.violations))
+            raise OracleError(f"broke a rule: {'; '.join(self._service.violations)}")
         return Outcome(
             seed=self._plan.seed,
             digest=self._trace.digest,

@@ -20,12 +20,17 @@ class Trace:
         self.lines: list[str] = []
         self.steps = 0
         self._keep_lines = keep_lines
+        self._closed = False
         self._hash = hashlib.blake2b(digest_size=16)
 
     @property
     def digest(self) -> str:
         """The hash of everything noted so far."""
         return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """Take no more notes."""
+        self._closed = True
 
     def step(self, now: float, task: str) -> None:
         """Note that a task is about to run.
@@ -34,6 +39,8 @@ class Trace:
             now: The virtual seconds.
             task: The task's name.
         """
+        if self._closed:
+            return
         self.steps += 1
         self._hash.update(f"{now!r} {task}\n".encode())
 
@@ -44,6 +51,17 @@ class Trace:
             now: The virtual seconds.
             text: What, in one line.
         """
+        if self._closed:
+            return
         self._hash.update(f"{now!r} {text}\n".encode())
+        self.remark(now, text)
+
+    def remark(self, now: float, text: str) -> None:
+        """Note something for people alone: it counts for nothing where runs are compared.
+
+        Args:
+            now: The virtual seconds.
+            text: What, in one line.
+        """
         if self._keep_lines:
             self.lines.append(f"{now:12.3f}  {text}")

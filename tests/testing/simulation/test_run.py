@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from fanout.testing.simulation import Fault, Kind, Plan, draw_plan, run_plan, run_seed
+from fanout.testing.simulation import Fault, Kind, draw_plan, run_plan, run_seed
 
 _PRINT_DIGESTS = """
 from fanout.testing.simulation import run_seed
@@ -34,12 +34,6 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
     }
 
     assert said == {"".join(f"{run_seed(seed).digest}\n" for seed in range(3))}
-
-
-def test_a_plan_survives_json() -> None:
-    plan = draw_plan(7)
-
-    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_a_plan_is_printed_with_every_fault() -> None:

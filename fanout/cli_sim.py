@@ -1,0 +1,233 @@
+"""The command line: `fanout sim`."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fanout.cli_shared import INTERRUPTED, UNUSABLE, Json, print_json
+from fanout.errors import FanOutError, OptionError, SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.testing.simulation.plan import Plan
+    from fanout.testing.simulation.shrink import Shrunk
+    from fanout.testing.simulation.totals import Totals
+
+__all__ = ("sim",)
+
+_FAILED = 1
+
+# For the smallest plan of a failure that nobody has asked for, in real seconds.
+_UNASKED = 10.0
+
+# Of failures that are told one by one.
+_NAMED = 10
+
+sim = typer.Typer(
+    name="sim",
+    no_args_is_help=True,
+    help="Break a simulated stream under the library, by seed and in virtual time.\n\n"
+    "The library runs as it is, against a model of Kinesis that refuses, stalls, cuts, damages and "
+    "reshards, in a process that crashes and starts again. Every record that it hands on is held "
+    "against what was put. A seed gives the same run every time and everywhere.\n\n"
+    "The exit code is 0 if every promise was kept, 1 if one was broken, 2 if nothing could be run, "
+    "and 130 after Ctrl-C if nothing had been found until then.",
+    rich_markup_mode="markdown",
+)
+
+
+@sim.command()
+def run(
+    *,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds are run.")] = 2000,
+    first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="How many run at once; 0 runs all in this process, where a debugger reaches.",
+            show_default="one on each core",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run many seeds, and count what was lost, duplicated, altered, out of order, leaked or stuck.
+
+    Each seed stands for a plan: shards, records, reshards, what goes wrong and when, and the order
+    in which tasks run. Of a failure the command that replays it is shown, and a small plan that
+    fails in the same way. Ctrl-C ends it with what was found until then. For example, seeds that
+    nobody else runs:
+
+    `fanout sim run --first 5000000 --seeds 100000`
+    """
+    with _exit_codes():
+        _check_extra()
+        totals, seconds, interrupted = _campaign(range(first, first + seeds), processes, json=json)
+        _print_totals(totals, _smallest(totals), first=first, seconds=seconds, json=json)
+    if totals.failures:
+        raise typer.Exit(_FAILED)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+@sim.command()
+def replay(
+    seed: Annotated[
+        int | None, typer.Argument(help="The seed that is replayed.", show_default=False)
+    ] = None,
+    *,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Replay a plan that was kept as JSON, and not a seed."),
+    ] = None,
+    shrink: Annotated[
+        bool,
+        typer.Option(
+            "--shrink", help="If it fails, look first for the smallest plan that fails like it."
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run one seed again, and print its plan, what happened when, and what was broken.
+
+    For example, the smallest plan of a failure, to be kept as a file:
+
+    `fanout sim replay 1234 --shrink --json | jq .plan`
+    """
+    with _exit_codes():
+        _check_extra()
+        chosen = _chosen(seed, plan)
+        if shrink:
+            chosen = _shrunk(chosen)
+        failed = _replay(chosen, json=json, plan_as_json=shrink)
+    if failed:
+        raise typer.Exit(_FAILED)
+
+
+@contextmanager
+def _exit_codes() -> Iterator[None]:
+    try:
+        yield
+    except FanOutError as error:
+        typer.echo(f"fanout sim: {error}", err=True)
+        raise typer.Exit(UNUSABLE) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _check_extra() -> None:
+    # The simulated service raises what the AWS SDK raises.
+    if find_spec("aioboto3") is None:
+        raise SetupError("the simulator needs more of fanout: pip install 'fanout[testing]'")
+
+
+def _campaign(seeds: range, processes: int | None, *, json: bool) -> tuple[Totals, float, bool]:
+    """Run seeds; return what they came to, in how many seconds, and whether Ctrl-C ended it."""
+    # Help and mistakes are answered without loading the AWS SDK.
+    from rich.console import Console  # noqa: PLC0415
+
+    from fanout.testing.simulation.campaign import run_campaign  # noqa: PLC0415
+    from fanout.testing.simulation.display import shown  # noqa: PLC0415
+    from fanout.testing.simulation.totals import Totals  # noqa: PLC0415
+
+    totals, interrupted = Totals(), False
+    began = time.monotonic()
+    try:
+        with (
+            closing(run_campaign(seeds, processes=processes)) as results,
+            closing(shown(results, len(seeds), Console(stderr=True, quiet=json))) as watched,
+        ):
+            for result in watched:
+                totals += Totals.of(result)
+    except KeyboardInterrupt:
+        interrupted = True
+    return totals, time.monotonic() - began, interrupted
+
+
+def _smallest(totals: Totals) -> Shrunk | None:
+    """Shrink the plan of the first failure that can be run again here, for some seconds."""
+    from fanout.testing.simulation.plan import draw_plan  # noqa: PLC0415
+    from fanout.testing.simulation.shrink import shrink  # noqa: PLC0415
+
+    for failure in totals.failures:
+        if not failure.kind.of_the_process:
+            try:
+                return shrink(draw_plan(failure.seed), max_seconds=_UNASKED)
+            except KeyboardInterrupt:
+                return None
+    return None
+
+
+def _print_totals(
+    totals: Totals, smallest: Shrunk | None, *, first: int, seconds: float, json: bool
+) -> None:
+    from rich.console import Console  # noqa: PLC0415 - help needs no tables
+
+    from fanout.testing.simulation.report import report, summary_table  # noqa: PLC0415 - the same
+
+    if json:
+        print_json(report(totals, smallest, first=first, seconds=seconds))
+        return
+    Console().print(summary_table(totals, seconds=seconds))
+    for failure in totals.failures[:_NAMED]:
+        typer.echo(f"{failure.command}  # {failure.summary}")
+    if smallest is not None:
+        typer.echo(f"a small plan that fails like the first: {smallest.plan.to_json()}")
+
+
+def _chosen(seed: int | None, path: Path | None) -> Plan:
+    """Return the plan that a command names.
+
+    Raises:
+        OptionError: If it names none or two, or what it names is none.
+    """
+    from fanout.testing.simulation.plan import Plan, draw_plan  # noqa: PLC0415 - loads the AWS SDK
+
+    match seed, path:
+        case int(), None:
+            return draw_plan(seed)
+        case None, Path():
+            try:
+                return Plan.from_json(path.read_bytes())
+            except OSError as error:
+                raise OptionError(f"{path} cannot be read: {error.strerror}") from error
+        case _:
+            raise OptionError("name a seed, or a plan with --plan FILE")
+
+
+def _shrunk(plan: Plan) -> Plan:
+    """Return the smallest plan that fails as this one does; itself, if it does not fail."""
+    from rich.console import Console  # noqa: PLC0415 - help needs no console
+
+    from fanout.testing.simulation.shrink import shrink  # noqa: PLC0415 - the same
+
+    with Console(stderr=True).status("Shrinking..."):
+        shrunk = shrink(plan)
+    return plan if shrunk is None else shrunk.plan
+
+
+def _replay(plan: Plan, *, json: bool, plan_as_json: bool) -> bool:
+    """Run a plan and print what happens; return whether it has failed."""
+    import msgspec  # noqa: PLC0415 - help needs no JSON
+
+    from fanout.testing.simulation.replay import replay as run_again  # noqa: PLC0415 - heavy
+
+    done = run_again(plan)
+    failure = done.failure
+    if json:
+        seen = None if failure is None else {"kind": str(failure.kind), "error": failure.text}
+        answer = {"seed": plan.seed, "digest": done.digest, "failure": seen}
+        print_json({**answer, "plan": msgspec.to_builtins(plan), "trace": done.lines})
+        return failure is not None
+    text = msgspec.json.format(plan.to_json(), indent=2) if plan_as_json else str(plan)
+    for line in (text, *done.lines):
+        typer.echo(line)
+    typer.echo("every promise was kept" if failure is None else failure.text)
+    return failure is not None

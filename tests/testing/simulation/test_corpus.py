@@ -1,0 +1,25 @@
+"""The plans that have found defects, each named for what it found.
+
+A failure that `fanout sim run` finds gets a file of its own in `corpus`, before it is mended:
+`fanout sim replay SEED --shrink --json | jq .plan > what-it-was.json`.
+What a plan comes to depends on the simulator too, so the defect needs a test of its own as well.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fanout.testing.simulation import Plan, run_plan
+
+PLANS = sorted(Path(__file__).parent.glob("corpus/*.json"))
+
+
+def test_there_is_a_corpus() -> None:
+    assert PLANS
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_what_was_once_broken_holds(path: Path) -> None:
+    run_plan(Plan.from_json(path.read_bytes()))
