@@ -182,13 +182,6 @@ class Disk:
             raise OSError(code, os.strerror(code), source, None, target)
         folder.put(name, file)
 
-    def rename(self, source: str, target: str) -> None:
-        """Move a name; a file that has the new name already loses it."""
-        node = self.find(source)
-        folder, name = self._place(target)
-        folder.put(name, node)
-        self.unlink(source)
-
     def unlink(self, path: str) -> None:
         """Take a name away."""
         self.file(path)

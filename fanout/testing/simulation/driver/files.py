@@ -193,11 +193,6 @@ class DiskOs:
         _begin("link", target).disk.link(str(source), str(target))
 
     @staticmethod
-    def replace(source: DiskPath, target: DiskPath) -> None:
-        """Move a name over another."""
-        _begin("rename", target).disk.rename(str(source), str(target))
-
-    @staticmethod
     @contextmanager
     def scandir(path: DiskPath) -> Iterator[Iterator[Found]]:
         """Yield what is in a directory."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any, cast, final
+
+from py4j.protocol import Py4JError
 
 from fanout.entries import BATCHES, batch_ids, entry_name
 from fanout.errors import BatchFailedError, CheckpointError
@@ -39,6 +42,8 @@ __all__ = ("Life",)
 # way.
 _LONG = 1000.0
 _LAST_ATTEMPTS = 4
+# A handler may keep the DataFrames of so many batches, the present one included.
+_LAZY = 10
 
 
 class HandlerError(Exception):
@@ -201,6 +206,7 @@ class Driver:
         self._plan = plan
         self._oracle = oracle
         self._calls = 0
+        self._lazy: deque[tuple[int, Frame]] = deque(maxlen=_LAZY)
 
     async def live(self, session: Session, source: ArrivingSource) -> BaseException | None:
         """Run the query until it ends, or the process does; return what it raised."""
@@ -243,6 +249,21 @@ class Driver:
         self.process.scheduler.sleep(self._plan.handler_seconds)
         if not fails or fails[0].after:
             self._oracle.handled(self.process, batch_id, rows)
+            self._look_back(batch_id, frame)
         if fails:
             self.process.happened.append(fails[0])
             raise HandlerError("as planned")
+
+    def _look_back(self, batch_id: int, frame: Frame) -> None:
+        """Read the oldest DataFrame that a handler may still have."""
+        self._lazy.append((batch_id, frame))
+        oldest, lazy = self._lazy[0]
+        if self.raced:
+            return  # a newer driver keeps its own ten
+        try:
+            rows = lazy.rows()
+        except Py4JError as error:
+            self._oracle.violate(f"batch {oldest} cannot be read at batch {batch_id}: {error}")
+        else:
+            if rows != self._oracle.contents[oldest]:
+                self._oracle.violate(f"batch {oldest} has other rows at batch {batch_id}")

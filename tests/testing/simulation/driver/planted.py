@@ -8,6 +8,7 @@ from unittest import mock
 
 from fanout.entries import Entry, SegmentFile
 from fanout.segments import OpenSegment, SegmentLog
+from fanout.spark import ledger
 from fanout.spark.batches import BatchResult, BatchRunner
 from fanout.spark.checkpoint import local, ownership
 from fanout.spark.checkpoint.local import LocalStorage
@@ -47,7 +48,9 @@ def sweep_without_fsync(self: LocalStorage) -> None:
 
 
 def name_by_rename(source: Any, final: Any) -> None:
-    DiskOs.replace(source, final)
+    final.unlink(missing_ok=True)
+    DiskOs.link(source, final)
+    source.unlink()
     local._fsync(final.parent)
 
 
@@ -171,6 +174,7 @@ PLANTED: dict[str, tuple[Any, str, Any]] = {
     "acknowledged before the entry": (BatchRunner, "_remember", acknowledge_first),
     "handled before the entry": (BatchRunner, "_remember", handle_first),
     "the newest segment is pruned": (BatchLedger, "prune", prune_newest),
+    "a segment is pruned too early": (ledger, "_KEPT_BATCHES", 9),
     "nothing is pruned": (BatchLedger, "prune", prune_nothing),
     "orphans go before the first entry": (BatchLedger, "__init__", prune_orphans_at_once),
     "segments of a newer run are orphans": (
