@@ -82,7 +82,7 @@ async def read_events(
         frames.feed(chunk)
         while True:
             frame = _next_frame(frames, reader)
-            size = frames.announced if frame is None else len(frame.payload)
+            size = frames.announced if frame is None else _size_of_event(frame)
             if size > reserved:
                 await reserve(size - reserved)
                 reserved = size
@@ -102,6 +102,11 @@ async def read_events(
                 return
     frames.close()
     reader.close()
+
+
+def _size_of_event(frame: Frame) -> int:
+    """Return the bytes of an event; none for what ends a subscription, which waits for nobody."""
+    return len(frame.payload) if frame.message_type == "event" else 0
 
 
 def _next_frame(frames: FrameDecoder, reader: ShardReader) -> Frame | None:

@@ -231,6 +231,15 @@ async def test_memory_for_each_of_many_events_in_a_chunk_is_reserved_when_it_is_
     assert seen == [sum(sizes[: n + 1]) for n in range(3)]
 
 
+async def test_what_ends_a_subscription_waits_for_no_memory() -> None:
+    """The memory may be held by events that a slow consumer does not take."""
+    reserve = Reservations()
+    seen, error = await refused(encode_exception("KMSDisabledException", "off"), reserve=reserve)
+    assert seen == []
+    assert isinstance(error, RemoteError)
+    assert reserve.sizes == []
+
+
 async def test_memory_for_an_event_in_pieces_is_reserved_before_it_is_assembled() -> None:
     reserve = Reservations()
     frame = event([1], until=1, size=1000)
