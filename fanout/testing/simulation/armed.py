@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, final
 
-from fanout.testing.simulation.faults import Fault, Kind, Site
+from fanout.testing.simulation.faults import CATALOGUE, Fault, Kind, Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -79,16 +79,16 @@ class Armed:
         self.struck[fault.kind] += 1
         self.note(f"fault {fault}")
 
-    def stop(self, broken: str | None) -> None:
-        """Let nothing go wrong any more, except that one shard cannot be subscribed to for ever.
+    def stop(self, broken: str | None, by: Kind = Kind.REFUSED) -> None:
+        """Let nothing go wrong any more, except that one shard cannot be read for ever.
 
         Args:
             broken: The shard; None where everything is well.
+            by: What goes wrong with it each time.
         """
         self.stopped = True
         self._waiting.clear()
         if broken is not None:
-            for_ever = Fault(
-                kind=Kind.REFUSED, at=0, shard=broken, lasts=math.inf, code="InternalFailure"
-            )
-            self._waiting[Site.SUBSCRIBE].append(for_ever)
+            site, code = CATALOGUE[by].site, "InternalFailureException"
+            for_ever = Fault(kind=by, at=0, shard=broken, seconds=60, lasts=math.inf, code=code)
+            self._waiting[site].append(for_ever)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from random import Random
-from typing import Any, Literal, final
+from typing import Any, Final, Literal, final
 
 import msgspec
 
@@ -17,6 +17,18 @@ from fanout.testing.simulation.log import SourceLog, shard_id_of
 from fanout.testing.simulation.schedule import Fifo, Priorities, Schedule, Shuffled
 
 __all__ = ("Plan", "draw_plan", "stream_of")
+
+
+# What a reader goes on asking after; damage ends the stream instead.
+_FOR_EVER: Final = (
+    Kind.REFUSED,
+    Kind.HANGS,
+    Kind.UNREACHABLE,
+    Kind.STALL,
+    Kind.RESET,
+    Kind.ENDED_EARLY,
+    Kind.RAISED,
+)
 
 
 @final
@@ -47,6 +59,7 @@ class Plan:
         deregister: Whether a process takes the consumer that it has registered with it.
         tight: Whether memory is allowed for one large event only, of all shards together.
         broken: The shard that stays broken when everything else is repaired, where one does.
+        broken_by: What goes wrong with that shard each time.
         faults: What goes wrong.
     """
 
@@ -68,6 +81,7 @@ class Plan:
     storing: Literal["positions", "drained", "delivered"] = "positions"
     deregister: Literal["never", "on_close"] = "never"
     tight: bool = False
+    broken_by: Kind = Kind.REFUSED
 
     def __str__(self) -> str:
         lines = [repr(self), *(f"  {fault}" for fault in self.faults)]
@@ -165,6 +179,7 @@ def draw_plan(seed: int) -> Plan:
         storing=manner.choices(("positions", "drained", "delivered"), (60, 20, 20))[0],
         deregister=manner.choices(("never", "on_close"), (80, 20))[0],
         tight=manner.random() < 0.3,  # noqa: PLR2004 - one of three
+        broken_by=manner.choice(_FOR_EVER),
     )
     faults = _draw_faults(stream_of(seed, "faults"), plan)
     broken = None

@@ -258,7 +258,7 @@ class _Run:
     def _repair(self, process: Process) -> None:
         """Let nothing go wrong any more, except with one shard."""
         self._note("repaired")
-        self._armed.stop(self._plan.broken)
+        self._armed.stop(self._plan.broken, self._plan.broken_by)
         self._repaired_at = self._service.now
         self._allowed = process.recovery(self._options.pacing)
         if process.job.done:
