@@ -64,6 +64,7 @@ class Attempt:
         ended_at: When.
         cause: What the process was told about its end.
         told_at: When.
+        progressed: Whether its reader has got an event.
     """
 
     shard_id: str
@@ -75,6 +76,7 @@ class Attempt:
     ended_at: float = 0.0
     cause: Exception | None = None
     told_at: float = 0.0
+    progressed: bool = False
 
     def hears(self, number: int, now: float, blocked: float, *, records: bool) -> None:
         """Take note that its reader has an event up to a sequence number, and asks for more."""
@@ -82,6 +84,7 @@ class Attempt:
         if records or self.place[0] != "AT_SEQUENCE_NUMBER":
             self.place = "AFTER_SEQUENCE_NUMBER", number
         self.heard_at, self.blocked = now, blocked
+        self.progressed = True
 
     def fits(self, cause: Exception, now: float, options: KinesisOptions) -> str:
         """Return why a cause is not that of its end; nothing where it is."""

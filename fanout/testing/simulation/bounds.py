@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 from fanout.core.positions import Cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fanout.core.events import Batch
     from fanout.testing.simulation.log import SourceRecord
@@ -37,7 +37,7 @@ class Hands:
     waits there, whatever the process does. A drain that collects, or has been cancelled, holds as
     many rows as it was asked for; one that is full may have taken an event that does not fit.
 
-    `wrongs` has what breaks a bound.
+    `wrongs` has what breaks a bound. `on_take` is called when an event has been put into its slot.
 
     Args:
         limit: The most bytes of all shards together, except for one event alone.
@@ -49,6 +49,7 @@ class Hands:
     drain_rows: int = 0
     may_drain: bool = False
     wrongs: list[str] = field(default_factory=list)
+    on_take: Callable[[], object] = bool
     _held: dict[str, deque[_Event]] = field(default_factory=dict)
     _got: dict[str, int] = field(default_factory=dict)
 
@@ -71,6 +72,7 @@ class Hands:
                 f"unbounded: {len(held)} events of {shard_id} are held, and more is asked for"
             )
         self._check_bytes()
+        self.on_take()
 
     def get(self, batch: Batch) -> None:
         """Take note that the job has got a batch."""

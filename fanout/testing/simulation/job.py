@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.core.checkpoint import Checkpoint
+from fanout.core.drained import Drained
+from fanout.core.events import Batch
 from fanout.core.opening import open_stream, origin
 from fanout.errors import FanOutError, PositionError
 from fanout.testing.simulation.faults import Kind, Site
@@ -19,8 +23,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from fanout.core.consumer import FanOut
-    from fanout.core.drained import Drained
-    from fanout.core.events import Batch
     from fanout.kinesis.source import KinesisSource
     from fanout.testing.simulation.armed import Armed
     from fanout.testing.simulation.life import Life
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ("Job", "World")
 
+_PROMPT: Final = 1.0
+# But no longer than for five minutes.
+_UNTIL_SOMETHING_COMES: Final = 300.0
 _ON_READING: Final = {Kind.SLOW, Kind.BLOCKED, Kind.CANCELLED, Kind.RAISES}
 
 
@@ -152,7 +157,8 @@ class Job:
     def _source(self) -> SimSource:
         world = self._world
         transport = SimTransport(world.service, world.armed, self._life)
-        return SimSource(world.options, transport, world.product)
+        pending = 1 if world.plan.tight else 64
+        return SimSource(world.options, transport, world.product, pending)
 
     async def _begin(self, source: SimSource) -> str:
         """Return where to go on; at the very first, resolve the start and store it."""
@@ -194,6 +200,8 @@ class Job:
             patience = await self._pause()
             try:
                 async with asyncio.timeout(patience) as waiting:
+                    if patience == _UNTIL_SOMETHING_COMES:
+                        self._life.hands.on_take = partial(self._interrupt, waiting)
                     batches = await self._next(stream)
             except TimeoutError:
                 if not waiting.expired():
@@ -202,6 +210,8 @@ class Job:
             except FanOutError as error:
                 await self._fails_again(stream, error)
                 raise
+            finally:
+                self._life.hands.on_take = bool
             for batch in batches:
                 if not self._life.dead and self._reading is not None:
                     self._world.armed.note(f"got {batch.num_records} of {batch.split.id}")
@@ -228,9 +238,16 @@ class Job:
                 loop.block(fault.seconds)
             case Kind.RAISES:
                 raise _ReaderError
+            case _ if self._world.random.random() < 0.5:  # noqa: PLR2004 - as often as not
+                return _UNTIL_SOMETHING_COMES
             case _:
                 pass
         return fault.seconds
+
+    def _interrupt(self, waiting: asyncio.Timeout) -> None:
+        """Cancel a read at the moment in which there is something to read."""
+        self._life.hands.on_take = bool
+        waiting.reschedule(self._now)
 
     async def _next(self, stream: FanOut) -> tuple[Batch, ...]:
         random, reading = self._world.random, self._world.plan.reading
@@ -257,22 +274,35 @@ class Job:
         match self._world.plan.acknowledging:
             case "each":
                 for batch in batches:
-                    await stream.acknowledge(batch)
+                    await self._is_done_with(stream, batch)
             case "twice":
                 for batch in (*batches, *batches):
-                    await stream.acknowledge(batch)
+                    await self._is_done_with(stream, batch)
             case "some":
                 self._pending = [*self._pending[-9:], *batches]
                 random.shuffle(self._pending)
                 for _ in range(random.randrange(1 + len(self._pending))):
-                    await stream.acknowledge(self._pending.pop())
+                    await self._is_done_with(stream, self._pending.pop())
             case "all":
-                await stream.acknowledge(self._drained or stream.delivered)
+                await self._is_done_with(stream, self._drained or stream.delivered)
+
+    async def _is_done_with(self, stream: FanOut, what: Batch | Drained | Checkpoint) -> None:
+        await stream.acknowledge(what)
+        if self._reading is None:
+            return
+        match what:
+            case Batch():
+                self._reading.acknowledge({what.split.id: what.range.until})
+            case Drained(positions=snapshot) | (Checkpoint() as snapshot):
+                splits = snapshot.splits
+                self._reading.acknowledge({id_: splits[id_].position for id_ in splits})
 
     async def _checkpoint(self, stream: FanOut) -> None:
         match self._world.plan.storing:
             case "positions":
                 positions = stream.positions
+                if self._reading is not None:
+                    self._reading.check_acknowledged(positions)
             case "drained" if self._drained is not None:
                 positions = self._drained.positions.to_json()
             case _:
@@ -285,9 +315,12 @@ class Job:
             return  # the next checkpoint stores these positions too
 
     async def _fails_again(self, stream: FanOut, error: FanOutError) -> None:
-        """Check that a stream that has failed goes on failing, and of the same."""
+        """Check that a stream that has failed has stopped, and goes on failing of the same."""
+        await asyncio.sleep(_PROMPT)
         if self._life.dead:
             return
+        if left := self._world.service.live_of(self._life):
+            raise OracleError(f"still subscribed to {left} after the failure: {error}")
         for again in (stream.__anext__, stream.drain):
             try:
                 await again()

@@ -57,7 +57,8 @@ class Plan:
         storing: What it stores: what it has acknowledged, what a drain says that it has got, or
             what the stream says.
         deregister: Whether a process takes the consumer that it has registered with it.
-        tight: Whether memory is allowed for one large event only, of all shards together.
+        tight: Whether memory is allowed for one large event only, of all shards together, and no
+            two subscribe calls may be under way at once.
         broken: The shard that stays broken when everything else is repaired, where one does.
         broken_by: What goes wrong with that shard each time.
         faults: What goes wrong.

@@ -78,6 +78,7 @@ class Standing:
         gaps: How often it was told that records are lost.
         gap_millis: How far apart the records around those are, at most.
         newest: When the last record that it has got arrived.
+        acknowledged: The row after the last that its job has acknowledged.
     """
 
     next: int
@@ -88,6 +89,7 @@ class Standing:
     gaps: int = 0
     gap_millis: int = 0
     newest: int | None = None
+    acknowledged: int = 0
 
 
 @final
@@ -110,7 +112,8 @@ class Reading:
             state = stored.get(shard_id)
             begun = state is not None and isinstance(state.position, Cursor)
             place = max(shard.stored_place(state), shard.start)
-            standing = Standing(place, begun, newest=None if state is None else state.newest)
+            newest = None if state is None else state.newest
+            standing = Standing(place, begun, newest=newest, acknowledged=place)
             self.standings[shard_id] = standing
             oracle.replayed += max(0, shard.reached - standing.next)
 
@@ -133,6 +136,30 @@ class Reading:
     def _missing(self, shard_id: str) -> int:
         # A shard may end behind records that have expired: no batch tells of them then.
         return len(self._oracle.shards[shard_id].rows) - self.standing_place(shard_id)
+
+    def acknowledge(self, splits: Mapping[str, Position]) -> None:
+        """Take note of what the job has said that it is done with."""
+        for shard_id, position in splits.items():
+            standing = self.standings[shard_id]
+            place = self._oracle.shards[shard_id].place(position)
+            standing.acknowledged = max(standing.acknowledged, place)
+
+    def check_acknowledged(self, positions: str) -> None:
+        """Check positions that the stream calls acknowledged: everything before them is.
+
+        Raises:
+            OracleError: If it is not.
+        """
+        stored = Checkpoint.from_json(positions).splits
+        for shard_id, standing in self.standings.items():
+            place = self._oracle.shards[shard_id].stored_place(stored.get(shard_id))
+            passed_over = self._expired(shard_id, self._life.passed_over)
+            early = range(max(standing.acknowledged, passed_over), place)
+            if not standing.lost.issuperset(early):
+                raise OracleError(
+                    f"lost: row {early[0]} of {shard_id} is not acknowledged, but the position is "
+                    f"said to be after row {place}"
+                )
 
     def check_stored(self, positions: str) -> None:
         """Check positions that are about to be stored: everything before them was handed on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -12,7 +13,7 @@ from fanout.testing.simulation.log import EPOCH_MILLIS
 from fanout.testing.simulation.service import STREAM
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator
     from random import Random
 
     import pyarrow as pa
@@ -38,20 +39,26 @@ class SimSource:
         kinesis: What the user wrote down.
         transport: The calls.
         random: The source of randomness for the wait until a consumer is ACTIVE.
+        pending_subscribes: How many subscribe calls may be under way at once.
     """
 
     kinesis: KinesisSource
     transport: SimTransport
     random: Random
+    pending_subscribes: int = 64
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of a record."""
         return self.kinesis.schema
 
-    def connect(self) -> AbstractAsyncContextManager[KinesisConnection]:
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[KinesisConnection]:
         """Connect as the real source does, over the simulated transport."""
-        return open_connection(self.kinesis, self.transport, self.random)
+        async with open_connection(self.kinesis, self.transport, self.random) as connection:
+            pending = self.pending_subscribes
+            connection.pacing = replace(connection.pacing, max_pending_subscribes=pending)
+            yield connection
 
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
         """Return the position after one row."""

@@ -69,6 +69,7 @@ class SimTransport:
 
     async def list_shards(self) -> list[ShardDescription]:
         """Call ListShards."""
+        self._life.listed_at = self._service.now
         async with self._call("ListShards"):
             late = self._strike(Site.CALL, kinds={Kind.LISTING_LATE})
             return self._service.list_shards(late.seconds if late else 0.0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.statistics import SplitState
 from fanout.kinesis.explain import code_of
 from fanout.testing.simulation.reading import OracleError
+from fanout.testing.simulation.waits import Waits
 
 if TYPE_CHECKING:
     from fanout.core.consumer import FanOut
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ("Witness",)
 
 _PROMPT: Final = 1.0
+# A listing may hang, and the next one is waited for as long as anything is.
+_DISCOVERY: Final = 250.0
 # Between the calls about a consumer that is registered again; see fanout.kinesis.source.
 _BETWEEN_CALLS: Final = 5.0
 # What comes with these may first have to be handed over, to a consumer that takes its time.
@@ -46,6 +49,7 @@ class Witness:
         self._options = options
         self._stream: FanOut | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._waits: dict[str, Waits] = {}
         life.attempts.on_end = self._ended
 
     def opened(self, stream: FanOut) -> None:
@@ -54,11 +58,14 @@ class Witness:
 
     def resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
         """Take what `on_resubscribe` is told; it is one itself."""
-        del delay
         life = self._life
         if life.dead or self._stream is None:
             return
         life.attempts.tell(split.id, cause, self._now, self._options)
+        last, waits = life.attempts.last(split.id), self._waits.setdefault(split.id, Waits())
+        progressed = last is not None and last.progressed
+        if why := waits.check(cause, delay, self._options.pacing, progressed=progressed):
+            self._wrong(f"{split}: {why}")
         statistics = self._stream.statistics()
         told = statistics.splits[split.id]
         if told.state is not SplitState.BACKING_OFF or told.lag is not None:
@@ -75,6 +82,7 @@ class Witness:
         self._timers.clear()
         if self._stream is None or self._life.dead:
             return
+        self._check_discovery(self._stream)
         for shard_id, counted in self._stream.statistics().splits.items():
             for name, said, seen in self._counters(shard_id, counted, reading):
                 if said != seen:
@@ -102,6 +110,12 @@ class Witness:
         wrongs = life.attempts.wrongs + life.hands.wrongs
         if wrongs and not life.dead:
             raise OracleError("; ".join(wrongs[:5]))
+
+    def _check_discovery(self, stream: FanOut) -> None:
+        """Check that the shards are still looked for, however often that has failed."""
+        since = self._now - self._life.listed_at - self._life.blocked
+        if stream.failure is None and since > self._options.discovery_interval + _DISCOVERY:
+            self._wrong(f"nobody has listed the shards for {since:.0f} s")
 
     @property
     def _now(self) -> float:
