@@ -297,4 +297,6 @@ def _difference(
         return f"out of order: {text}"
     if numbers == wanted:
         return f"altered: {text}"
+    if numbers[: len(wanted)] == wanted:
+        return f"duplicated: {text}, as the next batch begins before them"
     return f"lost: {text}"
