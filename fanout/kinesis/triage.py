@@ -88,7 +88,7 @@ class Triage:
         if verdict is not None:
             return verdict
         if split.id not in self._catalog.listed:
-            return self._unlisted_shard(split, position)
+            return self._unlisted_shard(remedy, split, position)
         match remedy:
             case Remedy.DATA_LOSS:
                 return await self._refused_position(error, split, position)
@@ -169,7 +169,7 @@ class Triage:
             case Remedy():
                 return Retry(Pace.SLOW, hint=hint_of(cause))
 
-    def _unlisted_shard(self, split: Split, position: Position) -> Verdict:
+    def _unlisted_shard(self, remedy: Remedy, split: Split, position: Position) -> Verdict:
         known, children = self._catalog.known.get(split.id), self._catalog.children(split.id)
         if known is None and not children and isinstance(position, Horizon):
             # It may be so new that no listing names it yet.
@@ -178,6 +178,9 @@ class Triage:
                 return Retry(hint="the shard is not listed")
         if known is not None and known.last is not None and reaches(position, Cursor(known.last)):
             return Finish(children)
+        if remedy is Remedy.CONFIRM_END:
+            # It has just been read, so it is there: listings are late, and may miss a shard.
+            return Retry(hint="the shard is not listed", limit=3)
         lost = f"the shard is past the stream's retention, with all that came {_after(position)}"
         if self._may_lose:
             return Finish(children, lost)

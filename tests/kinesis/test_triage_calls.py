@@ -289,6 +289,25 @@ def test_a_shard_that_is_too_new_to_be_listed_is_waited_for() -> None:
     simulate(main)
 
 
+@pytest.mark.parametrize("shards", [(), (CLOSED,)])
+@pytest.mark.parametrize("may_lose", [False, True])
+def test_a_shard_that_has_just_sent_half_an_end_has_not_expired_whatever_the_listing_says(
+    shards: tuple[ShardDescription, ...],
+    may_lose: bool,  # noqa: FBT001
+) -> None:
+    rig = Rig(Service(shards=shards), may_lose=may_lose)
+
+    async def main() -> None:
+        await rig.ready()
+        await rig.catalog.refresh()
+        rig.service.shards = (OPEN,)
+        for exhausted in (False, True):
+            verdict = await rig.doubt(Cursor(19), exhausted=exhausted)
+            assert verdict == Retry(hint="the shard is not listed", limit=3)
+
+    simulate(main)
+
+
 def test_a_shard_that_no_listing_names_has_expired() -> None:
     rig = Rig(Service(shards=()), may_lose=True)
 
