@@ -3,6 +3,7 @@
 from fanout.testing.simulation.cancellation import Cancellation, Moment, sweep
 from fanout.testing.simulation.faults import Fault, Kind
 from fanout.testing.simulation.loop import DeadlockError, LeakError, SimLoop, simulate
+from fanout.testing.simulation.moments import NeverMetError, Sometimes, check_met, missing
 from fanout.testing.simulation.plan import Plan, draw_plan
 from fanout.testing.simulation.run import Outcome, SimulationError, run_plan, run_seed
 from fanout.testing.simulation.schedule import Fifo, Priorities, Schedule, Shuffled
@@ -16,6 +17,7 @@ __all__ = (
     "Kind",
     "LeakError",
     "Moment",
+    "NeverMetError",
     "Outcome",
     "Plan",
     "Priorities",
@@ -23,8 +25,11 @@ __all__ = (
     "Shuffled",
     "SimLoop",
     "SimulationError",
+    "Sometimes",
     "Trace",
+    "check_met",
     "draw_plan",
+    "missing",
     "run_plan",
     "run_seed",
     "simulate",

@@ -139,10 +139,12 @@ class SimConsumers:
         """Let a stranger subscribe with our consumer, and leave again."""
         for consumer in self._consumers.values():
             for id_, desk in consumer.desks.items():
-                if desk.live is not None and shard_id in {None, id_}:
+                if shard_id not in {None, id_}:
+                    continue
+                if desk.live is not None:
                     desk.live.end("ResourceInUseException")
-                    desk.live, desk.succeeder = None, _STRANGER
-                    desk.succeeded_at = self._service.now
+                desk.live, desk.succeeder = None, _STRANGER
+                desk.succeeded_at = self._service.now
 
     def live_of(self, life: Life) -> list[str]:
         """Return the shards to which a process has a connection."""

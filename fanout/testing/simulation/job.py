@@ -217,6 +217,7 @@ class Job:
                     self._world.armed.note(f"got {batch.num_records} of {batch.split.id}")
                     self._reading.deliver(batch)
                     self._life.hands.get(batch)
+            await self._process()
             await self._acknowledge(stream, batches)
             reads += 1
             if reads % self._world.plan.checkpoint_every == 0:
@@ -248,6 +249,13 @@ class Job:
         """Cancel a read at the moment in which there is something to read."""
         self._life.hands.on_take = bool
         waiting.reschedule(self._now)
+
+    async def _process(self) -> None:
+        """Take as long with records as a job may."""
+        fault = self._world.armed.strike(Site.JOB, self._now, kinds={Kind.SLOW})
+        if fault is not None:
+            self.busy_until = self._now + fault.seconds
+            await asyncio.sleep(fault.seconds)
 
     async def _next(self, stream: FanOut) -> tuple[Batch, ...]:
         random, reading = self._world.random, self._world.plan.reading

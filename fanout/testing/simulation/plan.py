@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, final
 import msgspec
 
 from fanout.errors import OptionError
+from fanout.testing.simulation.conjunctions import draw_conjunction
 from fanout.testing.simulation.faults import CATALOGUE, Fault, Kind, Site
 from fanout.testing.simulation.load import make_log
 from fanout.testing.simulation.log import SourceLog, shard_id_of
@@ -183,23 +184,27 @@ def draw_plan(seed: int) -> Plan:
         broken_by=manner.choice(_FOR_EVER),
     )
     faults = _draw_faults(stream_of(seed, "faults"), plan)
+    together = stream_of(seed, "together")
+    if together.random() < 0.4:  # noqa: PLR2004 - two of five
+        faults += draw_conjunction(together, plan)
+    faults.sort(key=lambda fault: fault.at)
     broken = None
     if random.random() < 0.1:  # noqa: PLR2004 - one of ten
         broken = shard_id_of(random.randrange(shards))
-    return replace(plan, faults=faults, broken=broken)
+    return replace(plan, faults=tuple(faults), broken=broken)
 
 
-def _draw_faults(random: Random, plan: Plan) -> tuple[Fault, ...]:
+def _draw_faults(random: Random, plan: Plan) -> list[Fault]:
     kinds = [kind for kind in Kind if random.random() < 0.5 and not CATALOGUE[kind].fatal]  # noqa: PLR2004
     if not kinds or random.random() < 0.02:  # noqa: PLR2004 - without faults at all, too
-        return ()
+        return []
     rate = 10 ** random.uniform(-3, -1)
     count = min(math.ceil(rate * plan.seconds), 300)
     faults = [_draw_fault(random, random.choice(kinds), plan) for _ in range(count)]
     if random.random() < 0.05:  # noqa: PLR2004 - one of twenty ends badly
         fatal = [kind for kind, traits in CATALOGUE.items() if traits.fatal]
         faults.append(_draw_fault(random, random.choice(fatal), plan))
-    return tuple(sorted(faults, key=lambda fault: fault.at))
+    return faults
 
 
 def _draw_fault(random: Random, kind: Kind, plan: Plan) -> Fault:

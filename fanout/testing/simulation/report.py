@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fanout.testing.simulation.failures import FailureKind
+from fanout.testing.simulation.moments import Sometimes, missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +60,7 @@ def report(
         "restarts": totals.restarts,
         "calls": dict(sorted(totals.calls.items())),
         "faults": dict(sorted(totals.faults.items())),
+        "moments": {moment.name: totals.moments.get(moment, 0) for moment in Sometimes},
         "recovery_seconds_p99": totals.recovery(0.99),
         "recovery_seconds_max": totals.recovery(1),
         "slowest_close": totals.slowest_close,
@@ -112,6 +114,8 @@ def _figures(totals: Totals, seconds: float) -> Iterator[tuple[str, str]]:
     yield "restarts", f"{totals.restarts:,}"
     yield "calls to the service", f"{sum(totals.calls.values()):,}"
     yield "faults", f"{sum(totals.faults.values()):,}"
+    met = len(Sometimes) - len(missing(totals.moments))
+    yield "coincidences met", f"{met} of {len(Sometimes)}"
     yield "seconds to recover, p99", f"{totals.recovery(0.99):,}"
     yield "seconds to recover, most", f"{totals.recovery(1):,}"
     yield "seconds to close, most", f"{math.ceil(totals.slowest_close):,}"

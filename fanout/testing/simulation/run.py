@@ -11,6 +11,7 @@ from fanout.testing.simulation.armed import Armed
 from fanout.testing.simulation.faults import Kind, Site
 from fanout.testing.simulation.job import World
 from fanout.testing.simulation.loop import SimLoop, simulate
+from fanout.testing.simulation.observers import Observers
 from fanout.testing.simulation.oracle import Oracle, OracleError
 from fanout.testing.simulation.plan import draw_plan, stream_of
 from fanout.testing.simulation.process import Process
@@ -50,6 +51,7 @@ class Outcome:
         restarts: How often the job began anew.
         calls: The calls to the service, by name.
         faults: What went wrong, by kind.
+        moments: How often each coincidence was met.
         recovery: The virtual seconds from the repair until everything had arrived.
         close: The virtual seconds that the slowest close took.
     """
@@ -63,6 +65,7 @@ class Outcome:
     restarts: int
     calls: Mapping[str, int]
     faults: Mapping[str, int]
+    moments: Mapping[str, int]
     recovery: float
     close: float
 
@@ -119,6 +122,7 @@ class _Run:
         self._random = stream_of(plan.seed, "processes")
         self._ends = deque(f for f in plan.faults if f.kind in _OF_THE_PROCESS)
         self._predecessor: Process | None = None
+        self._observers = Observers(self._log)
         self._lives = 0
         self._repaired_at = float("inf")
         self._allowed = 0.0
@@ -129,9 +133,10 @@ class _Run:
         """Run the job through its faults, then without, and look at what it leaves."""
         self._weather = asyncio.create_task(self._befall(), name="weather")
         try:
-            while not await self._life():
-                pass
-            await self._dismiss()
+            with self._observers.installed():
+                while not await self._life():
+                    pass
+                await self._dismiss()
         finally:
             self._weather.cancel()
             await asyncio.wait({self._weather})
@@ -147,6 +152,7 @@ class _Run:
             restarts=self._lives - 1,
             calls=dict(self._service.calls),
             faults=dict(self._armed.struck),
+            moments={name: times for name, times in self._observers.moments.items() if times},
             recovery=self._recovery,
             close=self._slowest_close,
         )

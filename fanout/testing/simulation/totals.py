@@ -34,6 +34,7 @@ class Totals:
         restarts: How often a job began anew.
         calls: The calls to the service, by name.
         faults: What went wrong, by kind.
+        moments: How often each coincidence was met, by its sentence.
         recoveries: How many runs took how many seconds, rounded up, from the repair until
             everything had arrived.
         slowest_close: The virtual seconds that the slowest close took.
@@ -48,6 +49,7 @@ class Totals:
     restarts: int = 0
     calls: Mapping[str, int] = field(default_factory=Counter)
     faults: Mapping[str, int] = field(default_factory=Counter)
+    moments: Mapping[str, int] = field(default_factory=Counter)
     recoveries: Mapping[int, int] = field(default_factory=Counter)
     slowest_close: float = 0.0
     failures: tuple[Failure, ...] = ()
@@ -66,6 +68,7 @@ class Totals:
             restarts=result.restarts,
             calls=Counter(result.calls),
             faults=Counter({str(kind): times for kind, times in result.faults.items()}),
+            moments=Counter({str(moment): times for moment, times in result.moments.items()}),
             recoveries=Counter([math.ceil(result.recovery)]),
             slowest_close=result.close,
         )
@@ -80,6 +83,7 @@ class Totals:
             restarts=self.restarts + other.restarts,
             calls=Counter(self.calls) + Counter(other.calls),
             faults=Counter(self.faults) + Counter(other.faults),
+            moments=Counter(self.moments) + Counter(other.moments),
             recoveries=Counter(self.recoveries) + Counter(other.recoveries),
             slowest_close=max(self.slowest_close, other.slowest_close),
             failures=tuple(sorted((*self.failures, *other.failures), key=attrgetter("seed"))),

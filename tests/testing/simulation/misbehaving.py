@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from fanout.testing.simulation import Outcome
+from fanout.testing.simulation import Outcome, Sometimes
 
 __all__ = ("DEADLY", "ENDLESS", "answer", "misbehave")
 
@@ -25,6 +25,7 @@ def answer(seed: int) -> Outcome:
         restarts=seed,
         calls={"ListShards": seed, f"call {seed % 2}": 1},
         faults={"stall": seed, f"fault {seed % 2}": 1},
+        moments={Sometimes.END_FIRST: seed, tuple(Sometimes)[seed % 2]: 1},
         recovery=seed / 3,
         close=seed / 7,
     )

@@ -4,6 +4,7 @@ import random
 from typing import TYPE_CHECKING
 
 from fanout.testing.simulation.failures import Failure, FailureKind
+from fanout.testing.simulation.moments import Sometimes
 from fanout.testing.simulation.totals import Totals
 from tests.testing.simulation.misbehaving import answer
 
@@ -36,6 +37,8 @@ def test_everything_is_added_up() -> None:
     assert totals.milliseconds == 505_000
     assert totals.calls == {"ListShards": 5050, "call 0": 51, "call 1": 50}
     assert totals.faults == {"stall": 5050, "fault 0": 51, "fault 1": 50}
+    first, second, *_ = Sometimes
+    assert totals.moments == {Sometimes.END_FIRST: 5050, first: 51, second: 50}
     assert totals.slowest_close == 100 / 7
 
 

@@ -1,0 +1,112 @@
+"""Look at what a stream does about its service."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.verdicts import Finish, Retry
+from fanout.kinesis.access import Access
+from fanout.kinesis.connection import KinesisConnection
+from fanout.kinesis.triage import Triage
+from fanout.testing.simulation.moments import Sometimes
+from fanout.testing.simulation.observers.calls import after, around, before
+from fanout.testing.simulation.transport import SimTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.core.source import Connection
+    from fanout.core.verdicts import Verdict
+    from fanout.testing.simulation.life import Life
+
+__all__ = ("ConnectionObservers", "life_of")
+
+_SEVERAL: Final = 2
+
+
+@final
+class ConnectionObservers:
+    """Look at the connections of one run.
+
+    Args:
+        moments: Counts what is met.
+    """
+
+    def __init__(self, moments: Counter[str]) -> None:
+        self._moments = moments
+        self._looking: Counter[Triage] = Counter()
+        self._refused: Counter[Access] = Counter()
+        self._hurried: dict[Connection, None] = {}
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Look for as long as the block runs."""
+        with ExitStack() as looks:
+            for look in (
+                around(KinesisConnection, "splits", self._lists),
+                around(Triage, "_look", self._looks),
+                after(Triage, "_look_at_consumer", self._looked_at_consumer),
+                before(Triage, "_blind", self._is_blind),
+                after(Triage, "_half_an_end", self._half_an_end),
+                around(Access, "refused", self._is_refused),
+                after(Access, "_try_to_renew", self._renewed),
+            ):
+                looks.enter_context(look)
+            yield
+
+    def hurries(self, connection: Connection) -> None:
+        """Take note that the end of a shard asks for a listing."""
+        self._hurried[connection] = None
+
+    def looks(self, connection: Connection) -> bool:
+        """Say whether it is just being found out what became of a shard."""
+        assert isinstance(connection, KinesisConnection)
+        return self._looking[connection._triage] > 0
+
+    @contextmanager
+    def _lists(self, connection: KinesisConnection) -> Iterator[None]:
+        hurried = connection in self._hurried
+        self._hurried.pop(connection, None)
+        try:
+            yield
+        except Exception:
+            self._moments[Sometimes.HURRIED_LISTING_FAILED] += hurried
+            raise
+
+    @contextmanager
+    def _looks(self, triage: Triage) -> Iterator[None]:
+        self._looking[triage] += 1
+        try:
+            yield
+        finally:
+            self._looking[triage] -= 1
+
+    def _looked_at_consumer(self, verdict: Verdict | None, triage: Triage) -> None:
+        together = isinstance(verdict, Retry) and self._looking[triage] >= _SEVERAL
+        self._moments[Sometimes.REGISTERED_FOR_SEVERAL] += together
+
+    def _is_blind(self, *_: object) -> None:
+        self._moments[Sometimes.LOOK_FAILED] += 1
+
+    def _half_an_end(self, verdict: Verdict, *_: object) -> None:
+        self._moments[Sometimes.END_CONFIRMED] += isinstance(verdict, Finish)
+
+    @contextmanager
+    def _is_refused(self, access: Access, *_: object) -> Iterator[None]:
+        self._refused[access] += 1
+        try:
+            yield
+        finally:
+            self._refused[access] -= 1
+
+    def _renewed(self, _: None, access: Access) -> None:
+        self._moments[Sometimes.RENEWED_FOR_SEVERAL] += self._refused[access] >= _SEVERAL
+
+
+def life_of(connection: Connection) -> Life:
+    """Return the process that a connection belongs to."""
+    assert isinstance(connection, KinesisConnection)
+    assert isinstance(connection._transport, SimTransport)
+    return connection._transport._life
