@@ -19,11 +19,13 @@ from fanout.core.consumer import FanOut
 from fanout.core.drained import Basket
 from fanout.core.lineage import startable
 from fanout.core.opening import open_stream
-from fanout.core.progress import Progress
+from fanout.core.progress import Progress, SplitProgress
 from fanout.core.retries import Retries
+from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.core.subscription import Subscription
 from fanout.core.supervisor import Supervisor
+from fanout.core.turns import Turns
 from fanout.core.watchdog import Watchdog
 from fanout.kinesis.reader import ShardReader, _doubt, _rows_read
 from fanout.kinesis.source import KinesisSource
@@ -88,6 +90,13 @@ BUGS: Final[dict[str, Change]] = {
             "            _forget_locals(error)\n            self.slot._event = None\n",
         ),
     ),
+    "the pill evicts the buffered event": (
+        Edit(
+            Slot.fail,
+            "self._pill = pill\n",
+            "self._event, self._pill = None, pill\n",
+        ),
+    ),
     "no watchdog looks for silence": (
         Edit(Subscription.receive, "Watchdog(silence)", "Watchdog(1e9)"),
     ),
@@ -125,6 +134,10 @@ BUGS: Final[dict[str, Change]] = {
         Edit(Supervisor._finish, "        self._know(end.children)\n", ""),
         Edit(Supervisor._discover, "self._learn(splits)", "pass"),
     ),
+    "a wait is never reset": (Edit(Retries.progressed, "self.failures = 0", "pass"),),
+    "waits never grow": (
+        Edit(Retries.wait, "self._jitter.delay(self.failures - 1)", "self._jitter.delay(0)"),
+    ),
     "no spacing after a subscribe call that succeeded": (
         Edit(Retries.wait, "pacing.floor, pause, self._spacing_left()", "pacing.floor, pause"),
     ),
@@ -152,6 +165,14 @@ BUGS: Final[dict[str, Change]] = {
             "                    raise\n",
         ),
     ),
+    "a batch is lost when its hand-off is cancelled": (
+        Edit(
+            FanOut.__anext__,
+            "                while (event := self._take()) is not None:\n",
+            "                while (event := self._take()) is not None:\n"
+            "                    await asyncio.sleep(0)\n",
+        ),
+    ),
     "a cancelled drain forgets what it has collected": (
         Edit(
             FanOut.drain,
@@ -170,6 +191,20 @@ BUGS: Final[dict[str, Change]] = {
     ),
     "a batch is cut one row too late": (
         Edit(Basket._cut, "records.slice(rows)", "records.slice(rows + 1)"),
+    ),
+    "acknowledging one batch acknowledges everything delivered": (
+        Edit(
+            SplitProgress.acknowledge,
+            "        if reaches(position, self.records_until):\n            position",
+            "        if True:\n            position",
+        ),
+    ),
+    "a checkpoint has delivered positions": (
+        Edit(
+            Progress.acknowledged,
+            "                split.acknowledged,\n                split.ended",
+            "                split.delivered,\n                split.ended",
+        ),
     ),
     "a checkpoint forgets the splits that have ended": (
         Edit(
@@ -195,7 +230,38 @@ BUGS: Final[dict[str, Change]] = {
     "a split that has failed does not fail the stream": (
         Edit(Supervisor._on_ready, "self._fail(slot.pill.error)", "pass"),
     ),
+    "a failure does not stop the other splits": (
+        Edit(
+            Supervisor._fail,
+            "            self._changed.set()\n            self._stop()\n",
+            "            self._changed.set()\n",
+        ),
+    ),
+    "a subscribe call that fails keeps its turn": (
+        Edit(
+            Turns.turn,
+            "            turn.callback(self._free.release)\n"
+            "            given_up = asyncio.get_running_loop().call_later(_PATIENCE, turn.close)\n"
+            "            turn.callback(given_up.cancel)\n"
+            "            yield\n",
+            "            yield\n            self._free.release()\n",
+        ),
+    ),
+    "memory of an interrupted event stays reserved": (
+        Edit(
+            Subscription.open,
+            "            self._budget.release(self.reserved)\n",
+            "",
+        ),
+    ),
     "a timer is left behind": (Edit(Watchdog.__aexit__, "        self._stop()\n", ""),),
+    "the discovery ends at its first failure": (
+        Edit(
+            Supervisor._discover,
+            "                continue\n",
+            "                return\n",
+        ),
+    ),
     "half an end is believed": (
         Edit(ShardReader.read, "event.ended and self.doubt is None", "event.ended"),
     ),
