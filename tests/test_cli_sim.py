@@ -116,13 +116,13 @@ def test_ctrl_c_before_anything_was_found_exits_with_130(monkeypatch: pytest.Mon
 
 
 def test_a_replay_shows_the_plan_what_happened_and_when() -> None:
-    plan = draw_plan(7)
+    plan = draw_plan(8)
 
-    result = run("sim", "replay", "7")
+    result = run("sim", "replay", "8")
 
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("Plan(seed=7,")
+    assert lines[0].startswith("Plan(seed=8,")
     assert f"  {plan.faults[0]}" in lines
     assert "       0.000  process 1 starts" in lines
     assert any(" got " in line for line in lines)
@@ -131,10 +131,10 @@ def test_a_replay_shows_the_plan_what_happened_and_when() -> None:
 
 
 def test_a_replay_runs_what_the_campaign_ran() -> None:
-    answer = json.loads(run("sim", "replay", "7", "--json").stdout)
+    answer = json.loads(run("sim", "replay", "8", "--json").stdout)
 
-    assert answer["digest"] == replay(draw_plan(7)).digest
-    assert Plan.from_json(json.dumps(answer["plan"])) == draw_plan(7)
+    assert answer["digest"] == replay(draw_plan(8)).digest
+    assert Plan.from_json(json.dumps(answer["plan"])) == draw_plan(8)
     assert answer["failure"] is None
     assert answer["trace"][0] == "       0.000  process 1 starts"
 
@@ -169,10 +169,10 @@ def test_a_shrunk_plan_is_printed_as_json_that_can_be_replayed(showing: Path) ->
 
 
 def test_what_does_not_fail_is_not_shrunk() -> None:
-    result = run("sim", "replay", "7", "--shrink")
+    result = run("sim", "replay", "8", "--shrink")
 
     assert result.exit_code == 0
-    assert json.JSONDecoder().raw_decode(result.stdout)[0] == json.loads(draw_plan(7).to_json())
+    assert json.JSONDecoder().raw_decode(result.stdout)[0] == json.loads(draw_plan(8).to_json())
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,11 @@ class Armed:
         self.struck[fault.kind] += 1
         self.note(f"fault {fault}")
 
+    def strikes_again(self, kind: Kind) -> None:
+        """Count that what is damaged for good was sent."""
+        self.struck[kind] += 1
+        self.note(f"again {kind}")
+
     def stop(self, broken: str | None, by: Kind = Kind.REFUSED) -> None:
         """Let nothing go wrong any more, except that one shard cannot be read for ever.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import struct
-import zlib
 from collections import deque
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, final
 
 import aiohttp
@@ -15,30 +14,26 @@ from fanout.errors import (
     MalformedEventError,
     RemoteError,
     SubscriptionEndedError,
-    UnconfirmedEndError,
 )
 from fanout.testing.frames import encode_event, encode_exception
 from fanout.testing.simulation.faults import Kind, Site
-from fanout.testing.simulation.log import EPOCH_MILLIS
-from fanout.testing.simulation.service import Page
-from fanout.testing.simulation.wire import OVERHEAD, event_frame, half_an_end
+from fanout.testing.simulation.log import EPOCH_MILLIS, millis
+from fanout.testing.simulation.pages import event_of
+from fanout.testing.simulation.spoiling import Spoiler, damaged, pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
     from fanout.testing.simulation.armed import Armed
     from fanout.testing.simulation.attempts import Attempt
-    from fanout.testing.simulation.faults import Fault
     from fanout.testing.simulation.life import Life
     from fanout.testing.simulation.log import SourceShard
+    from fanout.testing.simulation.pages import Page
     from fanout.testing.simulation.service import SimService
 
 __all__ = ("SubscriptionBody",)
 
-_MAX_PIECES: Final = 20
-_OVERSIZE: Final = 1 << 31
-_FOLLOWED: Final = {Kind.STALL, Kind.DRIP, Kind.EMPTY_EVENTS, Kind.DAMAGED}
-_DAMAGE: Final = {Kind.DAMAGED: DamagedFrameError, Kind.HALF_AN_END: UnconfirmedEndError}
+_OVERHEAD: Final = len(encode_event("SubscribeToShardEvent", b""))
 
 
 @final
@@ -71,23 +66,33 @@ class SubscriptionBody:
         self.life = life
         self.shard = shard
         self.cursor = cursor
+        self.over = False
         self._service = service
         self._armed = armed
         self._attempt = attempt
         self._random = service.random
         self._expires = service.now + service.rules.subscription_life
         self._ended_at = float("inf")
-        self._refusal = ""
+        self._refusal: str | None = None
+        self._stale = False
+        self._last: tuple[Page, bytes] | None = None
+        self._dropped = False
         self._wake: asyncio.Future[None] | None = None
         self._window = self._random.choice((1 << 10, 1 << 16, 1 << 20))
         self._whole_frames = self._random.random() < 0.5  # noqa: PLR2004 - as often as not
-        self._dropped = False
         self._written = 0
         self._taken: deque[tuple[int, float]] = deque()
 
-    def end(self, code: str) -> None:
-        """End it with an error, behind what is written already."""
-        self._ended_at, self._refusal = self._service.now, code
+    def end(self, code: str | None, *, stale: bool = False) -> None:
+        """End it behind what is written already; what ended it first counts.
+
+        Args:
+            code: With which error; None to cut the connection.
+            stale: Whether it repeats its last event before.
+        """
+        if self._ended_at < float("inf"):
+            return
+        self._ended_at, self._refusal, self._stale = self._service.now, code, stale
         self._wake_up()
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
@@ -96,36 +101,52 @@ class SubscriptionBody:
         Raises:
             ClientPayloadError: The connection is reset.
         """
+        await self._begin()
         yield encode_event("initial-response", b"{}")
+        spoiler = Spoiler(self, self._random)
         at = self._service.now
         while True:
             at = max(self._due(at), self._room_at())
             await self._wait(at)
             if at >= self._ended_at or self._ended_at <= self._service.now == at:
-                self._ends(RemoteError, self._refusal)
-                yield encode_exception(self._refusal, "simulated")
+                for frame in self._last_words():
+                    yield frame
                 return
             if at >= self._expires:
-                self._ends(SubscriptionEndedError)
+                self.ends(SubscriptionEndedError)
                 return
             fault = self._armed.strike(Site.EVENT, self._service.now, shard=self.shard.shard_id)
             if fault is None:
-                page = self._page(at)
-                frame = self._sent(event_frame(self.shard, page, self._service.log))
-                for chunk in self._cut(frame):
-                    yield chunk
-                self._advance(page)
-                if page.continuation is None:
-                    return
-                if page.records:
-                    size = len(frame) - OVERHEAD
-                    self.life.hands.take(self.shard.shard_id, page.records, size)
-                continue
-            async for chunk in self._spoilt(fault, at):
-                yield chunk
-            if fault.kind not in _FOLLOWED:
+                for frame in self.frames(self.page(at)):
+                    for chunk in self._cut(self._sent(frame)):
+                        yield chunk
+            else:
+                async with aclosing(spoiler.chunks(fault, at)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+                at = max(at, self._service.now)
+            if self.over:
                 return
-            at = max(at, self._service.now)
+
+    async def _begin(self) -> None:
+        """Let the first frame come; it may be that none ever does."""
+        kinds = {Kind.HEADERS_ONLY}
+        now, shard_id = self._service.now, self.shard.shard_id
+        if self._armed.strike(Site.SUBSCRIBE, now, shard=shard_id, kinds=kinds) is not None:
+            await asyncio.get_running_loop().create_future()
+
+    def _last_words(self) -> Iterator[bytes]:
+        """Yield what a connection says that is ended by somebody else."""
+        if self._refusal is None:
+            raise self.reset()
+        if self._stale and self._last is not None:
+            page, frame = self._last
+            if page.records:
+                self.ends(MalformedEventError)  # they come again
+            yield frame
+            self.hears(page)
+        self.ends(RemoteError, self._refusal)
+        yield encode_exception(self._refusal, "simulated")
 
     def _due(self, after: float) -> float:
         """Return when the service has something to write, not before a moment."""
@@ -165,27 +186,98 @@ class SubscriptionBody:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def _page(self, at: float) -> Page:
+    @property
+    def newest(self) -> int:
+        """A number below those of every record that is still to come."""
+        return self.shard.number_at(millis(self._service.now)) - 1
+
+    @property
+    def millis_behind(self) -> int:
+        """How far its reader is behind, roughly."""
+        arrived = self.shard.arrived(millis(self._service.now))
+        return 1000 if self.shard.after(self.cursor) < arrived else 0
+
+    def damage_next(self) -> None:
+        """Damage for good what comes next."""
+        self._service.damage.begin(self.shard, self.cursor, self._random)
+
+    def page(self, at: float) -> Page:
+        """Return what it has to say at a moment."""
         rules = self._service.rules
         return self._service.page(
             self.shard, self.cursor, at, rules.max_event_records, rules.max_event_bytes
         )
 
-    def _advance(self, page: Page) -> None:
-        if page.continuation is not None:
+    def frames(self, page: Page) -> Iterator[bytes]:
+        """Yield the frame of a page, and go on behind it once the reader has it."""
+        frame, shard_id = self.frame_of(page), self.shard.shard_id
+        if self._is_damaged(page):
+            yield from self.damaged_frames(page, Kind.STAYS_DAMAGED)
+            return
+        if self.is_refused(page):
+            self.ends(MalformedEventError)
+        self._service.sends(self.life, self._attempt, self.shard, page)
+        self._last = page, frame
+        yield frame
+        self.advance(page)
+        if page.continuation is not None and page.records:
+            self.life.hands.take(shard_id, page.records, len(frame) - _OVERHEAD)
+
+    def damaged_frames(self, page: Page, kind: Kind) -> Iterator[bytes]:
+        """Yield the frame of a page with a wrong checksum, and go on behind it."""
+        self.ends(DamagedFrameError)
+        if kind is Kind.STAYS_DAMAGED:
+            self._service.sends_damage(self.life, self._attempt, kind)
+        yield damaged(self.frame_of(page))
+        # Its reader has dropped it, which moves it nowhere.
+        self._attempt.ending, self._dropped = None, True
+        if page.continuation is None:
+            self.end("InternalFailureException")  # nothing comes behind the end
+        else:
+            self.cursor = page.continuation
+
+    def is_sound(self, page: Page) -> bool:
+        """Say whether its reader can read a page."""
+        return not self._is_damaged(page) and not self.is_refused(page)
+
+    def _is_damaged(self, page: Page) -> bool:
+        damage, shard_id = self._service.damage, self.shard.shard_id
+        return bool(page.records) and damage.covers(shard_id, page.records[0].sequence)
+
+    def is_refused(self, page: Page) -> bool:
+        """Say whether its reader has to fail of a page."""
+        return self._service.fails_of_aggregates and self._service.is_broken(self.shard, page)
+
+    def frame_of(self, page: Page) -> bytes:
+        """Write a page."""
+        return event_of(page, self._service.log.children(self.shard.shard_id))
+
+    def advance(self, page: Page) -> None:
+        """Go on behind a page that its reader has."""
+        if page.continuation is None:
+            self.over = True
+        else:
             self.cursor = page.continuation
         self.life.settled = True
-        self._hears(page)
+        self.hears(page)
 
-    def _hears(self, page: Page) -> None:
+    def hears(self, page: Page) -> None:
+        """Take note that its reader has a page, and waits for the next."""
         self._dropped = False
         now, blocked = self._service.now, self.life.blocked
         self._attempt.hears(self.cursor, now, blocked, records=bool(page.records))
 
-    def _ends(self, kind: type[Exception], code: str = "") -> None:
+    def ends(self, kind: type[Exception], code: str = "") -> None:
+        """Take note of the error that its reader has to make of what comes now."""
         if self._dropped and kind is SubscriptionEndedError:
             kind = MalformedEventError  # what was dropped may have been the end of the shard
         self.life.attempts.end(self._attempt, (kind, code), self._service.now)
+
+    def reset(self) -> Exception:
+        """Take note that its connection is reset; return the error."""
+        error = aiohttp.ClientPayloadError("Response payload is not completed")
+        self.life.attempts.end(self._attempt, error, self._service.now)
+        return error
 
     def _sent(self, frame: bytes) -> bytes:
         self._written += len(frame)
@@ -197,87 +289,4 @@ class SubscriptionBody:
         if self._whole_frames:
             yield frame
             return
-        cuts = sorted(self._random.randrange(len(frame)) for _ in range(self._random.randrange(3)))
-        for start, stop in zip([0, *cuts], [*cuts, len(frame)], strict=True):
-            if stop > start:
-                yield frame[start:stop]
-
-    async def _spoilt(self, fault: Fault, at: float) -> AsyncGenerator[bytes, None]:
-        """Yield what comes in place of an event."""
-        page = self._page(at)
-        frame = event_frame(self.shard, page, self._service.log)
-        match fault.kind:
-            case Kind.STALL:
-                await asyncio.sleep(fault.seconds)
-            case Kind.DRIP:
-                async for piece in self._drip(frame, fault.seconds):
-                    yield piece
-                self._go_on_behind(page)
-            case Kind.EMPTY_EVENTS:
-                for _ in range(self._random.randint(1, 9)):
-                    nothing = Page((), self.cursor, 1000)
-                    yield event_frame(self.shard, nothing, self._service.log)
-                    self._hears(nothing)
-            case Kind.RESET:
-                yield frame[: len(frame) // 2]
-                error = aiohttp.ClientPayloadError("Response payload is not completed")
-                self.life.attempts.end(self._attempt, error, self._service.now)
-                raise error
-            case Kind.ENDED_EARLY:
-                self._ends(SubscriptionEndedError)
-                return
-            case Kind.RAISED:
-                self._ends(RemoteError, fault.code)
-                yield encode_exception(fault.code, "simulated")
-            case _:
-                yield self._damaged(fault.kind, frame, page)
-                if fault.kind is Kind.DAMAGED:
-                    self._drop(page)
-
-    def _go_on_behind(self, page: Page) -> None:
-        self._advance(page)
-        if page.continuation is None:
-            self.end("InternalFailureException")  # nothing comes behind the end
-
-    def _drop(self, page: Page) -> None:
-        """Go on behind a damaged frame that the reader has dropped, which moves it nowhere."""
-        self._attempt.ending, self._dropped = None, True
-        if page.continuation is None:
-            self.end("InternalFailureException")
-        else:
-            self.cursor = page.continuation
-
-    async def _drip(self, frame: bytes, seconds: float) -> AsyncGenerator[bytes, None]:
-        size = -(-len(frame) // _MAX_PIECES)
-        for start in range(0, len(frame), size):
-            await asyncio.sleep(seconds)
-            yield frame[start : start + size]
-
-    def _damaged(self, kind: Kind, frame: bytes, page: Page) -> bytes:
-        """Return bytes that no reader may believe."""
-        self._ends(_DAMAGE.get(kind, MalformedEventError))
-        match kind:
-            case Kind.HALF_CLOSED:
-                return frame[: len(frame) // 2]
-            case Kind.DAMAGED:
-                return frame[:-1] + bytes([frame[-1] ^ 1])
-            case Kind.OVERSIZE:
-                prelude = struct.pack("!II", _OVERSIZE, 0)
-                return prelude + struct.pack("!I", zlib.crc32(prelude)) + frame
-            case Kind.GARBAGE:
-                return self._random.randbytes(64)
-            case Kind.HALF_AN_END:
-                return self._half_an_end(page)
-            case _:
-                raise AssertionError(f"{kind} does not damage an event")
-
-    def _half_an_end(self, page: Page) -> bytes:
-        exhausted = self._random.random() < 0.5  # noqa: PLR2004 - as often as not
-        if page.continuation is not None and not exhausted:
-            self.cursor = page.continuation
-        elif page.records:
-            self.cursor = page.records[-1].sequence
-        if page.records or not exhausted:
-            self._hears(page)
-        until = None if exhausted else self.cursor
-        return half_an_end(self.shard, page, self._service.log, until)
+        yield from pieces_of(frame, self._random)

@@ -62,7 +62,7 @@ class Hands:
     def take(self, shard_id: str, records: Sequence[SourceRecord], nbytes: int) -> None:
         """Take note that the process asks for more behind an event that it has taken whole."""
         held = self._held[shard_id]
-        rows = sum(len(record.parts) for record in records)
+        rows = sum(record.row_count for record in records)
         held.append(_Event(records[0].sequence, records[-1].sequence, rows, nbytes))
         while held and held[0].first <= self._got.get(shard_id, 0):
             held.popleft()

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ("judge_failure",)
 
-_NOT_FOUND: Final = "ResourceNotFoundException"
+# What a reader says of a stream or a consumer that is no more.
+_OF_AN_END: Final = ("ResourceNotFoundException", "gone", "deleted", "another stream")
 _SHARD: Final = re.compile(r"shardId-\d{12}")
 
 
@@ -30,7 +31,7 @@ def judge_failure(
         life: What the service did to it.
         options: What its user has asked for.
         now: When, in virtual seconds.
-        gone: Whether the stream has been deleted.
+        gone: Whether no reader can go on.
 
     Raises:
         OracleError: If it has failed for nothing, or tells something else.
@@ -49,18 +50,19 @@ def _why_not(
     *,
     gone: bool,
 ) -> str:
-    if not life.opened and life.hung and "did not become ACTIVE" in str(failure):
+    waited = life.hung or life.hindered
+    if not life.opened and waited and "did not become ACTIVE" in str(failure):
         return ""
     if not isinstance(cause, Exception):
         return "it has no cause"
-    if gone and code_of(cause) == _NOT_FOUND:
-        said = str(failure)
-        return "" if "gone" in said or _NOT_FOUND in said else "it does not say what is gone"
+    if gone and any(word in str(failure) for word in _OF_AN_END):
+        return ""
     match failure:
         case SplitFailedError():
             return _why_not_shard(failure, cause, life, options, now)
         case ServiceError() if not life.opened:
-            return "" if cause in life.refusals else "no call was refused with its cause"
+            known = cause in life.refusals or life.hindered
+            return "" if known else "no call was refused with its cause"
         case _:
             return "it is of no kind that may happen"
 
@@ -74,6 +76,8 @@ def _why_not_shard(
         return "it names no shard whose subscription has ended"
     if why := last.fits(cause, now, options):
         return why
+    if life.refused_times and code_of(cause) == "InvalidArgumentException":
+        return ""
     limit, times = limit_of(cause, options), life.attempts.repeats(found[0], cause)
     if limit is None:
         return "its cause passes"

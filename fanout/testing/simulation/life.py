@@ -22,6 +22,9 @@ class Life:
         number: Its number, from 1.
         hands: What it holds.
         dead: Whether the process has died; what its remains do reaches nobody.
+        hindered: Whether it has met what everybody meets for a time.
+        credentials: Which credentials sign its calls, from 0; the newest are the highest.
+        refused_times: How often a time was refused that is in the future of the service's clock.
         opened: Whether its stream has been opened.
         settled: Whether it has listed, subscribed and read: what is refused from now on has worked.
         passed_over: The newest number of each shard that had expired when the process asked for the
@@ -38,6 +41,9 @@ class Life:
     number: int
     hands: Hands
     dead: bool = False
+    hindered: bool = False
+    credentials: int = 0
+    refused_times: int = 0
     opened: bool = False
     settled: bool = False
     passed_over: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Make what a simulated stream holds from random numbers."""
+"""Make what a simulated stream holds from random numbers: its shards and their reshards."""
 
 from __future__ import annotations
 
@@ -7,25 +7,20 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from fanout.kinesis.hash_keys import HashRange
-from fanout.testing.simulation.log import (
-    EPOCH_MILLIS,
-    RECORD_STRIDE,
-    SourceLog,
-    SourceRecord,
-    SourceShard,
-    millis,
-    number_of,
-    shard_id_of,
-)
+from fanout.testing.simulation.faults import Kind
+from fanout.testing.simulation.filling import Filling
+from fanout.testing.simulation.log import EPOCH_MILLIS, SourceLog, SourceShard, millis, shard_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
+    from fanout.testing.simulation.faults import Fault
+
 __all__ = ("make_log",)
 
-_LARGEST: Final = 10 << 20
 _HASH_KEYS: Final = 1 << 128
+_STORM: Final = (3, 6)
 
 
 def make_log(
@@ -36,6 +31,8 @@ def make_log(
     reshards: int,
     seconds: float,
     large: bool = False,
+    faults: Sequence[Fault] = (),
+    generation: int = 0,
 ) -> SourceLog:
     """Make a log.
 
@@ -47,8 +44,12 @@ def make_log(
         seconds: When the last record comes, in virtual seconds; the first came up to an hour
             before the run.
         large: Whether there may be records of up to 10 MiB.
+        faults: What goes wrong with the log itself: storms of reshards, and damaged records.
+        generation: Which of the streams of this name it is, from 0.
     """
-    return _LogMaker(random, seconds, records, large=large).make(shards, reshards)
+    return _LogMaker(random, seconds, records, faults, generation, large=large).make(
+        shards, reshards
+    )
 
 
 @dataclass
@@ -62,12 +63,23 @@ class _Open:
 
 
 class _LogMaker:
-    def __init__(self, random: Random, seconds: float, records: int, *, large: bool) -> None:
+    def __init__(
+        self,
+        random: Random,
+        seconds: float,
+        records: int,
+        faults: Sequence[Fault],
+        generation: int,
+        *,
+        large: bool,
+    ) -> None:
         self._random = random
         self._end = millis(seconds)
         self._begin = EPOCH_MILLIS - random.choice((0, 1, 60, 3600)) * 1000
-        self._records = records
-        self._large = large
+        self._storms = [fault for fault in faults if fault.kind is Kind.RESHARD_STORM]
+        damaged = [millis(f.at) for f in faults if f.kind is Kind.AGGREGATE_DAMAGED]
+        self._filling = Filling(random, records, damaged, large=large)
+        self._generation = generation
         self._count = 0
         self._done: dict[str, SourceShard] = {}
 
@@ -75,13 +87,20 @@ class _LogMaker:
         bounds = [_HASH_KEYS * i // shards for i in range(shards + 1)]
         ranges = [HashRange(a, b - 1) for a, b in pairwise(bounds)]
         live = [self._open((), hash_range, self._begin) for hash_range in ranges]
-        for moment in sorted(
-            self._random.randint(self._begin + 1, self._end) for _ in range(reshards)
-        ):
+        for moment in self._moments(reshards):
             self._reshard(live, moment)
         for shard in live:
             self._close(shard, None)
         return SourceLog(dict(sorted(self._done.items())))
+
+    def _moments(self, reshards: int) -> list[int]:
+        """Return when the stream is resharded; each shard exists for a millisecond at least."""
+        moments = {self._random.randint(self._begin + 1, self._end) for _ in range(reshards)}
+        for storm in self._storms:
+            for _ in range(self._random.randint(*_STORM)):
+                at = millis(storm.at + self._random.uniform(0, storm.seconds))
+                moments.add(max(self._begin + 1, at))
+        return sorted(moments)
 
     def _open(self, parents: Sequence[_Open], hash_range: HashRange, moment: int) -> _Open:
         ids = tuple(shard_id_of(parent.index) for parent in parents)
@@ -106,49 +125,14 @@ class _LogMaker:
             live[place : place + 1] = [self._open((parent,), half, moment) for half in halves]
             self._close(parent, moment)
 
-    def _close(self, shard: _Open, moment: int | None) -> None:
-        closed = SourceShard(
-            shard.index,
-            shard.parents,
-            shard.hash_range,
-            shard.opened,
+    def _close(self, opened: _Open, moment: int | None) -> None:
+        shard = SourceShard(
+            opened.index,
+            opened.parents,
+            opened.hash_range,
+            opened.opened,
             moment,
-            self._fill(shard, self._end if moment is None else moment - 1),
+            (),
+            self._generation,
         )
-        self._done[closed.shard_id] = closed
-
-    def _fill(self, shard: _Open, until: int) -> tuple[SourceRecord, ...]:
-        """Put records into a shard: some evenly, some in bursts, and in some shards none."""
-        random = self._random
-        if random.random() < 0.1 or until <= shard.opened:  # noqa: PLR2004 - one of ten is idle
-            return ()
-        arrivals: list[int] = []
-        count = random.randint(1, 2 * self._records)
-        while len(arrivals) < count:
-            burst = random.choice((1, 1, 1, 5, 20))
-            arrivals += [random.randint(shard.opened, until)] * min(burst, count - len(arrivals))
-        return tuple(
-            self._record(shard, number, arrival) for number, arrival in enumerate(sorted(arrivals))
-        )
-
-    def _record(self, shard: _Open, number: int, arrival: int) -> SourceRecord:
-        random = self._random
-        aggregated = random.random() < 0.1  # noqa: PLR2004 - one of ten
-        parts = tuple(
-            (f"key-{random.randrange(9)}", random.randbytes(self._size()))
-            for _ in range(random.randint(1, 5) if aggregated else 1)
-        )
-        return SourceRecord(
-            number_of(shard.index, arrival) + (number + 1) * RECORD_STRIDE,
-            arrival,
-            "a" if aggregated else parts[0][0],
-            parts,
-            shard.hash_range.start,
-        )
-
-    def _size(self) -> int:
-        """Return a size: mostly small, sometimes nothing, rarely the largest there is."""
-        random = self._random
-        if self._large and random.random() < 0.01:  # noqa: PLR2004 - one of a hundred
-            return random.choice((1 << 20, _LARGEST))
-        return 0 if random.random() < 0.05 else int(2 ** random.uniform(0, 9))  # noqa: PLR2004
+        self._done[shard.shard_id] = self._filling.fill(shard, self._end)

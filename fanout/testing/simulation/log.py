@@ -12,9 +12,9 @@ import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Literal, final
 
-from fanout.testing.aggregation import encode_aggregate
+from fanout.testing.aggregation import encode_aggregate, seal_aggregate
 
 if TYPE_CHECKING:
     from fanout.kinesis.hash_keys import HashRange
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = (
     "EPOCH_MILLIS",
     "RECORD_STRIDE",
+    "Part",
     "Row",
     "SourceLog",
     "SourceRecord",
@@ -38,9 +39,14 @@ EPOCH_MILLIS: Final = 1_800_000_000_000
 # those of a later moment exceed those of an earlier one.
 _ORIGIN: Final = 49680412602923508161381989364352061050721676279901323266
 _SHARD_STRIDE: Final = 1 << 140
+# The numbers of a stream exceed those of every stream before it under its name.
+_STREAM_STRIDE: Final = 1 << 160
 _MILLI_STRIDE: Final = 1 << 80
 RECORD_STRIDE: Final = 1 << 40
 """By how much the numbers of two records differ that arrive in the same millisecond."""
+
+# A field of 9 bytes in a message of 2.
+_BROKEN: Final = b"\x0a\x09"
 
 
 def millis(now: float) -> int:
@@ -59,6 +65,8 @@ class Row:
         key: Its partition key.
         data: Its bytes.
         arrival: When it arrived, in milliseconds since the Unix epoch.
+        foreign: Whether it is of another shard, by its hash key: a reader that knows the shard's
+            hash keys leaves it out, as its producer puts it again.
     """
 
     sequence: int
@@ -66,6 +74,25 @@ class Row:
     key: str
     data: bytes = field(repr=False)
     arrival: int
+    foreign: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What was put as one record: a record of its own, or one of those in an aggregated record.
+
+    Args:
+        key: Its partition key.
+        data: Its bytes.
+        hash_key: Its explicit hash key; None where it has none.
+        foreign: Whether it is of another shard, by its hash key.
+    """
+
+    key: str
+    data: bytes = field(repr=False)
+    hash_key: int | None = None
+    foreign: bool = False
 
 
 @final
@@ -77,35 +104,58 @@ class SourceRecord:
         sequence: Its sequence number.
         arrival: When it arrived, in milliseconds since the Unix epoch.
         key: Its partition key.
-        parts: The keys and data of an aggregated record; of any other record its own, once.
-        hash_key: A hash key of its shard.
+        parts: What was put.
+        form: Whether it is aggregated; such a record may have a checksum that is wrong, so that it
+            is taken for a plain one, or a message that is.
     """
 
     sequence: int
     arrival: int
     key: str
-    parts: tuple[tuple[str, bytes], ...]
-    hash_key: int
+    parts: tuple[Part, ...]
+    form: Literal["plain", "aggregated", "wrong checksum", "broken"]
 
     @property
     def rows(self) -> list[Row]:
         """What a reader gets of it."""
-        return [
-            Row(self.sequence, sub, key, data, self.arrival)
-            for sub, (key, data) in enumerate(self.parts)
-        ]
+        match self.form:
+            case "broken":
+                return []
+            case "wrong checksum":
+                return [Row(self.sequence, 0, self.key, self.data, self.arrival)]
+            case _:
+                return [
+                    Row(self.sequence, sub, part.key, part.data, self.arrival, part.foreign)
+                    for sub, part in enumerate(self.parts)
+                ]
+
+    @cached_property
+    def row_count(self) -> int:
+        """How many rows a reader gets of it, at least."""
+        return sum(not row.foreign for row in self.rows)
 
     @cached_property
     def data(self) -> bytes:
         """Its bytes, as they were put."""
-        if self.key != "a":
-            return self.parts[0][1]
-        return encode_aggregate(self.parts, [self.hash_key] * len(self.parts))
+        match self.form:
+            case "plain":
+                return self.parts[0].data
+            case "broken":
+                return seal_aggregate(_BROKEN)
+            case "wrong checksum":
+                right = self._aggregate()
+                return right[:-1] + bytes([right[-1] ^ 1])
+            case "aggregated":
+                return self._aggregate()
 
-    @property
+    def _aggregate(self) -> bytes:
+        records = [(part.key, part.data) for part in self.parts]
+        return encode_aggregate(records, [part.hash_key for part in self.parts])
+
+    @cached_property
     def size(self) -> int:
         """The bytes of its data and its key, by which the service limits events."""
-        return len(self.data) + len(self.key)
+        return len(self.data) + len(self.key.encode())
 
     @cached_property
     def encoded(self) -> bytes:
@@ -134,6 +184,7 @@ class SourceShard:
         opened: When it began, in milliseconds since the Unix epoch.
         closed: When a reshard ended it; None where none does.
         records: What is put into it, in order.
+        generation: Which of the streams of this name it is of, from 0.
     """
 
     index: int
@@ -142,6 +193,7 @@ class SourceShard:
     opened: int
     closed: int | None
     records: tuple[SourceRecord, ...] = field(repr=False)
+    generation: int = 0
 
     @property
     def shard_id(self) -> str:
@@ -160,12 +212,17 @@ class SourceShard:
 
     def number_at(self, moment: int) -> int:
         """Return a number above those of every record that arrived before a moment."""
-        return number_of(self.index, moment)
+        return number_of(self.index, moment, self.generation)
 
     @cached_property
     def numbers(self) -> list[int]:
         """The sequence numbers of its records."""
         return [record.sequence for record in self.records]
+
+    @cached_property
+    def broken(self) -> frozenset[int]:
+        """The sequence numbers of its aggregated records that nobody can read."""
+        return frozenset(r.sequence for r in self.records if r.form == "broken")
 
     @cached_property
     def arrivals(self) -> list[int]:
@@ -211,6 +268,7 @@ def shard_id_of(index: int) -> str:
     return f"shardId-{index:012}"
 
 
-def number_of(index: int, moment: int) -> int:
+def number_of(index: int, moment: int, generation: int = 0) -> int:
     """Return a sequence number of a shard at a moment."""
-    return _ORIGIN + index * _SHARD_STRIDE + (moment - EPOCH_MILLIS + 10**9) * _MILLI_STRIDE
+    beginning = _ORIGIN + generation * _STREAM_STRIDE + index * _SHARD_STRIDE
+    return beginning + (moment - EPOCH_MILLIS + 10**9) * _MILLI_STRIDE

@@ -26,7 +26,8 @@ class Oracle:
 
     def __init__(self, log: SourceLog, service: SimService) -> None:
         self.log = log
-        self.service = service
+        self.retention = service.retention
+        self.damage = service.damage
         self.checked = 0
         self.replayed = 0
         self.shards = {

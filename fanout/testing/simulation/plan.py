@@ -12,12 +12,18 @@ import msgspec
 
 from fanout.errors import OptionError
 from fanout.testing.simulation.conjunctions import draw_conjunction
-from fanout.testing.simulation.faults import CATALOGUE, Fault, Kind, Site
+from fanout.testing.simulation.draws import draw_fatal_kind, draw_faults
+from fanout.testing.simulation.faults import CATALOGUE, Fault, Kind
 from fanout.testing.simulation.load import make_log
 from fanout.testing.simulation.log import SourceLog, shard_id_of
 from fanout.testing.simulation.schedule import Fifo, Priorities, Schedule, Shuffled
 
 __all__ = ("Plan", "draw_plan", "stream_of")
+
+# The shares of plans that poll, that give a consumer by its ARN, and in which a shard stays broken.
+_POLLING = 0.2
+_BY_ARN = 0.1
+_BROKEN = 0.1
 
 
 # What a reader goes on asking after; damage ends the stream instead.
@@ -62,6 +68,9 @@ class Plan:
             two subscribe calls may be under way at once.
         broken: The shard that stays broken when everything else is repaired, where one does.
         broken_by: What goes wrong with that shard each time.
+        consumer: Whether the consumer is given by its name, or by its ARN.
+        on_bad_aggregate: What becomes of an aggregated record that is damaged.
+        on_bad_frame: What becomes of a frame that stays damaged.
         faults: What goes wrong.
     """
 
@@ -84,6 +93,27 @@ class Plan:
     deregister: Literal["never", "on_close"] = "never"
     tight: bool = False
     broken_by: Kind = Kind.REFUSED
+    consumer: Literal["name", "arn"] = "name"
+    on_bad_aggregate: Literal["fail", "gap"] = "fail"
+    on_bad_frame: Literal["fail", "gap"] = "fail"
+
+    def __post_init__(self) -> None:
+        """Check every range."""
+        for name in ("shards", "records", "seconds", "heartbeat", "checkpoint_every"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise OptionError(f"{name} must be more than 0, not {getattr(self, name)}")
+        if self.reshards < 0:
+            raise OptionError(f"reshards must not be negative, not {self.reshards}")
+
+    @property
+    def fatal_kinds(self) -> frozenset[Kind]:
+        """The kinds of faults of which its stream has to fail."""
+        return frozenset(
+            kind
+            for kind, traits in CATALOGUE.items()
+            if traits.fatal
+            or (traits.fatal_with and getattr(self, traits.fatal_with[0]) == traits.fatal_with[1])
+        )
 
     def __str__(self) -> str:
         lines = [repr(self), *(f"  {fault}" for fault in self.faults)]
@@ -108,15 +138,21 @@ class Plan:
             raise OptionError(f"this is not a plan of a simulation: {error}") from error
         return replace(plan, faults=tuple(sorted(plan.faults, key=attrgetter("at"))))
 
-    def log(self) -> SourceLog:
-        """Make what the stream holds."""
+    def log(self, generation: int = 0) -> SourceLog:
+        """Make what the stream holds, or one that replaces it.
+
+        Args:
+            generation: How many streams of its name there were before.
+        """
         return make_log(
-            stream_of(self.seed, "load"),
+            stream_of(self.seed, "load" if not generation else f"load {generation}"),
             shards=self.shards,
             records=self.records,
             reshards=self.reshards,
             seconds=self.seconds,
             large=self.large,
+            faults=self.faults,
+            generation=generation,
         )
 
     def task_order(self) -> Schedule:
@@ -160,12 +196,17 @@ def draw_plan(seed: int) -> Plan:
         seed: Any number.
     """
     random, manner = stream_of(seed, "plan"), stream_of(seed, "manner")
-    shards = random.choices((1, 2, 4, 16), (50, 35, 14, 1))[0]
-    seconds = random.choices((600.0, 3600.0), (70, 30))[0]
+    mode: Literal["efo", "polling"] = "polling" if random.random() < _POLLING else "efo"
+    if mode == "efo":
+        shards = random.choices((1, 2, 4, 16), (50, 35, 14, 1))[0]
+        seconds = random.choices((600.0, 3600.0), (70, 30))[0]
+    else:  # a shard is polled every second at least, so there is more to do
+        shards = random.choices((1, 2, 4), (60, 35, 5))[0]
+        seconds = random.choices((30.0, 90.0, 300.0), (60, 35, 5))[0]
     plan = Plan(
         seed=seed,
         schedule=random.choices(("fifo", "shuffled", "priorities"), (20, 50, 30))[0],
-        mode="efo",
+        mode=mode,
         start=random.choices(("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"), (80, 10, 10))[0],
         shards=shards,
         records=random.choice((5, 20, 50)),
@@ -175,50 +216,26 @@ def draw_plan(seed: int) -> Plan:
         heartbeat=random.choices((5.0, 15.0, 30.0), (10, 30, 60))[0],
         reading=manner.choice(("iterate", "drain", "mixed")),
         checkpoint_every=random.choice((1, 1, 3, 10)),
-        broken=None,
+        broken=shard_id_of(random.randrange(shards)) if random.random() < _BROKEN else None,
+        consumer="arn" if random.random() < _BY_ARN else "name",
+        on_bad_aggregate=random.choice(("fail", "gap")),
+        on_bad_frame=random.choice(("fail", "gap")),
         faults=(),
         acknowledging=manner.choice(("each", "twice", "some", "all")),
         storing=manner.choices(("positions", "drained", "delivered"), (60, 20, 20))[0],
         deregister=manner.choices(("never", "on_close"), (80, 20))[0],
         tight=manner.random() < 0.3,  # noqa: PLR2004 - one of three
-        broken_by=manner.choice(_FOR_EVER),
+        broken_by=manner.choice(
+            [kind for kind in _FOR_EVER if CATALOGUE[kind].mode in {None, mode}]
+        ),
     )
-    faults = _draw_faults(stream_of(seed, "faults"), plan)
+    fatal = draw_fatal_kind(random, mode)
+    if fatal is not None and (field_of := CATALOGUE[fatal].fatal_with) is not None:
+        options: dict[str, Any] = dict([field_of])
+        plan = replace(plan, **options)
+    faults = draw_faults(stream_of(seed, "faults"), plan, fatal)
     together = stream_of(seed, "together")
     if together.random() < 0.4:  # noqa: PLR2004 - two of five
         faults += draw_conjunction(together, plan)
     faults.sort(key=lambda fault: fault.at)
-    broken = None
-    if random.random() < 0.1:  # noqa: PLR2004 - one of ten
-        broken = shard_id_of(random.randrange(shards))
-    return replace(plan, faults=tuple(faults), broken=broken)
-
-
-def _draw_faults(random: Random, plan: Plan) -> list[Fault]:
-    kinds = [kind for kind in Kind if random.random() < 0.5 and not CATALOGUE[kind].fatal]  # noqa: PLR2004
-    if not kinds or random.random() < 0.02:  # noqa: PLR2004 - without faults at all, too
-        return []
-    rate = 10 ** random.uniform(-3, -1)
-    count = min(math.ceil(rate * plan.seconds), 300)
-    faults = [_draw_fault(random, random.choice(kinds), plan) for _ in range(count)]
-    if random.random() < 0.05:  # noqa: PLR2004 - one of twenty ends badly
-        fatal = [kind for kind, traits in CATALOGUE.items() if traits.fatal]
-        faults.append(_draw_fault(random, random.choice(fatal), plan))
-    return faults
-
-
-def _draw_fault(random: Random, kind: Kind, plan: Plan) -> Fault:
-    traits = CATALOGUE[kind]
-    low, high = traits.seconds or (0.0, 0.0)
-    of_a_shard = traits.site in {Site.SUBSCRIBE, Site.EVENT, Site.SERVICE}
-    lasting = traits.lasting and random.random() < 0.1  # noqa: PLR2004 - an outage
-    return Fault(
-        kind=kind,
-        at=round(random.uniform(0, plan.seconds), 3),
-        shard=shard_id_of(random.randrange(plan.shards + plan.reshards))
-        if of_a_shard and random.random() < 0.5  # noqa: PLR2004
-        else None,
-        seconds=round(math.exp(random.uniform(math.log(low), math.log(high))), 3) if low else 0.0,
-        lasts=round(random.uniform(1, 300), 3) if lasting else 0.0,
-        code=random.choice(traits.codes) if traits.codes else "",
-    )
+    return replace(plan, faults=tuple(faults))

@@ -102,11 +102,9 @@ class _Run:
         self._plan = plan
         self._trace = trace
         self._log = plan.log()
-        self._service = SimService(
-            self._log, stream_of(plan.seed, "service"), heartbeat=plan.heartbeat
-        )
         faults = [f for f in plan.faults if f.kind not in _OF_THE_PROCESS]
         self._armed = Armed(faults, self._note)
+        self._service = SimService(plan, self._log, stream_of(plan.seed, "service"), self._armed)
         self._oracle = Oracle(self._log, self._service)
         self._options = options_of(plan, self._service)
         self._world = World(
@@ -161,8 +159,8 @@ class _Run:
         """Let happen to the stream what happens to it."""
         for fault in list(self._armed.of(Site.SERVICE)):
             await asyncio.sleep(fault.at - self._service.now)
-            self._armed.strikes(fault)
-            self._service.befall(fault)
+            if self._service.befall(fault):
+                self._armed.strikes(fault)
 
     async def _life(self) -> bool:
         """Run the job's process once; return whether there is nothing more to see."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.kinesis.source import KinesisSource, open_connection
 from fanout.testing.simulation.log import EPOCH_MILLIS
-from fanout.testing.simulation.service import STREAM
+from fanout.testing.simulation.service import CONSUMER, CONSUMER_ARN, STREAM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -79,11 +79,13 @@ def options_of(plan: Plan, service: SimService) -> KinesisSource:
     began = datetime.fromtimestamp(EPOCH_MILLIS / 1000, UTC)
     options = KinesisSource(
         stream=STREAM,
-        consumer="reader",
+        consumer=CONSUMER_ARN if plan.consumer == "arn" else CONSUMER,
         mode=plan.mode,
         start=began if plan.start == "AT_TIMESTAMP" else plan.start,
         on_data_loss="earliest",
-        deregister=plan.deregister,
+        deregister=plan.deregister if plan.consumer == "name" else "never",
+        on_bad_aggregate=plan.on_bad_aggregate,
+        on_bad_frame=plan.on_bad_frame,
     )
     if not plan.tight:
         return options
@@ -93,7 +95,8 @@ def options_of(plan: Plan, service: SimService) -> KinesisSource:
 
 def _largest_event(service: SimService) -> int:
     """Return how many bytes the largest event takes that a service may send."""
-    largest, most = 0, service.rules.max_event_records
+    rules = service.rules
+    largest, most = 0, max(rules.max_event_records, rules.max_poll_records)
     for shard in service.log.shards.values():
         ends = [0, *accumulate(len(record.encoded) + 1 for record in shard.records)]
         spans = (end - ends[max(0, place - most)] for place, end in enumerate(ends))

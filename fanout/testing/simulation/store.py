@@ -27,6 +27,7 @@ class Store:
     def __init__(self, armed: Armed) -> None:
         self._armed = armed
         self._versions: list[str] = []
+        self._whole: list[str] = []
 
     @property
     def versions(self) -> list[str]:
@@ -52,7 +53,9 @@ class Store:
         if fault is not None and kind is Kind.STORE_SLOW:
             await asyncio.sleep(fault.seconds)
         if not life.dead:
-            torn = positions[: len(positions) // 2]
-            self._versions = [*self._versions[-1:], torn if kind is Kind.STORE_TORN else positions]
+            # A write takes the place of the older version, or of a torn one.
+            torn = kind is Kind.STORE_TORN
+            self._versions = [*self._whole, positions[: len(positions) // 2] if torn else positions]
+            self._whole = self._whole if torn else [positions]
         if kind is Kind.STORE_TORN:
             raise OSError("simulated: the store broke in the middle of a write")

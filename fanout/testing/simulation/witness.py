@@ -89,6 +89,8 @@ class Witness:
                     self._wrong(f"miscounted: {name} of {shard_id} is {said}, not {seen}")
             standing = reading.standings[shard_id]
             place = reading.place_of(shard_id, counted.position)
+            if reading.is_expired(shard_id):
+                continue  # where the stream stands in it is as it was
             ended = counted.state is SplitState.ENDED
             if not ended and not standing.next <= place <= reading.standing_place(shard_id):
                 self._wrong(f"miscounted: {shard_id} is said to be read up to row {place}")
@@ -164,6 +166,8 @@ class Witness:
         life = self._life
         if life.dead or attempt.cause is not None or self._stream is None:
             return
+        if attempt.ending is None:
+            return  # what was to end it was dropped
         if self._stream.failure is not None:
             return
         busy = life.calling or self._now - life.called_at <= _BETWEEN_CALLS + _PROMPT

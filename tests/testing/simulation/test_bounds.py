@@ -6,14 +6,14 @@ from fanout.core.events import Batch
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.testing.simulation.bounds import Hands
-from fanout.testing.simulation.log import SourceRecord
+from fanout.testing.simulation.log import Part, SourceRecord
 
 A, B = "shardId-000000000000", "shardId-000000000001"
 NOTHING = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
 
 
 def records(*numbers: int) -> list[SourceRecord]:
-    return [SourceRecord(number, 0, "k", (("k", b""),), 0) for number in numbers]
+    return [SourceRecord(number, 0, "k", (Part("k", b""),), "plain") for number in numbers]
 
 
 def hands(*, limit: int = 1000, may_drain: bool = False) -> Hands:

@@ -22,6 +22,7 @@ from fanout.testing.simulation import (
 from fanout.testing.simulation.job import Job
 from fanout.testing.simulation.log import (
     RECORD_STRIDE,
+    Part,
     SourceLog,
     SourceRecord,
     SourceShard,
@@ -54,7 +55,11 @@ def shard(
         millis(closed) if closed else None,
         tuple(
             SourceRecord(
-                number_of(index, millis(at)) + RECORD_STRIDE, millis(at), "k", (("k", b"data"),), 0
+                number_of(index, millis(at)) + RECORD_STRIDE,
+                millis(at),
+                "k",
+                (Part("k", b"data"),),
+                "plain",
             )
             for at in arrivals
         ),

@@ -13,10 +13,12 @@ from fanout.core.lineage import Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Range
 from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.hash_keys import HashRange
+from fanout.testing.simulation.armed import Armed
 from fanout.testing.simulation.bounds import Hands
 from fanout.testing.simulation.life import Life
-from fanout.testing.simulation.log import EPOCH_MILLIS, SourceLog, SourceRecord, SourceShard
+from fanout.testing.simulation.log import EPOCH_MILLIS, Part, SourceLog, SourceRecord, SourceShard
 from fanout.testing.simulation.oracle import Oracle, OracleError
+from fanout.testing.simulation.plan import draw_plan
 from fanout.testing.simulation.service import SimService
 
 if TYPE_CHECKING:
@@ -34,15 +36,21 @@ def shard(index: int, *parents: SourceShard) -> SourceShard:
     opened = EPOCH_MILLIS + 1000 * index
     ids = tuple(parent.shard_id for parent in parents)
     empty = SourceShard(index, ids, ALL_KEYS, opened, opened + 900, ())
-    parts: list[tuple[tuple[str, bytes], ...]] = [
-        (("k", b"0"),),
-        (("k", b"1"),),
-        (("k", b"2"), ("l", b"3")),
-        (("k", b"4"),),
+    puts = [
+        (Part("k", b"0"),),
+        (Part("k", b"1"),),
+        (Part("k", b"2"), Part("l", b"3")),
+        (Part("k", b"4"),),
     ]
     records = tuple(
-        SourceRecord(empty.number_at(opened + i) + 1, opened + i, "a" if i == 2 else "k", part, 0)
-        for i, part in enumerate(parts)
+        SourceRecord(
+            empty.number_at(opened + i) + 1,
+            opened + i,
+            "k",
+            parts,
+            "plain" if len(parts) == 1 else "aggregated",
+        )
+        for i, parts in enumerate(puts)
     )
     return replace(empty, records=records)
 
@@ -57,7 +65,7 @@ class Stream:
     """An oracle, and what happens to the stream that it knows."""
 
     def __init__(self) -> None:
-        self.service = SimService(LOG, Random(7), heartbeat=5.0)
+        self.service = SimService(draw_plan(0), LOG, Random(7), Armed((), lambda _: None))
         self.oracle = Oracle(LOG, self.service)
         self.life = Life(1, Hands(1 << 20))
 
@@ -67,7 +75,7 @@ class Stream:
 
     def trim(self, count: int) -> None:
         """Let the first records of the parent expire."""
-        self.service.trimmed[PARENT.shard_id] = PARENT.records[count - 1].sequence
+        self.service.retention.trimmed[PARENT.shard_id] = PARENT.records[count - 1].sequence
 
 
 def positions(*stored: SplitPosition) -> str:

@@ -102,6 +102,7 @@ def test_everything_becomes_as_small_and_plain_as_it_may(
         storing="positions",
         deregister="never",
         broken=None,
+        broken_by=Kind.REFUSED,
         faults=(),
     )
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fanout.testing.simulation.faults import Fault
     from fanout.testing.simulation.life import Life
     from fanout.testing.simulation.observers.streams import StreamObservers
-    from fanout.testing.simulation.service import Page
+    from fanout.testing.simulation.pages import Page
 
 __all__ = ("ServiceObservers",)
 
@@ -55,8 +55,8 @@ class ServiceObservers:
                 after(SimService, "list_shards", self._lists),
                 before(SimConsumers, "admit", self._admits),
                 before(SimConsumers, "begin", self._begins),
-                after(SubscriptionBody, "_page", self._writes),
-                before(SubscriptionBody, "_ends", self._ends),
+                after(SubscriptionBody, "page", self._writes),
+                before(SubscriptionBody, "ends", self._ends),
             ):
                 looks.enter_context(look)
             yield
