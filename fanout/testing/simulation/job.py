@@ -170,7 +170,7 @@ class Job:
                 continue
             return positions
         positions = await origin(source)
-        self._reading = oracle.begin(positions, self._life)
+        self._reading = oracle.begin(positions, self._life, anew=True)
         while True:
             try:
                 await store.save(positions, self._life)

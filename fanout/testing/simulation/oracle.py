@@ -34,22 +34,21 @@ class Oracle:
             id_: ShardRows(shard.rows, [(row.sequence, row.sub) for row in shard.rows])
             for id_, shard in log.shards.items()
         }
-        self._started = False
 
-    def begin(self, positions: str, life: Life) -> Reading:
+    def begin(self, positions: str, life: Life, *, anew: bool = False) -> Reading:
         """Take note from where a run of the reader goes on.
 
         Args:
             positions: What it was given, as JSON.
             life: The run.
+            anew: Whether nothing was stored before, so that the stream begins there.
 
         Raises:
             OracleError: If records are behind it that no run has got.
             PositionError: If that is no JSON of positions.
         """
         stored = Checkpoint.from_json(positions).splits
-        if not self._started:
-            self._started = True
+        if anew:
             for shard_id, shard in self.shards.items():
                 shard.start = shard.reached = shard.stored_place(stored.get(shard_id))
         reading = Reading(self, life, stored)

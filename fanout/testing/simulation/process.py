@@ -80,6 +80,9 @@ class Process:
         """
         world, life = self._world, self.life
         self._note(f"process {life.number} is over")
+        failure = None if self.task.cancelled() else self.task.exception()
+        if failure is not None and not isinstance(failure, FanOutError):
+            raise failure
         self.job.look_back()
         if left := world.service.live_of(life):
             raise OracleError(f"leaked: connections to {left} are left open")
@@ -88,11 +91,8 @@ class Process:
             grace += DEREGISTRATION_TIMEOUT
         if self.job.closing_took > grace:
             raise OracleError(f"late: closing took {self.job.closing_took:g} s")
-        failure = None if self.task.cancelled() else self.task.exception()
         if failure is None:
             return None
-        if not isinstance(failure, FanOutError):
-            raise failure
         self._note(f"failed: {failure}")
         now, gone = world.service.now, world.service.gone
         judge_failure(failure, life, world.options, now, gone=gone)

@@ -209,12 +209,11 @@ class Reading:
         shard_id = batch.split.id
         shard, standing = self._oracle.shards[shard_id], self.standings[shard_id]
         self._check_lineage(shard_id, standing)
-        self._take_gaps(shard_id, standing, batch.gaps)
+        oldest = self._oldest(batch)
+        self._take_gaps(shard_id, standing, batch.gaps, oldest)
         if not standing.begun:
             # Whoever begins with the oldest record there is misses none that had expired before.
-            standing.lost.update(
-                range(standing.next, self._expired(shard_id, self._life.passed_over))
-            )
+            standing.lost.update(range(standing.next, oldest))
         until = shard.place(batch.range.until)
         places = [i for i in range(standing.next, until) if i not in standing.lost]
         got = list(tuples_of(batch))
@@ -258,6 +257,16 @@ class Reading:
             place += 1
         return place
 
+    def _oldest(self, batch: Batch) -> int:
+        """Return the place of the oldest row there was when a batch was asked for.
+
+        The process may have asked for the oldest once more since then.
+        """
+        shard_id = batch.split.id
+        number = int(batch.records.column("sequenceNumber")[0].as_py())
+        first = self._oracle.shards[shard_id].place(Cursor(number, -1))
+        return min(first, self._expired(shard_id, self._life.passed_over))
+
     def _check_lineage(self, shard_id: str, standing: Standing) -> None:
         if standing.begun:
             return
@@ -268,7 +277,9 @@ class Reading:
                     f"{parent}"
                 )
 
-    def _take_gaps(self, shard_id: str, standing: Standing, gaps: Iterable[Gap]) -> None:
+    def _take_gaps(
+        self, shard_id: str, standing: Standing, gaps: Iterable[Gap], oldest: int
+    ) -> None:
         shard = self._oracle.shards[shard_id]
         for gap in gaps:
             standing.gaps += 1
@@ -278,7 +289,7 @@ class Reading:
                 case None:
                     end = len(shard.rows)
                 case Horizon():
-                    end = self._expired(shard_id, self._life.passed_over)
+                    end = oldest
                 case until:
                     end = shard.place(until)
             damage = self._oracle.damage

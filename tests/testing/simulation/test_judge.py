@@ -41,6 +41,15 @@ def test_a_failure_has_to_be_of_what_the_service_did() -> None:
     assert process.fails(DAMAGE, RemoteError(UNKNOWN, ""), THREE) == "failed for nothing"
 
 
+def test_a_failure_has_to_be_of_the_very_error_that_the_service_raised() -> None:
+    process = Process()
+    refusals = [client_error(UNKNOWN, "SubscribeToShard") for _ in range(41)]
+    for refusal in refusals[:39]:
+        process.ends(refusal, refusal)
+    text = "it (the same error came 40 times at one position; please report it)"
+    assert process.fails(refusals[39], refusals[40], text) == "failed for nothing"
+
+
 def test_what_passes_is_no_reason_to_fail() -> None:
     process = Process()
     for _ in range(50):

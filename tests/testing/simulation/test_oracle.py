@@ -287,6 +287,24 @@ def test_whoever_begins_with_the_oldest_record_misses_none_that_had_expired() ->
     reading.deliver(batch(ROWS[2:]))
 
 
+def test_what_was_taken_before_it_expired_is_still_expected() -> None:
+    stream = Stream()
+    reading = stream.reading()
+    stream.trim(3)
+    stream.life.passed_over[PARENT.shard_id] = PARENT.records[2].sequence
+    reading.deliver(batch(ROWS[1:2]))
+    assert refusal(reading, batch(ROWS[4:])) == "lost"
+    reading.deliver(batch(ROWS[2:]))
+
+
+def test_a_stream_that_begins_anew_owes_nothing_that_came_before() -> None:
+    stream = Stream()
+    stream.reading()
+    reading = stream.oracle.begin(positions(at(after(ROWS[1]))), stream.life, anew=True)
+    assert refusal(reading, batch(ROWS[:1])) == "duplicated"
+    assert reading.missing(None) == {PARENT.shard_id: 3, CHILD.shard_id: 5}
+
+
 def test_a_run_that_goes_on_in_a_shard_misses_what_expires_meanwhile() -> None:
     stream = Stream()
     reading = stream.reading()

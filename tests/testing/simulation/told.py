@@ -51,7 +51,9 @@ class Process:
         self.attempts.end(self.asks(number), ending, self.now)
         self.told(cause)
 
-    def fails(self, ending: tuple[type[Exception], str], cause: Exception, text: str) -> str:
+    def fails(
+        self, ending: Exception | tuple[type[Exception], str], cause: Exception, text: str
+    ) -> str:
         """Subscribe, be ended by the service, and fail of it; return what the judge says."""
         self.attempts.end(self.asks(), ending, self.now)
         failure = SplitFailedError(f"{SHARD} cannot go on: {text}")

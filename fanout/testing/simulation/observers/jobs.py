@@ -103,7 +103,7 @@ class JobObservers:
         self._refused = None
 
     @contextmanager
-    def _begins(self, oracle: Oracle, _: str, __: Life) -> Iterator[None]:
+    def _begins(self, oracle: Oracle, *_: object, **__: object) -> Iterator[None]:
         replayed = oracle.replayed
         try:
             yield
