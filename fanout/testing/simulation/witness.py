@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ("Witness",)
 
 _PROMPT: Final = 1.0
+# More than all that a simulated stream holds, so that nobody waits for memory.
+_PLENTY: Final = 256 * 1024 * 1024
 # A listing may hang, and the next one is waited for as long as anything is.
 _DISCOVERY: Final = 250.0
 # Between the calls about a consumer that is registered again; see fanout.kinesis.source.
@@ -61,6 +63,7 @@ class Witness:
         life = self._life
         if life.dead or self._stream is None:
             return
+        self._check_patience(life.attempts.last(split.id))
         life.attempts.tell(split.id, cause, self._now, self._options)
         last, waits = life.attempts.last(split.id), self._waits.setdefault(split.id, Waits())
         progressed = last is not None and last.progressed
@@ -125,6 +128,18 @@ class Witness:
 
     def _wrong(self, what: str) -> None:
         self._life.attempts.wrongs.append(what)
+
+    def _check_patience(self, attempt: Attempt | None) -> None:
+        """Check that a service that says nothing was not waited for too long."""
+        if attempt is None or attempt.ending is not None or self._options.mode != "efo":
+            return
+        if attempt.blocked != self._life.blocked or self._options.max_bytes_in_flight < _PLENTY:
+            return  # a loop that stood still, and a wait for memory, are no silence
+        pacing = self._options.pacing
+        patience = pacing.silence_timeout if attempt.live else pacing.subscribe_timeout
+        waited = self._now - attempt.heard_at
+        if waited > patience + _PROMPT:
+            self._wrong(f"late: {attempt.shard_id} was waited for {waited:g} s")
 
     def _counters(
         self, shard_id: str, counted: SplitStatistics, reading: Reading

@@ -12,6 +12,7 @@ from fanout.core.consumer import FanOut
 from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.core.supervisor import Supervisor
+from fanout.core.watchdog import Watchdog
 from fanout.errors import ServiceError
 from fanout.testing.simulation import (
     Fault,
@@ -106,6 +107,15 @@ def test_records_that_never_come_are_stuck(monkeypatch: pytest.MonkeyPatch) -> N
             start(self)
 
     assert said(monkeypatch, Supervisor, "_start", forgetful).startswith("stuck")
+
+
+def test_a_silence_that_is_waited_for_too_long_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Watchdog._start
+
+    def patient(self: Watchdog, seconds: float) -> None:
+        start(self, seconds + 5)
+
+    assert said(monkeypatch, Watchdog, "_start", patient).startswith("late: shardId")
 
 
 def test_another_failure_after_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
