@@ -110,6 +110,9 @@ LOCKED = Fault(kind=Kind.REFUSED, at=300, code="KMSDisabledException")
 HANGS = Fault(kind=Kind.CALL_HANGS, at=0, seconds=60)
 RESET = Fault(kind=Kind.RESET, at=300)
 REFUSED = Fault(kind=Kind.REFUSED, at=300, lasts=60, code="InternalFailureException")
+LONG_REFUSED = replace(REFUSED, lasts=100)
+TORN = Fault(kind=Kind.STORE_TORN, at=300)
+STORED_SLOWLY = Fault(kind=Kind.STORE_SLOW, at=300, seconds=60)
 SLOW = Fault(kind=Kind.SLOW, at=300, seconds=60)
 CRASH = Fault(kind=Kind.CRASH, at=308, seconds=10)
 
@@ -142,9 +145,9 @@ def test_a_calm_run_meets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         (Sometimes.ARRIVED_IN_LAST_TURN, [Fault(kind=Kind.STALL, at=100, seconds=30 - 5e-10)]),
         (Sometimes.GAP_WITH_RECORDS, [RESET, REFUSED, *[Fault(kind=Kind.TRIMMED, at=355)] * 5]),
         (Sometimes.CHECKPOINT_FAILED_ONCE, [Fault(kind=Kind.STORE_FAILS, at=300)]),
-        (Sometimes.RESTARTED_FROM_TORN, [Fault(kind=Kind.STORE_TORN, at=300), CRASH]),
-        (Sometimes.RESTART_REPLAYED, [Fault(kind=Kind.STORE_TORN, at=300), CRASH]),
-        (Sometimes.DIED_STORING, [Fault(kind=Kind.STORE_SLOW, at=300, seconds=60), CRASH]),
+        (Sometimes.RESTARTED_FROM_TORN, [TORN, CRASH, replace(CRASH, at=400)]),
+        (Sometimes.RESTART_REPLAYED, [TORN, CRASH]),
+        (Sometimes.DIED_STORING, [STORED_SLOWLY, CRASH]),
         (Sometimes.DIED_UNACKNOWLEDGED, [SLOW, CRASH]),
         (
             Sometimes.DIED_OPENING,
@@ -156,6 +159,32 @@ def test_a_plan_that_brings_it_about_once_is_counted_once(
     monkeypatch: pytest.MonkeyPatch, moment: Sometimes, faults: list[Fault]
 ) -> None:
     assert met(monkeypatch, STEADY, *faults)[moment] == 1
+
+
+@pytest.mark.parametrize(
+    ("moment", "faults"),
+    [
+        (Sometimes.CONSUMER_GONE_BACKING_OFF, [CONSUMER_GONE]),
+        (Sometimes.TAKEN_OVER_BACKING_OFF, [TAKEN_OVER]),
+        (Sometimes.TAKEN_OVER_FULL, [SLOW, replace(RESET, at=312), LONG_REFUSED, TAKEN_OVER]),
+        (Sometimes.LAST_ATTEMPT_SUCCEEDED, [Fault(kind=Kind.DAMAGED, at=300)]),
+        (Sometimes.DIED_UNSTORED, [STORED_SLOWLY, CRASH]),
+        (Sometimes.STRUCK_BLOCKED, [Fault(kind=Kind.STALL, at=100, seconds=100)]),
+    ],
+)
+def test_what_only_resembles_it_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch, moment: Sometimes, faults: list[Fault]
+) -> None:
+    assert moment not in met(monkeypatch, STEADY, *faults)
+
+
+def test_a_consumer_that_is_gone_while_one_of_two_shards_backs_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults = [RESET, REFUSED, CONSUMER_GONE]
+    of_one = [replace(fault, at=fault.at - 200, shard=shard_id_of(0)) for fault in faults]
+
+    assert Sometimes.CONSUMER_GONE_BACKING_OFF not in met(monkeypatch, MERGED, *of_one)
 
 
 def test_positions_that_are_acknowledged_and_not_stored_die_with_their_process(
