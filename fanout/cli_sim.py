@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
@@ -68,7 +69,7 @@ def run(
     `fanout sim run --first 5000000 --seeds 100000`
     """
     with _exit_codes():
-        _check_extra()
+        _prepare()
         totals, seconds, interrupted = _campaign(range(first, first + seeds), processes, json=json)
         _print_totals(totals, _smallest(totals), first=first, seconds=seconds, json=json)
     if totals.failures:
@@ -102,7 +103,7 @@ def replay(
     `fanout sim replay 1234 --shrink --json | jq .plan`
     """
     with _exit_codes():
-        _check_extra()
+        _prepare()
         chosen = _chosen(seed, plan)
         if shrink:
             chosen = _shrunk(chosen)
@@ -122,10 +123,13 @@ def _exit_codes() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _check_extra() -> None:
+def _prepare() -> None:
+    """Check that the extra is there, and keep quiet about what is broken on purpose."""
     # The simulated service raises what the AWS SDK raises.
     if find_spec("aioboto3") is None:
         raise SetupError("the simulator needs more of fanout: pip install 'fanout[testing]'")
+    # Most of what can go wrong does, and is logged; a replay shows it.
+    logging.getLogger("fanout").addHandler(logging.NullHandler())
 
 
 def _campaign(seeds: range, processes: int | None, *, json: bool) -> tuple[Totals, float, bool]:

@@ -52,6 +52,17 @@ def test_a_run_that_finds_nothing_says_so_for_each_promise_and_exits_with_0() ->
     assert result.stderr == ""
 
 
+def test_what_goes_wrong_on_purpose_is_not_logged_to_the_terminal() -> None:
+    code = "from fanout.cli import app; app()"
+    done = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-c", code, *HERE, "--seeds", "5", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
 def test_json_is_one_object_and_nothing_else() -> None:
     result = run(*HERE, "--seeds", "3", "--first", "5", "--json")
 

@@ -28,7 +28,7 @@ def run_campaign(
     seeds: Iterable[int],
     *,
     processes: int | None = None,
-    patience: float = 60.0,
+    patience: float = 180.0,
     run: Callable[[int], Result] = try_seed,
 ) -> Generator[Result]:
     """Run seeds, and yield what each has come to as soon as it is known.

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.testing.simulation import DeadlockError, LeakError, SimLoop, simulate
+from fanout.testing.simulation import DeadlockError, LeakError, SimLoop, Trace, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,3 +143,26 @@ def test_blocking_work_goes_to_the_workers_where_there_are_some() -> None:
         return f"{await asyncio.to_thread(str, 7)} at {loop.time():g} s"
 
     assert simulate(main) == "7 at 60 s"
+
+
+def test_no_garbage_is_collected_within_a_run() -> None:
+    async def main() -> bool:
+        return gc.isenabled()
+
+    assert gc.isenabled()
+    assert not simulate(main)
+    assert gc.isenabled()
+
+
+def test_what_asyncio_does_behind_a_run_is_not_traced() -> None:
+    trace = Trace()
+    kept: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        kept.extend(asyncio.create_task(asyncio.sleep(60)) for _ in range(9))
+        await asyncio.sleep(1)
+
+    with pytest.raises(LeakError):
+        simulate(main, loop_factory=lambda: SimLoop(trace=trace))
+    assert all(task.cancelled() for task in kept)
+    assert trace.steps == 2 + len(kept)

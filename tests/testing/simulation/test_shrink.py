@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -98,12 +98,10 @@ def test_everything_becomes_as_small_and_plain_as_it_may(
         large=False,
         seconds=45.0,
         checkpoint_every=1,
-        acknowledging="each",
-        storing="positions",
-        deregister="never",
         broken=None,
         broken_by=Kind.REFUSED,
         faults=(),
+        **{each.name: each.default for each in fields(Plan) if each.default is not MISSING},
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fanout.testing.simulation.failures import Failure, FailureKind
@@ -40,6 +41,12 @@ def test_everything_is_added_up() -> None:
     first, second, *_ = Sometimes
     assert totals.moments == {Sometimes.END_FIRST: 5050, first: 51, second: 50}
     assert totals.slowest_close == 100 / 7
+
+
+def test_time_is_added_up_exactly() -> None:
+    tenths = [replace(answer(0), seconds=0.1004) for _ in range(10)]
+
+    assert sum(map(Totals.of, tenths), Totals()).milliseconds == 1000
 
 
 def test_recovery_is_told_for_any_share_of_the_runs() -> None:
