@@ -22,6 +22,7 @@ __all__ = ("Shrunk", "shrink")
 
 _PLAINEST: Final[Mapping[str, Any]] = MappingProxyType(
     {
+        "mode": "efo",
         "broken": None,
         "large": False,
         "start": "TRIM_HORIZON",

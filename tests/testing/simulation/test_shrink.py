@@ -91,6 +91,7 @@ def test_everything_becomes_as_small_and_plain_as_it_may(
     assert shrunk.plan == replace(
         PLAN,
         schedule="fifo",
+        mode="efo",
         start="TRIM_HORIZON",
         shards=3,
         records=7,
@@ -99,7 +100,6 @@ def test_everything_becomes_as_small_and_plain_as_it_may(
         seconds=45.0,
         checkpoint_every=1,
         broken=None,
-        broken_by=Kind.REFUSED,
         faults=(),
         **{each.name: each.default for each in fields(Plan) if each.default is not MISSING},
     )
