@@ -231,6 +231,7 @@ class SubscriptionBody:
         yield damaged(self.frame_of(page))
         # Its reader has dropped it, which moves it nowhere.
         self._attempt.ending, self._dropped = None, True
+        self._service.damage.drop(self.shard.shard_id, page)
         if page.continuation is None:
             self.end("InternalFailureException")  # nothing comes behind the end
         else:

@@ -1,4 +1,4 @@
-"""What a simulated stream has, and no reader can read."""
+"""What a simulated stream has, and a reader cannot read."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Damage:
 
     def __init__(self) -> None:
         self._ranges: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._dropped: defaultdict[str, set[int]] = defaultdict(set)
 
     def begin(self, shard: SourceShard, cursor: int, random: Random) -> None:
         """Damage the next records of a shard for good, one to three of them.
@@ -44,6 +45,14 @@ class Damage:
         if shard_id not in self._ranges:
             return False
         return any(first <= number <= last for first, last in self._ranges[shard_id])
+
+    def drop(self, shard_id: str, page: Page) -> None:
+        """Take note that a reader has dropped a damaged frame, and has asked for what follows."""
+        self._dropped[shard_id].update(record.sequence for record in page.records)
+
+    def may_be_lost(self, shard_id: str, number: int) -> bool:
+        """Say whether a reader may give up a record."""
+        return self.covers(shard_id, number) or number in self._dropped.get(shard_id, ())
 
     def clip(self, shard_id: str, page: Page) -> Page:
         """Return the beginning of a page that is damaged as a whole, or not at all.

@@ -148,7 +148,7 @@ class Reading:
         return sum(not self._optional(shard_id, row) for row in rows)
 
     def _optional(self, shard_id: str, row: Row) -> bool:
-        return row.foreign or self._oracle.damage.covers(shard_id, row.sequence)
+        return row.foreign or self._oracle.damage.may_be_lost(shard_id, row.sequence)
 
     def _untold(self, shard_id: str) -> int:
         """Return before which row a shard may end without a word to the job.
@@ -294,7 +294,7 @@ class Reading:
                     end = shard.place(until)
             damage = self._oracle.damage
             numbers = [row.sequence for row in shard.rows[max(first, trimmed) : end]]
-            if not all(damage.covers(shard_id, number) for number in numbers):
+            if not all(damage.may_be_lost(shard_id, number) for number in numbers):
                 raise OracleError(
                     f"lost: row {trimmed} of {shard_id} was given up ({gap.reason}), although the "
                     f"service still had it"

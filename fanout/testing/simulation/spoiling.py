@@ -116,7 +116,7 @@ class Spoiler:
                 yield self._unbelievable(kind, body.frame_of(page))
 
     def _behind(self, kind: Kind, page: Page) -> Iterator[bytes]:
-        if kind is Kind.REPEATED and page.records:
+        if kind is Kind.REPEATED and page.records and self._body.is_sound(page):
             self._body.ends(MalformedEventError)
             yield self._body.frame_of(page)
         else:
