@@ -49,6 +49,10 @@ class Conditions:
         """Refuse every call for some seconds."""
         self._throttle, self._throttled_until = code, self._service.now + seconds
 
+    def pass_by(self) -> None:
+        """Let an outage and a throttle be over."""
+        self._down_until = self._throttled_until = 0.0
+
     def rotate(self) -> None:
         """Let the credentials that are in use expire."""
         self._credentials += 1

@@ -263,6 +263,7 @@ class _Run:
         """Let nothing go wrong any more, except with one shard."""
         self._note("repaired")
         self._armed.stop(self._plan.broken, self._plan.broken_by)
+        self._service.conditions.pass_by()
         self._repaired_at = self._service.now
         self._allowed = process.recovery(self._options.pacing)
         if process.job.done:
