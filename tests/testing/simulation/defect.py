@@ -17,6 +17,7 @@ __all__ = ("SHOWING", "begin_again")
 SHOWING = replace(
     draw_plan(0),
     schedule="shuffled",
+    mode="efo",
     start="TRIM_HORIZON",
     shards=2,
     records=50,
