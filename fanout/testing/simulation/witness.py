@@ -98,7 +98,10 @@ class Witness:
             if not ended and not standing.next <= place <= reading.standing_place(shard_id):
                 self._wrong(f"miscounted: {shard_id} is said to be read up to row {place}")
             seconds = counted.gap_seconds
-            if counted.gaps < standing.gaps or not 0 <= seconds <= standing.gap_millis / 1000:
+            if (
+                counted.gaps < standing.gaps
+                or not 0 <= round(1000 * seconds) <= standing.gap_millis
+            ):
                 self._wrong(f"miscounted: {counted.gaps} gaps of {shard_id} take {seconds} s")
 
     def closed(self) -> None:
