@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ("judge_failure",)
 
 # What a reader says of a stream or a consumer that is no more.
-_OF_AN_END: Final = ("ResourceNotFoundException", "gone", "deleted", "another stream")
+_OF_AN_END: Final = ("ResourceNotFoundException", "gone", "deleted", "belong to")
 _SHARD: Final = re.compile(r"shardId-\d{12}")
 
 
@@ -53,10 +53,10 @@ def _why_not(
     waited = life.hung or life.hindered
     if not life.opened and waited and "did not become ACTIVE" in str(failure):
         return ""
-    if not isinstance(cause, Exception):
-        return "it has no cause"
     if gone and any(word in str(failure) for word in _OF_AN_END):
         return ""
+    if not isinstance(cause, Exception):
+        return "it has no cause"
     match failure:
         case SplitFailedError():
             return _why_not_shard(failure, cause, life, options, now)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from fanout.errors import (
     MalformedEventError,
+    PositionError,
     RemoteError,
     ServiceError,
     SplitFailedError,
@@ -96,3 +97,11 @@ def test_a_stream_that_cannot_be_opened_has_a_refused_call_as_its_cause() -> Non
     assert process.judged(failure) == ""
     process.life.opened = True
     assert process.judged(failure) == "failed for nothing"
+
+
+def test_a_stream_that_was_replaced_refuses_the_positions_of_the_one_before() -> None:
+    process = Process()
+    process.life.opened = False
+    failure = PositionError("the stored positions belong to one stream, not to another")
+    assert process.judged(failure, gone=True) == ""
+    assert process.judged(failure, gone=False) == "failed for nothing"
