@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ("judge_failure",)
 
 # What a reader says of a stream or a consumer that is no more.
-_OF_AN_END: Final = ("ResourceNotFoundException", "gone", "deleted", "belong to")
+_OF_AN_END: Final = ("ResourceNotFoundException", "gone", "deleted", "another stream", "belong to")
 _SHARD: Final = re.compile(r"shardId-\d{12}")
 
 
