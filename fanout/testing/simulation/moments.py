@@ -39,6 +39,7 @@ class Sometimes(StrEnum):
     OVER_UNREAD = "a subscription's time is over a minute before its reader comes to see it"
     SUBSCRIBED_FULL = "a shard is subscribed to again while its slot still holds an event"
     NEW_PROCESS_TOO_EARLY = "a process subscribes within five seconds of the one before it"
+    ITERATOR_EXPIRED = "an iterator has expired, and polling goes on with a new one"
     HEARTBEAT_READ_LATE = "a heartbeat is read a minute after it was written"
     IDLE_BEHIND_BATCH = "idle progress waits until the slot gives up its batch"
     # The end of a shard.

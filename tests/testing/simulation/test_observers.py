@@ -201,6 +201,12 @@ def test_a_process_that_has_stored_everything_leaves_nothing_unstored(
     assert met(monkeypatch, STEADY, CRASH) == {}
 
 
+def test_an_iterator_expires_while_the_job_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Fault(kind=Kind.SLOW, at=100, seconds=400)
+
+    assert met(monkeypatch, STEADY, slow, mode="polling") == {Sometimes.ITERATOR_EXPIRED: 1}
+
+
 def test_the_ends_of_a_merge_and_the_listing_that_they_ask_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.verdicts import Finish, Retry
 from fanout.kinesis.access import Access
 from fanout.kinesis.connection import KinesisConnection
+from fanout.kinesis.polling import Poller
 from fanout.kinesis.triage import Triage
 from fanout.testing.simulation.moments import Sometimes
 from fanout.testing.simulation.observers.calls import after, around, before
@@ -17,7 +18,9 @@ from fanout.testing.simulation.transport import SimTransport
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fanout.core.source import Connection
+    from fanout.core.lineage import Split
+    from fanout.core.positions import Position
+    from fanout.core.source import Connection, Reserve
     from fanout.core.verdicts import Verdict
     from fanout.testing.simulation.life import Life
 
@@ -39,6 +42,7 @@ class ConnectionObservers:
         self._looking: Counter[Triage] = Counter()
         self._refused: Counter[Access] = Counter()
         self._hurried: dict[Connection, None] = {}
+        self._going_on: set[tuple[Poller, str]] = set()
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -46,6 +50,8 @@ class ConnectionObservers:
         with ExitStack() as looks:
             for look in (
                 around(KinesisConnection, "splits", self._lists),
+                around(Poller, "_poll_on", self._polls_on),
+                before(Poller, "_poll_from", self._polls_from),
                 around(Triage, "_look", self._looks),
                 after(Triage, "_look_at_consumer", self._looked_at_consumer),
                 before(Triage, "_blind", self._is_blind),
@@ -74,6 +80,20 @@ class ConnectionObservers:
         except Exception:
             self._moments[Sometimes.HURRIED_LISTING_FAILED] += hurried
             raise
+
+    @contextmanager
+    def _polls_on(
+        self, poller: Poller, _: str, __: Position, split: Split, ___: Reserve
+    ) -> Iterator[None]:
+        self._going_on.add((poller, split.id))
+        try:
+            yield
+        finally:
+            self._going_on.remove((poller, split.id))
+
+    def _polls_from(self, poller: Poller, _: Position, split: Split, __: Reserve) -> None:
+        if (poller, split.id) in self._going_on:
+            self._moments[Sometimes.ITERATOR_EXPIRED] += 1
 
     @contextmanager
     def _looks(self, triage: Triage) -> Iterator[None]:
