@@ -235,7 +235,7 @@ def draw_plan(seed: int) -> Plan:
         plan = replace(plan, **options)
     faults = draw_faults(stream_of(seed, "faults"), plan, fatal)
     together = stream_of(seed, "together")
-    if together.random() < 0.4:  # noqa: PLR2004 - two of five
+    if together.random() < 0.5:  # noqa: PLR2004 - as often as not
         faults += draw_conjunction(together, plan)
     faults.sort(key=lambda fault: fault.at)
     return replace(plan, faults=tuple(faults))
