@@ -51,7 +51,7 @@ def draw_faults(random: Random, plan: Plan, fatal: Kind | None) -> list[Fault]:
     kinds = _draw_kinds(random, plan)
     if not kinds or random.random() < 0.02:  # noqa: PLR2004 - without faults at all, too
         return []
-    rate = 10 ** (random.uniform(-3, -1) if plan.mode == "efo" else random.uniform(-2, -0.3))
+    rate = 10 ** (random.uniform(-2.8, -0.8) if plan.mode == "efo" else random.uniform(-2, -0.3))
     count = min(math.ceil(rate * plan.seconds), _MOST)
     faults = [_draw_fault(random, random.choice(kinds), plan) for _ in range(count)]
     if fatal is not None:

@@ -183,7 +183,9 @@ CATALOGUE: Final[Mapping[Kind, Traits]] = MappingProxyType(
             Site.SERVICE, seconds=(1, 120), fatal_with=("consumer", "arn"), mode="efo"
         ),
         Kind.STREAM_GONE: Traits(Site.SERVICE, fatal=True),
-        Kind.STREAM_REPLACED: Traits(Site.SERVICE, seconds=(0.01, 30), fatal=True),
+        # Who polls from the horizon cannot tell the new stream from the old one before a listing
+        # does; a subscription is refused at once, because its consumer is gone.
+        Kind.STREAM_REPLACED: Traits(Site.SERVICE, seconds=(0.01, 30), fatal=True, mode="efo"),
         Kind.TRIMMED: Traits(Site.SERVICE),
         Kind.SHARDS_EXPIRED: Traits(Site.SERVICE, seconds=(1, 600)),
         Kind.RESHARD_STORM: Traits(Site.SERVICE, seconds=(0.01, 30)),

@@ -64,6 +64,7 @@ class Plan:
         storing: What it stores: what it has acknowledged, what a drain says that it has got, or
             what the stream says.
         deregister: Whether a process takes the consumer that it has registered with it.
+        listing_every: The seconds between two listings of the shards.
         tight: Whether memory is allowed for one large event only, of all shards together, and no
             two subscribe calls may be under way at once.
         broken: The shard that stays broken when everything else is repaired, where one does.
@@ -91,6 +92,7 @@ class Plan:
     acknowledging: Literal["each", "twice", "some", "all"] = "each"
     storing: Literal["positions", "drained", "delivered"] = "positions"
     deregister: Literal["never", "on_close"] = "never"
+    listing_every: float = 10.0
     tight: bool = False
     broken_by: Kind = Kind.REFUSED
     consumer: Literal["name", "arn"] = "name"
@@ -199,10 +201,10 @@ def draw_plan(seed: int) -> Plan:
     mode: Literal["efo", "polling"] = "polling" if random.random() < _POLLING else "efo"
     if mode == "efo":
         shards = random.choices((1, 2, 4, 16), (50, 35, 14, 1))[0]
-        seconds = random.choices((600.0, 3600.0), (70, 30))[0]
+        seconds = random.choices((300.0, 900.0, 3600.0), (40, 50, 10))[0]
     else:  # a shard is polled every second at least, so there is more to do
         shards = random.choices((1, 2, 4), (60, 35, 5))[0]
-        seconds = random.choices((30.0, 90.0, 300.0), (60, 35, 5))[0]
+        seconds = random.choices((20.0, 60.0, 300.0), (50, 47, 3))[0]
     plan = Plan(
         seed=seed,
         schedule=random.choices(("fifo", "shuffled", "priorities"), (20, 50, 30))[0],
@@ -224,6 +226,7 @@ def draw_plan(seed: int) -> Plan:
         acknowledging=manner.choice(("each", "twice", "some", "all")),
         storing=manner.choices(("positions", "drained", "delivered"), (60, 20, 20))[0],
         deregister=manner.choices(("never", "on_close"), (80, 20))[0],
+        listing_every=manner.choice((10.0, 30.0, 60.0)),
         tight=manner.random() < 0.3,  # noqa: PLR2004 - one of three
         broken_by=manner.choice(
             [kind for kind in _FOR_EVER if CATALOGUE[kind].mode in {None, mode}]

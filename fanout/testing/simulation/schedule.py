@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
     from random import Random
 
     Step: TypeAlias = asyncio.Task[Any]
 
-__all__ = ("Fifo", "Priorities", "ReadyQueue", "Schedule", "Shuffled")
+__all__ = ("Fifo", "Priorities", "ReadyQueue", "Schedule", "Shuffled", "task_of")
 
 # Priorities change at steps that are chosen among this many; our runs have some hundreds to some
 # ten thousand.
@@ -28,11 +28,11 @@ _PROGRAM_STEPS: Final = 10_000
 class Schedule(Protocol):
     """Choose the task step that runs next."""
 
-    def choose(self, ready: Mapping[int, Step]) -> int:
-        """Return a key of `ready`.
+    def choose(self, ready: Sequence[asyncio.Handle]) -> int:
+        """Return the place of a handle that is a task's step.
 
         Args:
-            ready: The tasks that may run, at least two, by their place in asyncio's order.
+            ready: What may run, at least two handles, in asyncio's order; the first is a step.
         """
 
 
@@ -40,14 +40,15 @@ class Schedule(Protocol):
 class Fifo:
     """Run task steps in asyncio's own order."""
 
-    def choose(self, ready: Mapping[int, Step]) -> int:
+    def choose(self, ready: Sequence[asyncio.Handle]) -> int:
         """Return the first."""
-        return next(iter(ready))
+        del ready
+        return 0
 
 
 @final
 class Shuffled:
-    """Run any task that is ready, each as likely as the others.
+    """Run any task that is ready.
 
     Args:
         random: Where chance comes from.
@@ -56,9 +57,12 @@ class Shuffled:
     def __init__(self, random: Random) -> None:
         self._random = random
 
-    def choose(self, ready: Mapping[int, Step]) -> int:
-        """Return any."""
-        return self._random.choice(list(ready))
+    def choose(self, ready: Sequence[asyncio.Handle]) -> int:
+        """Return any: the first step from some place on, backwards."""
+        place = int(self._random.random() * len(ready))
+        while task_of(ready[place]) is None:
+            place -= 1
+        return place
 
 
 @final
@@ -80,11 +84,12 @@ class Priorities:
         self._demotions = {random.randrange(_PROGRAM_STEPS): -rank for rank in range(1, depth)}
         self._steps = 0
 
-    def choose(self, ready: Mapping[int, Step]) -> int:
+    def choose(self, ready: Sequence[asyncio.Handle]) -> int:
         """Return the one of the highest priority."""
-        best = max(ready, key=lambda place: self._priority(ready[place]))
+        steps = {place: task for place, each in enumerate(ready) if (task := task_of(each))}
+        best = max(steps, key=lambda place: self._priority(steps[place]))
         if self._steps in self._demotions:
-            self._priorities[ready[best]] = self._demotions[self._steps]
+            self._priorities[steps[best]] = self._demotions[self._steps]
         self._steps += 1
         return best
 
@@ -110,23 +115,18 @@ class ReadyQueue(deque[asyncio.Handle]):
 
     def popleft(self) -> asyncio.Handle:
         """Take the next handle."""
-        handle = super().popleft()
-        task = _task_of(handle)
+        task = task_of(self[0])
         if task is None:
-            return handle
-        others = {
-            place: other for place, waiting in enumerate(self, 1) if (other := _task_of(waiting))
-        }
-        if others:
-            chosen = self._schedule.choose({0: task, **others})
-            if chosen:
-                handle, self[chosen - 1] = self[chosen - 1], handle
-                task = others[chosen]
+            return super().popleft()
+        if len(self) > 1 and (chosen := self._schedule.choose(self)):
+            self[0], self[chosen] = self[chosen], self[0]
+            task = task_of(self[0])
+            assert task is not None, "a schedule chooses among tasks"
         self._on_step(task)
-        return handle
+        return super().popleft()
 
 
-def _task_of(handle: asyncio.Handle) -> Step | None:
+def task_of(handle: asyncio.Handle) -> Step | None:
     """Return the task whose step a handle is."""
     # asyncio has no public way to tell; the tests of this module fail if it changes.
     owner = getattr(getattr(handle, "_callback", None), "__self__", None)

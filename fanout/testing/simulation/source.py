@@ -83,6 +83,7 @@ def options_of(plan: Plan, service: SimService) -> KinesisSource:
         mode=plan.mode,
         start=began if plan.start == "AT_TIMESTAMP" else plan.start,
         on_data_loss="earliest",
+        discovery_interval=plan.listing_every,
         deregister=plan.deregister if plan.consumer == "name" else "never",
         on_bad_aggregate=plan.on_bad_aggregate,
         on_bad_frame=plan.on_bad_frame,
