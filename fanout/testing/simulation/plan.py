@@ -201,7 +201,7 @@ def draw_plan(seed: int) -> Plan:
     mode: Literal["efo", "polling"] = "polling" if random.random() < _POLLING else "efo"
     if mode == "efo":
         shards = random.choices((1, 2, 4, 16), (50, 35, 14, 1))[0]
-        seconds = random.choices((300.0, 900.0, 3600.0), (40, 50, 10))[0]
+        seconds = random.choices((300.0, 900.0, 3600.0), (50, 43, 7))[0]
     else:  # a shard is polled every second at least, so there is more to do
         shards = random.choices((1, 2, 4), (60, 35, 5))[0]
         seconds = random.choices((20.0, 60.0, 300.0), (50, 47, 3))[0]

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ("Outcome", "SimulationError", "run_plan", "run_seed")
 
 _OF_THE_PROCESS: Final = {Kind.CRASH, Kind.CLOSE, Kind.DEPLOYED}
+# Who looks after a process starts it again: at once, or later where it did not even begin.
+_RESTART: Final = 1.0
+_RESTART_AGAIN: Final = 15.0
 
 
 class SimulationError(AssertionError):
@@ -191,7 +194,7 @@ class _Run:
                 until = min(until, self._predecessor.leaves_at)
             await asyncio.wait({process.task}, timeout=max(0.0, until - self._service.now))
             if process.task.done():
-                return 1.0
+                return _RESTART if process.life.opened else _RESTART_AGAIN
             if self._predecessor is not None and until == self._predecessor.leaves_at:
                 await self._dismiss()
             elif end is not None:
