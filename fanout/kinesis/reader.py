@@ -78,7 +78,8 @@ class ShardReader:
         self.position = batch.range.until
         self.doubt = _doubt(event, self._split)
         self.ended = event.ended and self.doubt is None
-        if batch.num_records or batch.gaps or not event.ended:
+        # A loss up to an end that is in doubt is none yet: whoever asks again comes to it again.
+        if batch.num_records or not event.ended or (batch.gaps and self.ended):
             said.append(batch)
         if self.ended:
             for child in event.children:
