@@ -17,9 +17,9 @@ from fanout.errors import FanOutError, OptionError, SetupError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fanout.testing.simulation.campaign.shrink import Shrunk
+    from fanout.testing.simulation.campaign.totals import Totals
     from fanout.testing.simulation.plan import Plan
-    from fanout.testing.simulation.shrink import Shrunk
-    from fanout.testing.simulation.totals import Totals
 
 __all__ = ("sim",)
 
@@ -137,9 +137,9 @@ def _campaign(seeds: range, processes: int | None, *, json: bool) -> tuple[Total
     # Help and mistakes are answered without loading the AWS SDK.
     from rich.console import Console  # noqa: PLC0415
 
-    from fanout.testing.simulation.campaign import run_campaign  # noqa: PLC0415
-    from fanout.testing.simulation.display import shown  # noqa: PLC0415
-    from fanout.testing.simulation.totals import Totals  # noqa: PLC0415
+    from fanout.testing.simulation.campaign.campaign import run_campaign  # noqa: PLC0415
+    from fanout.testing.simulation.campaign.display import shown  # noqa: PLC0415
+    from fanout.testing.simulation.campaign.totals import Totals  # noqa: PLC0415
 
     totals, interrupted = Totals(), False
     began = time.monotonic()
@@ -157,8 +157,8 @@ def _campaign(seeds: range, processes: int | None, *, json: bool) -> tuple[Total
 
 def _smallest(totals: Totals) -> Shrunk | None:
     """Shrink the plan of the first failure that can be run again here, for some seconds."""
+    from fanout.testing.simulation.campaign.shrink import shrink  # noqa: PLC0415
     from fanout.testing.simulation.plan import draw_plan  # noqa: PLC0415
-    from fanout.testing.simulation.shrink import shrink  # noqa: PLC0415
 
     for failure in totals.failures:
         if not failure.kind.of_the_process:
@@ -174,7 +174,7 @@ def _print_totals(
 ) -> None:
     from rich.console import Console  # noqa: PLC0415 - help needs no tables
 
-    from fanout.testing.simulation.report import report, summary_table  # noqa: PLC0415 - the same
+    from fanout.testing.simulation.campaign.report import report, summary_table  # noqa: PLC0415 - the same
 
     if json:
         print_json(report(totals, smallest, first=first, seconds=seconds))
@@ -210,7 +210,7 @@ def _shrunk(plan: Plan) -> Plan:
     """Return the smallest plan that fails as this one does; itself, if it does not fail."""
     from rich.console import Console  # noqa: PLC0415 - help needs no console
 
-    from fanout.testing.simulation.shrink import shrink  # noqa: PLC0415 - the same
+    from fanout.testing.simulation.campaign.shrink import shrink  # noqa: PLC0415 - the same
 
     with Console(stderr=True).status("Shrinking..."):
         shrunk = shrink(plan)
@@ -221,7 +221,7 @@ def _replay(plan: Plan, *, json: bool, plan_as_json: bool) -> bool:
     """Run a plan and print what happens; return whether it has failed."""
     import msgspec  # noqa: PLC0415 - help needs no JSON
 
-    from fanout.testing.simulation.replay import replay as run_again  # noqa: PLC0415 - heavy
+    from fanout.testing.simulation.campaign.replay import replay as run_again  # noqa: PLC0415 - heavy
 
     done = run_again(plan)
     failure = done.failure

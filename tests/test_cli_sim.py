@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from fanout.cli import app
 from fanout.testing.simulation import Plan, draw_plan
-from fanout.testing.simulation.failures import Failure, FailureKind
-from fanout.testing.simulation.replay import replay
+from fanout.testing.simulation.campaign.failures import Failure, FailureKind
+from fanout.testing.simulation.campaign.replay import replay
 from tests.testing.simulation.defect import SHOWING, begin_again
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def test_the_table_names_what_failed_and_how_to_see_it(monkeypatch: pytest.Monke
         for seed in seeds:
             yield Failure(seed, FailureKind.HUNG, "hung: it ran for more than 60 s")
 
-    monkeypatch.setattr("fanout.testing.simulation.campaign.run_campaign", hanging)
+    monkeypatch.setattr("fanout.testing.simulation.campaign.campaign.run_campaign", hanging)
     result = run(*HERE, "--seeds", "8")
 
     assert result.exit_code == 1
@@ -112,7 +112,7 @@ def test_ctrl_c_shows_what_was_found_until_then(monkeypatch: pytest.MonkeyPatch)
         yield Failure(4, FailureKind.HUNG, "hung")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fanout.testing.simulation.campaign.run_campaign", interrupted)
+    monkeypatch.setattr("fanout.testing.simulation.campaign.campaign.run_campaign", interrupted)
     assert (run("sim", "run").exit_code, row("hung", run("sim", "run").stdout)[0]) == (1, "1")
 
 
@@ -121,7 +121,7 @@ def test_ctrl_c_before_anything_was_found_exits_with_130(monkeypatch: pytest.Mon
         yield from ()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fanout.testing.simulation.campaign.run_campaign", interrupted)
+    monkeypatch.setattr("fanout.testing.simulation.campaign.campaign.run_campaign", interrupted)
     result = run("sim", "run")
     assert (result.exit_code, row("seeds", result.stdout)[0]) == (130, "0")
 

@@ -1,9 +1,15 @@
-"""Run asyncio code in virtual time: hours pass in milliseconds, and every run is the same."""
+"""Run asyncio code in virtual time: hours pass in milliseconds, and every run is the same.
+
+`loop`, `schedule`, `trace` and `cancellation` are for any asyncio code. `plan` and `run` prove the
+reader of Kinesis by seed: `faults` is what goes wrong, `service` the model of Kinesis, `reader` a
+user's job, `oracle` what it must get, `moments` the coincidences to be met, and `campaign` runs
+many seeds. `driver` does the same for the Spark side: disk, power, lock and two drivers.
+"""
 
 from fanout.testing.simulation.cancellation import Cancellation, Moment, sweep
-from fanout.testing.simulation.faults import Fault, Kind
+from fanout.testing.simulation.faults.faults import Fault, Kind
 from fanout.testing.simulation.loop import DeadlockError, LeakError, SimLoop, simulate
-from fanout.testing.simulation.moments import NeverMetError, Sometimes, check_met, missing
+from fanout.testing.simulation.moments.moments import NeverMetError, Sometimes, check_met, missing
 from fanout.testing.simulation.plan import Plan, draw_plan
 from fanout.testing.simulation.run import Outcome, SimulationError, run_plan, run_seed
 from fanout.testing.simulation.schedule import Fifo, Priorities, Schedule, Shuffled

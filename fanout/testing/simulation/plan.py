@@ -11,12 +11,12 @@ from typing import Any, Final, Literal, final
 import msgspec
 
 from fanout.errors import OptionError
-from fanout.testing.simulation.conjunctions import draw_conjunction
-from fanout.testing.simulation.draws import draw_fatal_kind, draw_faults
-from fanout.testing.simulation.faults import CATALOGUE, Fault, Kind
-from fanout.testing.simulation.load import make_log
-from fanout.testing.simulation.log import SourceLog, shard_id_of
+from fanout.testing.simulation.faults.conjunctions import draw_conjunction
+from fanout.testing.simulation.faults.draws import draw_fatal_kind, draw_faults
+from fanout.testing.simulation.faults.faults import CATALOGUE, Fault, Kind
 from fanout.testing.simulation.schedule import Fifo, Priorities, Schedule, Shuffled
+from fanout.testing.simulation.service.load import make_log
+from fanout.testing.simulation.service.log import SourceLog, shard_id_of
 
 __all__ = ("Plan", "draw_plan", "stream_of")
 

@@ -7,24 +7,24 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.testing.simulation.armed import Armed
-from fanout.testing.simulation.faults import Kind, Site
-from fanout.testing.simulation.job import World
+from fanout.testing.simulation.faults.armed import Armed
+from fanout.testing.simulation.faults.faults import Kind, Site
 from fanout.testing.simulation.loop import SimLoop, simulate
-from fanout.testing.simulation.observers import Observers
-from fanout.testing.simulation.oracle import Oracle, OracleError
+from fanout.testing.simulation.moments.observers import Observers
+from fanout.testing.simulation.oracle.oracle import Oracle, OracleError
 from fanout.testing.simulation.plan import draw_plan, stream_of
-from fanout.testing.simulation.process import Process
-from fanout.testing.simulation.service import SimService
-from fanout.testing.simulation.source import options_of
-from fanout.testing.simulation.store import Store
+from fanout.testing.simulation.reader.job import World
+from fanout.testing.simulation.reader.process import Process
+from fanout.testing.simulation.reader.source import options_of
+from fanout.testing.simulation.reader.store import Store
+from fanout.testing.simulation.service.service import SimService
 from fanout.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.errors import FanOutError
-    from fanout.testing.simulation.faults import Fault
+    from fanout.testing.simulation.faults.faults import Fault
     from fanout.testing.simulation.plan import Plan
 
 __all__ = ("Outcome", "SimulationError", "run_plan", "run_seed")

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from fanout.errors import FanOutError, MalformedEventError, SplitFailedError
 from fanout.kinesis import KinesisSource
-from fanout.testing.simulation.bounds import Hands
-from fanout.testing.simulation.judge import judge_failure
-from fanout.testing.simulation.life import Life
-from fanout.testing.simulation.oracle import OracleError
+from fanout.testing.simulation.oracle.bounds import Hands
+from fanout.testing.simulation.oracle.judge import judge_failure
+from fanout.testing.simulation.oracle.oracle import OracleError
+from fanout.testing.simulation.reader.life import Life
 
 if TYPE_CHECKING:
-    from fanout.testing.simulation.attempts import Attempt, Attempts
+    from fanout.testing.simulation.oracle.attempts import Attempt, Attempts
 
 __all__ = ("DAMAGE", "SHARD", "Process")
 

@@ -1,0 +1,1 @@
+"""Many simulated runs: on all cores, summed, shown, replayed and shrunk."""

@@ -1,0 +1,1 @@
+"""The rare coincidences that a campaign has to meet, and what observes them."""

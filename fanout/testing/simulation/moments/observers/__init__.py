@@ -1,0 +1,51 @@
+"""Look at streams from inside while a simulation runs, and note the coincidences they meet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, final
+
+from fanout.testing.simulation.moments.observers.connections import ConnectionObservers
+from fanout.testing.simulation.moments.observers.jobs import JobObservers
+from fanout.testing.simulation.moments.observers.services import ServiceObservers
+from fanout.testing.simulation.moments.observers.streams import StreamObservers
+from fanout.testing.simulation.moments.observers.subscribers import SubscriberObservers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.testing.simulation.service.log import SourceLog
+
+__all__ = ("Observers",)
+
+
+@final
+class Observers:
+    """Look at everything in one run.
+
+    `moments` counts how often each coincidence was met, by its sentence.
+
+    Args:
+        log: What the stream holds.
+    """
+
+    def __init__(self, log: SourceLog) -> None:
+        self.moments: Counter[str] = Counter()
+        connections = ConnectionObservers(self.moments)
+        streams = StreamObservers(self.moments, log, connections)
+        self._all = (
+            connections,
+            streams,
+            SubscriberObservers(self.moments, streams),
+            ServiceObservers(self.moments, streams),
+            JobObservers(self.moments),
+        )
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Look for as long as the block runs; every stream of this interpreter is looked at."""
+        with ExitStack() as looks:
+            for observers in self._all:
+                looks.enter_context(observers.installed())
+            yield

@@ -1,0 +1,98 @@
+"""What one process holds in memory, counted from outside: what it took less what its job has."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, final
+
+from fanout.core.positions import Cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fanout.core.events import Batch
+    from fanout.testing.simulation.service.log import SourceRecord
+
+__all__ = ("Hands",)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """An event that was taken whole: its first and last sequence number, its rows and bytes."""
+
+    first: int
+    last: int
+    rows: int
+    nbytes: int
+
+
+@final
+@dataclass(slots=True)
+class Hands:
+    """Count the events of each shard that a process has taken and its job has not got.
+
+    Who asks for more has put everything that it took before into the slot: so at most one event
+    waits there, whatever the process does. A drain that collects, or has been cancelled, holds as
+    many rows as it was asked for; one that is full may have taken an event that does not fit.
+
+    `wrongs` has what breaks a bound. `on_take` is called when an event has been put into its slot.
+
+    Args:
+        limit: The most bytes of all shards together, except for one event alone.
+        drain_rows: The most rows that a drain may hold now.
+        may_drain: Whether the job ever drains.
+    """
+
+    limit: int
+    drain_rows: int = 0
+    may_drain: bool = False
+    wrongs: list[str] = field(default_factory=list)
+    on_take: Callable[[], object] = bool
+    _held: dict[str, deque[_Event]] = field(default_factory=dict)
+    _got: dict[str, int] = field(default_factory=dict)
+
+    def resume(self, shard_id: str, number: int) -> None:
+        """Take note that a shard is asked for again from a sequence number on."""
+        held = self._held.setdefault(shard_id, deque())
+        while held and held[-1].last > number:
+            held.pop()
+
+    def take(self, shard_id: str, records: Sequence[SourceRecord], nbytes: int) -> None:
+        """Take note that the process asks for more behind an event that it has taken whole."""
+        held = self._held[shard_id]
+        rows = sum(record.row_count for record in records)
+        held.append(_Event(records[0].sequence, records[-1].sequence, rows, nbytes))
+        while held and held[0].first <= self._got.get(shard_id, 0):
+            held.popleft()
+        waiting = list(held)[: -2 if self.may_drain else -1]
+        if sum(event.rows for event in waiting) > self.drain_rows:
+            self.wrongs.append(
+                f"unbounded: {len(held)} events of {shard_id} are held, and more is asked for"
+            )
+        self._check_bytes()
+        self.on_take()
+
+    def get(self, batch: Batch) -> None:
+        """Take note that the job has got a batch."""
+        if isinstance(batch.range.until, Cursor):
+            self._got[batch.split.id] = batch.range.until.sequence
+
+    def excuse(self) -> None:
+        """Take note that a drain was cancelled: what it has collected waits for the next call."""
+        for shard_id, held in self._held.items():
+            if held:
+                self._got[shard_id] = max(held[-1].last, self._got.get(shard_id, 0))
+
+    def _check_bytes(self) -> None:
+        if self.may_drain:
+            return  # what a drain has collected is in its own bounds
+        sizes = [
+            event.nbytes
+            for shard_id, held in self._held.items()
+            for event in held
+            if event.first > self._got.get(shard_id, 0)
+        ]
+        if len(sizes) > 1 and sum(sizes) > self.limit:
+            self.wrongs.append(f"unbounded: {sum(sizes)} bytes are held, more than {self.limit}")

@@ -1,0 +1,1 @@
+"""The Kinesis service in a simulation: what it holds, answers, refuses and sends."""

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from fanout.errors import SetupError
+from fanout.testing.simulation.campaign.campaign import run_campaign
+from fanout.testing.simulation.campaign.failures import Failure, FailureKind, try_seed
+from fanout.testing.simulation.campaign.totals import Totals
+from tests.testing.simulation.defect import begin_again
+from tests.testing.simulation.misbehaving import DEADLY, ENDLESS, answer, misbehave
+
+_UNTIL_INTERRUPTED = """
+import itertools
+from fanout.testing.simulation.campaign.campaign import run_campaign
+from tests.testing.simulation.misbehaving import answer
+if __name__ == "__main__":
+    try:
+        for result in run_campaign(itertools.count(), processes=2, run=answer):
+            print(result.seed, flush=True)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def not_of_another_process(_: int) -> Failure:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_every_seed_is_run_once(processes: int) -> None:
+    results = list(run_campaign(range(30), processes=processes, run=answer))
+
+    assert sorted(result.seed for result in results) == list(range(30))
+
+
+def test_a_seed_that_hangs_or_kills_its_process_is_a_failure_and_the_others_are_run() -> None:
+    results = list(run_campaign(range(40), processes=2, patience=2, run=misbehave))
+
+    assert sorted(result.seed for result in results) == list(range(40))
+    failures = sorted((each for each in results if isinstance(each, Failure)), key=lambda f: f.seed)
+    assert failures == [
+        Failure(DEADLY, FailureKind.DIED, "died: its process has ended with exit code 3"),
+        Failure(ENDLESS, FailureKind.HUNG, "hung: it ran for more than 2 s"),
+    ]
+
+
+def test_a_process_that_cannot_begin_is_no_failure_of_a_seed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(not_of_another_process, "__module__", "nowhere")
+    monkeypatch.setitem(sys.modules, "nowhere", sys.modules[__name__])
+
+    with pytest.raises(SetupError, match=r"could not begin .* exit code 1"):
+        list(run_campaign(range(4), run=not_of_another_process))
+    assert "No module named 'nowhere'" in capfd.readouterr().err
+
+
+def test_whoever_stops_early_leaves_no_process() -> None:
+    with closing(run_campaign(range(10_000), processes=2, run=answer)) as results:
+        next(results)
+        assert multiprocessing.active_children()
+
+    assert multiprocessing.active_children() == []
+
+
+def test_ctrl_c_ends_it_without_a_word_from_its_processes() -> None:
+    with subprocess.Popen(  # noqa: S603 - our own interpreter and program
+        [sys.executable, "-c", _UNTIL_INTERRUPTED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        said, complaints = process.communicate()
+
+    assert (process.returncode, said.splitlines()[-1], complaints) == (0, "interrupted", "")
+
+
+def test_other_processes_and_this_one_come_to_the_same() -> None:
+    alone, together = (
+        sum(map(Totals.of, run_campaign(range(6), processes=processes)), Totals())
+        for processes in (0, 2)
+    )
+
+    assert alone == together
+    assert alone.records > 0
+
+
+def test_a_defect_is_found_and_named_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_again(monkeypatch)
+
+    results = list(run_campaign(range(8), processes=0))
+
+    failures = [each for each in results if isinstance(each, Failure)]
+    assert len(results) == 8
+    assert any("sent a record that is not after its position" in each.text for each in failures)
+    assert failures[0] == try_seed(failures[0].seed)
+    assert failures[0].command == f"fanout sim replay {failures[0].seed}"
