@@ -50,7 +50,8 @@ class Oracle:
         stored = Checkpoint.from_json(positions).splits
         if anew:
             for shard_id, shard in self.shards.items():
-                shard.start = shard.reached = shard.stored_place(stored.get(shard_id))
+                # Another process may have begun at the same time, and have read on.
+                shard.reached = max(shard.reached, shard.stored_place(stored.get(shard_id)))
         reading = Reading(self, life, stored)
         reading.check_stored(positions)
         return reading

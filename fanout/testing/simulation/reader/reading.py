@@ -35,13 +35,11 @@ class ShardRows:
     Args:
         rows: All rows of the shard, in order.
         cursors: Sequence and sub-sequence number of each.
-        start: The row with which the very first run had to begin.
         reached: The row after the last that any run got, or that was lost with notice.
     """
 
     rows: list[Row]
     cursors: list[tuple[int, int]]
-    start: int = 0
     reached: int = 0
 
     def place(self, position: Position) -> int:
@@ -112,7 +110,7 @@ class Reading:
         for shard_id, shard in oracle.shards.items():
             state = stored.get(shard_id)
             begun = state is not None and isinstance(state.position, Cursor)
-            place = max(shard.stored_place(state), shard.start)
+            place = shard.stored_place(state)
             newest = None if state is None else state.newest
             standing = Standing(place, begun, newest=newest, acknowledged=place)
             self.standings[shard_id] = standing

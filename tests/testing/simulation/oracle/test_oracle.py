@@ -311,6 +311,15 @@ def test_a_stream_that_begins_anew_owes_nothing_that_came_before() -> None:
     assert reading.missing(None) == {PARENT.shard_id: 3, CHILD.shard_id: 5}
 
 
+def test_two_runs_may_begin_anew_at_the_same_time() -> None:
+    stream = Stream()
+    older = stream.reading()
+    older.deliver(batch(ROWS[:2]))
+    newer = stream.oracle.begin(positions(), stream.life, anew=True)
+    older.check_stored(positions(at(after(ROWS[1]))))
+    newer.deliver(batch(ROWS))
+
+
 def test_a_run_that_goes_on_in_a_shard_misses_what_expires_meanwhile() -> None:
     stream = Stream()
     reading = stream.reading()
