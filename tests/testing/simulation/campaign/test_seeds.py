@@ -6,9 +6,9 @@ import pytest
 
 from fanout.testing.simulation import draw_plan
 from fanout.testing.simulation.campaign.campaign import run_campaign
-from fanout.testing.simulation.moments.moments import check_met
 from fanout.testing.simulation.campaign.shrink import shrink
 from fanout.testing.simulation.campaign.totals import Totals
+from fanout.testing.simulation.moments.moments import check_met
 
 SEEDS = range(2000)
 
