@@ -201,7 +201,7 @@ def draw_plan(seed: int) -> Plan:
     mode: Literal["efo", "polling"] = "polling" if random.random() < _POLLING else "efo"
     if mode == "efo":
         shards = random.choices((1, 2, 4, 16), (50, 35, 14, 1))[0]
-        seconds = random.choices((300.0, 900.0, 3600.0), (50, 43, 7))[0]
+        seconds = random.choices((300.0, 900.0, 3600.0), (58, 40, 2))[0]
     else:  # a shard is polled every second at least, so there is more to do
         shards = random.choices((1, 2, 4), (60, 35, 5))[0]
         seconds = random.choices((20.0, 60.0, 300.0), (50, 47, 3))[0]
@@ -211,8 +211,8 @@ def draw_plan(seed: int) -> Plan:
         mode=mode,
         start=random.choices(("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"), (80, 10, 10))[0],
         shards=shards,
-        records=random.choice((5, 20, 50)),
-        reshards=random.choice((0, 0, 0, 1, 2, 5)),
+        records=random.choice((5, 15, 40)),
+        reshards=random.choice((0, 0, 0, 0, 1, 1, 2, 5)),
         large=random.random() < 0.02,  # noqa: PLR2004 - they take long
         seconds=seconds,
         heartbeat=random.choices((5.0, 15.0, 30.0), (10, 30, 60))[0],

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ("draw_fatal_kind", "draw_faults")
 
-_MOST: Final = 300
+_MOST: Final = 150
 _OF_A_SHARD: Final = {Site.SUBSCRIBE, Site.EVENT, Site.SERVICE}
-# Each makes a dozen shards.
-_MOST_STORMS: Final = 2
+# Each makes half a dozen shards.
+_MOST_STORMS: Final = 1
 # One rate for all would let these strike seldom: there are few calls that they can strike.
 _EXTRA: Final = {Kind.RENEWAL_FAILS: Kind.ROTATED, Kind.RENEWAL_HANGS: Kind.ROTATED}
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ("make_log",)
 
 _HASH_KEYS: Final = 1 << 128
-_STORM: Final = (3, 6)
+_STORM: Final = (2, 4)
 
 
 def make_log(
