@@ -11,12 +11,13 @@ from fanout.testing.simulation.faults.armed import Armed
 from fanout.testing.simulation.faults.faults import Kind, Site
 from fanout.testing.simulation.loop import SimLoop, simulate
 from fanout.testing.simulation.moments.observers import Observers
-from fanout.testing.simulation.oracle.oracle import Oracle, OracleError
+from fanout.testing.simulation.oracle.errors import OracleError
+from fanout.testing.simulation.oracle.oracle import Oracle
 from fanout.testing.simulation.plan import draw_plan, stream_of
-from fanout.testing.simulation.reader.job import World
 from fanout.testing.simulation.reader.process import Process
 from fanout.testing.simulation.reader.source import options_of
 from fanout.testing.simulation.reader.store import Store
+from fanout.testing.simulation.reader.world import World
 from fanout.testing.simulation.service.service import SimService
 from fanout.testing.simulation.trace import Trace
 

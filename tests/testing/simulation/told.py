@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from fanout.errors import FanOutError, MalformedEventError, SplitFailedError
 from fanout.kinesis import KinesisSource
 from fanout.testing.simulation.oracle.bounds import Hands
+from fanout.testing.simulation.oracle.errors import OracleError
 from fanout.testing.simulation.oracle.judge import judge_failure
-from fanout.testing.simulation.oracle.oracle import OracleError
 from fanout.testing.simulation.reader.life import Life
 
 if TYPE_CHECKING:

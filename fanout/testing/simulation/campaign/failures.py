@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.simulation.loop import DeadlockError, LeakError
-from fanout.testing.simulation.oracle.oracle import OracleError
+from fanout.testing.simulation.oracle.errors import OracleError
 from fanout.testing.simulation.run import SimulationError, run_seed
 
 if TYPE_CHECKING:

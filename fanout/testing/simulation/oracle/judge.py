@@ -1,21 +1,26 @@
-"""Whether a stream that has failed had to, and says of what."""
+"""Whether a stream that has failed had to, says of what, and stays failed."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Final
 
 from fanout.errors import FanOutError, ServiceError, SplitFailedError
 from fanout.kinesis.explain import code_of
 from fanout.testing.simulation.oracle.attempts import limit_of
-from fanout.testing.simulation.reader.reading import OracleError
+from fanout.testing.simulation.oracle.errors import OracleError
 
 if TYPE_CHECKING:
+    from fanout.core.consumer import FanOut
     from fanout.kinesis.options import KinesisOptions
     from fanout.testing.simulation.reader.life import Life
+    from fanout.testing.simulation.service.service import SimService
 
-__all__ = ("judge_failure",)
+__all__ = ("check_stays_failed", "judge_failure")
 
+# How many seconds a stream that has failed has to close its subscriptions.
+_PROMPT: Final = 1.0
 # What a reader says of a stream or a consumer that is no more.
 _OF_AN_END: Final = ("ResourceNotFoundException", "gone", "deleted", "another stream", "belong to")
 _SHARD: Final = re.compile(r"shardId-\d{12}")
@@ -39,6 +44,37 @@ def judge_failure(
     cause = failure.__cause__
     if why := _why_not(failure, cause, life, options, now, gone=gone):
         raise OracleError(f"failed for nothing: {failure} ({why})") from failure
+
+
+async def check_stays_failed(
+    stream: FanOut, failure: FanOutError, life: Life, service: SimService
+) -> None:
+    """Check that a stream that has failed has stopped, and goes on failing of the same.
+
+    Args:
+        stream: What has failed.
+        failure: What it has raised.
+        life: The process that reads it.
+        service: What knows the subscriptions of the process.
+
+    Raises:
+        OracleError: If it is still subscribed, fails of something else, or delivers.
+    """
+    await asyncio.sleep(_PROMPT)
+    if life.dead:
+        return
+    if left := service.live_of(life):
+        raise OracleError(f"still subscribed to {left} after the failure: {failure}")
+    for again in (stream.__anext__, stream.drain):
+        try:
+            await again()
+        except FanOutError as repeated:
+            if repeated is failure is stream.failure:
+                continue
+            raise OracleError(
+                f"broke a rule: another failure than {failure}: {repeated}"
+            ) from repeated
+        raise OracleError(f"broke a rule: something was delivered after the failure: {failure}")
 
 
 def _why_not(

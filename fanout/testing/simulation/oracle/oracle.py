@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from fanout.core.checkpoint import Checkpoint
-from fanout.testing.simulation.reader.reading import OracleError, Reading, ShardRows
+from fanout.testing.simulation.oracle.reading import Reading
+from fanout.testing.simulation.oracle.rows import ShardRows
 
 if TYPE_CHECKING:
     from fanout.testing.simulation.reader.life import Life
     from fanout.testing.simulation.service.log import SourceLog
     from fanout.testing.simulation.service.service import SimService
 
-__all__ = ("Oracle", "OracleError", "Reading")
+__all__ = ("Oracle",)
 
 
 @final

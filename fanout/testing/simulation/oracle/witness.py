@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.statistics import SplitState
 from fanout.kinesis.explain import code_of
+from fanout.testing.simulation.oracle.errors import OracleError
 from fanout.testing.simulation.oracle.waits import Waits
-from fanout.testing.simulation.reader.reading import OracleError
 
 if TYPE_CHECKING:
     from fanout.core.consumer import FanOut
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fanout.core.statistics import SplitStatistics
     from fanout.kinesis.options import KinesisOptions
     from fanout.testing.simulation.oracle.attempts import Attempt
+    from fanout.testing.simulation.oracle.reading import Reading
     from fanout.testing.simulation.reader.life import Life
-    from fanout.testing.simulation.reader.reading import Reading
     from fanout.testing.simulation.service.log import SourceLog
 
 __all__ = ("Witness",)

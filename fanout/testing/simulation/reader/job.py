@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
@@ -14,59 +13,26 @@ from fanout.core.opening import open_stream, origin
 from fanout.errors import FanOutError, PositionError
 from fanout.testing.simulation.faults.faults import Kind, Site
 from fanout.testing.simulation.loop import SimLoop
-from fanout.testing.simulation.oracle.oracle import OracleError
+from fanout.testing.simulation.oracle.judge import check_stays_failed
 from fanout.testing.simulation.oracle.witness import Witness
 from fanout.testing.simulation.reader.source import SimSource
 from fanout.testing.simulation.service.transport import SimTransport
 
 if TYPE_CHECKING:
-    from random import Random
-
     from fanout.core.consumer import FanOut
-    from fanout.kinesis.source import KinesisSource
-    from fanout.testing.simulation.faults.armed import Armed
-    from fanout.testing.simulation.oracle.oracle import Oracle, Reading
-    from fanout.testing.simulation.plan import Plan
+    from fanout.testing.simulation.oracle.reading import Reading
     from fanout.testing.simulation.reader.life import Life
-    from fanout.testing.simulation.reader.store import Store
-    from fanout.testing.simulation.service.service import SimService
+    from fanout.testing.simulation.reader.world import World
 
-__all__ = ("Job", "World")
+__all__ = ("Job",)
 
-_PROMPT: Final = 1.0
-# But no longer than for five minutes.
+# A read that will be cancelled as something comes waits no longer than this, in seconds.
 _UNTIL_SOMETHING_COMES: Final = 300.0
 _ON_READING: Final = {Kind.SLOW, Kind.BLOCKED, Kind.CANCELLED, Kind.RAISES}
 
 
 class _ReaderError(Exception):
     """The job itself has failed."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class World:
-    """What every run of a job meets.
-
-    Args:
-        plan: How it reads.
-        options: What it asks of the library.
-        service: What answers it.
-        armed: What goes wrong.
-        oracle: What looks at everything that it gets.
-        store: Where its positions are kept.
-        random: The chance in the job itself.
-        product: The chance in the library.
-    """
-
-    plan: Plan
-    options: KinesisSource
-    service: SimService
-    armed: Armed
-    oracle: Oracle
-    store: Store
-    random: Random
-    product: Random
 
 
 @final
@@ -208,7 +174,7 @@ class Job:
                     raise
                 continue
             except FanOutError as error:
-                await self._fails_again(stream, error)
+                await check_stays_failed(stream, error, self._life, self._world.service)
                 raise
             finally:
                 self._life.hands.on_take = bool
@@ -321,21 +287,3 @@ class Job:
             await self._world.store.save(positions, self._life)
         except OSError:
             return  # the next checkpoint stores these positions too
-
-    async def _fails_again(self, stream: FanOut, error: FanOutError) -> None:
-        """Check that a stream that has failed has stopped, and goes on failing of the same."""
-        await asyncio.sleep(_PROMPT)
-        if self._life.dead:
-            return
-        if left := self._world.service.live_of(self._life):
-            raise OracleError(f"still subscribed to {left} after the failure: {error}")
-        for again in (stream.__anext__, stream.drain):
-            try:
-                await again()
-            except FanOutError as repeated:
-                if repeated is error is stream.failure:
-                    continue
-                raise OracleError(
-                    f"broke a rule: another failure than {error}: {repeated}"
-                ) from repeated
-            raise OracleError(f"broke a rule: something was delivered after the failure: {error}")

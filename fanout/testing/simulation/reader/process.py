@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.errors import FanOutError
 from fanout.kinesis.registration import DEREGISTRATION_TIMEOUT
 from fanout.testing.simulation.oracle.bounds import Hands
+from fanout.testing.simulation.oracle.errors import OracleError
 from fanout.testing.simulation.oracle.judge import judge_failure
-from fanout.testing.simulation.oracle.oracle import OracleError
 from fanout.testing.simulation.reader.job import Job
 from fanout.testing.simulation.reader.life import Life
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fanout.core.source import Pacing
-    from fanout.testing.simulation.reader.job import World
+    from fanout.testing.simulation.reader.world import World
 
 __all__ = ("Process",)
 

@@ -4,7 +4,7 @@ import pytest
 
 from fanout.testing.simulation import DeadlockError, LeakError, SimulationError
 from fanout.testing.simulation.campaign.failures import Failure, FailureKind, kind_of
-from fanout.testing.simulation.oracle.oracle import OracleError
+from fanout.testing.simulation.oracle.errors import OracleError
 
 
 def simulation_error(cause: Exception) -> SimulationError:

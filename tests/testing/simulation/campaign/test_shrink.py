@@ -8,7 +8,7 @@ import pytest
 from fanout.testing.simulation import Fault, Kind, Plan, SimulationError, draw_plan, run_plan
 from fanout.testing.simulation.campaign.failures import kind_of
 from fanout.testing.simulation.campaign.shrink import shrink
-from fanout.testing.simulation.oracle.oracle import OracleError
+from fanout.testing.simulation.oracle.errors import OracleError
 from tests.testing.simulation.defect import SHOWING, begin_again
 
 if TYPE_CHECKING:

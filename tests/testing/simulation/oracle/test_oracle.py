@@ -15,7 +15,8 @@ from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.hash_keys import HashRange
 from fanout.testing.simulation.faults.armed import Armed
 from fanout.testing.simulation.oracle.bounds import Hands
-from fanout.testing.simulation.oracle.oracle import Oracle, OracleError
+from fanout.testing.simulation.oracle.errors import OracleError
+from fanout.testing.simulation.oracle.oracle import Oracle
 from fanout.testing.simulation.plan import draw_plan
 from fanout.testing.simulation.reader.life import Life
 from fanout.testing.simulation.service.log import (
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanout.core.positions import Position
-    from fanout.testing.simulation.reader.reading import Reading
+    from fanout.testing.simulation.oracle.reading import Reading
     from fanout.testing.simulation.service.log import Row
 
 ALL_KEYS = HashRange(0, 2**128 - 1)
