@@ -56,6 +56,7 @@ class SimTransport:
         self._armed = armed
         self._life = life
         self._renewing: set[str] = set()
+        self._renewed: set[str] = set()
 
     async def renew_credentials(self) -> None:
         """Find the newest credentials.
@@ -178,6 +179,7 @@ class SimTransport:
         self._armed.note(f"iterate {shard_id} {starting_position}")
         if shard_id in self._renewing:
             self._renewing.discard(shard_id)
+            self._renewed.add(shard_id)
         else:
             life.attempts.begin(shard_id, starting_position, service.now, life.blocked)
         with self._ending(shard_id):
@@ -210,6 +212,7 @@ class SimTransport:
             answer = service.polling.answer(life, attempt, iterator, limit, fault)
             await self._latency()
             answer.announce(life, attempt)
+            self._renewed.discard(shard_id)
             async with aclosing(answer.chunks(life, attempt)) as chunks:
                 yield UnreadRecords(answer.size, chunks)
 
@@ -221,7 +224,8 @@ class SimTransport:
         try:
             yield
         except (ClientError, BotoCoreError) as error:
-            if attempt.live and code_of(error) == "ExpiredIteratorException":
+            expired = attempt.live and code_of(error) == "ExpiredIteratorException"
+            if expired and shard_id not in self._renewed:
                 self._renewing.add(shard_id)  # that its reader asks for another one is no news
             else:
                 self._life.attempts.end(attempt, error, self._service.now)
