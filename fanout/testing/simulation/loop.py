@@ -68,6 +68,7 @@ class SimLoop(asyncio.SelectorEventLoop):
     ) -> None:
         self.trace = trace or Trace()
         self.workers: Callable[[Callable[[], Any]], asyncio.Future[Any]] | None = None
+        self.blocked = 0.0
         self._now = 0.0
         self._turns = 0
         self._tasks = 0
@@ -105,6 +106,7 @@ class SimLoop(asyncio.SelectorEventLoop):
     def block(self, seconds: float) -> None:
         """Let time pass while nothing runs, as code does that blocks the loop."""
         self._now += seconds
+        self.blocked += seconds
 
     def skip(self, seconds: float) -> bool:
         """Let time pass at once if nothing can happen meanwhile; tell whether it has passed."""

@@ -48,6 +48,7 @@ class Job:
         self.left_at = 0.0
         self.busy_until = 0.0
         self.closing_took = 0.0
+        self._blocked_before = 0.0
         self._world = world
         self._life = life
         self._witness = Witness(life, world.oracle.log, world.options)
@@ -87,7 +88,9 @@ class Job:
             return
         finally:
             if self.left_at:
-                self.closing_took = self._now - self.left_at
+                # Another process may block the loop that they share.
+                blocked = _loop().blocked - self._blocked_before
+                self.closing_took = self._now - self.left_at - blocked
 
     def look_back(self) -> None:
         """Look at what the process leaves, and at what it was told.
@@ -156,7 +159,7 @@ class Job:
                 raise
         finally:
             self._leave = None
-            self.left_at = self._now
+            self.left_at, self._blocked_before = self._now, _loop().blocked
             if self._reading is not None:
                 self._witness.closing(self._reading)
 
@@ -199,10 +202,8 @@ class Job:
                 self.busy_until = self._now + fault.seconds
                 await asyncio.sleep(fault.seconds)
             case Kind.BLOCKED:
-                loop = asyncio.get_running_loop()
-                assert isinstance(loop, SimLoop), "time is only virtual on a simulated loop"
                 self._life.blocked += fault.seconds
-                loop.block(fault.seconds)
+                _loop().block(fault.seconds)
             case Kind.RAISES:
                 raise _ReaderError
             case _ if self._world.random.random() < 0.5:  # noqa: PLR2004 - as often as not
@@ -287,3 +288,9 @@ class Job:
             await self._world.store.save(positions, self._life)
         except OSError:
             return  # the next checkpoint stores these positions too
+
+
+def _loop() -> SimLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop), "time is only virtual on a simulated loop"
+    return loop
