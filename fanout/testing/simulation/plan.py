@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, final
 import msgspec
 
 from fanout.errors import OptionError
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.conjunctions import draw_conjunction
 from fanout.testing.simulation.faults.draws import draw_fatal_kind, draw_faults
 from fanout.testing.simulation.faults.faults import CATALOGUE, Fault, Kind
@@ -198,7 +199,7 @@ def draw_plan(seed: int) -> Plan:
         seed: Any number.
     """
     random, manner = stream_of(seed, "plan"), stream_of(seed, "manner")
-    mode: Literal["efo", "polling"] = "polling" if random.random() < _POLLING else "efo"
+    mode: Literal["efo", "polling"] = "polling" if happens(random, _POLLING) else "efo"
     if mode == "efo":
         shards = random.choices((1, 2, 4, 16), (50, 35, 14, 1))[0]
         seconds = random.choices((300.0, 900.0, 3600.0), (58, 40, 2))[0]
@@ -213,13 +214,13 @@ def draw_plan(seed: int) -> Plan:
         shards=shards,
         records=random.choice((5, 15, 40)),
         reshards=random.choice((0, 0, 0, 0, 1, 1, 2, 5)),
-        large=random.random() < 0.02,  # noqa: PLR2004 - they take long
+        large=happens(random, 0.02),  # they take long
         seconds=seconds,
         heartbeat=random.choices((5.0, 15.0, 30.0), (10, 30, 60))[0],
         reading=manner.choice(("iterate", "drain", "mixed")),
         checkpoint_every=random.choice((1, 1, 3, 10)),
-        broken=shard_id_of(random.randrange(shards)) if random.random() < _BROKEN else None,
-        consumer="arn" if random.random() < _BY_ARN else "name",
+        broken=shard_id_of(random.randrange(shards)) if happens(random, _BROKEN) else None,
+        consumer="arn" if happens(random, _BY_ARN) else "name",
         on_bad_aggregate=random.choice(("fail", "gap")),
         on_bad_frame=random.choice(("fail", "gap")),
         faults=(),
@@ -227,7 +228,7 @@ def draw_plan(seed: int) -> Plan:
         storing=manner.choices(("positions", "drained", "delivered"), (60, 20, 20))[0],
         deregister=manner.choices(("never", "on_close"), (80, 20))[0],
         listing_every=manner.choice((10.0, 30.0, 60.0)),
-        tight=manner.random() < 0.3,  # noqa: PLR2004 - one of three
+        tight=happens(manner, 0.3),
         broken_by=manner.choice(
             [kind for kind in _FOR_EVER if CATALOGUE[kind].mode in {None, mode}]
         ),
@@ -238,7 +239,7 @@ def draw_plan(seed: int) -> Plan:
         plan = replace(plan, **options)
     faults = draw_faults(stream_of(seed, "faults"), plan, fatal)
     together = stream_of(seed, "together")
-    if together.random() < 0.5:  # noqa: PLR2004 - as often as not
+    if happens(together, 0.5):
         faults += draw_conjunction(together, plan)
     faults.sort(key=lambda fault: fault.at)
     return replace(plan, faults=tuple(faults))

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.armed import Armed
 from fanout.testing.simulation.faults.faults import Kind, Site
 from fanout.testing.simulation.loop import SimLoop, simulate
@@ -226,7 +227,7 @@ class _Run:
         process, self._predecessor = self._predecessor, None
         if process is None:
             return
-        if self._random.random() < 0.5:  # noqa: PLR2004 - as often as not
+        if happens(self._random, 0.5):
             await process.kill()
         else:
             await process.tell()

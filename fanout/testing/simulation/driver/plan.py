@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias, final
 
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.driver.faults import (
     Damage,
     HandlerFails,
@@ -102,7 +103,7 @@ def _lost(random: Random) -> Fault:
 
 
 def _handler(random: Random) -> Fault:
-    return HandlerFails(random.randint(1, 3), after=_chance(random, 0.5))
+    return HandlerFails(random.randint(1, 3), after=happens(random, 0.5))
 
 
 def _damage(_: Random) -> None:
@@ -117,10 +118,6 @@ _Kind: TypeAlias = Callable[[Random], "Fault | None"]
 _KINDS: tuple[_Kind, ...] = (_kill, _power, _refuse, _slow, _lost, _handler, _damage, _race)
 
 
-def _chance(random: Random, share: float) -> bool:
-    return random.random() < share
-
-
 def _effect(random: Random) -> int:
     """Return the number of an operation; the first ones, which start a run, are as likely."""
     return int(2 ** random.uniform(0, 8))
@@ -129,10 +126,10 @@ def _effect(random: Random) -> int:
 def draw_plan(seed: int) -> Plan:
     """Draw a life of a query: a few kinds of faults, at moments that are likely to matter."""
     random = Random(f"{seed}/faults")
-    if _chance(random, 0.2):
+    if happens(random, 0.2):
         return draw_race(seed)
-    remote = _chance(random, 0.4)
-    kinds = [kind for kind in _KINDS if _chance(random, 0.5)] or [_kill]
+    remote = happens(random, 0.4)
+    kinds = [kind for kind in _KINDS if happens(random, 0.5)] or [_kill]
     runs = tuple(_draw_run(random, kinds, remote=remote) for _ in range(random.randint(1, 5)))
     return Plan(
         seed=seed,
@@ -157,14 +154,14 @@ def _draw_run(random: Random, kinds: list[_Kind], *, remote: bool) -> Run:
     )
     kind = random.choice(("segments", "batches", "batches", "origin"))
     keep = random.choice((None, 0.0, random.random()))
-    damaged = _damage in kinds and _chance(random, 0.3)
+    damaged = _damage in kinds and happens(random, 0.3)
     overlap = random.choice((0.0, random.uniform(0, 3), random.uniform(0, 12), 61.0))
     return Run(
         faults=possible,
         damage=Damage(kind, keep) if damaged else None,
         stop_after=random.choice((0.0, 2.0, 8.0, 8.0, 70.0)),
-        bounded=_chance(random, 0.2),
-        overlap=overlap if _race in kinds and _chance(random, 0.5) else None,
+        bounded=happens(random, 0.2),
+        overlap=overlap if _race in kinds and happens(random, 0.5) else None,
     )
 
 
@@ -174,7 +171,7 @@ def draw_race(seed: int) -> Plan:
     kinds = (_slow, _lost, _kill)
     runs = tuple(
         Run(
-            faults=(random.choice(kinds)(random),) if _chance(random, 0.2) else (),
+            faults=(random.choice(kinds)(random),) if happens(random, 0.2) else (),
             stop_after=random.choice((3.0, 8.0)),
             overlap=random.uniform(0.0, random.choice((0.5, 4.0))),
         )
@@ -182,7 +179,7 @@ def draw_race(seed: int) -> Plan:
     )
     return Plan(
         seed=seed,
-        remote=_chance(random, 0.8),
+        remote=happens(random, 0.8),
         records=40,
         seconds=12.0,
         max_records=100,

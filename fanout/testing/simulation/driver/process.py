@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.driver.disk import Disk
 from fanout.testing.simulation.driver.faults import Kill, LostAnswer, PowerLoss, Refuse, Slow
 from fanout.testing.simulation.driver.threads import Killed
@@ -123,7 +124,7 @@ class Process:
             OSError: If the plan says that it is refused.
         """
         self.check_alive()
-        stalled = self.random.random() < self.stalls
+        stalled = happens(self.random, self.stalls)
         self.scheduler.sleep(self.random.expovariate(1 / (_STALL if stalled else _LATENCY)))
         self.operations += 1
         self.effects += effect

@@ -13,6 +13,7 @@ from fanout.core.events import Batch, End
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.source import Pacing
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.driver.process import current_process
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def draw_logs(random: Random, splits: int, records: int, seconds: float) -> tupl
     names = [Split(f"s{number}") for number in range(splits)]
     child = Split("child", (names[0].id,))
     logs = [Log(split, _draw(random, records, 0.0, seconds)) for split in names]
-    if random.random() < 0.3:  # noqa: PLR2004 - a share
+    if happens(random, 0.3):
         first = Log(names[0], _draw(random, records, 0.0, seconds / 2), (child,))
         logs = [first, *logs[1:], Log(child, _draw(random, records, seconds / 2, seconds))]
     return tuple(logs)
@@ -203,7 +204,7 @@ def _draw(random: Random, count: int, begin: float, end: float) -> tuple[Arrival
     sequence, arrivals = 0, []
     for moment in sorted(moments):
         sequence += random.randint(1, 5)
-        idle = random.random() < 0.1  # noqa: PLR2004 - a share
+        idle = happens(random, 0.1)
         data = None if idle else random.randbytes(random.choice((0, 3, 30, 300)))
         arrivals.append(Arrival(moment, sequence, data))
     return tuple(arrivals)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 
 from fanout.errors import CheckpointError
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.driver.process import current_process
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class Clock:
                 if not known:
                     log.add(log.offsets, batch_id, "offsets")
                 self._function(None, batch_id)
-                if self._stopping and self._session.random.random() < 0.5:  # noqa: PLR2004
+                if self._stopping and happens(self._session.random, 0.5):
                     return
                 log.add(log.commits, batch_id, "commit")
                 batch_id, known = batch_id + 1, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Fault, Kind
 from fanout.testing.simulation.service.log import EPOCH_MILLIS, shard_id_of
 
@@ -31,7 +32,7 @@ def draw_conjunction(random: Random, plan: Plan) -> list[Fault]:
     """
     shard = shard_id_of(random.randrange(plan.shards + plan.reshards))
     draw = _Draw(random, plan, random.uniform(0, plan.seconds), random.choice((None, shard)))
-    if plan.tight and random.random() < 0.5:  # noqa: PLR2004 - as often as not
+    if plan.tight and happens(random, 0.5):
         return _crowded(draw)
     (conjunction,) = random.choices([*_CONJUNCTIONS], [*_CONJUNCTIONS.values()])
     return conjunction(draw)

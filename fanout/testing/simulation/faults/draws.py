@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import CATALOGUE, Fault, Kind, Site
 from fanout.testing.simulation.service.log import shard_id_of
 
@@ -37,7 +38,7 @@ def draw_fatal_kind(random: Random, mode: str) -> Kind | None:
         if (traits.fatal or traits.fatal_with) and traits.mode in {None, mode}
     ]
     kind = random.choice(kinds)
-    return kind if random.random() < 0.05 else None  # noqa: PLR2004 - one of twenty
+    return kind if happens(random, 0.05) else None
 
 
 def draw_faults(random: Random, plan: Plan, fatal: Kind | None) -> list[Fault]:
@@ -49,7 +50,7 @@ def draw_faults(random: Random, plan: Plan, fatal: Kind | None) -> list[Fault]:
         fatal: Of what its stream has to fail; None for nothing.
     """
     kinds = _draw_kinds(random, plan)
-    if not kinds or random.random() < 0.02:  # noqa: PLR2004 - without faults at all, too
+    if not kinds or happens(random, 0.02):  # without faults at all, too
         return []
     rate = 10 ** (random.uniform(-2.8, -0.8) if plan.mode == "efo" else random.uniform(-2, -0.3))
     count = min(math.ceil(rate * plan.seconds), _MOST)
@@ -68,7 +69,7 @@ def draw_faults(random: Random, plan: Plan, fatal: Kind | None) -> list[Fault]:
 def _draw_kinds(random: Random, plan: Plan) -> list[Kind]:
     kinds = []
     for kind, traits in CATALOGUE.items():
-        drawn = random.random() < 0.5  # noqa: PLR2004 - each kind in every other plan
+        drawn = happens(random, 0.5)  # each kind in every other plan
         if drawn and kind not in plan.fatal_kinds and traits.mode in {None, plan.mode}:
             kinds += [kind, *([_EXTRA[kind]] if kind in _EXTRA else [])]
     return kinds
@@ -77,12 +78,12 @@ def _draw_kinds(random: Random, plan: Plan) -> list[Kind]:
 def _draw_fault(random: Random, kind: Kind, plan: Plan) -> Fault:
     traits = CATALOGUE[kind]
     low, high = traits.seconds or (0.0, 0.0)
-    lasting = traits.lasting and random.random() < 0.1  # noqa: PLR2004 - an outage
+    lasting = traits.lasting and happens(random, 0.1)  # an outage
     return Fault(
         kind=kind,
         at=round(random.uniform(0, plan.seconds), 3),
         shard=shard_id_of(random.randrange(plan.shards + plan.reshards))
-        if traits.site in _OF_A_SHARD and random.random() < 0.5  # noqa: PLR2004
+        if traits.site in _OF_A_SHARD and happens(random, 0.5)
         else None,
         seconds=round(math.exp(random.uniform(math.log(low), math.log(high))), 3) if low else 0.0,
         lasts=round(random.uniform(1, 300), 3) if lasting else 0.0,

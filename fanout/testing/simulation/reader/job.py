@@ -11,6 +11,7 @@ from fanout.core.drained import Drained
 from fanout.core.events import Batch
 from fanout.core.opening import open_stream, origin
 from fanout.errors import FanOutError, PositionError
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind, Site
 from fanout.testing.simulation.loop import SimLoop
 from fanout.testing.simulation.oracle.judge import check_stays_failed
@@ -206,7 +207,7 @@ class Job:
                 _loop().block(fault.seconds)
             case Kind.RAISES:
                 raise _ReaderError
-            case _ if self._world.random.random() < 0.5:  # noqa: PLR2004 - as often as not
+            case _ if happens(self._world.random, 0.5):
                 return _UNTIL_SOMETHING_COMES
             case _:
                 pass
@@ -227,7 +228,7 @@ class Job:
     async def _next(self, stream: FanOut) -> tuple[Batch, ...]:
         random, reading = self._world.random, self._world.plan.reading
         self._drained = None
-        if reading == "iterate" or (reading == "mixed" and random.random() < 0.5):  # noqa: PLR2004 - as often as not
+        if reading == "iterate" or (reading == "mixed" and happens(random, 0.5)):
             return (await anext(stream),)
         hands = self._life.hands
         hands.drain_rows = random.choice((1, 2, 7, 1000))

@@ -16,6 +16,7 @@ from fanout.errors import (
     SubscriptionEndedError,
 )
 from fanout.testing.frames import encode_event, encode_exception
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind, Site
 from fanout.testing.simulation.service.log import EPOCH_MILLIS, millis
 from fanout.testing.simulation.service.pages import event_of
@@ -79,7 +80,7 @@ class SubscriptionBody:
         self._dropped = False
         self._wake: asyncio.Future[None] | None = None
         self._window = self._random.choice((1 << 10, 1 << 16, 1 << 20))
-        self._whole_frames = self._random.random() < 0.5  # noqa: PLR2004 - as often as not
+        self._whole_frames = happens(self._random, 0.5)
         self._written = 0
         self._taken: deque[tuple[int, float]] = deque()
 

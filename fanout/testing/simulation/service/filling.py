@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.kinesis.hash_keys import hash_key_of
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.service.log import RECORD_STRIDE, Part, SourceRecord
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Filling:
     def _arrivals(self, shard: SourceShard, until: int) -> list[int]:
         random = self._random
         idle = 0.5 if until - shard.opened < _SHORT_LIVED else 0.1
-        if random.random() < idle or until <= shard.opened:
+        if happens(random, idle) or until <= shard.opened:
             return []
         arrivals: list[int] = []
         count = random.randint(1, 2 * self._records)
@@ -88,12 +89,12 @@ class Filling:
         form: Literal["plain", "aggregated", "wrong checksum", "broken"] = "plain"
         if broken:
             form = "broken"
-        elif random.random() < 0.1:  # noqa: PLR2004 - one of ten
-            form = "aggregated" if random.random() < 0.95 else "wrong checksum"  # noqa: PLR2004
+        elif happens(random, 0.1):
+            form = "aggregated" if happens(random, 0.95) else "wrong checksum"
         if form == "plain":
             part = Part(self._key(), random.randbytes(self._size()))
             return SourceRecord(sequence, arrival, part.key, (part,), form)
-        key = _KPL_KEY if random.random() < 0.9 else self._key()  # noqa: PLR2004 - another library
+        key = _KPL_KEY if happens(random, 0.9) else self._key()  # another library
         parts = tuple(self._part(shard, key) for _ in range(random.randint(1, 5)))
         return SourceRecord(sequence, arrival, key, parts, form)
 
@@ -103,7 +104,7 @@ class Filling:
         key, data = self._key(), random.randbytes(self._size(largest=1 << 20))
         owned = shard.hash_range
         hash_key = random.choice((owned.start, owned.end, None, random.randint(0, _LAST_HASH_KEY)))
-        if random.random() < 0.5:  # noqa: PLR2004 - as often as not
+        if happens(random, 0.5):
             hash_key = owned.start
         outside = (hash_key_of(key) if hash_key is None else hash_key) not in owned
         foreign = outside and bool(shard.parents) and outer_key == _KPL_KEY
@@ -111,13 +112,13 @@ class Filling:
 
     def _key(self) -> str:
         random = self._random
-        if random.random() < 0.02:  # noqa: PLR2004 - one of fifty
+        if happens(random, 0.02):
             return random.choice(_STRANGE_KEYS)
         return f"key-{random.randrange(9)}"
 
     def _size(self, largest: int = _LARGEST) -> int:
         """Return a size: mostly small, sometimes nothing, rarely the largest there is."""
         random = self._random
-        if self._large and random.random() < 0.01:  # noqa: PLR2004 - one of a hundred
+        if self._large and happens(random, 0.01):
             return random.choice((1 << 20, largest))
-        return 0 if random.random() < 0.05 else int(2 ** random.uniform(0, 9))  # noqa: PLR2004
+        return 0 if happens(random, 0.05) else int(2 ** random.uniform(0, 9))

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from fanout.kinesis.hash_keys import HashRange
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind
 from fanout.testing.simulation.service.filling import Filling
 from fanout.testing.simulation.service.log import (
@@ -116,7 +117,7 @@ class _LogMaker:
     def _reshard(self, live: list[_Open], moment: int) -> None:
         """Split a shard, or merge two neighbours."""
         place = self._random.randrange(len(live))
-        if len(live) > 1 and self._random.random() < 0.5:  # noqa: PLR2004 - as often as not
+        if len(live) > 1 and happens(self._random, 0.5):
             place = min(place, len(live) - 2)
             left, right = live[place : place + 2]
             whole = HashRange(left.hash_range.start, right.hash_range.end)

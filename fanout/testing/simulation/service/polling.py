@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 import aiohttp
 
 from fanout.errors import MalformedEventError, UnconfirmedEndError
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind
 from fanout.testing.simulation.service.pages import Page, answer_of
 from fanout.testing.simulation.service.refusals import client_error
@@ -189,7 +190,7 @@ class SimPolling:
         if page.continuation is not None:
             following = ShardIterator(shard, page.continuation, service.now).encode()
         body = answer_of(page, following, service.log.children(shard.shard_id))
-        size = None if service.random.random() < _UNSIZED else len(body)
+        size = None if happens(service.random, _UNSIZED) else len(body)
         refused = service.fails_of_aggregates and service.is_broken(shard, page)
         if fault is not None and fault.kind in _DAMAGES and not refused:
             return _damaged(Answer(service, page, body, size, fault))
@@ -227,7 +228,7 @@ def _damaged(answer: Answer) -> Answer:
 
 def _half_an_end(body: bytes, random: Random) -> bytes:
     document = json.loads(body)
-    if random.random() < 0.5:  # noqa: PLR2004 - as often as not
+    if happens(random, 0.5):
         document["NextShardIterator"] = None
         document.pop("ChildShards", None)
     else:

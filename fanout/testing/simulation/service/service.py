@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.kinesis.transport import ShardDescription, StreamDescription
 from fanout.testing.rules import KinesisRules
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind
 from fanout.testing.simulation.service.conditions import Conditions
 from fanout.testing.simulation.service.consumers import SimConsumers
@@ -80,7 +81,7 @@ class SimService:
         self.polling = SimPolling(self)
         self._plan = plan
         self._sent_damage: Counter[tuple[int, str, str, int]] = Counter()
-        self._between = random.random() < 0.5  # noqa: PLR2004 - as often as not
+        self._between = happens(random, 0.5)
         self._created = _EPOCH - timedelta(days=1)
         self._back_at = 0.0
         self._consumers = SimConsumers(self, STREAM_ARN)

@@ -15,6 +15,7 @@ from fanout.errors import (
     UnconfirmedEndError,
 )
 from fanout.testing.frames import encode_event, encode_exception, payload_of
+from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind
 from fanout.testing.simulation.service.pages import Page
 
@@ -148,7 +149,7 @@ class Spoiler:
     def _half_an_end(self, page: Page) -> bytes:
         body = self._body
         document = json.loads(payload_of(body.frame_of(page)))
-        exhausted = self._random.random() < 0.5  # noqa: PLR2004 - as often as not
+        exhausted = happens(self._random, 0.5)
         # What is only lost is not told up to an end that is in doubt.
         told = any(not row.foreign for record in page.records for row in record.rows)
         if page.continuation is not None and not exhausted:
