@@ -5,11 +5,12 @@ All methods expect the caller to hold the stream's lock, on which `changed` is b
 
 from __future__ import annotations
 
-import json
 import threading
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from fanout.testing.documents import child_shard, encode_record, hash_key_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,11 +106,7 @@ class Shard:
         self._numbers.append(number)
         self._arrivals.append(arrival)
         self._bytes_up_to.append(size + (self._bytes_up_to[-1] if self._bytes_up_to else 0))
-        self._records.append(
-            b'{"ApproximateArrivalTimestamp":%d.%03d,"Data":"%b","EncryptionType":"NONE",'
-            b'"PartitionKey":%b,"SequenceNumber":"%d"}'
-            % (*divmod(arrival, 1000), data, json.dumps(partition_key).encode(), number)
-        )
+        self._records.append(encode_record(arrival, data, partition_key, number))
         return number
 
     def advance(self) -> int:
@@ -202,7 +199,7 @@ class Shard:
             numbers["EndingSequenceNumber"] = str(self._newest)
         description: dict[str, Any] = {
             "ShardId": self.shard_id,
-            "HashKeyRange": self.hash_key_range(),
+            "HashKeyRange": hash_key_range(self.starting_hash, self.ending_hash),
             "SequenceNumberRange": numbers,
         }
         names = ("ParentShardId", "AdjacentParentShardId")
@@ -211,15 +208,5 @@ class Shard:
 
     def as_child(self) -> dict[str, Any]:
         """Describe the shard as the last event of its parents does."""
-        return {
-            "ShardId": self.shard_id,
-            "ParentShards": [parent.shard_id for parent in self.parents],
-            "HashKeyRange": self.hash_key_range(),
-        }
-
-    def hash_key_range(self) -> dict[str, str]:
-        """Return the range as the API writes it, both ends included."""
-        return {
-            "StartingHashKey": str(self.starting_hash),
-            "EndingHashKey": str(self.ending_hash),
-        }
+        parents = [parent.shard_id for parent in self.parents]
+        return child_shard(self.shard_id, parents, self.starting_hash, self.ending_hash)

@@ -7,7 +7,6 @@ answer at any moment is a function of that moment, and what a reader must get is
 from __future__ import annotations
 
 import base64
-import json
 import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, final
 
 from fanout.testing.aggregation import encode_aggregate, seal_aggregate
+from fanout.testing.documents import encode_record
 
 if TYPE_CHECKING:
     from fanout.kinesis.hash_keys import HashRange
@@ -160,16 +160,7 @@ class SourceRecord:
     @cached_property
     def encoded(self) -> bytes:
         """It, as events and answers carry it."""
-        return (
-            b'{"ApproximateArrivalTimestamp":%d.%03d,"Data":"%b","EncryptionType":"NONE",'
-            b'"PartitionKey":%b,"SequenceNumber":"%d"}'
-            % (
-                *divmod(self.arrival, 1000),
-                base64.b64encode(self.data),
-                json.dumps(self.key).encode(),
-                self.sequence,
-            )
-        )
+        return encode_record(self.arrival, base64.b64encode(self.data), self.key, self.sequence)
 
 
 @final

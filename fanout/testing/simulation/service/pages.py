@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
+from fanout.testing.documents import child_shard
 from fanout.testing.frames import encode_event
 
 if TYPE_CHECKING:
@@ -111,13 +112,6 @@ def _document(page: Page, following: dict[str, Any]) -> bytes:
 
 def _describe(children: Iterable[SourceShard]) -> list[dict[str, Any]]:
     return [
-        {
-            "ShardId": child.shard_id,
-            "ParentShards": list(child.parents),
-            "HashKeyRange": {
-                "StartingHashKey": str(child.hash_range.start),
-                "EndingHashKey": str(child.hash_range.end),
-            },
-        }
+        child_shard(child.shard_id, child.parents, child.hash_range.start, child.hash_range.end)
         for child in children
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -64,13 +63,15 @@ class SimService:
         self.log = log
         self.random = random
         self.armed = armed
+        event_records = random.choice((1, 3, 10_000))
+        consumer_creating = random.choice((0.0, 3.0, 20.0))
+        self._listing_lag = random.choice((0.0, 0.0, 2.0, 15.0))
         self.rules = KinesisRules(
             heartbeat=plan.heartbeat,
-            max_event_records=random.choice((1, 3, 10_000)),
-            consumer_creating=random.choice((0.0, 3.0, 20.0)),
+            max_event_records=event_records,
+            max_poll_records=random.choice((1, 3, 10_000)),
+            consumer_creating=consumer_creating,
         )
-        self._listing_lag = random.choice((0.0, 0.0, 2.0, 15.0))
-        self.rules = replace(self.rules, max_poll_records=random.choice((1, 3, 10_000)))
         self.violations: list[str] = []
         self.calls: Counter[str] = Counter()
         self.doom = ""

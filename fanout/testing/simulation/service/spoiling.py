@@ -6,7 +6,7 @@ import asyncio
 import json
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import (
     MalformedEventError,
@@ -14,6 +14,7 @@ from fanout.errors import (
     SubscriptionEndedError,
     UnconfirmedEndError,
 )
+from fanout.testing.documents import child_shard
 from fanout.testing.frames import encode_event, encode_exception, payload_of
 from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind
@@ -30,11 +31,7 @@ __all__ = ("UNKNOWN_CHILD", "Spoiler", "damaged", "pieces_of")
 
 _MAX_PIECES: Final = 20
 _OVERSIZE: Final = 1 << 31
-UNKNOWN_CHILD: Final[dict[str, Any]] = {
-    "ShardId": "shardId-999999999999",
-    "ParentShards": ["shardId-000000000000"],
-    "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "1"},
-}
+UNKNOWN_CHILD: Final = child_shard("shardId-999999999999", ["shardId-000000000000"], 0, 1)
 
 
 @final
