@@ -197,9 +197,11 @@ class LocalStorage:
                     if Path(directory) == self._scratch or is_temporary(name):
                         Path(directory, name).unlink(missing_ok=True)
                 _fsync(Path(directory))
-            for parent in self.root.parents:
+            for named in (self.root, *self.root.parents):
+                if named.is_mount():
+                    break  # it was there before, and what is above it may refuse an fsync
                 try:
-                    _fsync(parent)
+                    _fsync(named.parent)
                 except PermissionError:
                     break  # whoever may not read a directory has made nothing in it
 

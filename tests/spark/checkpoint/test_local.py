@@ -5,15 +5,12 @@ import os
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from fanout.errors import CheckpointError
 from fanout.spark.checkpoint.local import LocalStorage
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROUNDS = 500
 
@@ -154,9 +151,24 @@ def test_a_sweep_makes_every_name_durable_that_an_earlier_run_has_given(
 
     LocalStorage(storage.root).sweep()
 
-    named = (storage.root / "ledger", storage.root, *storage.root.parents)
-    assert tmp_path in named
+    named = (storage.root / "ledger", storage.root, storage.root.parent, tmp_path)
     assert {path.stat().st_ino for path in named} <= flushed
+
+
+def test_a_sweep_touches_nothing_above_the_file_system_of_the_checkpoint(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Above it may be what cannot be flushed at all, such as the directory of an automounter.
+    open_ = os.open
+
+    def refuse(path: Path, flags: int) -> int:
+        if path in tmp_path.parents:
+            raise OSError(errno.EINVAL, "Invalid argument", str(path))
+        return open_(path, flags)
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path)
+    storage.sweep()
 
 
 def test_a_sweep_needs_no_permission_to_read_the_directories_above(

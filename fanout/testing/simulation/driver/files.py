@@ -136,6 +136,10 @@ class DiskPath(PurePosixPath):
         except (FileNotFoundError, NotADirectoryError):
             return False
 
+    def is_mount(self) -> bool:
+        """Whether another file system begins here: the disk has one."""
+        return self == self.parent
+
     def mkdir(self, *, exist_ok: bool = False) -> None:
         """Make the directory."""
         process = _begin("mkdir", self)
