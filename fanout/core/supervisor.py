@@ -86,18 +86,20 @@ class Supervisor:
         """Run the subscribers and the discovery while the block runs; stop them all after it."""
         # The block's own error is carried around the task group, which would wrap it in a group.
         error: BaseException | None = None
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            self._spawn(self._discover(), "discovery")
-            self._start()
-            try:
-                yield
-            except BaseException as raised:  # noqa: BLE001 - raised again below
-                error = raised
-            self._closed = True
-            self._changed.set()
-            self._stop()
-        self._discard()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._spawn(self._discover(), "discovery")
+                self._start()
+                try:
+                    yield
+                except BaseException as raised:  # noqa: BLE001 - raised again below
+                    error = raised
+                self._closed = True
+                self._changed.set()
+                self._stop()
+        finally:
+            self._discard()
         if error is not None:
             raise error
 

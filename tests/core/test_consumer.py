@@ -762,6 +762,20 @@ def test_a_closed_stream_holds_no_memory() -> None:
     simulate(read)
 
 
+def test_a_stream_whose_closing_is_cancelled_holds_no_memory() -> None:
+    async def read() -> None:
+        limit = asyncio.timeout(None)
+        with suppress(TimeoutError):
+            async with limit, fanout.open(ScriptedSource(logs=FAMILY), random=seeded()) as stream:
+                await asyncio.sleep(30)
+                assert stream.statistics().bytes_in_flight > 0
+                limit.reschedule(0)
+        assert limit.expired()
+        assert stream.statistics().bytes_in_flight == 0
+
+    simulate(read)
+
+
 def test_nothing_outlives_the_stream() -> None:
     async def main() -> None:
         source = ScriptedSource(logs=FAMILY, close_after=0.5)
