@@ -84,8 +84,8 @@ class FanOut:
         with self._reading():
             while True:
                 while (event := self._take()) is not None:
-                    for batch in self._progress.deliver([event]):
-                        return batch
+                    if batches := self._progress.deliver([event]):
+                        return batches[0]
                 await self._supervisor.more()
 
     async def drain(

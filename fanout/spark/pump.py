@@ -59,7 +59,7 @@ class Idle:
 @final
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The pump was stopped. What it had drained is dropped, so there is no position to store."""
+    """The pump was stopped. What it had drained is dropped, so no position has moved."""
 
 
 Handover: TypeAlias = Filled | Idle | Stopped
