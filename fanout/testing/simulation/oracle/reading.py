@@ -66,6 +66,7 @@ class Reading:
         self.standings: dict[str, Standing] = {}
         self._oracle = oracle
         self._life = life
+        self._known = list(stored)
         for shard_id, shard in oracle.shards.items():
             state = stored.get(shard_id)
             begun = state is not None and isinstance(state.position, Cursor)
@@ -145,9 +146,13 @@ class Reading:
         """Check positions that are about to be stored: everything before them was handed on.
 
         Raises:
-            OracleError: If it was not.
+            OracleError: If it was not, or a shard is forgotten that has not expired.
         """
         stored = Checkpoint.from_json(positions).splits
+        for shard_id in self._known:
+            if shard_id not in stored and not self.is_expired(shard_id):
+                raise OracleError(f"lost: the stored positions do not name {shard_id} any more")
+        self._known = list(stored)
         for shard_id, shard in self._oracle.shards.items():
             place = shard.stored_place(stored.get(shard_id))
             if self._owed(shard_id, max(shard.reached, self._untold(shard_id)), place):

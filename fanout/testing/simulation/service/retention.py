@@ -34,6 +34,7 @@ class Retention:
         self.trimmed: dict[str, int] = {}
         self.expired: dict[str, None] = {}
         self._log = log
+        self._latest = 0
 
     def trim(self, shard_id: str | None, moment: int, random: Random) -> bool:
         """Let half of what has arrived expire, or all of it; return whether there was any.
@@ -96,11 +97,14 @@ class Retention:
                     life.refused_times += 1
                     raise client_error("InvalidArgumentException", "SubscribeToShard")
                 place = shard.arrived(asked)
+                self._latest = max(self._latest, asked)
                 life.passed_over[shard.shard_id] = trimmed
                 return max(trimmed, shard.numbers[place - 1] if place else shard.first)
             case kind if kind in _NUMBERED:
                 number = int(position["SequenceNumber"]) - int(kind == _AT)
-                newest = shard.last if shard.closed_at(moment) else shard.number_at(moment)
+                # A clock that is put back leaves readers at times that it has told before.
+                latest = max(moment, self._latest)
+                newest = shard.last if shard.closed_at(moment) else shard.number_at(latest)
                 assert newest is not None, "a closed shard has a last number"
                 if not shard.first - 1 <= number <= newest:
                     raise ValueError(f"{shard.shard_id} was asked for a number that it never had")

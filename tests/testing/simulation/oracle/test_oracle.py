@@ -247,6 +247,12 @@ def test_each_run_gets_what_comes_after_its_own_positions_whatever_another_has_g
     newer.deliver(batch(ROWS[2:]))
 
 
+def test_positions_that_forget_a_shard_would_lose_it_or_repeat_it() -> None:
+    reading = Stream().reading(at(Horizon()))
+    with pytest.raises(OracleError, match=r"^lost: .* do not name"):
+        reading.check_stored(positions())
+
+
 def test_the_older_of_two_runs_may_store_older_positions_which_only_repeats() -> None:
     stream = Stream()
     older, newer = stream.reading(), stream.reading()
