@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, final
 
+from fanout.testing.simulation.moments.observers.calls import together
 from fanout.testing.simulation.moments.observers.connections import ConnectionObservers
 from fanout.testing.simulation.moments.observers.jobs import JobObservers
 from fanout.testing.simulation.moments.observers.services import ServiceObservers
@@ -13,7 +13,7 @@ from fanout.testing.simulation.moments.observers.streams import StreamObservers
 from fanout.testing.simulation.moments.observers.subscribers import SubscriberObservers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from fanout.testing.simulation.service.log import SourceLog
 
@@ -42,10 +42,6 @@ class Observers:
             JobObservers(self.moments),
         )
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
+    def installed(self) -> AbstractContextManager[None]:
         """Look for as long as the block runs; every stream of this interpreter is looked at."""
-        with ExitStack() as looks:
-            for observers in self._all:
-                looks.enter_context(observers.installed())
-            yield
+        return together(*(observers.installed() for observers in self._all))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-__all__ = ("after", "around", "before", "timed")
+__all__ = ("after", "around", "before", "timed", "together")
 
 
 @contextmanager
@@ -112,6 +112,19 @@ def timed(owner: type, name: str, look: Callable[[float], object]) -> Iterator[N
         return result
 
     with _replaced(owner, name, watched):
+        yield
+
+
+@contextmanager
+def together(*looks: AbstractContextManager[None]) -> Iterator[None]:
+    """Look at the calls of several methods.
+
+    Args:
+        *looks: What looks at each; a later one looks before an earlier one of the same method.
+    """
+    with ExitStack() as stack:
+        for look in looks:
+            stack.enter_context(look)
         yield
 
 

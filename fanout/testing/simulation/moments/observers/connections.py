@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.verdicts import Finish, Retry
@@ -12,11 +12,12 @@ from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.polling import Poller
 from fanout.kinesis.triage import Triage
 from fanout.testing.simulation.moments.moments import Sometimes
-from fanout.testing.simulation.moments.observers.calls import after, around, before
+from fanout.testing.simulation.moments.observers.calls import after, around, before, together
 from fanout.testing.simulation.service.transport import SimTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from fanout.core.lineage import Split
     from fanout.core.positions import Position
@@ -44,23 +45,19 @@ class ConnectionObservers:
         self._hurried: dict[Connection, None] = {}
         self._going_on: set[tuple[Poller, str]] = set()
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
+    def installed(self) -> AbstractContextManager[None]:
         """Look for as long as the block runs."""
-        with ExitStack() as looks:
-            for look in (
-                around(KinesisConnection, "splits", self._lists),
-                around(Poller, "_poll_on", self._polls_on),
-                before(Poller, "_poll_from", self._polls_from),
-                around(Triage, "_look", self._looks),
-                after(Triage, "_look_at_consumer", self._looked_at_consumer),
-                before(Triage, "_blind", self._is_blind),
-                after(Triage, "_half_an_end", self._half_an_end),
-                around(Access, "refused", self._is_refused),
-                after(Access, "_try_to_renew", self._renewed),
-            ):
-                looks.enter_context(look)
-            yield
+        return together(
+            around(KinesisConnection, "splits", self._lists),
+            around(Poller, "_poll_on", self._polls_on),
+            before(Poller, "_poll_from", self._polls_from),
+            around(Triage, "_look", self._looks),
+            after(Triage, "_look_at_consumer", self._looked_at_consumer),
+            before(Triage, "_blind", self._is_blind),
+            after(Triage, "_half_an_end", self._half_an_end),
+            around(Access, "refused", self._is_refused),
+            after(Access, "_try_to_renew", self._renewed),
+        )
 
     def hurries(self, connection: Connection) -> None:
         """Take note that the end of a shard asks for a listing."""

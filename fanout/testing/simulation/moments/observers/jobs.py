@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, final
 
 from fanout.core.consumer import FanOut
 from fanout.errors import FanOutError, PositionError
 from fanout.testing.simulation.moments.moments import Sometimes
-from fanout.testing.simulation.moments.observers.calls import after, around, before
+from fanout.testing.simulation.moments.observers.calls import after, around, before, together
 from fanout.testing.simulation.moments.observers.connections import life_of
 from fanout.testing.simulation.oracle.oracle import Oracle
 from fanout.testing.simulation.reader.job import Job
@@ -18,6 +18,7 @@ from fanout.testing.simulation.reader.store import Store
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from fanout.testing.simulation.reader.life import Life
 
@@ -42,20 +43,16 @@ class JobObservers:
         self._storing: set[int] = set()
         self._unstored: set[int] = set()
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
+    def installed(self) -> AbstractContextManager[None]:
         """Look for as long as the block runs."""
-        with ExitStack() as looks:
-            for look in (
-                around(Job, "live", self._lives),
-                before(Process, "kill", self._dies),
-                around(Job, "_process", self._works),
-                after(FanOut, "acknowledge", self._acknowledges),
-                around(Store, "save", self._saves),
-                around(Oracle, "begin", self._begins),
-            ):
-                looks.enter_context(look)
-            yield
+        return together(
+            around(Job, "live", self._lives),
+            before(Process, "kill", self._dies),
+            around(Job, "_process", self._works),
+            after(FanOut, "acknowledge", self._acknowledges),
+            around(Store, "save", self._saves),
+            around(Oracle, "begin", self._begins),
+        )
 
     def _dies(self, process: Process) -> None:
         number, opened = process.life.number, process.life.opened

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.statistics import SplitState
 from fanout.errors import SubscriptionEndedError
 from fanout.testing.simulation.faults.faults import Kind
 from fanout.testing.simulation.moments.moments import Sometimes
-from fanout.testing.simulation.moments.observers.calls import after, before
+from fanout.testing.simulation.moments.observers.calls import after, before, together
 from fanout.testing.simulation.service.body import SubscriptionBody
 from fanout.testing.simulation.service.consumers import SimConsumers
 from fanout.testing.simulation.service.service import SimService
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from fanout.kinesis.transport import ShardDescription
     from fanout.testing.simulation.faults.faults import Fault
@@ -46,20 +45,16 @@ class ServiceObservers:
         self._streams = streams
         self._listed: dict[str, bool] = {}
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
+    def installed(self) -> AbstractContextManager[None]:
         """Look for as long as the block runs."""
-        with ExitStack() as looks:
-            for look in (
-                before(SimService, "befall", self._befalls),
-                after(SimService, "list_shards", self._lists),
-                before(SimConsumers, "admit", self._admits),
-                before(SimConsumers, "begin", self._begins),
-                after(SubscriptionBody, "page", self._writes),
-                before(SubscriptionBody, "ends", self._ends),
-            ):
-                looks.enter_context(look)
-            yield
+        return together(
+            before(SimService, "befall", self._befalls),
+            after(SimService, "list_shards", self._lists),
+            before(SimConsumers, "admit", self._admits),
+            before(SimConsumers, "begin", self._begins),
+            after(SubscriptionBody, "page", self._writes),
+            before(SubscriptionBody, "ends", self._ends),
+        )
 
     def _befalls(self, _: SimService, fault: Fault) -> None:
         """Look at what is about to happen to the stream."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.consumer import FanOut
@@ -12,12 +12,13 @@ from fanout.core.positions import WHOLE_RECORD, Cursor
 from fanout.core.statistics import SplitState
 from fanout.core.supervisor import Supervisor
 from fanout.testing.simulation.moments.moments import Sometimes
-from fanout.testing.simulation.moments.observers.calls import after, around, before
+from fanout.testing.simulation.moments.observers.calls import after, around, before, together
 from fanout.testing.simulation.moments.observers.connections import life_of
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from fanout.core.drained import Drained
     from fanout.core.lineage import Split
@@ -53,22 +54,18 @@ class StreamObservers:
         self._gave_back: dict[FanOut, None] = {}
         self._ended_at: dict[tuple[Supervisor, str], float] = {}
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
+    def installed(self) -> AbstractContextManager[None]:
         """Look for as long as the block runs."""
-        with ExitStack() as looks:
-            for look in (
-                after(Supervisor, "__init__", self._opens),
-                before(Supervisor, "_learn", self._learns),
-                before(Supervisor, "_finish", self._finishes),
-                before(Supervisor, "_stop", self._stops),
-                around(FanOut, "_fill_until", self._collects),
-                around(FanOut, "drain", self._drains),
-                after(FanOut, "drain", self._has_drained),
-                after(FanOut, "__anext__", self._has_read),
-            ):
-                looks.enter_context(look)
-            yield
+        return together(
+            after(Supervisor, "__init__", self._opens),
+            before(Supervisor, "_learn", self._learns),
+            before(Supervisor, "_finish", self._finishes),
+            before(Supervisor, "_stop", self._stops),
+            around(FanOut, "_fill_until", self._collects),
+            around(FanOut, "drain", self._drains),
+            after(FanOut, "drain", self._has_drained),
+            after(FanOut, "__anext__", self._has_read),
+        )
 
     @property
     def subscribers(self) -> list[Subscriber]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
@@ -16,12 +16,13 @@ from fanout.core.supervisor import Supervisor
 from fanout.core.verdicts import Pace
 from fanout.core.watchdog import Watchdog
 from fanout.testing.simulation.moments.moments import Sometimes
-from fanout.testing.simulation.moments.observers.calls import after, around, before, timed
+from fanout.testing.simulation.moments.observers.calls import after, around, before, timed, together
 from fanout.testing.simulation.moments.observers.streams import is_inside
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from fanout.core.events import Failure
     from fanout.core.verdicts import Retry
@@ -69,24 +70,20 @@ class SubscriberObservers:
         # By the subscriber, its retries, and its subscriptions.
         self._seen: dict[Subscriber | Retries | Subscription, _Seen] = {}
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
+    def installed(self) -> AbstractContextManager[None]:
         """Look for as long as the block runs."""
-        with ExitStack() as looks:
-            for look in (
-                before(Subscriber, "_subscription", self._subscribes),
-                before(Subscriber, "_deliver", self._delivers),
-                before(Subscriber, "_retry", self._retries),
-                after(Subscription, "receive", self._hears),
-                before(Slot, "fail", self._fails),
-                before(Slot, "put", self._puts),
-                before(Retries, "progressed", self._progresses),
-                before(Retries, "wait", self._waits),
-                around(Watchdog, "_strike", self._strikes),
-                timed(Budget, "reserve", self._reserves),
-            ):
-                looks.enter_context(look)
-            yield
+        return together(
+            before(Subscriber, "_subscription", self._subscribes),
+            before(Subscriber, "_deliver", self._delivers),
+            before(Subscriber, "_retry", self._retries),
+            after(Subscription, "receive", self._hears),
+            before(Slot, "fail", self._fails),
+            before(Slot, "put", self._puts),
+            before(Retries, "progressed", self._progresses),
+            before(Retries, "wait", self._waits),
+            around(Watchdog, "_strike", self._strikes),
+            timed(Budget, "reserve", self._reserves),
+        )
 
     def _subscribes(self, subscriber: Subscriber) -> None:
         seen = self._seen.setdefault(subscriber, _Seen(subscriber))
