@@ -111,12 +111,12 @@ class Attempt:
 class Attempts:
     """The subscribe calls of one process.
 
-    `wrongs` has what is wrong about what the process was told. `on_end` is called with each attempt
-    that the service ends.
+    `wrongs` has what is wrong about what the process was told. `on_end` is called, where it
+    is set, with each attempt that the service ends.
     """
 
     wrongs: list[str] = field(default_factory=list)
-    on_end: Callable[[Attempt], object] = bool
+    on_end: Callable[[Attempt], object] | None = None
     answered: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     told: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     _of: defaultdict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
@@ -143,7 +143,8 @@ class Attempts:
     ) -> None:
         """Take note that the service ends a subscription, or refuses a call."""
         attempt.ending, attempt.ended_at = ending, now
-        self.on_end(attempt)
+        if self.on_end is not None:
+            self.on_end(attempt)
 
     def last(self, shard_id: str) -> Attempt | None:
         """Return the latest call for a shard."""

@@ -37,7 +37,8 @@ class Hands:
     waits there, whatever the process does. A drain that collects, or has been cancelled, holds as
     many rows as it was asked for; one that is full may have taken an event that does not fit.
 
-    `wrongs` has what breaks a bound. `on_take` is called when an event has been put into its slot.
+    `wrongs` has what breaks a bound. `on_take` is called, where it is set,
+    when an event has been put into its slot.
 
     Args:
         limit: The most bytes of all shards together, except for one event alone.
@@ -49,7 +50,7 @@ class Hands:
     drain_rows: int = 0
     may_drain: bool = False
     wrongs: list[str] = field(default_factory=list)
-    on_take: Callable[[], object] = bool
+    on_take: Callable[[], object] | None = None
     _held: dict[str, deque[_Event]] = field(default_factory=dict)
     _got: dict[str, int] = field(default_factory=dict)
 
@@ -72,7 +73,8 @@ class Hands:
                 f"unbounded: {len(held)} events of {shard_id} are held, and more is asked for"
             )
         self._check_bytes()
-        self.on_take()
+        if self.on_take is not None:
+            self.on_take()
 
     def get(self, batch: Batch) -> None:
         """Take note that the job has got a batch."""

@@ -181,7 +181,7 @@ class Job:
                 await check_stays_failed(stream, error, self._life, self._world.service)
                 raise
             finally:
-                self._life.hands.on_take = bool
+                self._life.hands.on_take = None
             for batch in batches:
                 if not self._life.dead and self._reading is not None:
                     self._world.armed.note(f"got {batch.num_records} of {batch.split.id}")
@@ -215,7 +215,7 @@ class Job:
 
     def _interrupt(self, waiting: asyncio.Timeout) -> None:
         """Cancel a read at the moment in which there is something to read."""
-        self._life.hands.on_take = bool
+        self._life.hands.on_take = None
         waiting.reschedule(self._now)
 
     async def _process(self) -> None:
