@@ -13,13 +13,13 @@ from fanout.errors import SetupError
 from fanout.testing.simulation.campaign.campaign import run_campaign
 from fanout.testing.simulation.campaign.failures import Failure, FailureKind, try_seed
 from fanout.testing.simulation.campaign.totals import Totals
+from tests.testing.simulation.campaign.misbehaving import DEADLY, ENDLESS, answer, misbehave
 from tests.testing.simulation.defect import begin_again
-from tests.testing.simulation.misbehaving import DEADLY, ENDLESS, answer, misbehave
 
 _UNTIL_INTERRUPTED = """
 import itertools
 from fanout.testing.simulation.campaign.campaign import run_campaign
-from tests.testing.simulation.misbehaving import answer
+from tests.testing.simulation.campaign.misbehaving import answer
 if __name__ == "__main__":
     try:
         for result in run_campaign(itertools.count(), processes=2, run=answer):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fanout.testing.simulation.campaign.failures import Failure, FailureKind
 from fanout.testing.simulation.campaign.totals import Totals
 from fanout.testing.simulation.moments.moments import Sometimes
-from tests.testing.simulation.misbehaving import answer
+from tests.testing.simulation.campaign.misbehaving import answer
 
 if TYPE_CHECKING:
     from fanout.testing.simulation.campaign.worker import Result

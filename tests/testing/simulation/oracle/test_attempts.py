@@ -13,7 +13,7 @@ from fanout.errors import (
 )
 from fanout.kinesis import KinesisSource
 from fanout.testing.simulation.service.refusals import client_error
-from tests.testing.simulation.told import DAMAGE, SHARD, Process
+from tests.testing.simulation.oracle.told import DAMAGE, SHARD, Process
 
 
 def test_each_end_is_told_once_with_what_the_service_did() -> None:

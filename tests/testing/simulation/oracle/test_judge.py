@@ -10,7 +10,7 @@ from fanout.errors import (
 )
 from fanout.testing.simulation.faults.faults import UNKNOWN
 from fanout.testing.simulation.service.refusals import client_error
-from tests.testing.simulation.told import DAMAGE, SHARD, Process
+from tests.testing.simulation.oracle.told import DAMAGE, SHARD, Process
 
 THREE = "length (the same error came 3 times at one position)"
 

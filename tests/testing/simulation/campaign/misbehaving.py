@@ -32,7 +32,7 @@ def answer(seed: int) -> Outcome:
 
 
 def misbehave(seed: int) -> Outcome:
-    """Do not return, of two seeds."""
+    """Answer, except for two seeds: one ends its process, the other never returns."""
     if seed == DEADLY:
         os._exit(3)
     if seed == ENDLESS:
