@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from random import Random
-from typing import Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 import msgspec
 
@@ -17,7 +17,10 @@ from fanout.testing.simulation.faults.draws import draw_fatal_kind, draw_faults
 from fanout.testing.simulation.faults.faults import CATALOGUE, Fault, Kind
 from fanout.testing.simulation.schedule import Fifo, Priorities, Schedule, Shuffled
 from fanout.testing.simulation.service.load import make_log
-from fanout.testing.simulation.service.log import SourceLog, shard_id_of
+from fanout.testing.simulation.stream import shard_id_of
+
+if TYPE_CHECKING:
+    from fanout.testing.simulation.service.log import SourceLog
 
 __all__ = ("Plan", "draw_plan", "stream_of")
 

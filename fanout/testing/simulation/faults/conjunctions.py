@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Fault, Kind
-from fanout.testing.simulation.service.log import EPOCH_MILLIS, shard_id_of
+from fanout.testing.simulation.stream import EPOCH_MILLIS, shard_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

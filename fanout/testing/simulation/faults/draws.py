@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import CATALOGUE, Fault, Kind, Site
-from fanout.testing.simulation.service.log import shard_id_of
+from fanout.testing.simulation.stream import shard_id_of
 
 if TYPE_CHECKING:
     from random import Random

@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.kinesis.source import KinesisSource, open_connection
-from fanout.testing.simulation.service.log import EPOCH_MILLIS
 from fanout.testing.simulation.service.service import CONSUMER, CONSUMER_ARN, STREAM
+from fanout.testing.simulation.stream import EPOCH_MILLIS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

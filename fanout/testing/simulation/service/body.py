@@ -18,9 +18,9 @@ from fanout.errors import (
 from fanout.testing.frames import encode_event, encode_exception
 from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind, Site
-from fanout.testing.simulation.service.log import EPOCH_MILLIS, millis
 from fanout.testing.simulation.service.pages import event_of
 from fanout.testing.simulation.service.spoiling import Spoiler, damaged, pieces_of
+from fanout.testing.simulation.stream import EPOCH_MILLIS, millis
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator

@@ -10,13 +10,8 @@ from fanout.kinesis.hash_keys import HashRange
 from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind
 from fanout.testing.simulation.service.filling import Filling
-from fanout.testing.simulation.service.log import (
-    EPOCH_MILLIS,
-    SourceLog,
-    SourceShard,
-    millis,
-    shard_id_of,
-)
+from fanout.testing.simulation.service.log import SourceLog, SourceShard
+from fanout.testing.simulation.stream import EPOCH_MILLIS, millis, shard_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

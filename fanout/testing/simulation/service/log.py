@@ -7,7 +7,6 @@ answer at any moment is a function of that moment, and what a reader must get is
 from __future__ import annotations
 
 import base64
-import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,25 +14,20 @@ from typing import TYPE_CHECKING, Final, Literal, final
 
 from fanout.testing.aggregation import encode_aggregate, seal_aggregate
 from fanout.testing.documents import encode_record
+from fanout.testing.simulation.stream import EPOCH_MILLIS, shard_id_of
 
 if TYPE_CHECKING:
     from fanout.kinesis.hash_keys import HashRange
 
 __all__ = (
-    "EPOCH_MILLIS",
     "RECORD_STRIDE",
     "Part",
     "Row",
     "SourceLog",
     "SourceRecord",
     "SourceShard",
-    "millis",
     "number_of",
-    "shard_id_of",
 )
-
-# The moment of the service's clock at which virtual time begins.
-EPOCH_MILLIS: Final = 1_800_000_000_000
 
 # The service's sequence numbers have 56 decimal digits. A child's exceed all of its parents', and
 # those of a later moment exceed those of an earlier one.
@@ -47,11 +41,6 @@ RECORD_STRIDE: Final = 1 << 40
 
 # A field of 9 bytes in a message of 2.
 _BROKEN: Final = b"\x0a\x09"
-
-
-def millis(now: float) -> int:
-    """Return the service's clock, in milliseconds since the Unix epoch, at a virtual second."""
-    return EPOCH_MILLIS + math.floor(now * 1000)
 
 
 @final
@@ -252,11 +241,6 @@ class SourceLog:
     def children(self, shard_id: str) -> list[SourceShard]:
         """Return the shards that continue one."""
         return [shard for shard in self.shards.values() if shard_id in shard.parents]
-
-
-def shard_id_of(index: int) -> str:
-    """Return the id of a shard by its number."""
-    return f"shardId-{index:012}"
 
 
 def number_of(index: int, moment: int, generation: int = 0) -> int:

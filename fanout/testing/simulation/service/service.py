@@ -14,13 +14,13 @@ from fanout.testing.simulation.faults.faults import Kind
 from fanout.testing.simulation.service.conditions import Conditions
 from fanout.testing.simulation.service.consumers import SimConsumers
 from fanout.testing.simulation.service.damage import Damage
-from fanout.testing.simulation.service.log import EPOCH_MILLIS, millis
 from fanout.testing.simulation.service.pages import Page, read_page
 from fanout.testing.simulation.service.polling import SimPolling
 from fanout.testing.simulation.service.rates import Rates
 from fanout.testing.simulation.service.refusals import client_error
 from fanout.testing.simulation.service.retention import Retention
 from fanout.testing.simulation.service.upheaval import befall
+from fanout.testing.simulation.stream import EPOCH_MILLIS, millis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fanout.testing.simulation.faults.faults import Kind
-from fanout.testing.simulation.service.log import millis
+from fanout.testing.simulation.stream import millis
 
 if TYPE_CHECKING:
     from fanout.testing.simulation.faults.faults import Fault

@@ -29,10 +29,9 @@ from fanout.testing.simulation.service.log import (
     SourceLog,
     SourceRecord,
     SourceShard,
-    millis,
     number_of,
-    shard_id_of,
 )
+from fanout.testing.simulation.stream import millis, shard_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,14 +19,9 @@ from fanout.testing.simulation.oracle.errors import OracleError
 from fanout.testing.simulation.oracle.oracle import Oracle
 from fanout.testing.simulation.plan import draw_plan
 from fanout.testing.simulation.reader.life import Life
-from fanout.testing.simulation.service.log import (
-    EPOCH_MILLIS,
-    Part,
-    SourceLog,
-    SourceRecord,
-    SourceShard,
-)
+from fanout.testing.simulation.service.log import Part, SourceLog, SourceRecord, SourceShard
 from fanout.testing.simulation.service.service import SimService
+from fanout.testing.simulation.stream import EPOCH_MILLIS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

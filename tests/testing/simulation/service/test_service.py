@@ -14,12 +14,14 @@ from fanout.testing.simulation import Fault, Kind, Plan, draw_plan, simulate
 from fanout.testing.simulation.faults.armed import Armed
 from fanout.testing.simulation.oracle.bounds import Hands
 from fanout.testing.simulation.reader.life import Life
-from fanout.testing.simulation.service.log import SourceLog, millis, shard_id_of
 from fanout.testing.simulation.service.service import CONSUMER_ARN, SimService
 from fanout.testing.simulation.service.transport import SimTransport
+from fanout.testing.simulation.stream import millis, shard_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from fanout.testing.simulation.service.log import SourceLog
 
 SHARD = shard_id_of(0)
 HORIZON = {"Type": "TRIM_HORIZON"}
