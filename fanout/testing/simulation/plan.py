@@ -188,7 +188,12 @@ def _check_names(document: dict[str, Any]) -> None:
 
 
 def stream_of(seed: int, purpose: str) -> Random:
-    """Return the random numbers of one purpose; a draw for one changes nothing for another."""
+    """Return the random numbers of one purpose; a draw for one changes nothing for another.
+
+    Args:
+        seed: The seed of the plan.
+        purpose: The purpose, of which nothing else draws.
+    """
     return Random(f"{seed}/{purpose}")
 
 

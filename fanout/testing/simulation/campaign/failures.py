@@ -63,7 +63,12 @@ class Failure:
 
     @classmethod
     def of(cls, seed: int, error: SimulationError) -> Failure:
-        """Make it of what `run_plan` raised."""
+        """Make it of what `run_plan` raised.
+
+        Args:
+            seed: The seed that was run.
+            error: The error.
+        """
         seen = error.__cause__ or error
         return cls(seed, kind_of(error), f"{type(seen).__name__}: {seen}"[:_LONGEST])
 

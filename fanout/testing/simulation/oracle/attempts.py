@@ -32,7 +32,12 @@ _MISSING_LIMIT: Final = 10
 
 
 def limit_of(cause: BaseException, options: KinesisOptions) -> int | None:
-    """Return how often an error may come at one place before it is fatal; None for any number."""
+    """Return how often an error may come at one place before it is fatal; None for any number.
+
+    Args:
+        cause: The error.
+        options: What the user of the stream has asked for.
+    """
     if isinstance(cause, DamagedFrameError) and options.on_bad_frame == "gap":
         return None
     if isinstance(cause, MalformedEventError):
@@ -79,7 +84,14 @@ class Attempt:
     progressed: bool = False
 
     def hears(self, number: int, now: float, blocked: float, *, records: bool) -> None:
-        """Take note that its reader has an event up to a sequence number, and asks for more."""
+        """Take note that its reader has an event up to a sequence number, and asks for more.
+
+        Args:
+            number: The sequence number.
+            now: The virtual seconds.
+            blocked: How many seconds the loop has been blocked until now.
+            records: Whether the event has any.
+        """
         # A reader inside a record stays there until the rest of that comes.
         if records or self.place[0] != "AT_SEQUENCE_NUMBER":
             self.place = "AFTER_SEQUENCE_NUMBER", number
@@ -87,7 +99,13 @@ class Attempt:
         self.progressed = True
 
     def fits(self, cause: Exception, now: float, options: KinesisOptions) -> str:
-        """Return why a cause is not that of its end; nothing where it is."""
+        """Return why a cause is not that of its end; nothing where it is.
+
+        Args:
+            cause: The cause.
+            now: The virtual seconds.
+            options: What the user of the stream has asked for.
+        """
         match self.ending:
             case Exception() as error:
                 return "" if cause is error else f"the service raised {error!r}"
@@ -124,7 +142,14 @@ class Attempts:
     def begin(
         self, shard_id: str, position: Mapping[str, Any], now: float, blocked: float
     ) -> Attempt:
-        """Take note of a call."""
+        """Take note of a call.
+
+        Args:
+            shard_id: For which shard.
+            position: From where on, as the API writes it.
+            now: The virtual seconds.
+            blocked: How many seconds the loop has been blocked until now.
+        """
         last = self.last(shard_id)
         if last is not None and last.cause is None:
             self.wrongs.append(f"swallowed: nobody was told why {shard_id} is subscribed to again")
@@ -134,14 +159,26 @@ class Attempts:
         return attempt
 
     def answer(self, attempt: Attempt, now: float) -> None:
-        """Take note that the process has its answer."""
+        """Take note that the process has its answer.
+
+        Args:
+            attempt: The call.
+            now: The virtual seconds.
+        """
         attempt.live, attempt.heard_at = True, now
         self.answered[attempt.shard_id] += 1
 
     def end(
         self, attempt: Attempt, ending: Exception | tuple[type[Exception], str], now: float
     ) -> None:
-        """Take note that the service ends a subscription, or refuses a call."""
+        """Take note that the service ends a subscription, or refuses a call.
+
+        Args:
+            attempt: The call.
+            ending: The error raised, or the type and code of the one that the reader has to make of
+                it.
+            now: The virtual seconds.
+        """
         attempt.ending, attempt.ended_at = ending, now
         if self.on_end is not None:
             self.on_end(attempt)
@@ -151,7 +188,14 @@ class Attempts:
         return self._of[shard_id][-1] if self._of[shard_id] else None
 
     def tell(self, shard_id: str, cause: Exception, now: float, options: KinesisOptions) -> None:
-        """Take note of a cause that the process was told, and check that it is the one."""
+        """Take note of a cause that the process was told, and check that it is the one.
+
+        Args:
+            shard_id: Of which shard.
+            cause: The cause.
+            now: The virtual seconds.
+            options: What the user of the stream has asked for.
+        """
         self.told[shard_id] += 1
         last = self.last(shard_id)
         if last is None or last.cause is not None:
@@ -165,7 +209,12 @@ class Attempts:
             self.wrongs.append(f"swallowed: {shard_id} goes on after {times} times {cause!r}")
 
     def repeats(self, shard_id: str, cause: BaseException) -> int:
-        """Return how often the latest error came at its place, as far as that is remembered."""
+        """Return how often the latest error came at its place, as far as that is remembered.
+
+        Args:
+            shard_id: Of which shard.
+            cause: The error.
+        """
         *before, last = self._of[shard_id]
         times, later = 1, last
         for attempt in reversed(before):

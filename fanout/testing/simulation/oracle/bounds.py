@@ -55,13 +55,24 @@ class Hands:
     _got: dict[str, int] = field(default_factory=dict)
 
     def resume(self, shard_id: str, number: int) -> None:
-        """Take note that a shard is asked for again from a sequence number on."""
+        """Take note that a shard is asked for again from a sequence number on.
+
+        Args:
+            shard_id: The shard.
+            number: The number after which it is asked for.
+        """
         held = self._held.setdefault(shard_id, deque())
         while held and held[-1].last > number:
             held.pop()
 
     def take(self, shard_id: str, records: Sequence[SourceRecord], nbytes: int) -> None:
-        """Take note that the process asks for more behind an event that it has taken whole."""
+        """Take note that the process asks for more behind an event that it has taken whole.
+
+        Args:
+            shard_id: Of which shard.
+            records: The records of the event.
+            nbytes: Their bytes in memory.
+        """
         held = self._held[shard_id]
         rows = sum(record.row_count for record in records)
         held.append(_Event(records[0].sequence, records[-1].sequence, rows, nbytes))

@@ -39,7 +39,15 @@ def difference(
     rows: list[Row],
     following: int,
 ) -> str:
-    """Name what is wrong, without quoting data."""
+    """Name what is wrong, without quoting data.
+
+    Args:
+        shard_id: Of which shard.
+        got: The rows that a reader has got.
+        expected: Those that it has to get.
+        rows: All rows of the shard, in order.
+        following: The place of the row that comes next.
+    """
     numbers = [row[:2] for row in got]
     wanted = [row[:2] for row in expected]
     known = {(str(row.sequence), row.sub): i for i, row in enumerate(rows)}

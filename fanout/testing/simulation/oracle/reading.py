@@ -196,7 +196,12 @@ class Reading:
         standing.newest = got[-1][3]
 
     def place_of(self, shard_id: str, position: Position) -> int:
-        """Return the place of the first row after a position that the stream tells."""
+        """Return the place of the first row after a position that the stream tells.
+
+        Args:
+            shard_id: Of which shard.
+            position: The position.
+        """
         return self._oracle.shards[shard_id].place(position)
 
     def generations(self) -> int:

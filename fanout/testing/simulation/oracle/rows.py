@@ -50,6 +50,11 @@ class ShardRows:
         return len(self.rows) if state.ended else self.place(state.position)
 
     def expired(self, shard_id: str, numbers: Mapping[str, int]) -> int:
-        """Return the place of the first row after the number of the shard."""
+        """Return the place of the first row after the number of the shard.
+
+        Args:
+            shard_id: The shard.
+            numbers: Of some shards, the newest number that has expired.
+        """
         number = numbers.get(shard_id)
         return 0 if number is None else self.place(Cursor(number))

@@ -59,7 +59,13 @@ class Witness:
         self._stream = stream
 
     def resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
-        """Take what `on_resubscribe` is told; it is one itself."""
+        """Take what `on_resubscribe` is told; it is one itself.
+
+        Args:
+            split: What is subscribed to again.
+            cause: Why its last subscription has ended.
+            delay: In how many seconds.
+        """
         life = self._life
         if life.dead or self._stream is None:
             return

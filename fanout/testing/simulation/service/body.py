@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, final
 
@@ -20,6 +19,7 @@ from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind, Site
 from fanout.testing.simulation.service.pages import event_of
 from fanout.testing.simulation.service.spoiling import Spoiler, damaged, pieces_of
+from fanout.testing.simulation.service.window import Window
 from fanout.testing.simulation.stream import EPOCH_MILLIS, millis
 
 if TYPE_CHECKING:
@@ -79,10 +79,8 @@ class SubscriptionBody:
         self._last: tuple[Page, bytes] | None = None
         self._dropped = False
         self._wake: asyncio.Future[None] | None = None
-        self._window = self._random.choice((1 << 10, 1 << 16, 1 << 20))
+        self._window = Window(self._random.choice((1 << 10, 1 << 16, 1 << 20)))
         self._whole_frames = happens(self._random, 0.5)
-        self._written = 0
-        self._taken: deque[tuple[int, float]] = deque()
 
     def end(self, code: str | None, *, stale: bool = False) -> None:
         """End it behind what is written already; what ended it first counts.
@@ -107,7 +105,7 @@ class SubscriptionBody:
         spoiler = Spoiler(self, self._random)
         at = self._service.now
         while True:
-            at = max(self._due(at), self._room_at())
+            at = max(self._due(at), self._window.free_at)
             await self._wait(at)
             if at >= self._ended_at or self._ended_at <= self._service.now == at:
                 for frame in self._last_words():
@@ -119,7 +117,8 @@ class SubscriptionBody:
             fault = self._armed.strike(Site.EVENT, self._service.now, shard=self.shard.shard_id)
             if fault is None:
                 for frame in self.frames(self.page(at)):
-                    for chunk in self._cut(self._sent(frame)):
+                    self._window.take(len(frame), self._service.now)
+                    for chunk in self._cut(frame):
                         yield chunk
             else:
                 async with aclosing(spoiler.chunks(fault, at)) as chunks:
@@ -162,14 +161,6 @@ class SubscriptionBody:
 
     def _moment(self, arrival: int) -> float:
         return (arrival - EPOCH_MILLIS) / 1000 + 1e-6
-
-    def _room_at(self) -> float:
-        """Return when the connection had room again."""
-        while len(self._taken) > 1 and self._taken[1][0] <= self._written - self._window:
-            self._taken.popleft()
-        if self._taken and self._taken[0][0] <= self._written - self._window:
-            return self._taken[0][1]
-        return 0.0
 
     async def _wait(self, at: float) -> None:
         if at <= self._service.now:
@@ -225,7 +216,12 @@ class SubscriptionBody:
             self.life.hands.take(shard_id, page.records, len(frame) - _OVERHEAD)
 
     def damaged_frames(self, page: Page, kind: Kind) -> Iterator[bytes]:
-        """Yield the frame of a page with a wrong checksum, and go on behind it."""
+        """Yield the frame of a page with a wrong checksum, and go on behind it.
+
+        Args:
+            page: What was to be sent.
+            kind: How it is damaged.
+        """
         self.ends(DamagedFrameError)
         if kind is Kind.STAYS_DAMAGED:
             self._service.sends_damage(self.life, self._attempt, kind)
@@ -270,7 +266,12 @@ class SubscriptionBody:
         self._attempt.hears(self.cursor, now, blocked, records=bool(page.records))
 
     def ends(self, kind: type[Exception], code: str = "") -> None:
-        """Take note of the error that its reader has to make of what comes now."""
+        """Take note of the error that its reader has to make of what comes now.
+
+        Args:
+            kind: The type of the error that its reader has to make of it.
+            code: Its code, where it has one.
+        """
         if self._dropped and kind is SubscriptionEndedError:
             kind = MalformedEventError  # what was dropped may have been the end of the shard
         self.life.attempts.end(self._attempt, (kind, code), self._service.now)
@@ -280,11 +281,6 @@ class SubscriptionBody:
         error = aiohttp.ClientPayloadError("Response payload is not completed")
         self.life.attempts.end(self._attempt, error, self._service.now)
         return error
-
-    def _sent(self, frame: bytes) -> bytes:
-        self._written += len(frame)
-        self._taken.append((self._written, self._service.now))
-        return frame
 
     def _cut(self, frame: bytes) -> Iterator[bytes]:
         """Cut a frame as a network might."""

@@ -46,7 +46,12 @@ class Conditions:
         self._down_until = max(self._down_until, self._service.now + seconds)
 
     def throttle(self, code: str, seconds: float) -> None:
-        """Refuse every call for some seconds."""
+        """Refuse every call for some seconds.
+
+        Args:
+            code: With which error.
+            seconds: For how long.
+        """
         self._throttle, self._throttled_until = code, self._service.now + seconds
 
     def pass_by(self) -> None:
@@ -66,6 +71,10 @@ class Conditions:
 
         A process in which not everything has worked once has new credentials anyway: it takes a
         refusal for a mistake in its setup.
+
+        Args:
+            life: The process that calls.
+            action: The name of the call.
 
         Raises:
             ClientError: It is refused.

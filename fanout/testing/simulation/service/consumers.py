@@ -83,14 +83,24 @@ class SimConsumers:
         return self._description(self._consumers[arn])
 
     def add(self, name: str, created: datetime) -> str:
-        """Let there be an ACTIVE consumer; return its ARN."""
+        """Let there be an ACTIVE consumer; return its ARN.
+
+        Args:
+            name: Its name.
+            created: When it was registered.
+        """
         self._registrations += 1
         arn = f"{self._stream_arn}/consumer/{name}:{self._registrations}"
         self._consumers[arn] = _Consumer(name, arn, created, 0.0)
         return arn
 
     def describe(self, arn: str | None, name: str | None) -> ConsumerDescription:
-        """Answer DescribeStreamConsumer."""
+        """Answer DescribeStreamConsumer.
+
+        Args:
+            arn: Its ARN, where that is known.
+            name: Its name, where that is known.
+        """
         self._forget_deleted()
         for consumer in self._consumers.values():
             if arn == consumer.arn or name == consumer.name:
@@ -131,6 +141,11 @@ class SimConsumers:
     def call(self, life: Life, arn: str, shard_id: str) -> None:
         """Count a subscribe call towards the rate limit.
 
+        Args:
+            life: The process that calls.
+            arn: With which consumer.
+            shard_id: To which shard.
+
         Raises:
             ClientError: It comes less than a second after the one before.
         """
@@ -143,6 +158,11 @@ class SimConsumers:
 
     def admit(self, life: Life, arn: str, shard_id: str) -> None:
         """Check that a subscription may begin.
+
+        Args:
+            life: The process that calls.
+            arn: With which consumer.
+            shard_id: To which shard.
 
         Raises:
             ClientError: A rule forbids it.
@@ -159,7 +179,12 @@ class SimConsumers:
             raise client_error("ResourceInUseException", _SUBSCRIBE)
 
     def begin(self, arn: str, body: SubscriptionBody) -> None:
-        """Let a subscription be the live one; it takes over from the one before."""
+        """Let a subscription be the live one; it takes over from the one before.
+
+        Args:
+            arn: With which consumer.
+            body: The subscription.
+        """
         desk = self._desk(arn, body.shard.shard_id)
         if desk.live is not None:
             desk.live.end("ResourceInUseException")

@@ -41,23 +41,42 @@ class Damage:
             self._ranges[shard.shard_id].append((numbers[0], numbers[-1]))
 
     def covers(self, shard_id: str, number: int) -> bool:
-        """Say whether a record can only be lost."""
+        """Say whether a record can only be lost.
+
+        Args:
+            shard_id: Of which shard.
+            number: Its sequence number.
+        """
         if shard_id not in self._ranges:
             return False
         return any(first <= number <= last for first, last in self._ranges[shard_id])
 
     def drop(self, shard_id: str, page: Page) -> None:
-        """Take note that a reader has dropped a damaged frame, and has asked for what follows."""
+        """Take note that a reader has dropped a damaged frame, and has asked for what follows.
+
+        Args:
+            shard_id: Of which shard.
+            page: What was in the frame.
+        """
         self._dropped[shard_id].update(record.sequence for record in page.records)
 
     def may_be_lost(self, shard_id: str, number: int) -> bool:
-        """Say whether a reader may give up a record."""
+        """Say whether a reader may give up a record.
+
+        Args:
+            shard_id: Of which shard.
+            number: Its sequence number.
+        """
         return self.covers(shard_id, number) or number in self._dropped.get(shard_id, ())
 
     def clip(self, shard_id: str, page: Page) -> Page:
         """Return the beginning of a page that is damaged as a whole, or not at all.
 
         A page that is damaged does not end its shard.
+
+        Args:
+            shard_id: Of which shard.
+            page: The page.
         """
         if shard_id not in self._ranges or not page.records:
             return page

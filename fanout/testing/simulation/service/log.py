@@ -244,6 +244,12 @@ class SourceLog:
 
 
 def number_of(index: int, moment: int, generation: int = 0) -> int:
-    """Return a sequence number of a shard at a moment."""
+    """Return a sequence number of a shard at a moment.
+
+    Args:
+        index: The number of the shard.
+        moment: When, in milliseconds since the Unix epoch.
+        generation: How many streams of its name there were before.
+    """
     beginning = _ORIGIN + generation * _STREAM_STRIDE + index * _SHARD_STRIDE
     return beginning + (moment - EPOCH_MILLIS + 10**9) * _MILLI_STRIDE

@@ -78,12 +78,21 @@ class Answer:
     ending: type[Exception] | None = None
 
     def announce(self, life: Life, attempt: Attempt) -> None:
-        """Take note of the error that its reader has to make of it."""
+        """Take note of the error that its reader has to make of it.
+
+        Args:
+            life: Its process.
+            attempt: What it was asked for.
+        """
         if self.ending is not None:
             life.attempts.end(attempt, (self.ending, ""), self.service.now)
 
     async def chunks(self, life: Life, attempt: Attempt) -> AsyncGenerator[bytes, None]:
         """Yield the body as it arrives.
+
+        Args:
+            life: The process that reads it.
+            attempt: What it was asked for.
 
         Raises:
             ClientPayloadError: The connection is reset.

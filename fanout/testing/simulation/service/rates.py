@@ -42,6 +42,10 @@ class Rates:
     def call(self, life: Life, action: str) -> None:
         """Count a call about the stream.
 
+        Args:
+            life: The process that calls.
+            action: The name of the call.
+
         Raises:
             ClientError: There were too many in the last second.
         """
@@ -49,6 +53,11 @@ class Rates:
 
     def poll(self, life: Life, action: str, shard_id: str) -> None:
         """Count a call about a shard, of GetRecords or GetShardIterator.
+
+        Args:
+            life: The process that calls.
+            action: The name of the call.
+            shard_id: The shard.
 
         Raises:
             ClientError: There were too many in the last second, or too many bytes were returned.
@@ -65,6 +74,11 @@ class Rates:
         """Count what an answer returns: the shard refuses polls until its average is back.
 
         After an answer of 10 MiB that is for 5 seconds (API reference of GetRecords).
+
+        Args:
+            life: The process that is answered.
+            shard_id: The shard.
+            size: The bytes of data and keys.
         """
         free_at, _ = self._free_at.get(shard_id, (0.0, 0))
         rest = size / self._service.rules.polled_bytes_per_second

@@ -16,7 +16,12 @@ _STATUS: Final = {
 
 
 def client_error(code: str, action: str) -> ClientError:
-    """Make what botocore raises where the service refuses a call."""
+    """Make what botocore raises where the service refuses a call.
+
+    Args:
+        code: The error, such as LimitExceededException.
+        action: The name of the call.
+    """
     answer = {
         "Error": {"Code": code, "Message": "simulated"},
         "ResponseMetadata": {"HTTPStatusCode": _STATUS.get(code, 400)},

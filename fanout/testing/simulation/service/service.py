@@ -175,6 +175,10 @@ class SimService:
     def existing(self, shard_id: str, action: str) -> SourceShard:
         """Return a shard.
 
+        Args:
+            shard_id: Its id.
+            action: The call that names it.
+
         Raises:
             ClientError: There is none, or no longer.
         """
@@ -191,6 +195,12 @@ class SimService:
         self, life: Life, shard_id: str, position: Mapping[str, Any], action: str
     ) -> tuple[SourceShard, int]:
         """Return a shard, and the number after which a starting position of a process begins.
+
+        Args:
+            life: The process that calls.
+            shard_id: The id of the shard.
+            position: The position, as the API writes it.
+            action: The call that names them.
 
         Raises:
             ClientError: There is no such shard or position.
@@ -222,16 +232,34 @@ class SimService:
         return Kind.AGGREGATE_DAMAGED in self._plan.fatal_kinds
 
     def is_broken(self, shard: SourceShard, page: Page) -> bool:
-        """Say whether a page has an aggregated record that nobody can read."""
+        """Say whether a page has an aggregated record that nobody can read.
+
+        Args:
+            shard: Of which shard.
+            page: The page.
+        """
         return bool(shard.broken) and any(r.sequence in shard.broken for r in page.records)
 
     def sends(self, life: Life, attempt: Attempt, shard: SourceShard, page: Page) -> None:
-        """Take note of records on their way to a reader that it cannot read."""
+        """Take note of records on their way to a reader that it cannot read.
+
+        Args:
+            life: The process that gets them.
+            attempt: What it has asked for.
+            shard: Of which shard.
+            page: The records.
+        """
         if self.is_broken(shard, page):
             self.sends_damage(life, attempt, Kind.AGGREGATE_DAMAGED)
 
     def sends_damage(self, life: Life, attempt: Attempt, kind: Kind) -> None:
-        """Take note of what is damaged for good, on its way to a reader."""
+        """Take note of what is damaged for good, on its way to a reader.
+
+        Args:
+            life: The process that gets it.
+            attempt: What it has asked for.
+            kind: Which damage it is.
+        """
         self.armed.strikes_again(kind)
         place = life.number, attempt.shard_id, *attempt.place
         self._sent_damage[place] += 1

@@ -50,6 +50,10 @@ class Spoiler:
     async def chunks(self, fault: Fault, at: float) -> AsyncGenerator[bytes, None]:
         """Yield what comes in place of the event that is due at a moment.
 
+        Args:
+            fault: What goes wrong.
+            at: The moment, in virtual seconds.
+
         Raises:
             ClientPayloadError: The connection is reset.
         """
@@ -174,7 +178,12 @@ def damaged(frame: bytes) -> bytes:
 
 
 def pieces_of(data: bytes, random: Random | None) -> Iterator[bytes]:
-    """Cut bytes as a network might: at random, or into many equal pieces where there is none."""
+    """Cut bytes as a network might: at random, or into many equal pieces where there is none.
+
+    Args:
+        data: The bytes.
+        random: Where chance comes from; None for equal pieces.
+    """
     if random is None:
         size = max(1, -(-len(data) // _MAX_PIECES))
         cuts = list(range(size, len(data), size))

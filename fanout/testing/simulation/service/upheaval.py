@@ -17,6 +17,10 @@ __all__ = ("befall",)
 def befall(service: SimService, fault: Fault) -> bool:
     """Let something happen to the stream.
 
+    Args:
+        service: The service.
+        fault: What happens.
+
     Returns:
         Whether there was anything that it could happen to.
     """
