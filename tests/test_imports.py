@@ -5,6 +5,7 @@ import importlib
 import json
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,33 @@ def test_imports_point_one_way(path: Path) -> None:
         return
     imported = {part_of(name) for name in imports_of(path) if name.split(".")[0] == "fanout"}
     assert imported <= MAY_IMPORT[part]
+
+
+def loaded_by(path: Path) -> Iterator[str]:
+    """Yield the modules that a file imports as it is loaded."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+
+
+def test_the_rooms_of_the_simulator_load_each_other_one_way() -> None:
+    simulator = "fanout.testing.simulation."
+    rooms: dict[str, set[str]] = {}
+    for path in FILES:
+        module = module_of(path)
+        if not module.startswith(simulator):
+            continue
+        room = module.removeprefix(simulator).split(".")[0]
+        loaded = {
+            name.removeprefix(simulator).split(".")[0]
+            for name in loaded_by(path)
+            if name.startswith(simulator)
+        }
+        rooms.setdefault(room, set()).update(loaded - {room})
+
+    assert len(rooms) > 10
+    order = [*TopologicalSorter(rooms).static_order()]  # raises CycleError with the rooms
+    assert order.index("service") < order.index("reader")
 
 
 def test_importing_fanout_loads_no_service_and_no_spark() -> None:
