@@ -38,12 +38,16 @@ def _begin(name: str, path: object, *, effect: bool = True) -> Process:
 
 @final
 class OpenFile:
-    """A file that the running process has open, buffered as Python's own is."""
+    """A file that the running process has open, buffered as Python's own is.
 
-    def __init__(self, path: object, file: File, mode: str) -> None:
+    Args:
+        path: Where it was when it was opened.
+        file: The file.
+    """
+
+    def __init__(self, path: object, file: File) -> None:
         self._path = path
         self._file = file
-        self._mode = mode
         self._unwritten = b""
 
     def __enter__(self) -> Self:
@@ -121,8 +125,8 @@ class DiskPath(PurePosixPath):
         """Open the file in one of the modes rb, wb and xb."""
         process = _begin(f"open {mode}", self, effect=mode != "rb")
         if mode == "rb":
-            return OpenFile(self, process.disk.file(str(self)), mode)
-        return OpenFile(self, process.disk.create(str(self), exclusive=mode == "xb"), mode)
+            return OpenFile(self, process.disk.file(str(self)))
+        return OpenFile(self, process.disk.create(str(self), exclusive=mode == "xb"))
 
     def stat(self) -> Status:
         """Return what is known of the file."""
