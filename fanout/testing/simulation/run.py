@@ -113,14 +113,14 @@ class _Run:
         self._oracle = Oracle(self._log, self._service)
         self._options = options_of(plan, self._service)
         self._world = World(
-            plan,
-            self._options,
-            self._service,
-            self._armed,
-            self._oracle,
-            Store(self._armed),
-            stream_of(plan.seed, "job"),
-            stream_of(plan.seed, "product"),
+            plan=plan,
+            options=self._options,
+            service=self._service,
+            armed=self._armed,
+            oracle=self._oracle,
+            store=Store(self._armed),
+            random=stream_of(plan.seed, "job"),
+            product=stream_of(plan.seed, "product"),
         )
         self._random = stream_of(plan.seed, "processes")
         self._ends = deque(f for f in plan.faults if f.kind in _OF_THE_PROCESS)

@@ -19,7 +19,7 @@ __all__ = ("World",)
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """What every run of a job meets.
 
