@@ -88,7 +88,8 @@ def _why_not(
 ) -> str:
     waited = life.hung or life.hindered
     if not life.opened and waited and "did not become ACTIVE" in str(failure):
-        return ""
+        told = cause is not None or "did not answer" in str(failure)
+        return "" if told else "it does not say that nobody answered"
     if gone and any(word in str(failure) for word in _OF_AN_END):
         return ""
     if not isinstance(cause, Exception):

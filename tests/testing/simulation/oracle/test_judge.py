@@ -105,3 +105,16 @@ def test_a_stream_that_was_replaced_refuses_the_positions_of_the_one_before() ->
     failure = PositionError("the stored positions belong to one stream, not to another")
     assert process.judged(failure, gone=True) == ""
     assert process.judged(failure, gone=False) == "failed for nothing"
+
+
+def test_a_consumer_that_nobody_answers_about_is_waited_for_and_that_is_said() -> None:
+    process = Process()
+    process.life.opened = False
+    silent = ServiceError("it did not become ACTIVE within 60 s (the service did not answer)")
+    assert process.judged(silent) == "failed for nothing"
+    process.life.hung = 1
+    assert process.judged(silent) == ""
+    wordless = ServiceError("it did not become ACTIVE within 60 s (None)")
+    assert process.judged(wordless) == "failed for nothing"
+    wordless.__cause__ = client_error("LimitExceededException", "RegisterStreamConsumer")
+    assert process.judged(wordless) == ""
