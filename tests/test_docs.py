@@ -1,0 +1,49 @@
+"""What the page about reliability says is so."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fanout.cli import app
+from fanout.testing.simulation import Kind, Sometimes
+from tests.testing.simulation.bugs import BUGS
+from tests.testing.simulation.driver.planted import PLANTED
+
+PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
+TEXT = PAGE.read_text()
+# Lines are broken anywhere between two words.
+WORDS = " ".join(TEXT.split())
+
+
+@pytest.mark.parametrize(
+    ("sentence", "count"),
+    [
+        ("There are {} kinds of faults", len(Kind)),
+        ("the suite also plants {} bugs", len(BUGS)),
+        ("And {} rare coincidences are counted", len(Sometimes)),
+        ("{} bugs are planted there", len(PLANTED)),
+    ],
+)
+def test_the_page_counts_what_there_is(sentence: str, count: int) -> None:
+    assert sentence.format(count) in WORDS
+
+
+def test_every_link_leads_somewhere() -> None:
+    links = re.findall(r"\]\((\S+?)\)", TEXT)
+
+    assert links
+    assert [link for link in links if not (PAGE.parent / link).exists()] == []
+
+
+def test_the_commands_of_the_page_work() -> None:
+    commands = re.findall(r"^\$ \.venv/bin/(fanout .*)$", TEXT, re.MULTILINE)
+
+    assert len(commands) == 2
+    for command in commands:
+        result = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])
+        assert result.exit_code == 0, result.output
