@@ -125,7 +125,7 @@ class ConsumerRegistration:
                 raise ServiceError(
                     f"{doing}: it did not become ACTIVE within {ACTIVATION_TIMEOUT:g} s "
                     f"({reason or 'the service did not answer'}){hint}"
-                ) from reason
+                ) from (reason or error)
             raise explain(error, doing) from error
         raise AssertionError("retrying ends by returning or by raising")
 

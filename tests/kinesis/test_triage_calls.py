@@ -61,6 +61,7 @@ class Service:
         consumers: How many consumers have been registered, and the latest exists.
         failing: What the calls of a name raise, for as long as they do.
         status: What the consumer is.
+        seconds: How long the calls of a name take; one that is not named takes a second.
     """
 
     shards: tuple[ShardDescription, ...] = (CLOSED, OPEN)
@@ -68,6 +69,7 @@ class Service:
     gone: bool = False
     failing: dict[str, Exception] = field(default_factory=dict)
     status: str = "ACTIVE"
+    seconds: dict[str, float] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
     async def list_shards(self) -> list[ShardDescription]:
@@ -94,7 +96,7 @@ class Service:
 
     async def _call(self, name: str) -> None:
         self.calls.append(name)
-        await asyncio.sleep(1)
+        await asyncio.sleep(self.seconds.get(name, 1))
         if name in self.failing:
             raise self.failing[name]
 
@@ -264,6 +266,19 @@ def test_a_consumer_that_takes_long_to_come_back_is_waited_for_again(
     async def main() -> Verdict:
         await rig.ready()
         rig.service.gone, rig.service.status = gone, status
+        return await rig.ask()
+
+    assert simulate(main) == Retry()
+
+
+def test_a_registration_that_nobody_answers_is_tried_again() -> None:
+    service = Service()
+
+    async def main() -> Verdict:
+        rig = Rig(service)
+        await rig.ready()
+        service.gone = True
+        service.seconds["register"] = 90
         return await rig.ask()
 
     assert simulate(main) == Retry()
