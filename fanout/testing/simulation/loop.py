@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fanout.testing.simulation.schedule import Schedule
 
-__all__ = ("DeadlockError", "LeakError", "SimLoop", "simulate")
+__all__ = ("DeadlockError", "LeakError", "SimLoop", "running_loop", "simulate")
 
 T = TypeVar("T")
 
@@ -226,6 +226,13 @@ def _no_collector() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def running_loop() -> SimLoop:
+    """Return the simulated loop that runs the caller."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop), "time is only virtual on a simulated loop"
+    return loop
 
 
 @final

@@ -202,8 +202,11 @@ class _Run:
             elif end is not None:
                 self._ends.popleft()
                 return await self._end(process, end)
+            elif self._armed.stopped and (missing := process.job.missing):
+                raise OracleError(f"stuck: rows that never came, by shard: {missing}")
             elif self._armed.stopped:
-                raise OracleError(f"stuck: rows that never came, by shard: {process.job.missing}")
+                process.job.leave()  # it waits for more, and there is nothing more
+                self._allowed += _RESTART
             else:
                 self._repair(process)
 

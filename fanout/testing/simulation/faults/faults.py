@@ -150,7 +150,8 @@ CATALOGUE: Final[Mapping[Kind, Traits]] = MappingProxyType(
         Kind.CALL_HANGS: Traits(Site.CALL, seconds=(1, 120)),
         Kind.CALL_CUT: Traits(Site.CALL, lasting=True),
         Kind.LISTING_LATE: Traits(Site.CALL, seconds=(1, 120)),
-        Kind.CHILDREN_LATE: Traits(Site.CALL, seconds=(1, 300), lasting=True),
+        # A shard that a minute of listings does not name is taken for expired.
+        Kind.CHILDREN_LATE: Traits(Site.CALL, seconds=(1, 40)),
         Kind.REFUSED: Traits(
             Site.SUBSCRIBE, codes=(*_PASSING, *WAITING, "ResourceInUseException"), lasting=True
         ),

@@ -53,14 +53,17 @@ class Hands:
     on_take: Callable[[], object] | None = None
     _held: dict[str, deque[_Event]] = field(default_factory=dict)
     _got: dict[str, int] = field(default_factory=dict)
+    _inside: dict[str, bool] = field(default_factory=dict)
 
-    def resume(self, shard_id: str, number: int) -> None:
+    def resume(self, shard_id: str, number: int, *, inside: bool = False) -> None:
         """Take note that a shard is asked for again from a sequence number on.
 
         Args:
             shard_id: The shard.
             number: The number after which it is asked for.
+            inside: Whether a part of the first record was handed on before.
         """
+        self._inside[shard_id] = inside
         held = self._held.setdefault(shard_id, deque())
         while held and held[-1].last > number:
             held.pop()
@@ -75,6 +78,8 @@ class Hands:
         """
         held = self._held[shard_id]
         rows = sum(record.row_count for record in records)
+        if self._inside.pop(shard_id, False):
+            rows -= max(0, records[0].row_count - 1)  # one is left of the first record at least
         held.append(_Event(records[0].sequence, records[-1].sequence, rows, nbytes))
         while held and held[0].first <= self._got.get(shard_id, 0):
             held.popleft()

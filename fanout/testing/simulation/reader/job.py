@@ -13,7 +13,7 @@ from fanout.core.opening import open_stream, origin
 from fanout.errors import FanOutError, PositionError
 from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind, Site
-from fanout.testing.simulation.loop import SimLoop
+from fanout.testing.simulation.loop import running_loop
 from fanout.testing.simulation.oracle.judge import check_stays_failed
 from fanout.testing.simulation.oracle.witness import Witness
 from fanout.testing.simulation.reader.source import SimSource
@@ -90,7 +90,7 @@ class Job:
         finally:
             if self.left_at:
                 # Another process may block the loop that they share.
-                blocked = _loop().blocked - self._blocked_before
+                blocked = running_loop().blocked - self._blocked_before
                 self.closing_took = self._now - self.left_at - blocked
 
     def look_back(self) -> None:
@@ -160,7 +160,7 @@ class Job:
                 raise
         finally:
             self._leave = None
-            self.left_at, self._blocked_before = self._now, _loop().blocked
+            self.left_at, self._blocked_before = self._now, running_loop().blocked
             if self._reading is not None:
                 self._witness.closing(self._reading)
 
@@ -204,7 +204,7 @@ class Job:
                 await asyncio.sleep(fault.seconds)
             case Kind.BLOCKED:
                 self._life.blocked += fault.seconds
-                _loop().block(fault.seconds)
+                running_loop().block(fault.seconds)
             case Kind.RAISES:
                 raise _ReaderError
             case _ if happens(self._world.random, 0.5):
@@ -289,9 +289,3 @@ class Job:
             await self._world.store.save(positions, self._life)
         except OSError:
             return  # the next checkpoint stores these positions too
-
-
-def _loop() -> SimLoop:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop), "time is only virtual on a simulated loop"
-    return loop

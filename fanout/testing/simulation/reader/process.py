@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import FanOutError
 from fanout.kinesis.registration import DEREGISTRATION_TIMEOUT
+from fanout.testing.simulation.loop import running_loop
 from fanout.testing.simulation.oracle.bounds import Hands
 from fanout.testing.simulation.oracle.errors import OracleError
 from fanout.testing.simulation.oracle.judge import judge_failure
@@ -52,6 +53,7 @@ class Process:
         self.job = Job(world, self.life)
         self._world = world
         self._note = note
+        self._blocked_before = running_loop().blocked
         note(f"process {number} starts")
         self.task = asyncio.create_task(self.job.live(), name=f"process {number}")
 
@@ -94,6 +96,8 @@ class Process:
         if failure is None:
             return None
         self._note(f"failed: {failure}")
+        # Another process may block the loop that they share.
+        life.hindered |= running_loop().blocked > self._blocked_before
         now, gone = world.service.now, world.service.gone
         judge_failure(failure, life, world.options, now, gone=gone)
         return failure

@@ -155,7 +155,7 @@ class Spoiler:
         told = any(not row.foreign for record in page.records for row in record.rows)
         if page.continuation is not None and not exhausted:
             body.cursor = page.continuation
-        elif told:
+        elif page.records and (told or not exhausted):
             body.cursor = page.records[-1].sequence
         if told or not exhausted:
             body.hears(page)

@@ -162,7 +162,8 @@ class SimTransport:
         await self._meet(_SUBSCRIBE, shard_id)
         service.consumers.admit(life, consumer_arn, shard_id)
         shard, cursor = service.shard_at(life, shard_id, starting_position, _SUBSCRIBE)
-        life.hands.resume(shard_id, cursor)
+        inside = starting_position["Type"] == "AT_SEQUENCE_NUMBER"
+        life.hands.resume(shard_id, cursor, inside=inside)
         body = SubscriptionBody(
             service, self._armed, life, attempt=attempt, shard=shard, cursor=cursor
         )

@@ -105,3 +105,16 @@ def test_one_event_alone_may_be_larger_than_what_is_allowed() -> None:
     held = hands(limit=100)
     held.take(A, records(1), 101)
     assert held.wrongs == []
+
+
+def test_of_a_record_that_was_read_in_part_one_row_is_left_at_least() -> None:
+    held = hands(may_drain=True)
+    held.drain_rows = 2
+    held.resume(A, 0, inside=True)
+    aggregate = SourceRecord(1, 0, "a", tuple(Part("k", b"") for _ in range(5)), "plain")
+    held.take(A, [aggregate], 1)
+    for number in (2, 3, 4):
+        held.take(A, records(number), 1)
+    assert held.wrongs == []
+    held.take(A, records(5), 1)
+    assert len(held.wrongs) == 1
