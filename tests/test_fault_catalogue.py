@@ -66,7 +66,7 @@ SUBSCRIBING: Final[Lines] = {
     ),
     "A stream is used after it was closed, or closed twice.": (
         "tests/core/test_consumer.py::test_a_closed_stream_cannot_be_read",
-        "tests/core/test_supervisor.py::test_an_end_that_is_taken_after_closing_starts_nothing",
+        "tests/core/test_supervisor.py::test_an_end_that_is_taken_while_closing_starts_nothing",
         "tests/spark/test_query.py::test_stop_can_be_called_again",
     ),
     "The pool of connections is smaller than the number of shards: no shard waits for another.": (
@@ -248,7 +248,7 @@ BYTES: Final[Lines] = {
     ),
     "What comes is no frame or no event at all: an error that quotes nothing of it.": (
         "tests/kinesis/test_eventstream.py::test_any_bytes_are_frames_or_malformed",
-        "tests/kinesis/test_decode.py::test_any_bytes_are_an_event_or_malformed",
+        "tests/test_readers.py::test_a_reader_raises_its_own_error_alone_and_takes_little_memory",
         "tests/kinesis/test_decode.py::test_a_wrong_value_is_malformed_named_and_not_quoted",
     ),
     "A record has 10 MiB, more than 13 MB in base64.": (
