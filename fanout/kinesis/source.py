@@ -112,7 +112,21 @@ async def open_connection(
             if options.deregister == "on_close":
                 stack.push_async_callback(registration.undo)
             await registration.ensure()
+            if registration.registered is not None:
+                await _check_same(transport, stream)
         yield KinesisConnection(options, transport, stream, registration)
+
+
+async def _check_same(transport: Transport, stream: StreamDescription) -> None:
+    """Check that a new consumer is one of the stream that was described before.
+
+    A consumer goes with its stream, so one that was there already tells that the stream is too.
+    """
+    if (await _usable_stream(transport, stream.name)).created != stream.created:
+        raise ServiceError(
+            f"the stream {stream.name!r} was deleted, and another one was created by its name, "
+            f"while it was opened; open it again"
+        )
 
 
 async def _usable_stream(transport: Transport, name: str) -> StreamDescription:

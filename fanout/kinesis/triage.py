@@ -89,6 +89,7 @@ class Triage:
             return verdict
         if split.id not in self._catalog.listed:
             return self._unlisted_shard(remedy, split, position)
+        self._unlisted.pop(split.id, None)
         match remedy:
             case Remedy.DATA_LOSS:
                 return await self._refused_position(error, split, position)
@@ -171,16 +172,15 @@ class Triage:
 
     def _unlisted_shard(self, remedy: Remedy, split: Split, position: Position) -> Verdict:
         known, children = self._catalog.known.get(split.id), self._catalog.children(split.id)
-        if known is None and not children and isinstance(position, Horizon):
-            # It may be so new that no listing names it yet.
-            self._unlisted[split.id] += 1
-            if self._unlisted[split.id] < ABSENCES:
-                return Retry(hint="the shard is not listed")
         if known is not None and known.last is not None and reaches(position, Cursor(known.last)):
             return Finish(children)
         if remedy is Remedy.CONFIRM_END:
             # It has just been read, so it is there: listings are late, and may miss a shard.
             return Retry(hint="the shard is not listed", limit=3)
+        self._unlisted[split.id] += 1
+        if not children and self._unlisted[split.id] < ABSENCES:
+            # A listing that names neither a shard nor what replaces it may be older than the shard.
+            return Retry(hint="the shard is not listed")
         lost = f"the shard is past the stream's retention, with all that came {_after(position)}"
         if self._may_lose:
             return Finish(children, lost)

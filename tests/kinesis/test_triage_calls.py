@@ -330,8 +330,28 @@ def test_a_shard_that_no_listing_names_has_expired() -> None:
         await rig.ready()
         verdicts = [await rig.ask(PARENT, Horizon()) for _ in range(ABSENCES)]
         assert [type(verdict) for verdict in verdicts] == [Retry] * (ABSENCES - 1) + [Finish]
-        # One that was read is not new.
-        assert isinstance(await rig.ask(CHILD), Finish)
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("listed_before", [False, True])
+def test_a_shard_that_was_read_has_not_expired_because_one_listing_is_older_than_it(
+    listed_before: bool,  # noqa: FBT001
+) -> None:
+    rig = Rig(Service(shards=(OPEN,) if listed_before else ()), may_lose=True)
+
+    async def main() -> None:
+        await rig.ready()
+        await rig.catalog.refresh()
+        for _ in range(2):
+            rig.service.shards = ()
+            for _ in range(ABSENCES - 1):
+                assert await rig.refuse(HERE) == Retry(hint="the shard is not listed")
+            rig.service.shards = (OPEN,)
+            assert isinstance(await rig.refuse(HERE), Skip), "listed again, it is counted anew"
+        rig.service.shards = ()
+        verdicts = [await rig.refuse(HERE) for _ in range(ABSENCES)]
+        assert [type(verdict) for verdict in verdicts] == [Retry] * (ABSENCES - 1) + [Finish]
 
     simulate(main)
 
