@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 import msgspec
 
+from fanout.core.malformed import MALFORMED_JSON
 from fanout.errors import OptionError
 from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.conjunctions import draw_conjunction
@@ -140,7 +141,7 @@ class Plan:
         try:
             plan = msgspec.json.decode(text, type=cls)
             _check_names(msgspec.json.decode(text))
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        except MALFORMED_JSON as error:
             raise OptionError(f"this is not a plan of a simulation: {error}") from error
         return replace(plan, faults=tuple(sorted(plan.faults, key=attrgetter("at"))))
 

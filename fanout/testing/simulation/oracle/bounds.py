@@ -95,7 +95,9 @@ class Hands:
     def get(self, batch: Batch) -> None:
         """Take note that the job has got a batch."""
         if isinstance(batch.range.until, Cursor):
-            self._got[batch.split.id] = batch.range.until.sequence
+            # A drain that was cancelled gives back what comes before all that it has collected.
+            until = batch.range.until.sequence
+            self._got[batch.split.id] = max(until, self._got.get(batch.split.id, 0))
 
     def excuse(self) -> None:
         """Take note that a drain was cancelled: what it has collected waits for the next call."""

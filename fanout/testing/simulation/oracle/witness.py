@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.statistics import SplitState
 from fanout.kinesis.explain import code_of
+from fanout.testing.simulation.loop import running_loop
 from fanout.testing.simulation.oracle.errors import OracleError
 from fanout.testing.simulation.oracle.waits import Waits
 
@@ -179,10 +180,9 @@ class Witness:
     def _look_at(self, attempt: Attempt) -> None:
         if timer := self._timers.pop(attempt.shard_id, None):
             timer.cancel()
-        loop = asyncio.get_running_loop()
-        blocked = self._life.blocked
+        loop = running_loop()
         self._timers[attempt.shard_id] = loop.call_later(
-            _PROMPT, self._check_told, attempt, blocked
+            _PROMPT, self._check_told, attempt, loop.blocked
         )
 
     def _check_told(self, attempt: Attempt, blocked: float) -> None:
@@ -195,7 +195,7 @@ class Witness:
         if self._stream.failure is not None:
             return
         busy = life.calling or self._now - life.called_at <= _BETWEEN_CALLS + _PROMPT
-        if busy or blocked != life.blocked:
+        if busy or blocked != running_loop().blocked:
             self._look_at(attempt)
             return
         self._wrong(

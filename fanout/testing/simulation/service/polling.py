@@ -201,8 +201,10 @@ class SimPolling:
         body = answer_of(page, following, service.log.children(shard.shard_id))
         size = None if happens(service.random, _UNSIZED) else len(body)
         refused = service.fails_of_aggregates and service.is_broken(shard, page)
-        if fault is not None and fault.kind in _DAMAGES and not refused:
-            return _damaged(Answer(service, page, body, size, fault))
+        if fault is not None and fault.kind in _DAMAGES:
+            if not refused:
+                return _damaged(Answer(service, page, body, size, fault))
+            fault = None  # an answer that is refused as it is needs no damage
         service.sends(life, attempt, shard, page)
         return Answer(service, page, body, size, fault, MalformedEventError if refused else None)
 

@@ -112,7 +112,7 @@ class Spoiler:
             case Kind.HALF_AN_END:
                 refused = body.is_refused(page)
                 body.ends(MalformedEventError if refused else UnconfirmedEndError)
-                yield self._half_an_end(page)
+                yield self._half_an_end(page, believed=not refused)
             case kind:
                 body.ends(MalformedEventError)
                 yield self._unbelievable(kind, body.frame_of(page))
@@ -147,24 +147,24 @@ class Spoiler:
             case _:
                 raise AssertionError(f"{kind} does not happen to an event")
 
-    def _half_an_end(self, page: Page) -> bytes:
+    def _half_an_end(self, page: Page, *, believed: bool) -> bytes:
         body = self._body
         document = json.loads(payload_of(body.frame_of(page)))
         exhausted = happens(self._random, 0.5)
+        until = page.continuation
+        if until is None or exhausted:
+            until = page.records[-1].sequence if page.records else body.cursor
         # What is only lost is not told up to an end that is in doubt.
         told = any(not row.foreign for record in page.records for row in record.rows)
-        if page.continuation is not None and not exhausted:
-            body.cursor = page.continuation
-        elif page.records and (told or not exhausted):
-            body.cursor = page.records[-1].sequence
-        if told or not exhausted:
+        if believed and (told or not exhausted):
+            body.cursor = until
             body.hears(page)
         if exhausted:
             document.pop("ContinuationSequenceNumber", None)
             document.pop("ChildShards", None)
         else:
             document.setdefault("ChildShards", [UNKNOWN_CHILD])
-            document["ContinuationSequenceNumber"] = str(body.cursor)
+            document["ContinuationSequenceNumber"] = str(until)
         return encode_event("SubscribeToShardEvent", json.dumps(document).encode())
 
 

@@ -74,7 +74,7 @@ class ConnectionObservers:
         self._hurried.pop(connection, None)
         try:
             yield
-        except Exception:
+        except Exception:  # it is counted, and passes on
             self._moments[Sometimes.HURRIED_LISTING_FAILED] += hurried
             raise
 
