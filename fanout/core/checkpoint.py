@@ -109,8 +109,9 @@ class Checkpoint:
 
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
-# Kinesis sequence numbers have 56 digits today; the service's model allows 128.
-_Sequence = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,128}\Z")]
+# Kinesis sequence numbers have 56 digits today; the service's model allows 128. -1 stands before
+# the first offset of a Kafka partition.
+_Sequence = Annotated[str, msgspec.Meta(pattern=r"^(?:-1|[0-9]{1,128})\Z")]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=WHOLE_RECORD)]
 
 

@@ -80,13 +80,24 @@ class Cursor:
     """After one record; cursors of one split are totally ordered.
 
     Args:
-        sequence: The sequence number or offset of the last record that was read.
+        sequence: The sequence number or offset of the last record that was read; -1 where that
+            would be the one before offset 0 of a Kafka partition.
         sub: The last sub-record that was read of an aggregated record; the default stands after
             the whole record.
+
+    Raises:
+        OptionError: If the sequence number is below -1.
     """
 
     sequence: int
     sub: int = WHOLE_RECORD
+
+    def __post_init__(self) -> None:
+        if self.sequence < -1:
+            raise OptionError(
+                f"the sequence number {self.sequence} must not be negative, but for -1, which "
+                f"stands before offset 0"
+            )
 
 
 Start: TypeAlias = Horizon | Latest | Timestamp

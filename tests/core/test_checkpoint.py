@@ -22,7 +22,7 @@ counts = st.integers(0, WHOLE_RECORD)
 positions = st.one_of(
     st.just(Horizon()),
     st.builds(Timestamp, counts),
-    st.builds(Cursor, st.integers(0, 10**128 - 1), counts),
+    st.builds(Cursor, st.integers(-1, 10**128 - 1), counts),
 )
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 
@@ -59,6 +59,7 @@ def test_the_stored_form_is_stable() -> None:
         "b": SplitPosition(Split("b", ("a",)), Horizon()),
         "c": SplitPosition(Split("c"), Timestamp(5)),
         "d": SplitPosition(Split("d"), Cursor(7, 2), newest=1_700_000_000_000),
+        "e": SplitPosition(Split("e"), Cursor(-1)),
     }
     assert json.loads(Checkpoint("s", splits).to_json()) == {
         "version": 1,
@@ -76,6 +77,11 @@ def test_the_stored_form_is_stable() -> None:
                 "position": {"type": "cursor", "sequence": "7", "sub": 2},
                 "ended": False,
                 "newest": 1_700_000_000_000,
+            },
+            "e": {
+                "parents": [],
+                "position": {"type": "cursor", "sequence": "-1"},
+                "ended": False,
             },
         },
     }
@@ -123,6 +129,12 @@ def test_another_version_is_refused_by_its_number(version: int) -> None:
         stored(split={"position": {"type": "cursor", "sequence": 7}}),
         stored(split={"position": {"type": "cursor", "sequence": ""}}),
         stored(split={"position": {"type": "cursor", "sequence": "-7"}}),
+        stored(split={"position": {"type": "cursor", "sequence": "-2"}}),
+        stored(split={"position": {"type": "cursor", "sequence": "-01"}}),
+        stored(split={"position": {"type": "cursor", "sequence": "-10"}}),
+        stored(split={"position": {"type": "cursor", "sequence": "--1"}}),
+        stored(split={"position": {"type": "cursor", "sequence": "-1\n"}}),
+        stored(split={"position": {"type": "cursor", "sequence": "-"}}),
         stored(split={"position": {"type": "cursor", "sequence": "7\n"}}),
         stored(split={"position": {"type": "cursor", "sequence": "1_0"}}),
         stored(split={"position": {"type": "cursor", "sequence": "\u0667"}}),

@@ -20,7 +20,7 @@ from fanout.errors import OptionError
 positions = st.one_of(
     st.just(Horizon()),
     st.builds(Timestamp, st.integers(0, WHOLE_RECORD)),
-    st.builds(Cursor, st.integers(0, 10**128 - 1), st.integers(0, WHOLE_RECORD)),
+    st.builds(Cursor, st.integers(-1, 10**128 - 1), st.integers(0, WHOLE_RECORD)),
 )
 
 
@@ -32,6 +32,18 @@ def test_cursors_are_ordered_by_sequence_and_then_sub_sequence() -> None:
 def test_any_two_positions_are_ordered(one: Position, other: Position) -> None:
     assert reaches(one, other) or reaches(other, one)
     assert (reaches(one, other) and reaches(other, one)) == (one == other)
+
+
+def test_a_cursor_before_the_first_offset_is_below_every_other() -> None:
+    assert reaches(Cursor(0), Cursor(-1))
+    assert not reaches(Cursor(-1), Cursor(0, 0))
+    assert reaches(Cursor(-1), Horizon())
+
+
+@pytest.mark.parametrize("sequence", [-2, -(10**30)])
+def test_no_cursor_is_further_before_the_first_offset(sequence: int) -> None:
+    with pytest.raises(OptionError, match=f"sequence number {sequence} .* -1"):
+        Cursor(sequence)
 
 
 def test_a_reader_moves_from_the_horizon_over_a_timestamp_to_cursors() -> None:
