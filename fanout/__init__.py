@@ -16,7 +16,7 @@ from fanout.core.events import Batch, Gap
 from fanout.core.lineage import Split
 from fanout.core.opening import open_stream as open  # noqa: A004 - read as `fanout.open(...)`
 from fanout.core.opening import origin
-from fanout.core.positions import Cursor, Horizon, Latest, Range, Timestamp
+from fanout.core.positions import Committed, Cursor, Horizon, Latest, Range, Timestamp
 from fanout.core.statistics import SplitState, SplitStatistics, Statistics
 from fanout.errors import (
     BatchFailedError,
@@ -43,6 +43,7 @@ __all__ = (
     "BatchFailedError",
     "Checkpoint",
     "CheckpointError",
+    "Committed",
     "Cursor",
     "DamagedFrameError",
     "Drained",

@@ -1,20 +1,21 @@
 """Where a reader stands in a split, and where it may begin.
 
-A `Start` is what a user asks for; a `Position` is concrete and can be stored. `Latest` is a start
-only: a connection resolves it once into a timestamp or a cursor, and that is what a checkpoint
-holds.
+A `Start` is what a user asks for; a `Position` is concrete and can be stored. `Latest` and
+`Committed` are starts only: a connection resolves them once into a timestamp or a cursor, and that
+is what a checkpoint holds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, TypeAlias, final
+from typing import Final, Literal, TypeAlias, final
 
 from fanout.errors import OptionError
 
 __all__ = (
     "WHOLE_RECORD",
+    "Committed",
     "Cursor",
     "Horizon",
     "Latest",
@@ -39,6 +40,28 @@ class Horizon:
 @dataclass(frozen=True, slots=True)
 class Latest:
     """After the newest record at the moment when the stream first opens; a start, no position."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Where the consumer group stands when the stream first opens; a start, no position.
+
+    Args:
+        reset: Where a split begins for which the group has committed nothing; None makes that an
+            error, which names these splits.
+
+    Raises:
+        OptionError: If `reset` is anything else.
+    """
+
+    reset: Literal["earliest", "latest"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.reset not in {None, "earliest", "latest"}:
+            raise OptionError(
+                f"reset={self.reset!r} is not understood; use 'earliest', 'latest' or None"
+            )
 
 
 @final
@@ -100,7 +123,7 @@ class Cursor:
             )
 
 
-Start: TypeAlias = Horizon | Latest | Timestamp
+Start: TypeAlias = Horizon | Latest | Timestamp | Committed
 Position: TypeAlias = Horizon | Timestamp | Cursor
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,33 +1,58 @@
-"""What a user asks for as a start: one for every split, or one for each."""
+"""What a user asks for as a start: one for every split, one for each, or a function that chooses.
+
+Services differ in how their users write a place in a split down, and in what else they can offer.
+A `Dialect` says it, and everything else is the same for all of them.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias, final
 
-from fanout.core.positions import Cursor, Horizon, Latest, Start, Timestamp
+from fanout.core.lineage import Split
+from fanout.core.positions import Committed, Cursor, Horizon, Latest, Start, Timestamp
 from fanout.errors import OptionError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-__all__ = ("OTHERS", "PerSplit", "SplitStart", "parse_start", "start_of_each")
+__all__ = ("OTHERS", "Chooser", "Dialect", "PerSplit", "SplitStart", "parse_start", "start_of_each")
 
 SplitStart: TypeAlias = Start | Cursor
+
+Chooser: TypeAlias = Callable[[Sequence[Split]], Mapping[str, object]]
+"""A user's function: from every split that is listed to the start of each, by split id.
+
+It is called once, when a stream opens without stored positions, and must not block. What it returns
+is read like a mapping that a user writes down.
+"""
 
 OTHERS: Final = "*"
 """In a mapping, the name of all splits that it does not name."""
 
-_NAMES: Final[Mapping[str, Start]] = {
-    "earliest": Horizon(),
-    "trim_horizon": Horizon(),
-    "latest": Latest(),
-}
-# As many digits as a stored position may have.
-_SEQUENCE: Final = re.compile(r"[0-9]{1,128}")
+_WORDS: Final[Mapping[str, Start]] = MappingProxyType(
+    {"earliest": Horizon(), "latest": Latest(), "committed": Committed()}
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How the users of one service write a start down.
+
+    Args:
+        choices: What an error tells a user to write, as the end of "use ...".
+        cursor: Reads what a mapping says of one split as a place in that split; None where it says
+            something else.
+        words: Further words for a start, in lower case; `earliest`, `latest` and `committed` are
+            everyone's, and case never matters.
+        no_commits: Why there are no committed positions, a clause; None where there are.
+    """
+
+    choices: str
+    cursor: Callable[[object], Cursor | None]
+    words: Mapping[str, Start] = field(default_factory=dict)
+    no_commits: str | None = None
 
 
 @final
@@ -44,14 +69,18 @@ class PerSplit:
     others: Start | None = None
 
 
-def parse_start(start: object) -> Start | PerSplit:
+def parse_start(
+    start: object, dialect: Dialect, *, option: str = "start"
+) -> Start | PerSplit | Chooser:
     """Turn what a user wrote into a start.
 
     Args:
-        start: A start; `"earliest"` or `"latest"`, also by the names that Kinesis users know
-            (`"TRIM_HORIZON"`, `"LATEST"`); an aware datetime; or a mapping of split ids to any of
-            these, to a sequence number as a string of digits, or to a Cursor. A split begins after
-            its sequence number. `"*"` stands for the splits that are not named.
+        start: A start; one of the dialect's words, such as `"earliest"` or `"latest"`; an aware
+            datetime; a mapping of split ids to any of these, to a place in the split as the dialect
+            writes it, or to a Cursor, after which the split is read, where `"*"` stands for the
+            splits that are not named; or a `Chooser`.
+        dialect: How the service's users write.
+        option: The name of the option, for messages.
 
     Raises:
         OptionError: If it is anything else. A bare number is refused: it could be seconds or
@@ -59,73 +88,119 @@ def parse_start(start: object) -> Start | PerSplit:
     """
     match start:
         case PerSplit():
+            for name, its in (*start.named, (OTHERS, start.others)):
+                _check_commits(f"{option}[{name!r}]", its, dialect)
             return start
         case Mapping():
-            named = {str(name): _parse_split_start(str(name), start[name]) for name in start}
-            others = named.pop(OTHERS, None)
-            if isinstance(others, Cursor):
-                raise OptionError(f"start[{OTHERS!r}] is a sequence number, which one split has")
-            return PerSplit(tuple(sorted(named.items(), key=_name)), others)
+            return _parse_mapping(start, dialect, option)
+        case type():
+            return _parse_one(option, start, dialect)  # a class can be called, and is no function
+        case Callable():
+            return start
         case _:
-            return _parse_one("start", start)
+            return _parse_one(option, start, dialect)
 
 
 def start_of_each(
-    start: Start | PerSplit, split_ids: Iterable[str]
-) -> Mapping[str, Start | Cursor]:
-    """Return where each split begins.
+    start: Start | PerSplit | Chooser,
+    splits: Sequence[Split],
+    dialect: Dialect,
+    *,
+    option: str = "start",
+) -> Mapping[str, SplitStart]:
+    """Return where each split begins, by its id.
 
     Args:
         start: What the user asks for.
-        split_ids: Every split that the service lists.
+        splits: Every split that the service lists.
+        dialect: How the service's users write.
+        option: The name of the option, for messages.
 
     Raises:
-        OptionError: If a mapping names a split that is not listed, or lacks one that is.
+        OptionError: If a mapping names a split that is not listed, or lacks one that is, or the
+            user's function raised, which is then the cause, or returned no such mapping.
     """
-    if not isinstance(start, PerSplit):
-        return dict.fromkeys(split_ids, start)
-    named, listed = dict(start.named), set(split_ids)
+    match start:
+        case PerSplit():
+            return _fitted(start, {split.id for split in splits}, option)
+        case Horizon() | Latest() | Timestamp() | Committed():
+            return dict.fromkeys((split.id for split in splits), start)
+        case choose:
+            chosen = _chosen(choose, splits, dialect, option)
+            return _fitted(chosen, {split.id for split in splits}, option)
+
+
+def _chosen(choose: Chooser, splits: Sequence[Split], dialect: Dialect, option: str) -> PerSplit:
+    try:
+        chosen = choose(splits)
+    except Exception as error:
+        raise OptionError(
+            f"the function that was passed as {option} raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(chosen, Mapping):
+        raise OptionError(
+            f"the function that was passed as {option} returned {type(chosen).__name__}; it has "
+            f"to return a mapping of split ids to starts"
+        )
+    return _parse_mapping(chosen, dialect, option)
+
+
+def _fitted(start: PerSplit, listed: set[str], option: str) -> Mapping[str, SplitStart]:
+    named = dict(start.named)
     if unknown := sorted(named.keys() - listed):
         raise OptionError(
-            f"start names what is not listed, or no longer: {', '.join(unknown)}; there are "
+            f"{option} names what is not listed, or no longer: {', '.join(unknown)}; there are "
             f"{', '.join(sorted(listed)) or 'none'}"
         )
     if start.others is not None:
         return dict.fromkeys(listed, start.others) | named
     if missing := sorted(listed - named.keys()):
         raise OptionError(
-            f"start names no position for {', '.join(missing)}; name them, or give one for all "
+            f"{option} names no position for {', '.join(missing)}; name them, or give one for all "
             f"others as {OTHERS!r}"
         )
     return named
 
 
-def _parse_split_start(name: str, start: object) -> SplitStart:
-    match start:
-        case Cursor():
-            return start
-        case str() if _SEQUENCE.fullmatch(start):
-            return Cursor(int(start))
-        case _:
-            return _parse_one(f"start[{name!r}]", start)
+def _parse_mapping(start: Mapping[Any, object], dialect: Dialect, option: str) -> PerSplit:
+    named = {
+        str(name): _parse_split_start(f"{option}[{str(name)!r}]", start[name], dialect)
+        for name in start
+    }
+    others = named.pop(OTHERS, None)
+    if isinstance(others, Cursor):
+        raise OptionError(f"{option}[{OTHERS!r}] is a place in one split; name the split")
+    return PerSplit(tuple(sorted(named.items(), key=_name)), others)
 
 
-def _parse_one(what: str, start: object) -> Start:
+def _parse_split_start(what: str, start: object, dialect: Dialect) -> SplitStart:
+    if isinstance(start, Cursor):
+        return start
+    cursor = dialect.cursor(start)
+    return _parse_one(what, start, dialect) if cursor is None else cursor
+
+
+def _parse_one(what: str, start: object, dialect: Dialect) -> Start:
+    parsed: Start
     match start:
-        case Horizon() | Latest() | Timestamp():
-            return start
+        case Horizon() | Latest() | Timestamp() | Committed():
+            parsed = start
         case datetime():
             try:
-                return Timestamp.at(start)
+                parsed = Timestamp.at(start)
             except OptionError as error:
                 raise OptionError(f"{what}: {error}") from error
-        case str() if start.lower() in _NAMES:
-            return _NAMES[start.lower()]
+        case str() if (word := start.lower()) in _WORDS or word in dialect.words:
+            parsed = {**_WORDS, **dialect.words}[word]
         case _:
-            raise OptionError(
-                f"{what}={start!r} is not understood; use 'TRIM_HORIZON' (or 'earliest'), 'LATEST' "
-                f"(or 'latest'), or an aware datetime"
-            )
+            raise OptionError(f"{what}={start!r} is not understood; use {dialect.choices}")
+    _check_commits(what, parsed, dialect)
+    return parsed
+
+
+def _check_commits(what: str, start: SplitStart | None, dialect: Dialect) -> None:
+    if isinstance(start, Committed) and dialect.no_commits is not None:
+        raise OptionError(f"{what}={start!r} cannot be: {dialect.no_commits}")
 
 
 def _name(item: tuple[str, SplitStart]) -> str:

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC
 from typing import TYPE_CHECKING, Self, final
 
-from fanout.core.positions import Latest, Timestamp
+from fanout.core.positions import Committed, Latest, Timestamp
 from fanout.core.starts import parse_start, start_of_each
 from fanout.core.verdicts import Fatal, Phase, Retry
 from fanout.kinesis.access import Access
@@ -16,6 +16,7 @@ from fanout.kinesis.disaggregation import Disaggregator
 from fanout.kinesis.explain import hint_of
 from fanout.kinesis.policy import Remedy, judge
 from fanout.kinesis.polling import Poller
+from fanout.kinesis.starts import DIALECT
 from fanout.kinesis.subscription import read_events, starting_position
 from fanout.kinesis.triage import Triage
 
@@ -96,14 +97,16 @@ class KinesisConnection:
         end at once, and their children begin at that time instead of at their horizon.
 
         Raises:
-            OptionError: If the start is a mapping that does not fit the shards.
+            OptionError: If the start is a mapping that does not fit the shards, or a function that
+                raised or returned none.
         """
         latest = Timestamp.at(self._stream.server_time)
-        starts = start_of_each(parse_start(self._options.start), [split.id for split in splits])
-        return {
-            split_id: latest if isinstance(start, Latest) else start
-            for split_id, start in starts.items()
-        }
+        positions: dict[str, Position] = {}
+        start = parse_start(self._options.start, DIALECT)
+        for split_id, its in start_of_each(start, splits, DIALECT).items():
+            assert not isinstance(its, Committed), "the dialect refuses it"
+            positions[split_id] = latest if isinstance(its, Latest) else its
+        return positions
 
     @asynccontextmanager
     async def subscribe(

@@ -15,6 +15,7 @@ from fanout.errors import OptionError
 from fanout.kinesis.endpoint import check_endpoint
 from fanout.kinesis.eventstream import MAX_FRAME_BYTES
 from fanout.kinesis.pace import CALL_INTERVAL, LONGEST_REST
+from fanout.kinesis.starts import DIALECT
 from fanout.kinesis.tags import check_tags
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from fanout.core.positions import Cursor, Start
-    from fanout.core.starts import PerSplit
+    from fanout.core.starts import Chooser, PerSplit
 
     _Start: TypeAlias = Start | datetime | str
 
@@ -60,7 +61,8 @@ class KinesisOptions:
         start: Where to begin where nothing is stored: `"TRIM_HORIZON"`, `"LATEST"`, or an aware
             datetime. Latest is pinned to the service's clock once, when the stream first opens.
             Or a mapping of shard ids to any of these or to a sequence number, after which the
-            shard is read; `"*"` stands for all shards that are not named.
+            shard is read; `"*"` stands for all shards that are not named. Or a function from the
+            sequence of shards to such a mapping, called once, when the stream first opens.
         on_data_loss: What to do where records have expired before they were read: `"fail"`, or
             `"earliest"` to go on with the oldest record that is left. The gap is logged as an
             error and counted.
@@ -99,7 +101,9 @@ class KinesisOptions:
     stream: str
     consumer: str | None = None
     mode: Literal["efo", "polling"] = "efo"
-    start: _Start | Mapping[str, _Start | Cursor] | PerSplit = field(default_factory=Latest)
+    start: _Start | Mapping[str, _Start | Cursor] | PerSplit | Chooser = field(
+        default_factory=Latest
+    )
     on_data_loss: Literal["fail", "earliest"] = "fail"
     on_bad_aggregate: Literal["fail", "gap"] = "fail"
     on_bad_frame: Literal["fail", "gap"] = "fail"
@@ -121,7 +125,7 @@ class KinesisOptions:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "start", parse_start(self.start))
+        object.__setattr__(self, "start", parse_start(self.start, DIALECT))
         object.__setattr__(self, "tags", check_tags(self.tags))
         self._check_names()
         self._check_lifecycle()

@@ -15,6 +15,7 @@ from fanout.core.positions import Cursor, Horizon, Latest, Timestamp
 from fanout.core.starts import PerSplit, parse_start
 from fanout.errors import OptionError
 from fanout.kinesis import KinesisSource
+from fanout.kinesis.starts import DIALECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -256,7 +257,7 @@ def _read_value(text: str) -> Any:
         case [number] | [number, "s"] if number.isdigit():
             return float(number)
         case _:
-            return parse_start(text.strip('`"'))
+            return parse_start(text.strip('`"'), DIALECT)
 
 
 def test_the_readme_documents_every_option_with_its_default() -> None:

@@ -31,7 +31,9 @@ from fanout.testing.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream, client, eventually, next_second, session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from fanout.core.lineage import Split
 
 SECOND, THIRD, FOURTH, FIFTH = (f"shardId-{number:012}" for number in range(1, 5))
 ARN = "arn:aws:kinesis:us-east-1:111122223333:stream/orders"
@@ -189,6 +191,21 @@ async def test_a_mapping_that_does_not_fit_the_shards_is_an_error(
         async with stream.open(start=start):
             pass
     assert not stream.server.statistics().subscribe_calls
+
+
+async def test_a_function_says_once_where_each_shard_begins(stream: Stream) -> None:
+    stream.put(5)
+    asked = []
+
+    def choose(splits: Sequence[Split]) -> dict[str, str]:
+        asked.append([split.id for split in splits])
+        return dict.fromkeys(asked[-1], stream.log[FIRST][1])
+
+    source = stream.source(start=choose)
+    origin = await fanout.origin(source)
+    async with fanout.open(source, resume=origin) as opened:
+        assert (await opened.drain(max_wait=0.2)).num_records == 3
+    assert asked == [[FIRST]]
 
 
 def parents_first(order: list[str], *families: tuple[str, str]) -> bool:
