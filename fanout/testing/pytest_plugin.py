@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from fanout.errors import SetupError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fanout.testing.kafka_broker import KafkaBroker
     from fanout.testing.kinesis_server import KinesisServer
 
-__all__ = ("kinesis_server",)
+__all__ = ("kafka_broker", "kinesis_server", "start_kafka_broker")
+
+# Set to anything, it makes tests fail that would be skipped because Kafka cannot be downloaded.
+_REQUIRE = "FANOUT_REQUIRE_KAFKA"
 
 
 @pytest.fixture
@@ -27,3 +35,48 @@ def kinesis_server() -> Iterator[KinesisServer]:
 
     with KinesisServer(KinesisRules.fast()) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(_kafka_jars: None) -> Iterator[KafkaBroker]:
+    """Run one Kafka broker for all tests that ask for it; each makes topics of its own.
+
+    The tests are skipped where Kafka cannot be downloaded, or fail if the environment variable
+    `FANOUT_REQUIRE_KAFKA` is set.
+
+    Yields:
+        The running broker; `broker.bootstrap_servers` leads clients to it.
+    """
+    from fanout.testing.kafka_broker import KafkaBroker  # noqa: PLC0415 - it imports confluent_kafka
+
+    with KafkaBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def start_kafka_broker(_kafka_jars: None) -> Iterator[Callable[..., KafkaBroker]]:
+    """Start brokers for one test that kills, pauses or configures them.
+
+    Yields:
+        A function with the options of `KafkaBroker` that returns a running one.
+    """
+    from fanout.testing.kafka_broker import KafkaBroker  # noqa: PLC0415 - it imports confluent_kafka
+
+    with ExitStack() as scope:
+
+        def start(**options: Any) -> KafkaBroker:
+            return scope.enter_context(KafkaBroker(**options))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def _kafka_jars() -> None:
+    from fanout.testing.kafka.jars import kafka_jars  # noqa: PLC0415 - only for tests with Kafka
+
+    try:
+        kafka_jars()
+    except SetupError as error:
+        if os.environ.get(_REQUIRE):
+            raise
+        pytest.skip(str(error))

@@ -1,0 +1,96 @@
+"""Topics of a running broker: make, grow, configure and delete them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ("Topics",)
+
+# The broker is on this machine: who does not answer in this many seconds does not run.
+_TIMEOUT = 15.0
+
+
+class Topics:
+    """Change the topics of one broker; each method blocks until the broker has done it.
+
+    Args:
+        bootstrap_servers: the broker's address.
+    """
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        options: dict[str, Any] = {
+            "bootstrap.servers": bootstrap_servers,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 200,
+            # The broker is killed on purpose; each call says by itself what went wrong.
+            "log_level": 0,
+            "error_cb": lambda _: None,
+        }
+        self._admin = AdminClient(options)
+
+    def is_ready(self, timeout: float) -> bool:
+        """Ask whether every partition has a leader and a topic could be made.
+
+        Args:
+            timeout: longest wait for an answer in seconds.
+        """
+        try:
+            topics = self._admin.list_topics(timeout=timeout).topics.values()
+            probe = NewTopic("fanout-probe", 1, 1)
+            for future in self._admin.create_topics(
+                [probe], validate_only=True, request_timeout=timeout
+            ).values():
+                future.result(timeout)
+        except KafkaException:
+            return False
+        return all(part.leader >= 0 for topic in topics for part in topic.partitions.values())
+
+    def create(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Create a topic; see `KafkaBroker.create_topic`."""
+        self._wait(
+            self._admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs))])
+        )
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic; see `KafkaBroker.delete_topic`."""
+        self._wait(self._admin.delete_topics([topic]))
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Add partitions; see `KafkaBroker.grow_topic`."""
+        self._wait(self._admin.create_partitions([NewPartitions(topic, partitions)]))
+
+    def alter(self, topic: str, configs: Mapping[str, str]) -> None:
+        """Set configurations; see `KafkaBroker.alter_topic`."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in configs.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        self._wait(self._admin.incremental_alter_configs([resource]))
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Delete a partition's oldest records; see `KafkaBroker.delete_records`."""
+        self._wait(self._admin.delete_records([TopicPartition(topic, partition, before)]))
+
+    def _wait(self, futures: dict[Any, Any]) -> None:
+        for future in futures.values():
+            try:
+                future.result(_TIMEOUT)
+            except KafkaException as error:
+                raise OptionError(f"Kafka refused: {error.args[0].str()}") from error
