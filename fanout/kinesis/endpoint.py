@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from urllib.parse import urlsplit
 
+from fanout.core.loopback import is_loopback
 from fanout.errors import OptionError
 
 __all__ = ("check_endpoint",)
@@ -29,7 +29,7 @@ def check_endpoint(url: str, *, insecure: bool) -> None:
     match parts.scheme:
         case "https":
             return
-        case "http" if insecure or _is_loopback(parts.hostname or ""):
+        case "http" if insecure or is_loopback(parts.hostname or ""):
             return
         case "http":
             raise OptionError(
@@ -38,10 +38,3 @@ def check_endpoint(url: str, *, insecure: bool) -> None:
             )
         case _:
             raise OptionError("endpoint_url must begin with https:// (or http:// on this machine)")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,0 +1,164 @@
+"""The options of Kafka's consumer by the names that Kafka users know."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from fanout.errors import OptionError
+
+__all__ = ("ConsumerOptions",)
+
+_LARGEST = 2**31 - 1  # Kafka's protocol has 32 bits for each of these
+
+# The ranges of whole numbers. Bounds and defaults are those of Kafka's documentation of its
+# consumer, but that an answer has to come before the request that waits for it times out.
+_NUMBERS = {
+    "fetch.min.bytes": (1, _LARGEST),
+    "fetch.max.bytes": (1, _LARGEST),
+    "fetch.max.wait.ms": (1, _LARGEST),
+    "max.partition.fetch.bytes": (1, _LARGEST),
+    "request.timeout.ms": (1, _LARGEST),
+    "connections.max.idle.ms": (1000, _LARGEST),
+}
+_SWITCHES = ("check.crcs",)
+
+_DECODE = "values come as bytes; decode= makes of a whole record batch what you need"
+_COMMITS = "offsets are committed after acknowledge where there is a group_id, never by a clock"
+_ALONE = "partitions are assigned without a group's members, so nothing is rebalanced"
+_WAITS = "say backoff_base and backoff_cap, in seconds"
+_REFUSED = {
+    "allow.auto.create.topics": "reading never creates a topic",
+    "auto.commit.interval.ms": _COMMITS,
+    "auto.offset.reset": "say start, and on_data_loss for offsets that have expired",
+    "bootstrap.servers": "say bootstrap_servers",
+    "client.id": "say client_id_prefix",
+    "client.rack": "say client_rack",
+    "default.api.timeout.ms": "say request.timeout.ms for one call, and max_retries",
+    "enable.auto.commit": _COMMITS,
+    "exclude.internal.topics": "a pattern never matches an internal topic; name it in topics",
+    "group.id": "say group_id",
+    "group.instance.id": _ALONE,
+    "group.protocol": _ALONE,
+    "heartbeat.interval.ms": _ALONE,
+    "interceptor.classes": "a Java class means nothing here; use decode",
+    "isolation.level": "say isolation_level",
+    "key.deserializer": _DECODE,
+    "max.poll.interval.ms": _ALONE,
+    "max.poll.records": "say max_records where you drain",
+    "metadata.max.age.ms": "say discovery_interval, in seconds; leaders are learnt when they move",
+    "metric.reporters": "a Java class means nothing here; read statistics()",
+    "partition.assignment.strategy": _ALONE,
+    "receive.buffer.bytes": "the operating system sizes its buffers",
+    "reconnect.backoff.max.ms": _WAITS,
+    "reconnect.backoff.ms": _WAITS,
+    "retry.backoff.max.ms": _WAITS,
+    "retry.backoff.ms": _WAITS,
+    "security.protocol": "say security=Security(protocol=...)",
+    "send.buffer.bytes": "the operating system sizes its buffers",
+    "session.timeout.ms": _ALONE,
+    "value.deserializer": _DECODE,
+}
+_REFUSED_PREFIXES = {
+    "sasl.": "say security=Security(username=..., password=..., mechanism=...)",
+    "ssl.": "say security=Security(ca_file=..., certificate_file=..., key_file=...)",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """What the options mean here, with Kafka's own defaults. Times are in seconds.
+
+    Args:
+        fetch_min_bytes: Bytes that a broker waits for before it answers (`fetch.min.bytes`).
+        fetch_max_bytes: About how many bytes an answer may have (`fetch.max.bytes`).
+        fetch_max_wait: How long a broker may wait for them (`fetch.max.wait.ms`).
+        max_partition_fetch_bytes: About how many bytes of one partition an answer may have
+            (`max.partition.fetch.bytes`).
+        request_timeout: How long a broker may take to answer (`request.timeout.ms`).
+        connections_max_idle: After how long an idle connection is closed
+            (`connections.max.idle.ms`).
+        check_crcs: Whether the checksums of record batches are checked (`check.crcs`).
+    """
+
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 50 * 1024 * 1024
+    fetch_max_wait: float = 0.5
+    max_partition_fetch_bytes: int = 1024 * 1024
+    request_timeout: float = 30.0
+    connections_max_idle: float = 540.0
+    check_crcs: bool = True
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> ConsumerOptions:
+        """Read options by their dotted names, numbers as such or as text.
+
+        Raises:
+            OptionError: An option is unknown, refused, no such value, or contradicts another.
+        """
+        if not isinstance(options, Mapping):
+            raise OptionError("consumer_options must be a mapping of Kafka's names to values")
+        fields: dict[str, Any] = {}
+        for name, value in options.items():
+            if name in _NUMBERS:
+                number = _number(name, value)
+                if name.endswith(".ms"):
+                    fields[_field(name.removesuffix(".ms"))] = number / 1000
+                else:
+                    fields[_field(name)] = number
+            elif name in _SWITCHES:
+                fields[_field(name)] = _switch(name, value)
+            else:
+                raise OptionError(_refusal(name))
+        parsed = cls(**fields)
+        if parsed.fetch_max_wait >= parsed.request_timeout:
+            raise OptionError(
+                f"fetch.max.wait.ms={parsed.fetch_max_wait * 1000:.0f} must be less than "
+                f"request.timeout.ms={parsed.request_timeout * 1000:.0f}, or an idle partition "
+                "looks like a broker that is down"
+            )
+        return parsed
+
+
+def _field(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _number(name: str, value: object) -> int:
+    low, high = _NUMBERS[name]
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise OptionError(f"{name}={value!r} must be a whole number from {low} to {high}")
+    return value
+
+
+def _switch(name: str, value: object) -> bool:
+    match value:
+        case bool():
+            return value
+        case "true" | "false":
+            return value == "true"
+        case _:
+            raise OptionError(f"{name}={value!r} must be true or false")
+
+
+def _refusal(name: object) -> str:
+    """Say why an option is not taken; its value is never told, because it may be a secret."""
+    if not isinstance(name, str):
+        return f"consumer_options must be named by strings, not {type(name).__name__}"
+    if name.startswith("kafka."):
+        return f"consumer option {name!r} has a prefix of Spark's: write {name[6:]!r}"
+    reason = _REFUSED.get(name)
+    for prefix, said_instead in _REFUSED_PREFIXES.items():
+        if name.startswith(prefix):
+            reason = said_instead
+    if reason is not None:
+        return f"consumer option {name!r} is not taken: {reason}"
+    known = [*_NUMBERS, *_SWITCHES, *_REFUSED]
+    close = difflib.get_close_matches(name.lower().replace("_", "."), known)
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return f"consumer option {name!r} is not known{hint}"
