@@ -106,10 +106,11 @@ class Transport(Protocol):
     def cluster_id(self) -> str:
         """The cluster's own id."""
 
-    async def topics(self) -> Mapping[str, Sequence[int]]:
+    async def topics(self) -> Mapping[str, Sequence[int] | Exception]:
         """List every topic that we may see, internal ones included, with its partitions' numbers.
 
-        Who leads which partition is learnt anew as well.
+        A topic that cannot be described now has its error instead. Who leads which partition is
+        learnt anew as well.
         """
 
     async def describe(self, topics: Sequence[str]) -> Mapping[str, Sequence[int] | Exception]:
@@ -119,7 +120,11 @@ class Transport(Protocol):
         """
 
     def leader(self, partition: Partition) -> int | None:
-        """Return the broker that leads a partition, as far as is known; None in an election."""
+        """Return the broker to fetch a partition from, as far as is known; None in an election.
+
+        That is its leader, or a replica near the client that the leader has named: an answer that
+        names one has no records, and the next fetch goes there.
+        """
 
     async def offsets(
         self, wanted: Mapping[Partition, Edge | int]

@@ -1,0 +1,99 @@
+"""One connection to a broker, with what aiokafka's own needs to be used alone.
+
+It closes at once, whatever the broker does, and logs neither secrets nor records.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, final
+
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, KafkaError
+
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+__all__ = ("BrokerConnection", "TokenProvider")
+
+
+class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is untyped
+    """A connection to one broker; requests are answered in their order.
+
+    A call that is cancelled leaves its answer to be skipped when it comes.
+    """
+
+    def send(self, request: Any, expect_response: bool = True) -> Awaitable[Any]:  # noqa: FBT001, FBT002 - the base's signature
+        """Send a request now, and return what waits for the answer."""
+        answer: Awaitable[Any] = super().send(_Terse(request), expect_response)
+        return answer
+
+    def close(self, reason: Any = None, exc: BaseException | None = None) -> Awaitable[None]:
+        """Close without waiting for a broker that takes no more bytes, or no farewell of TLS."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+        closed: Awaitable[None] = super().close(reason, exc)
+        return closed
+
+
+@final
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is untyped
+    """A user's function in the form in which aiokafka takes it.
+
+    Args:
+        token: The function.
+    """
+
+    def __init__(self, token: Callable[[], Awaitable[str]]) -> None:
+        self._token = token
+
+    async def token(self) -> str:
+        """Return a token.
+
+        Raises:
+            KafkaConnectionError: The function raised; it is tried again.
+            OptionError: It returned no string.
+        """
+        try:
+            token = await self._token()
+        except KafkaError:
+            raise
+        except Exception as error:
+            raise KafkaConnectionError(
+                f"the function that returns a token raised {type(error).__name__}"
+            ) from error
+        if not isinstance(token, str):
+            raise OptionError(f"the token must be a string, not {type(token).__name__}")
+        return token
+
+
+@final
+class _Terse:
+    """A request whose text in aiokafka's debug log, and that of its answer, is its name alone.
+
+    aiokafka would log passwords and records.
+    """
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def prepare(self, versions: Mapping[int, tuple[int, int]]) -> Any:
+        """Return the request in the newest version that the broker has."""
+        try:
+            struct = self._request.prepare(versions)
+        except NotImplementedError as error:
+            raise IncompatibleBrokerVersion(str(error)) from error
+        struct.__class__ = _terse(struct.__class__)
+        return struct
+
+
+@functools.cache
+def _terse(kind: Any) -> type[Any]:
+    members: dict[str, Any] = {"__repr__": lambda _: kind.__name__}
+    response = getattr(kind, "RESPONSE_TYPE", None)
+    if response is not None:
+        members["RESPONSE_TYPE"] = _terse(response)
+    return type(kind.__name__, (kind,), members)
