@@ -6,16 +6,18 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from fanout.errors import SetupError, StreamStateError
+from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.testing.kafka import keeper
 from fanout.testing.kafka.jars import BOOTSTRAP, KAFKA_VERSION, kafka_jars
 from fanout.testing.kafka.settings import (
     JVM_OPTIONS,
     LOGGING,
+    check_settings,
     free_ports,
     meta_properties,
     server_properties,
@@ -30,6 +32,8 @@ __all__ = ("KafkaBroker",)
 
 # A broker answers after some 3 seconds; a busy machine takes several times as long.
 _START_TIMEOUT = 90.0
+
+_LISTENERS = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
 
 # How many times other ports are tried when somebody took those that were free.
 _PORT_ATTEMPTS = 3
@@ -48,16 +52,32 @@ class KafkaBroker:
     Args:
         version: a released version of Apache Kafka, 4.1 or later.
         settings: more properties of the server by Kafka's names, such as `message.max.bytes`.
+        listeners: more listeners than the one without security, as names with one of Kafka's
+            protocols each, such as `{"LOGIN": "SASL_PLAINTEXT"}`; `address` tells where each is.
+            What they need, such as `listener.name.login.sasl.enabled.mechanisms`, is in `settings`.
+
+    Raises:
+        OptionError: a setting or the name of a listener is one that the broker decides by itself.
     """
 
     def __init__(
-        self, *, version: str = KAFKA_VERSION, settings: Mapping[str, str] | None = None
+        self,
+        *,
+        version: str = KAFKA_VERSION,
+        settings: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
     ) -> None:
         self.version = version
         self._settings = dict(settings or {})
+        check_settings(self._settings)
+        self._protocols = dict(listeners or {})
+        if self._protocols.keys() & _LISTENERS.keys():
+            raise OptionError(f"listeners has {' or '.join(_LISTENERS)}, which is there anyway")
+        self._protocols |= _LISTENERS
         self._keeper: subprocess.Popen[str] | None = None
+        self._orders = threading.Lock()
         self._directory = Path()
-        self._port = 0
+        self._ports: dict[str, int] = {}
         self._topics: Topics | None = None
 
     def __enter__(self) -> Self:
@@ -94,13 +114,23 @@ class KafkaBroker:
         """End the broker and remove its data; idempotent."""
         process, self._keeper, self._topics = self._keeper, None, None
         if process is not None:
-            process.communicate()
+            process.communicate("end\n")
 
     @property
     def bootstrap_servers(self) -> str:
         """The address for a client's `bootstrap.servers`, the same after a restart."""
+        return self.address("PLAINTEXT")
+
+    def address(self, listener: str) -> str:
+        """Tell where one of the `listeners` is, the same after a restart.
+
+        Raises:
+            OptionError: there is no such listener.
+        """
         self._require_open()
-        return f"127.0.0.1:{self._port}"
+        if listener not in self._ports:
+            raise OptionError(f"there is no listener {listener!r}; name it in listeners")
+        return f"127.0.0.1:{self._ports[listener]}"
 
     @property
     def pid(self) -> int | None:
@@ -203,9 +233,9 @@ class KafkaBroker:
             text=True,
             start_new_session=True,
         )
-        self._directory = Path(self._read()["directory"])
-        self._port, controller = free_ports(2)
-        properties = server_properties(self._port, controller, self._settings)
+        self._directory = Path(self._answer()["directory"])
+        self._ports = dict(zip(self._protocols, free_ports(len(self._protocols)), strict=True))
+        properties = server_properties(self._ports, self._protocols, self._settings)
         (self._directory / "server.properties").write_text(properties)
         (self._directory / "log4j2.xml").write_text(LOGGING)
         data = self._directory / "data"
@@ -227,7 +257,8 @@ class KafkaBroker:
 
     def _why(self, what: str) -> str:
         lines = (self._directory / keeper.LOG_FILE).read_text(errors="replace").splitlines()
-        return "\n".join([f"{what}; its log ends with", *lines[-30:]])
+        cache = kafka_jars(self.version)
+        return "\n".join([f"{what} (its jars are in {cache}); its log ends with", *lines[-30:]])
 
     def _require_open(self) -> subprocess.Popen[str]:
         if self._keeper is None:
@@ -235,14 +266,15 @@ class KafkaBroker:
         return self._keeper
 
     def _order(self, order: str) -> int | None:
-        process = self._require_open()
-        assert process.stdin is not None
-        process.stdin.write(order + "\n")
-        process.stdin.flush()
-        pid: int | None = self._read()["pid"]
+        with self._orders:
+            process = self._require_open()
+            assert process.stdin is not None
+            process.stdin.write(order + "\n")
+            process.stdin.flush()
+            pid: int | None = self._answer()["pid"]
         return pid
 
-    def _read(self) -> dict[str, Any]:
+    def _answer(self) -> dict[str, Any]:
         stdout = self._require_open().stdout
         assert stdout is not None
         answer: dict[str, Any] = json.loads(stdout.readline())

@@ -2,8 +2,8 @@
 
 This runs in a process of its own, `python keeper.py COMMAND` with the command as JSON. It makes a
 directory and tells its path as the first line; each line on stdin is then an order, and each is
-answered with the state of the server. When stdin closes, which it also does when the caller is
-killed, the server is killed and the directory removed.
+answered with the state of the server. At `end`, or when stdin closes, which it also does when the
+caller is killed, the server is killed and the directory removed.
 """
 
 from __future__ import annotations
@@ -73,8 +73,11 @@ def main() -> None:
     server = _Server(json.loads(sys.argv[1]), directory)
     try:
         _answer({"directory": str(directory)})
-        for order in sys.stdin:
-            server.obey(order.strip())
+        for line in sys.stdin:
+            order = line.strip()
+            if order == "end":
+                break
+            server.obey(order)
             _answer(server.state())
     finally:
         server.kill()

@@ -6,12 +6,20 @@ import secrets
 import socket
 from typing import TYPE_CHECKING
 
+from fanout.errors import OptionError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("JVM_OPTIONS", "LOGGING", "free_ports", "meta_properties", "server_properties")
+__all__ = (
+    "JVM_OPTIONS",
+    "LOGGING",
+    "check_settings",
+    "free_ports",
+    "meta_properties",
+    "server_properties",
+)
 
-# Throughput is best with the collector that has no threads of its own, on machines this small.
 JVM_OPTIONS = ("-Xms256m", "-Xmx768m", "-XX:+UseSerialGC", "-Dlog4j2.configurationFile=log4j2.xml")
 
 LOGGING = """\
@@ -26,6 +34,16 @@ LOGGING = """\
 # Systems give outgoing connections and port 0 numbers above this range, so that nobody takes a
 # broker's port by chance while it restarts.
 _PORTS = range(20_000, 32_768)
+
+_OWN = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "log.dirs": "data",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+}
+
+_OF_THE_PORTS = {"controller.quorum.voters", "listeners", "listener.security.protocol.map"}
 
 _DEFAULTS = {
     "auto.create.topics.enable": "false",
@@ -48,7 +66,7 @@ _DEFAULTS = {
     "log.segment.delete.delay.ms": "200",
     "log.cleaner.backoff.ms": "100",
     # A killed broker is let in again when its session has ended, which takes 9 s by default.
-    "broker.session.timeout.ms": "1400",
+    "broker.session.timeout.ms": "1000",
     "broker.heartbeat.interval.ms": "200",
     # Memory that one node of few topics does not need.
     "log.cleaner.dedupe.buffer.size": "2097152",
@@ -57,12 +75,24 @@ _DEFAULTS = {
 }
 
 
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Check that the caller's settings leave alone what the broker decides by itself.
+
+    Raises:
+        OptionError: they do not.
+    """
+    own = sorted(settings.keys() & (_OWN.keys() | _OF_THE_PORTS))
+    if own:
+        raise OptionError(f"settings has {', '.join(own)}, which the KafkaBroker decides by itself")
+
+
 def free_ports(count: int) -> list[int]:
     """Choose distinct ports on 127.0.0.1 that nobody listens at."""
     ports: set[int] = set()
     while len(ports) < count:
         port = secrets.choice(_PORTS)
         with socket.socket() as probe:
+            # As the broker binds: a connection of before that still lingers does not matter.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
@@ -72,12 +102,14 @@ def free_ports(count: int) -> list[int]:
     return list(ports)
 
 
-def server_properties(port: int, controller: int, settings: Mapping[str, str]) -> str:
+def server_properties(
+    ports: Mapping[str, int], protocols: Mapping[str, str], settings: Mapping[str, str]
+) -> str:
     """Write `server.properties`, with data below the directory that the broker runs in.
 
     Args:
-        port: where clients connect.
-        controller: where the controller listens.
+        ports: where each listener listens, by its name; `CONTROLLER` is one.
+        protocols: how each listener is secured, by its name.
         settings: what the caller wants different, by Kafka's names.
 
     Returns:
@@ -86,19 +118,15 @@ def server_properties(port: int, controller: int, settings: Mapping[str, str]) -
     properties = {
         **_DEFAULTS,
         **settings,
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "inter.broker.listener.name": "PLAINTEXT",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": "data",
+        **_OWN,
+        "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",
+        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
+        "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in protocols.items()),
     }
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 
 def meta_properties() -> str:
-    """Write `meta.properties`, which gives a data directory its cluster."""
+    """Write `meta.properties`, which makes a data directory part of a new cluster."""
     cluster, directory = (secrets.token_urlsafe(16) for _ in range(2))
     return f"version=1\nnode.id=1\ncluster.id={cluster}\ndirectory.id={directory}\n"

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from fanout.errors import OptionError
+from fanout.errors import OptionError, StreamStateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ class Topics:
                 [probe], validate_only=True, request_timeout=timeout
             ).values():
                 future.result(timeout)
-        except KafkaException:
+        except (KafkaException, TimeoutError):
             return False
         return all(part.leader >= 0 for topic in topics for part in topic.partitions.values())
 
@@ -94,3 +94,7 @@ class Topics:
                 future.result(_TIMEOUT)
             except KafkaException as error:
                 raise OptionError(f"Kafka refused: {error.args[0].str()}") from error
+            except TimeoutError as error:
+                raise StreamStateError(
+                    f"Kafka did not answer within {_TIMEOUT:.0f} s; was it killed or paused?"
+                ) from error
