@@ -13,6 +13,7 @@ __all__ = (
     "BatchFailedError",
     "CheckpointError",
     "DamagedFrameError",
+    "DecodeFailedError",
     "FanOutError",
     "MalformedEventError",
     "OptionError",
@@ -122,6 +123,10 @@ class CheckpointError(FanOutError):
 
 class BatchFailedError(FanOutError):
     """The user's handler raised; `__cause__` is what it raised. The batch is replayed."""
+
+
+class DecodeFailedError(FanOutError):
+    """The user's `decode` raised, or returned what cannot be delivered; `__cause__` says which."""
 
 
 class SparkLostError(FanOutError):

@@ -1,0 +1,252 @@
+"""Ask each broker for the partitions whose readers wait for data, and for no others.
+
+Who does not ask is not fetched: that is the back-pressure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+from aiokafka.errors import KafkaConnectionError
+
+from fanout.core.cancellation import cancelled_by_us
+from fanout.errors import MalformedEventError
+from fanout.kafka.leaders import Leaders
+from fanout.kafka.transport import Fetched, Refused, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.transport import Answer, Transport
+
+__all__ = ("Fetcher",)
+
+# How long a broker may wait for data, in seconds. A connection carries one request after the
+# other, so a partition that asks again waits until the request before has been answered. While
+# every partition asks, nobody can: the wait is long, and idle partitions cost little.
+_LONG: Final = 0.5
+_SHORT: Final = 0.01
+# A partition that its consumer has held back for a second may wait a tenth of that when it asks
+# again. So a busy partition beside idle ones keeps its rate, and while the consumer works on a
+# batch for a minute the brokers are not asked a hundred times a second.
+_PART_OF_HOLD: Final = 0.1
+
+# What a partition asks for at the least, however many there are.
+_LEAST_BYTES: Final = 16 * 1024
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Ask:
+    """One reader's question, until it is answered."""
+
+    partition: Partition
+    wanted: Wanted
+    content_at: float  # from when on the answer that there is nothing is one as well
+    answer: asyncio.Future[Answer]
+
+
+@final
+class Fetcher:
+    """Fetch for all partitions of a connection, with one request at a time to each broker.
+
+    Args:
+        transport: The calls.
+        max_partition_bytes: About the most bytes that are asked of one partition at once.
+        max_bytes_in_flight: The bound on the memory of all partitions together.
+    """
+
+    def __init__(
+        self, transport: Transport, *, max_partition_bytes: int, max_bytes_in_flight: int
+    ) -> None:
+        self.leaders = Leaders(transport)
+        self._transport = transport
+        self._max_partition_bytes = max_partition_bytes
+        self._max_bytes_in_flight = max_bytes_in_flight
+        self._subscribed: set[Partition] = set()
+        self._brokers: dict[int, _Broker] = {}
+        self._tasks: asyncio.TaskGroup
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Fetch while the block runs; it is entered once, and no task outlives it."""
+        # The block's own error is carried around the task group, which would wrap it in a group.
+        failure: BaseException | None = None
+        async with asyncio.TaskGroup() as self._tasks:
+            try:
+                yield
+            except BaseException as raised:  # noqa: BLE001 - raised again below
+                failure = raised
+            for broker in self._brokers.values():
+                if broker.task is not None:
+                    broker.task.cancel()
+        if failure is not None:
+            raise failure
+
+    @property
+    def allowance(self) -> int:
+        """How many bytes a partition may ask for, so that all can ask at once.
+
+        All together ask for half of the memory at the most. A partition that is idle keeps what
+        it has reserved while it waits, and would keep others from asking; the other half is for
+        answers that wait for the consumer, and for those that are larger than what was asked.
+        """
+        share = self._max_bytes_in_flight // (2 * max(1, len(self._subscribed)))
+        return min(self._max_partition_bytes, max(share, _LEAST_BYTES))
+
+    @contextmanager
+    def subscribed(self, partition: Partition) -> Iterator[None]:
+        """Count a partition as one that is read, asking or held back, during a block."""
+        assert partition not in self._subscribed, "a partition has one reader"
+        self._subscribed.add(partition)
+        leader = self._transport.leader(partition)
+        if leader is not None:
+            self._broker(leader).hold(partition)
+        try:
+            yield
+        finally:
+            self._subscribed.discard(partition)
+            for broker in self._brokers.values():
+                broker.forget(partition)
+
+    async def fetch(
+        self, partition: Partition, offset: int, max_bytes: int, *, patience: float
+    ) -> Fetched:
+        """Wait for what comes at an offset; one call at a time for a subscribed partition.
+
+        Args:
+            partition: The partition.
+            offset: The first offset that is wanted.
+            max_bytes: About how many bytes are wanted; the first batch comes whole.
+            patience: Seconds after which an answer without data is one as well.
+
+        Raises:
+            KafkaError: If the broker refuses, or nobody leads the partition.
+            Exception: Whatever else the transport raises, or went wrong here.
+
+        Cancellation: what the broker sends in answer is dropped.
+        """
+        broker = self._broker(await self.leaders.of(partition))
+        loop = asyncio.get_running_loop()
+        ask = _Ask(
+            partition, Wanted(offset, max_bytes), loop.time() + patience, loop.create_future()
+        )
+        broker.ask(ask)
+        if broker.task is None:
+            broker.task = self._tasks.create_task(broker.run(), name=f"fanout {broker}")
+        try:
+            answer = await ask.answer
+        finally:
+            broker.withdraw(ask)
+        if isinstance(answer, Refused):
+            # Metadata that is asked for once too often costs less than a list of all the errors
+            # that come of an old one.
+            self.leaders.doubt(partition)
+            raise answer.error
+        return answer
+
+    def _broker(self, number: int) -> _Broker:
+        if number not in self._brokers:
+            self._brokers[number] = _Broker(number, self._transport)
+        return self._brokers[number]
+
+
+@final
+class _Broker:
+    """Ask one broker again and again, for as long as somebody wants something of it.
+
+    `task` is what runs it, while somebody asks.
+
+    Args:
+        number: The broker.
+        transport: The calls.
+    """
+
+    def __init__(self, number: int, transport: Transport) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self._number = number
+        self._transport = transport
+        # Who has waited longest comes first. A broker fills its answer in this order until it is
+        # full, and gives only the first that has data a batch that is larger than what was asked
+        # (KIP-74): whoever was left out moves to the front.
+        self._asks: dict[Partition, _Ask] = {}
+        # Who was answered and has not asked again, the latest last, and since when.
+        self._held: dict[Partition, float] = {}
+
+    def __str__(self) -> str:
+        return f"broker {self._number}"
+
+    def ask(self, ask: _Ask) -> None:
+        """Take a question."""
+        assert ask.partition not in self._asks, "a partition asks once at a time"
+        self._held.pop(ask.partition, None)
+        self._asks[ask.partition] = ask
+
+    def withdraw(self, ask: _Ask) -> None:
+        """Forget a question; nothing happens where it was answered."""
+        if self._asks.get(ask.partition) is ask:
+            del self._asks[ask.partition]
+
+    def hold(self, partition: Partition) -> None:
+        """Note that a partition that is read does not ask from now on."""
+        self._held[partition] = asyncio.get_running_loop().time()
+
+    def forget(self, partition: Partition) -> None:
+        """Note that a partition is not read any more."""
+        self._held.pop(partition, None)
+
+    async def run(self) -> None:
+        """Fetch until nobody asks any more; what goes wrong is told to those who asked."""
+        while self._asks:
+            await self._round()
+        self.task = None  # no await in between: whoever asks from here on starts another
+
+    async def _round(self) -> None:
+        """Send one request, and hand the answers out."""
+        now = asyncio.get_running_loop().time
+        asks, began = tuple(self._asks.values()), now()
+        wanted = {ask.partition: ask.wanted for ask in asks}
+        try:
+            answers = await self._transport.fetch(self._number, wanted, max_wait=self._max_wait())
+            answered = self._hand_out(asks, answers)
+        except asyncio.CancelledError as error:
+            if cancelled_by_us():
+                raise
+            lost = KafkaConnectionError(f"a request to {self} was cancelled, but not by us")
+            lost.__cause__ = error
+            answered = self._hand_out(asks, dict.fromkeys(wanted, Refused(lost)))
+        except Exception as error:  # noqa: BLE001 - those who asked raise it
+            answered = self._hand_out(asks, dict.fromkeys(wanted, Refused(error)))
+        # Those who were answered may ask again in this very turn of the loop. Where nobody was,
+        # the broker should have waited; one that does not is not asked without a pause.
+        waited = now() - began >= _SHORT
+        await asyncio.sleep(0 if answered or waited else _SHORT)
+
+    def _max_wait(self) -> float:
+        if not self._held:
+            return _LONG
+        latest = next(reversed(self._held.values()))
+        held = asyncio.get_running_loop().time() - latest
+        return min(_LONG, max(_SHORT, held * _PART_OF_HOLD))
+
+    def _hand_out(self, asks: Sequence[_Ask], answers: Mapping[Partition, Answer]) -> int:
+        """Answer those whose wait is over; return how many they are."""
+        now = asyncio.get_running_loop().time()
+        answered = 0
+        for ask in asks:
+            answer = answers.get(ask.partition) or Refused(
+                MalformedEventError(f"{self} has sent no answer for {ask.partition}")
+            )
+            nothing = isinstance(answer, Fetched) and not answer.batches
+            if ask.answer.done() or (nothing and now < ask.content_at):
+                continue
+            self.withdraw(ask)
+            if isinstance(answer, Fetched):
+                self.hold(ask.partition)
+            ask.answer.set_result(answer)
+            answered += 1
+        return answered

@@ -1,0 +1,503 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiokafka.errors import (
+    KafkaConnectionError,
+    LeaderNotAvailableError,
+    NotLeaderForPartitionError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+
+from fanout.core.budget import Budget
+from fanout.core.positions import Cursor
+from fanout.errors import MalformedEventError
+from fanout.kafka.fetcher import Fetcher
+from fanout.kafka.subscription import HEARTBEAT, PartitionReader
+from fanout.testing.simulation.loop import running_loop, simulate
+from tests.kafka.scripted import ScriptedCluster
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.transport import Answer, Fetched, Wanted
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+
+@asynccontextmanager
+async def fetching(
+    cluster: ScriptedCluster, *, max_bytes_in_flight: int = 256 * MIB
+) -> AsyncIterator[Fetcher]:
+    """Run a fetcher with every partition of the cluster subscribed."""
+    fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=max_bytes_in_flight)
+    async with fetcher.running(), AsyncExitStack() as stack:
+        for partition in cluster.partitions:
+            stack.enter_context(fetcher.subscribed(partition))
+        yield fetcher
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await test()
+
+    simulate(main)
+
+
+async def fetch(
+    fetcher: Fetcher, partition: Partition, offset: int = 0, *, patience: float = 0.0
+) -> Fetched:
+    return await fetcher.fetch(partition, offset, MIB, patience=patience)
+
+
+def test_partitions_that_ask_together_are_asked_for_in_one_request() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(3)
+        for log in cluster.logs.values():
+            log.append(2)
+        async with fetching(cluster) as fetcher:
+            answers = await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
+        assert all(answer.batches for answer in answers)
+        assert [list(request.wanted) for request in cluster.fetches] == [cluster.partitions]
+
+    run(test)
+
+
+def test_each_broker_is_asked_for_what_it_leads() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(4)
+        for partition in cluster.partitions:
+            cluster.leaders[partition] = cluster.known[partition] = partition.number % 2
+            cluster.logs[partition].append(1)
+        async with fetching(cluster) as fetcher:
+            await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
+        asked = {request.broker: [p.number for p in request.wanted] for request in cluster.fetches}
+        assert asked == {0: [0, 2], 1: [1, 3]}
+
+    run(test)
+
+
+def test_who_does_not_ask_is_not_fetched() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(2)
+        for log in cluster.logs.values():
+            log.append(1)
+        async with fetching(cluster) as fetcher:
+            await fetch(fetcher, cluster.partitions[0])
+            await asyncio.sleep(60)
+        assert [list(request.wanted) for request in cluster.fetches] == [cluster.partitions[:1]]
+
+    run(test)
+
+
+def test_an_idle_partition_stays_asked_for_until_its_patience_ends() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster()
+        async with fetching(cluster) as fetcher:
+            answer = await fetch(fetcher, cluster.partitions[0], patience=5.0)
+            assert not answer.batches
+            assert 5.0 <= running_loop().time() < 6.0
+            assert len(cluster.fetches) == 10
+
+    run(test)
+
+
+def test_a_broker_that_never_waits_is_not_asked_without_a_pause() -> None:
+    async def test() -> None:
+        class Hasty(ScriptedCluster):
+            async def fetch(
+                self, broker: int, wanted: Mapping[Partition, Wanted], *, max_wait: float
+            ) -> Mapping[Partition, Answer]:
+                assert max_wait
+                return await super().fetch(broker, wanted, max_wait=0.0)
+
+        cluster = Hasty()
+        async with fetching(cluster) as fetcher:
+            await fetch(fetcher, cluster.partitions[0], patience=1.0)
+        assert len(cluster.fetches) <= 102
+
+    run(test)
+
+
+def test_a_broker_waits_long_while_all_ask_and_not_while_one_is_held_back() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(2)
+        busy, idle = cluster.partitions
+        cluster.logs[busy].append(1)
+        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+            tasks.create_task(fetch(fetcher, idle, patience=30.0))
+            await fetch(fetcher, busy)
+            cluster.fetches.clear()
+            await asyncio.sleep(0.05)
+            assert cluster.fetches
+            assert all(request.max_wait == 0.01 for request in cluster.fetches)
+            cluster.logs[busy].append(1)
+            began = running_loop().time()
+            await fetch(fetcher, busy, 1)
+            assert running_loop().time() - began <= 0.011
+            tasks.create_task(fetch(fetcher, busy, 2, patience=10.0))
+            await asyncio.sleep(0.1)
+            cluster.fetches.clear()
+            await asyncio.sleep(5.0)
+            assert {request.max_wait for request in cluster.fetches} == {0.5}
+
+    run(test)
+
+
+def test_while_the_consumer_is_busy_for_long_idle_partitions_are_asked_for_seldom() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(2)
+        busy, idle = cluster.partitions
+        cluster.logs[busy].append(1)
+        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+            tasks.create_task(fetch(fetcher, idle, patience=90.0))
+            await fetch(fetcher, busy)
+            await asyncio.sleep(30)
+            cluster.fetches.clear()
+            await asyncio.sleep(30)
+            assert len(cluster.fetches) <= 61
+
+    run(test)
+
+
+def test_a_partition_that_is_not_read_any_more_holds_nobody_up() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(2)
+        busy, idle = cluster.partitions
+        cluster.logs[busy].append(1)
+        fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=256 * MIB)
+        async with fetcher.running():
+            with fetcher.subscribed(idle):
+                with fetcher.subscribed(busy):
+                    await fetch(fetcher, busy)
+                cluster.fetches.clear()
+                await fetch(fetcher, idle, patience=2.0)
+        assert {request.max_wait for request in cluster.fetches} == {0.5}
+
+    run(test)
+
+
+def test_no_partition_starves_behind_others_that_fill_every_answer() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(4, fetch_max_bytes=64 * KIB, latency=0.001)
+        for log in cluster.logs.values():
+            for _ in range(60):
+                log.append(1, value=bytes(60 * KIB))
+        served = dict.fromkeys(cluster.partitions, 0)
+
+        async def read(fetcher: Fetcher, partition: Partition) -> None:
+            while sum(served.values()) < 40:
+                await fetch(fetcher, partition, served[partition], patience=60.0)
+                served[partition] += 1
+
+        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+            for partition in cluster.partitions:
+                tasks.create_task(read(fetcher, partition))
+        assert max(served.values()) - min(served.values()) <= 1
+
+    run(test)
+
+
+def test_a_batch_larger_than_what_was_asked_comes_in_the_end() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(3, latency=0.001)
+        *busy, large = cluster.partitions
+        for partition in busy:
+            for _ in range(50):
+                cluster.logs[partition].append(1, value=bytes(MIB // 2))
+        cluster.logs[large].append(1, value=bytes(5 * MIB))
+
+        async def read(fetcher: Fetcher, partition: Partition) -> None:
+            for offset in range(50):
+                await fetch(fetcher, partition, offset, patience=60.0)
+
+        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+            for partition in busy:
+                tasks.create_task(read(fetcher, partition))
+            answer = await fetch(fetcher, large, patience=60.0)
+            assert len(answer.batches) > 5 * MIB
+            assert len(cluster.fetches) <= 5
+
+    run(test)
+
+
+@pytest.mark.parametrize("error", [KafkaConnectionError(), RequestTimedOutError(), ValueError()])
+def test_a_request_that_fails_is_the_error_of_all_who_asked_and_the_next_one_is_sent(
+    error: Exception,
+) -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(3)
+        for log in cluster.logs.values():
+            log.append(1)
+        cluster.fetch_faults.append(error)
+        async with fetching(cluster) as fetcher:
+            failed = await asyncio.gather(
+                *(fetch(fetcher, p) for p in cluster.partitions), return_exceptions=True
+            )
+            assert failed == [error] * 3
+            answers = await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
+            assert all(answer.batches for answer in answers)
+
+    run(test)
+
+
+def test_a_request_that_is_cancelled_by_somebody_else_is_an_error_of_those_who_asked() -> None:
+    async def test() -> None:
+        def cancelled() -> None:
+            raise asyncio.CancelledError
+
+        cluster = ScriptedCluster()
+        cluster.fetch_faults.append(cancelled)
+        async with fetching(cluster) as fetcher:
+            with pytest.raises(KafkaConnectionError, match="not by us"):
+                await fetch(fetcher, cluster.partitions[0])
+
+    run(test)
+
+
+def test_a_partition_without_an_answer_is_an_error() -> None:
+    async def test() -> None:
+        class Forgetful(ScriptedCluster):
+            async def fetch(self, *_: Any, **__: Any) -> Mapping[Partition, Answer]:
+                return {}
+
+        cluster = Forgetful()
+        async with fetching(cluster) as fetcher:
+            with pytest.raises(MalformedEventError, match="no answer for t-0"):
+                await fetch(fetcher, cluster.partitions[0])
+
+    run(test)
+
+
+def test_an_error_of_one_partition_is_told_to_it_alone() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(2)
+        bad, good = cluster.partitions
+        cluster.logs[good].append(1)
+        cluster.leaders[bad] = 2
+        async with fetching(cluster) as fetcher:
+            failed, answer = await asyncio.gather(
+                fetch(fetcher, bad), fetch(fetcher, good), return_exceptions=True
+            )
+            assert isinstance(failed, NotLeaderForPartitionError)
+            assert answer.batches  # type: ignore[union-attr]
+
+    run(test)
+
+
+def test_a_leader_that_has_moved_is_found_with_one_look_for_all_partitions() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(100)
+        for partition in cluster.partitions:
+            cluster.leaders[partition] = 2
+            cluster.logs[partition].append(1)
+        async with fetching(cluster) as fetcher:
+            failed = await asyncio.gather(
+                *(fetch(fetcher, p) for p in cluster.partitions), return_exceptions=True
+            )
+            assert {type(error) for error in failed} == {NotLeaderForPartitionError}
+            await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
+            assert [topics for _, topics in cluster.looks] == [["t"]]
+            assert {request.broker for request in cluster.fetches} == {1, 2}
+
+    run(test)
+
+
+def test_while_nobody_leads_the_cluster_is_asked_at_most_every_half_second() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(10)
+        for partition in cluster.partitions:
+            cluster.leaders[partition] = cluster.known[partition] = None
+
+        async def insist(fetcher: Fetcher, partition: Partition) -> None:
+            while running_loop().time() < 10:
+                with pytest.raises(LeaderNotAvailableError):
+                    await fetch(fetcher, partition)
+
+        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+            for partition in cluster.partitions:
+                tasks.create_task(insist(fetcher, partition))
+        assert not cluster.fetches
+        assert len(cluster.looks) <= 22
+
+    run(test)
+
+
+def test_a_look_that_fails_is_the_error_of_all_who_wait_for_it() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(3, latency=0.1)
+        error = KafkaConnectionError()
+        cluster.known = {}
+        cluster.look_faults.append(error)
+        async with fetching(cluster) as fetcher:
+            failed = await asyncio.gather(
+                *(fetch(fetcher, p) for p in cluster.partitions), return_exceptions=True
+            )
+            assert failed == [error] * 3
+            assert len(cluster.looks) == 1
+            await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
+
+    run(test)
+
+
+def test_who_waits_for_a_look_makes_it_where_the_one_who_made_it_is_cancelled() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(2, latency=1.0)
+        cluster.known = {}
+        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(fetch(fetcher, cluster.partitions[0]))
+            second = tasks.create_task(fetch(fetcher, cluster.partitions[1]))
+            await asyncio.sleep(0.5)
+            first.cancel()
+            assert not (await second).batches
+        assert len(cluster.looks) == 2
+
+    run(test)
+
+
+def test_a_topic_that_the_cluster_does_not_know_is_the_error_of_its_partitions() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(1)
+        async with fetching(cluster) as fetcher:
+            cluster.logs.clear()
+            cluster.known.clear()
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await fetch(fetcher, cluster.partitions[0])
+
+    run(test)
+
+
+def test_an_answer_to_a_question_that_was_withdrawn_is_not_given_to_the_next_one() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster()
+        (partition,) = cluster.partitions
+        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(fetch(fetcher, partition, 0, patience=60.0))
+            await asyncio.sleep(0.1)
+            first.cancel()
+            await asyncio.sleep(0)
+            second = tasks.create_task(fetch(fetcher, partition, 3, patience=60.0))
+            await asyncio.sleep(0)
+            cluster.logs[partition].append(3)
+            cluster.logs[partition].append(2)
+            cluster.changed()
+            answer = await second
+            assert answer.batches == cluster.logs[partition].batches[1][2]
+
+    run(test)
+
+
+def test_an_error_of_the_block_passes_unchanged_and_no_task_is_left() -> None:
+    async def test() -> None:
+        async def fail() -> None:
+            cluster = ScriptedCluster()
+            async with fetching(cluster) as fetcher:
+                asking = asyncio.create_task(fetch(fetcher, cluster.partitions[0], patience=60.0))
+                await asyncio.sleep(0.1)
+                asking.cancel()
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+
+    run(test)
+
+
+def test_the_allowances_of_all_partitions_take_half_of_the_memory_at_the_most() -> None:
+    async def test() -> None:
+        for count in (1, 100, 1000):
+            cluster = ScriptedCluster(count)
+            async with fetching(cluster) as fetcher:
+                assert 16 * KIB <= fetcher.allowance <= MIB
+                assert count * fetcher.allowance <= 128 * MIB
+
+    run(test)
+
+
+def test_a_busy_partition_among_a_thousand_idle_ones_keeps_its_rate_and_all_are_heard_of() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(1000, latency=0.001)
+        busy = cluster.partitions[500]
+        for _ in range(300):
+            cluster.logs[busy].append(1, value=bytes(100 * KIB))
+        budget = Budget(256 * MIB)
+        fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=256 * MIB)
+        reader = PartitionReader(cluster, fetcher, read_committed=True, max_event_bytes=64 * MIB)
+        events = dict.fromkeys(cluster.partitions, 0)
+        records = dict.fromkeys(cluster.partitions, 0)
+        done: list[float] = []
+
+        async def follow(partition: Partition) -> None:
+            reserved = 0
+
+            async def reserve(nbytes: int) -> None:
+                nonlocal reserved
+                budget.release(reserved)
+                total, reserved = reserved + nbytes, 0
+                await budget.reserve(total)
+                reserved = total
+
+            subscribing = reader.subscribe(partition, Cursor(-1), stop=None, reserve=reserve)
+            async with subscribing as batches:
+                async for batch in batches:
+                    budget.release(reserved)
+                    reserved = 0
+                    events[partition] += 1
+                    records[partition] += batch.num_records
+                    if records[partition] == 300 and not done:
+                        done.append(running_loop().time())
+
+        async with fetcher.running(), asyncio.TaskGroup() as tasks:
+            following = [tasks.create_task(follow(partition)) for partition in cluster.partitions]
+            await asyncio.sleep(4 * HEARTBEAT)
+            for task in following:
+                task.cancel()
+        assert records[busy] == 300
+        assert done[0] < 4.0
+        assert min(events.values()) >= 3
+
+    run(test)
+
+
+def test_an_event_larger_than_half_of_the_memory_is_let_through_by_idle_partitions() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(50)
+        large = cluster.partitions[7]
+        cluster.logs[large].append(1, value=bytes(9 * MIB))
+        budget = Budget(10 * MIB)
+        fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=10 * MIB)
+        reader = PartitionReader(cluster, fetcher, read_committed=True, max_event_bytes=64 * MIB)
+        came = asyncio.Event()
+
+        async def follow(partition: Partition) -> None:
+            reserved = 0
+
+            async def reserve(nbytes: int) -> None:
+                nonlocal reserved
+                budget.release(reserved)
+                total, reserved = reserved + nbytes, 0
+                await budget.reserve(total)
+                reserved = total
+
+            subscribing = reader.subscribe(partition, Cursor(-1), stop=None, reserve=reserve)
+            async with subscribing as batches:
+                async for batch in batches:
+                    budget.release(reserved)
+                    reserved = 0
+                    if batch.num_records:
+                        came.set()
+
+        async with fetcher.running(), asyncio.TaskGroup() as tasks:
+            following = [tasks.create_task(follow(partition)) for partition in cluster.partitions]
+            async with asyncio.timeout(3 * HEARTBEAT):
+                await came.wait()
+            for task in following:
+                task.cancel()
+
+    run(test)
