@@ -85,6 +85,11 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Return the virtual seconds since the start."""
         return self._now
 
+    @property
+    def awake(self) -> float:
+        """The virtual seconds in which it was not blocked; all processes of a run share it."""
+        return self._now - self.blocked
+
     def advance(self, seconds: float | None) -> None:
         """Let time pass, as the selector would by waiting.
 

@@ -70,6 +70,8 @@ class Attempt:
         cause: What the process was told about its end.
         told_at: When.
         progressed: Whether its reader has got an event.
+        whole_at: When its reader asked for the last piece of a frame, infinity before: it knows
+            the length from the first one, and may wait long for so much memory.
     """
 
     shard_id: str
@@ -82,6 +84,7 @@ class Attempt:
     cause: Exception | None = None
     told_at: float = 0.0
     progressed: bool = False
+    whole_at: float = 0.0
 
     def hears(self, number: int, now: float, blocked: float, *, records: bool) -> None:
         """Take note that its reader has an event up to a sequence number, and asks for more.

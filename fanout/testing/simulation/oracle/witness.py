@@ -128,7 +128,7 @@ class Witness:
 
     def _check_discovery(self, stream: FanOut) -> None:
         """Check that the shards are still looked for, however often that has failed."""
-        since = self._now - self._life.listed_at - self._life.blocked
+        since = running_loop().awake - self._life.listed_at
         if stream.failure is None and since > self._options.discovery_interval + _DISCOVERY:
             self._wrong(f"nobody has listed the shards for {since:.0f} s")
 
@@ -143,7 +143,7 @@ class Witness:
         """Check that a service that says nothing was not waited for too long."""
         if attempt is None or attempt.ending is not None or self._options.mode != "efo":
             return
-        if attempt.blocked != self._life.blocked or self._options.max_bytes_in_flight < _PLENTY:
+        if attempt.blocked != running_loop().blocked or self._options.max_bytes_in_flight < _PLENTY:
             return  # a loop that stood still, and a wait for memory, are no silence
         pacing = self._options.pacing
         patience = pacing.silence_timeout if attempt.live else pacing.subscribe_timeout
@@ -195,7 +195,8 @@ class Witness:
         if self._stream.failure is not None:
             return
         busy = life.calling or self._now - life.called_at <= _BETWEEN_CALLS + _PROMPT
-        if busy or blocked != running_loop().blocked:
+        reading = self._now - attempt.whole_at < _PROMPT
+        if busy or reading or blocked != running_loop().blocked:
             self._look_at(attempt)
             return
         self._wrong(

@@ -203,7 +203,6 @@ class Job:
                 self.busy_until = self._now + fault.seconds
                 await asyncio.sleep(fault.seconds)
             case Kind.BLOCKED:
-                self._life.blocked += fault.seconds
                 running_loop().block(fault.seconds)
             case Kind.RAISES:
                 raise _ReaderError

@@ -34,8 +34,7 @@ class Life:
         hung: How many of those were not answered for long.
         calling: How many of those are under way.
         called_at: When the latest of them ended.
-        listed_at: When it has asked for the shards.
-        blocked: How long its loop has been blocked, all in all.
+        listed_at: When it has asked for the shards, in seconds in which the loop was not blocked.
     """
 
     number: int
@@ -53,4 +52,3 @@ class Life:
     calling: int = 0
     called_at: float = 0.0
     listed_at: float = 0.0
-    blocked: float = 0.0

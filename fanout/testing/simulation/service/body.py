@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, final
 
@@ -17,13 +18,14 @@ from fanout.errors import (
 from fanout.testing.frames import encode_event, encode_exception
 from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind, Site
+from fanout.testing.simulation.loop import running_loop
 from fanout.testing.simulation.service.pages import event_of
 from fanout.testing.simulation.service.spoiling import Spoiler, damaged, pieces_of
 from fanout.testing.simulation.service.window import Window
 from fanout.testing.simulation.stream import EPOCH_MILLIS, millis
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Iterable, Iterator
 
     from fanout.testing.simulation.faults.armed import Armed
     from fanout.testing.simulation.oracle.attempts import Attempt
@@ -262,7 +264,7 @@ class SubscriptionBody:
     def hears(self, page: Page) -> None:
         """Take note that its reader has a page, and waits for the next."""
         self._dropped = False
-        now, blocked = self._service.now, self.life.blocked
+        now, blocked = self._service.now, running_loop().blocked
         self._attempt.hears(self.cursor, now, blocked, records=bool(page.records))
 
     def ends(self, kind: type[Exception], code: str = "") -> None:
@@ -284,7 +286,13 @@ class SubscriptionBody:
 
     def _cut(self, frame: bytes) -> Iterator[bytes]:
         """Cut a frame as a network might."""
-        if self._whole_frames:
-            yield frame
-            return
-        yield from pieces_of(frame, self._random)
+        return self.shown([frame] if self._whole_frames else pieces_of(frame, self._random))
+
+    def shown(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the pieces of a frame, of which only the last one shows what it is worth."""
+        *before, last = pieces
+        if before:
+            self._attempt.whole_at = math.inf
+            yield from before
+            self._attempt.whole_at = self._service.now
+        yield last

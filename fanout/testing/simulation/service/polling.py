@@ -12,6 +12,7 @@ import aiohttp
 from fanout.errors import MalformedEventError, UnconfirmedEndError
 from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind
+from fanout.testing.simulation.loop import running_loop
 from fanout.testing.simulation.service.pages import Page, answer_of
 from fanout.testing.simulation.service.refusals import client_error
 from fanout.testing.simulation.service.spoiling import UNKNOWN_CHILD, pieces_of
@@ -116,11 +117,11 @@ class Answer:
         if self.ending is MalformedEventError:
             return  # it can be decoded, but not believed
         life.settled = True
-        records = self.page.records
+        records, blocked = self.page.records, running_loop().blocked
         number = records[-1].sequence if records else attempt.place[1]
         if records:
-            attempt.hears(number, self.service.now, life.blocked, records=True)
-        attempt.heard_at, attempt.blocked = self.service.now, life.blocked
+            attempt.hears(number, self.service.now, blocked, records=True)
+        attempt.heard_at, attempt.blocked = self.service.now, blocked
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
         kind = None if self.fault is None else self.fault.kind

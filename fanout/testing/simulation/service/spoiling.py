@@ -64,7 +64,7 @@ class Spoiler:
             case Kind.DRIP:
                 seconds = fault.seconds if body.is_sound(page) else 0.0
                 for frame in body.frames(page):
-                    for number, piece in enumerate(pieces_of(frame, None)):
+                    for number, piece in enumerate(body.shown(pieces_of(frame, None))):
                         if number and seconds:
                             await asyncio.sleep(seconds)
                         yield piece

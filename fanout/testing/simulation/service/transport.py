@@ -6,15 +6,12 @@ import asyncio
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    CredentialRetrievalError,
-)
+from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
 
 from fanout.kinesis.explain import code_of
 from fanout.kinesis.transport import NO_TAGS, UnreadRecords
 from fanout.testing.simulation.faults.faults import WAITING, Kind, Site
+from fanout.testing.simulation.loop import running_loop
 from fanout.testing.simulation.service.body import SubscriptionBody
 from fanout.testing.simulation.service.conditions import no_answer
 from fanout.testing.simulation.service.polling import ShardIterator
@@ -85,7 +82,7 @@ class SimTransport:
 
     async def list_shards(self) -> list[ShardDescription]:
         """Call ListShards."""
-        self._life.listed_at = self._service.now
+        self._life.listed_at = running_loop().awake
         async with self._call("ListShards"):
             late = self._strike(Site.CALL, kinds={Kind.LISTING_LATE})
             children = self._strike(Site.CALL, kinds={Kind.CHILDREN_LATE})
@@ -128,7 +125,8 @@ class SimTransport:
         service, life = self._service, self._life
         service.calls[_SUBSCRIBE] += 1
         self._armed.note(f"subscribe {shard_id} {starting_position}")
-        attempt = life.attempts.begin(shard_id, starting_position, service.now, life.blocked)
+        blocked = running_loop().blocked
+        attempt = life.attempts.begin(shard_id, starting_position, service.now, blocked)
         try:
             body = await self._admit(consumer_arn, shard_id, starting_position, attempt)
         except (ClientError, BotoCoreError) as error:
@@ -182,7 +180,7 @@ class SimTransport:
             self._renewing.discard(shard_id)
             self._renewed.add(shard_id)
         else:
-            life.attempts.begin(shard_id, starting_position, service.now, life.blocked)
+            life.attempts.begin(shard_id, starting_position, service.now, running_loop().blocked)
         with self._ending(shard_id):
             await self._latency()
             service.conditions.check(life, action)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -251,3 +252,24 @@ def test_a_clock_that_is_behind_refuses_the_present() -> None:
         await kinesis.first.get_shard_iterator("arn", SHARD, now)
 
     assert at_work(use).lives[0].refused_times == 1
+
+
+def test_a_frame_is_whole_as_its_last_piece_is_asked_for() -> None:
+    async def use(kinesis: Kinesis) -> None:
+        cut = False
+        while not cut:  # half of the subscriptions are not
+            async with kinesis.first.subscribe(CONSUMER_ARN, SHARD, HORIZON) as chunks:
+                attempt = kinesis.lives[0].attempts.last(SHARD)
+                assert attempt is not None
+                frame = b""
+                async for chunk in chunks:
+                    frame += chunk
+                    if len(frame) < max(4, int.from_bytes(frame[:4])):
+                        assert attempt.whole_at == math.inf
+                        cut = True
+                    else:
+                        assert attempt.whole_at <= kinesis.service.now
+                        frame = b""
+            await asyncio.sleep(6)
+
+    at_work(use, plan=replace(PLAN, mode="efo"))
