@@ -47,7 +47,7 @@ class _Ask:
     partition: Partition
     wanted: Wanted
     content_at: float  # from when on the answer that there is nothing is one as well
-    answer: asyncio.Future[Answer]
+    answer: asyncio.Future[Answer | None]  # None: another broker is to be asked
 
 
 @final
@@ -130,24 +130,31 @@ class Fetcher:
 
         Cancellation: what the broker sends in answer is dropped.
         """
-        broker = self._broker(await self.leaders.of(partition))
         loop = asyncio.get_running_loop()
-        ask = _Ask(
-            partition, Wanted(offset, max_bytes), loop.time() + patience, loop.create_future()
-        )
+        wanted, content_at = Wanted(offset, max_bytes), loop.time() + patience
+        while True:
+            broker = self._broker(await self.leaders.of(partition))
+            match await self._ask(
+                broker, _Ask(partition, wanted, content_at, loop.create_future())
+            ):
+                case Fetched() as fetched:
+                    return fetched
+                case Refused(error):
+                    # Metadata that is asked for once too often costs less than a list of all the
+                    # errors that come of an old one.
+                    self.leaders.doubt(partition)
+                    raise error
+                case None:
+                    continue
+
+    async def _ask(self, broker: _Broker, ask: _Ask) -> Answer | None:
         broker.ask(ask)
         if broker.task is None:
             broker.task = self._tasks.create_task(broker.run(), name=f"fanout {broker}")
         try:
-            answer = await ask.answer
+            return await ask.answer
         finally:
             broker.withdraw(ask)
-        if isinstance(answer, Refused):
-            # Metadata that is asked for once too often costs less than a list of all the errors
-            # that come of an old one.
-            self.leaders.doubt(partition)
-            raise answer.error
-        return answer
 
     def _broker(self, number: int) -> _Broker:
         if number not in self._brokers:
@@ -238,12 +245,16 @@ class _Broker:
         now = asyncio.get_running_loop().time()
         answered = 0
         for ask in asks:
-            answer = answers.get(ask.partition) or Refused(
+            answer: Answer | None = answers.get(ask.partition) or Refused(
                 MalformedEventError(f"{self} has sent no answer for {ask.partition}")
             )
-            nothing = isinstance(answer, Fetched) and not answer.batches
-            if ask.answer.done() or (nothing and now < ask.content_at):
+            if ask.answer.done():
                 continue
+            if isinstance(answer, Fetched) and not answer.batches and now < ask.content_at:
+                # A leader may answer that a replica near us is to be read (KIP-392).
+                if self._transport.leader(ask.partition) in {None, self._number}:
+                    continue
+                answer = None
             self.withdraw(ask)
             if isinstance(answer, Fetched):
                 self.hold(ask.partition)

@@ -108,7 +108,9 @@ class ScriptedCluster:
         self.leaders: dict[Partition, int | None] = dict.fromkeys(self.partitions, 1)
         """Who leads."""
         self.known: dict[Partition, int | None] = dict(self.leaders)
-        """Who leads, as the client knows."""
+        """Whom to ask, as the client knows."""
+        self.replicas: dict[Partition, set[int]] = {}
+        """Who else can be read from."""
         self.fetches: list[Request] = []
         self.looks: list[tuple[float, Sequence[str]]] = []
         self.looked_up: list[Mapping[Partition, Edge | int]] = []
@@ -210,7 +212,7 @@ class ScriptedCluster:
         error: Exception | None = None
         if partition not in self.logs:
             error = UnknownTopicOrPartitionError()
-        elif self.leaders[partition] != broker:
+        elif broker not in {self.leaders[partition], *self.replicas.get(partition, ())}:
             error = NotLeaderForPartitionError()
         elif not self.logs[partition].start <= offset <= self.logs[partition].end:
             error = OffsetOutOfRangeError()

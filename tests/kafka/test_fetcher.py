@@ -309,6 +309,31 @@ def test_a_leader_that_has_moved_is_found_with_one_look_for_all_partitions() -> 
     run(test)
 
 
+def test_a_partition_that_another_broker_is_to_be_asked_for_is_asked_for_there() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(2)
+        near, idle = cluster.partitions
+        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+            tasks.create_task(fetch(fetcher, idle, patience=5.0))
+            asking = tasks.create_task(fetch(fetcher, near, patience=5.0))
+            await asyncio.sleep(0.6)
+            # The leader answers with nothing but the name of a replica.
+            cluster.replicas[near] = {2}
+            cluster.known[near] = 2
+            await asyncio.sleep(0.6)
+            cluster.logs[near].append(1)
+            cluster.changed()
+            assert (await asking).batches
+            assert running_loop().time() < 1.3
+        assert {(r.broker, p) for r in cluster.fetches for p in r.wanted} == {
+            (1, near),
+            (1, idle),
+            (2, near),
+        }
+
+    run(test)
+
+
 def test_while_nobody_leads_the_cluster_is_asked_at_most_every_half_second() -> None:
     async def test() -> None:
         cluster = ScriptedCluster(10)
