@@ -22,10 +22,10 @@ help:
 demo: $(VENV)/ready java
 	$(BIN)/fanout demo
 
-test: $(VENV)/ready java
+test: $(VENV)/ready java kafka
 	$(BIN)/python -m pytest
 
-test-oldest: $(OLDEST)/ready java
+test-oldest: $(OLDEST)/ready java kafka-oldest
 	$(OLDEST)/bin/python -m pytest -m spark
 
 sim: $(VENV)/ready
@@ -49,7 +49,7 @@ clean:
 	rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: stream python java
+.PHONY: stream python java kafka kafka-oldest
 stream:
 	@[ -n '$(STREAM)' ] || { \
 	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...], with your AWS credentials and region" >&2; \
@@ -66,6 +66,13 @@ java:
 	[ "$${version:-0}" -ge 17 ] || { \
 	  echo "fanout needs Java 17 or newer for Spark (found: $${version:-none}); install one and set JAVA_HOME" >&2; \
 	  exit 1; }
+
+# Tests that need Kafka are skipped where it cannot be downloaded, unless FANOUT_REQUIRE_KAFKA is set.
+kafka: $(VENV)/ready java
+	$(if $(FANOUT_REQUIRE_KAFKA),,-)$(BIN)/python -m fanout.testing.kafka.jars
+
+kafka-oldest: $(OLDEST)/ready java
+	$(if $(FANOUT_REQUIRE_KAFKA),,-)$(OLDEST)/bin/python -m fanout.testing.kafka.jars
 
 $(VENV)/ready: pyproject.toml constraints.txt | python
 	$(PYTHON) -m venv $(VENV)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,7 @@ class KafkaBroker:
         self._keeper: subprocess.Popen[str] | None = None
         self._orders = threading.Lock()
         self._directory = Path()
+        self._cluster = ""
         self._ports: dict[str, int] = {}
         self._topics: Topics | None = None
 
@@ -234,20 +236,21 @@ class KafkaBroker:
             start_new_session=True,
         )
         self._directory = Path(self._answer()["directory"])
+        self._cluster = secrets.token_urlsafe(16)
         self._ports = dict(zip(self._protocols, free_ports(len(self._protocols)), strict=True))
         properties = server_properties(self._ports, self._protocols, self._settings)
         (self._directory / "server.properties").write_text(properties)
         (self._directory / "log4j2.xml").write_text(LOGGING)
         data = self._directory / "data"
         data.mkdir()
-        (data / "meta.properties").write_text(meta_properties())
+        (data / "meta.properties").write_text(meta_properties(self._cluster))
         shutil.copy(home / BOOTSTRAP, data)
         self._start()
 
     def _start(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT
         self._order("start")
-        while not self._admin.is_ready(timeout=1.0):
+        while not self._admin.is_ready(self._cluster, timeout=1.0):
             if self._order("state") is None:
                 raise SetupError(self._why(f"Kafka {self.version} ended as it started"))
             if time.monotonic() > deadline:

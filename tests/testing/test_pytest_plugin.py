@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -7,6 +8,8 @@ from typing import TYPE_CHECKING
 from fanout.testing.rules import KinesisRules
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fanout.testing.kinesis_server import KinesisServer
 
 
@@ -24,3 +27,33 @@ def test_the_plugin_imports_no_server() -> None:
         "assert not {'moto', 'boto3', 'fanout.testing.kinesis_server'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 (our own interpreter)
+
+
+USES_KAFKA = "def test_it(kafka_broker): assert kafka_broker.pid"
+
+
+def run_without_kafka(directory: Path, **environment: str) -> str:
+    """Run a test that wants the broker where its jars are not there and cannot be had."""
+    test = directory / "test_it.py"
+    test.write_text(USES_KAFKA)
+    answer = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", test.name],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=directory,
+        env={**os.environ, "JAVA_HOME": "/nowhere", "XDG_CACHE_HOME": str(directory)} | environment,
+    )
+    return answer.stdout
+
+
+def test_where_kafka_cannot_be_had_its_tests_are_skipped(tmp_path: Path) -> None:
+    output = run_without_kafka(tmp_path, FANOUT_REQUIRE_KAFKA="")
+    assert "1 skipped" in output
+    assert "JAVA_HOME is /nowhere, which has no bin/java" in output
+
+
+def test_where_kafka_is_required_its_tests_fail(tmp_path: Path) -> None:
+    output = run_without_kafka(tmp_path, FANOUT_REQUIRE_KAFKA="1")
+    assert "1 error" in output
+    assert "JAVA_HOME is /nowhere, which has no bin/java" in output

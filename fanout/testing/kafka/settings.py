@@ -126,7 +126,7 @@ def server_properties(
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 
-def meta_properties() -> str:
-    """Write `meta.properties`, which makes a data directory part of a new cluster."""
-    cluster, directory = (secrets.token_urlsafe(16) for _ in range(2))
+def meta_properties(cluster: str) -> str:
+    """Write `meta.properties`, which makes a data directory part of a cluster by its id."""
+    directory = secrets.token_urlsafe(16)
     return f"version=1\nnode.id=1\ncluster.id={cluster}\ndirectory.id={directory}\n"

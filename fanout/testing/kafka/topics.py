@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -44,14 +45,15 @@ class Topics:
         }
         self._admin = AdminClient(options)
 
-    def is_ready(self, timeout: float) -> bool:
+    def is_ready(self, cluster: str, timeout: float) -> bool:
         """Ask whether every partition has a leader and a topic could be made.
 
         Args:
+            cluster: the broker's cluster id; who else answers at the address has taken its port.
             timeout: longest wait for an answer in seconds.
         """
         try:
-            topics = self._admin.list_topics(timeout=timeout).topics.values()
+            metadata = self._admin.list_topics(timeout=timeout)
             probe = NewTopic("fanout-probe", 1, 1)
             for future in self._admin.create_topics(
                 [probe], validate_only=True, request_timeout=timeout
@@ -59,7 +61,8 @@ class Topics:
                 future.result(timeout)
         except (KafkaException, TimeoutError):
             return False
-        return all(part.leader >= 0 for topic in topics for part in topic.partitions.values())
+        partitions = (p for topic in metadata.topics.values() for p in topic.partitions.values())
+        return metadata.cluster_id == cluster and all(p.leader >= 0 for p in partitions)
 
     def create(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic; see `KafkaBroker.create_topic`."""
@@ -70,10 +73,12 @@ class Topics:
     def delete(self, topic: str) -> None:
         """Delete a topic; see `KafkaBroker.delete_topic`."""
         self._wait(self._admin.delete_topics([topic]))
+        self._await_partitions(topic, 0)
 
     def grow(self, topic: str, partitions: int) -> None:
         """Add partitions; see `KafkaBroker.grow_topic`."""
         self._wait(self._admin.create_partitions([NewPartitions(topic, partitions)]))
+        self._await_partitions(topic, partitions)
 
     def alter(self, topic: str, configs: Mapping[str, str]) -> None:
         """Set configurations; see `KafkaBroker.alter_topic`."""
@@ -87,6 +92,19 @@ class Topics:
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Delete a partition's oldest records; see `KafkaBroker.delete_records`."""
         self._wait(self._admin.delete_records([TopicPartition(topic, partition, before)]))
+
+    def _await_partitions(self, topic: str, count: int) -> None:
+        # The controller answers before the broker, which clients ask, has heard of the change.
+        deadline = time.monotonic() + _TIMEOUT
+        while self._led(topic) != count:
+            if time.monotonic() > deadline:
+                raise StreamStateError(f"the broker did not lead {count} partitions of {topic!r}")
+            time.sleep(0.01)
+
+    def _led(self, topic: str) -> int:
+        """Count the partitions of a topic that have a leader."""
+        partitions = self._admin.list_topics(topic, timeout=_TIMEOUT).topics[topic].partitions
+        return sum(partition.leader >= 0 for partition in partitions.values())
 
     def _wait(self, futures: dict[Any, Any]) -> None:
         for future in futures.values():

@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from fanout.errors import OptionError, SetupError, StreamStateError
+from fanout.testing.kafka.settings import free_ports
+from fanout.testing.kafka.topics import Topics
+from fanout.testing.kafka_broker import KafkaBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    StartKafka = Callable[..., KafkaBroker]
+
+DEADLINE = 30.0
+
+
+def put(broker: KafkaBroker, topic: str, *values: bytes, key: bytes | None = None) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
+    failures: list[Any] = []
+    for value in values:
+        producer.produce(
+            topic, value, key, partition=0, on_delivery=lambda error, _: failures.append(error)
+        )
+    assert producer.flush(DEADLINE) == 0
+    assert failures == [None] * len(values)
+
+
+@contextmanager
+def consuming(broker: KafkaBroker) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "enable.partition.eof": False,
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def kept(broker: KafkaBroker, topic: str) -> tuple[int, int]:
+    """The first offset that is kept, and the offset after the last."""
+    with consuming(broker) as consumer:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), DEADLINE)
+        return low, high
+
+
+def read(broker: KafkaBroker, topic: str) -> list[tuple[int, bytes]]:
+    low, high = kept(broker, topic)
+    found: list[tuple[int, bytes]] = []
+    with consuming(broker) as consumer:
+        consumer.assign([TopicPartition(topic, 0, low)])
+        while not found or found[-1][0] < high - 1:
+            (message,) = consumer.consume(1, DEADLINE)
+            assert message.error() is None
+            offset, value = message.offset(), message.value()
+            assert offset is not None
+            assert isinstance(value, bytes)
+            found.append((offset, value))
+    return found
+
+
+def eventually(fact: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaBroker]:
+    """One broker for the tests here that kill or pause it, which leave it running."""
+    with KafkaBroker() as broker:
+        yield broker
+
+
+def test_the_broker_of_all_tests_keeps_what_is_put(kafka_broker: KafkaBroker) -> None:
+    kafka_broker.create_topic("kept")
+    put(kafka_broker, "kept", b"a", b"b")
+    assert read(kafka_broker, "kept") == [(0, b"a"), (1, b"b")]
+
+
+def test_a_topic_has_the_partitions_and_configurations_it_was_made_with(
+    kafka_broker: KafkaBroker,
+) -> None:
+    kafka_broker.create_topic("made", 3, {"max.message.bytes": "16000000"})
+    with consuming(kafka_broker) as consumer:
+        assert len(consumer.list_topics("made", DEADLINE).topics["made"].partitions) == 3
+    with pytest.raises(OptionError, match="already exists"):
+        kafka_broker.create_topic("made")
+
+
+def test_a_topic_grows(kafka_broker: KafkaBroker) -> None:
+    kafka_broker.create_topic("grown", 4)
+    kafka_broker.grow_topic("grown", 6)
+    with consuming(kafka_broker) as consumer:
+        assert len(consumer.list_topics("grown", DEADLINE).topics["grown"].partitions) == 6
+    with pytest.raises(OptionError, match="would not be an increase"):
+        kafka_broker.grow_topic("grown", 5)
+
+
+def test_a_topic_is_deleted_and_made_again(kafka_broker: KafkaBroker) -> None:
+    kafka_broker.create_topic("again")
+    put(kafka_broker, "again", b"a")
+    kafka_broker.delete_topic("again")
+    with pytest.raises(OptionError, match="Unknown topic or partition"):
+        kafka_broker.delete_topic("again")
+    kafka_broker.create_topic("again")
+    put(kafka_broker, "again", b"b")
+    assert read(kafka_broker, "again") == [(0, b"b")]
+
+
+def test_the_oldest_records_are_deleted(kafka_broker: KafkaBroker) -> None:
+    kafka_broker.create_topic("shortened")
+    put(kafka_broker, "shortened", b"a", b"b", b"c")
+    kafka_broker.delete_records("shortened", 0, 2)
+    assert read(kafka_broker, "shortened") == [(2, b"c")]
+    with pytest.raises(OptionError, match="out of range"):
+        kafka_broker.delete_records("shortened", 0, 4)
+
+
+def test_retention_acts_within_seconds(kafka_broker: KafkaBroker) -> None:
+    kafka_broker.create_topic("expiring", configs={"segment.ms": "1"})
+    put(kafka_broker, "expiring", b"a", b"b")
+    kafka_broker.alter_topic("expiring", {"retention.ms": "1"})
+    eventually(lambda: kept(kafka_broker, "expiring")[0] == 2)
+
+
+def test_a_configuration_that_kafka_does_not_know_is_refused(kafka_broker: KafkaBroker) -> None:
+    kafka_broker.create_topic("plain")
+    with pytest.raises(OptionError, match=r"Unknown topic config name: retention\.seconds"):
+        kafka_broker.alter_topic("plain", {"retention.seconds": "1"})
+
+
+def test_compaction_acts_within_seconds(kafka_broker: KafkaBroker) -> None:
+    configs = {
+        "cleanup.policy": "compact",
+        "segment.ms": "1",
+        "min.cleanable.dirty.ratio": "0.01",
+        "max.compaction.lag.ms": "1",
+    }
+    kafka_broker.create_topic("compacted", configs=configs)
+    for value in (b"a", b"b", b"c"):
+        put(kafka_broker, "compacted", value, key=b"key")
+    # The newest segment is never compacted.
+    eventually(lambda: [value for _, value in read(kafka_broker, "compacted")] == [b"b", b"c"])
+
+
+def test_a_transaction_is_committed(kafka_broker: KafkaBroker) -> None:
+    kafka_broker.create_topic("transactional")
+    options: dict[str, Any] = {
+        "bootstrap.servers": kafka_broker.bootstrap_servers,
+        "transactional.id": "tests",
+    }
+    producer = Producer(options)
+    producer.init_transactions(DEADLINE)
+    producer.begin_transaction()
+    producer.produce("transactional", b"a", partition=0)
+    producer.commit_transaction(DEADLINE)
+    # The marker of the commit takes an offset too.
+    eventually(lambda: kept(kafka_broker, "transactional") == (0, 2))
+
+
+def test_records_survive_a_kill_and_a_restart(broker: KafkaBroker) -> None:
+    broker.create_topic("survivors")
+    put(broker, "survivors", b"a", b"b")
+    address, pid = broker.bootstrap_servers, broker.pid
+    broker.kill()
+    assert broker.pid is None
+    broker.restart()
+    assert broker.bootstrap_servers == address
+    assert broker.pid not in (None, pid)
+    assert read(broker, "survivors") == [(0, b"a"), (1, b"b")]
+
+
+def test_a_paused_broker_answers_when_it_is_resumed(broker: KafkaBroker) -> None:
+    with consuming(broker) as consumer:
+        consumer.list_topics(timeout=DEADLINE)
+        broker.pause()
+        try:
+            with pytest.raises(KafkaException, match=r"_T(IMED_OUT|RANSPORT)"):
+                consumer.list_topics(timeout=0.5)
+        finally:
+            broker.resume()
+        consumer.list_topics(timeout=DEADLINE)
+
+
+def test_a_killed_broker_that_is_asked_for_a_topic_does_not_answer(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.testing.kafka.topics._TIMEOUT", 0.1)
+    broker.pause()
+    try:
+        with pytest.raises(StreamStateError, match="killed or paused"):
+            broker.create_topic("late")
+    finally:
+        broker.resume()
+
+
+def test_a_listener_with_a_password_admits_who_knows_it(start_kafka_broker: StartKafka) -> None:
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_me="secret";'
+    broker = start_kafka_broker(
+        listeners={"LOGIN": "SASL_PLAINTEXT"},
+        settings={
+            "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": login,
+        },
+    )
+    client = {
+        "bootstrap.servers": broker.address("LOGIN"),
+        "group.id": "unused",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "me",
+        "sasl.password": "secret",
+    }
+    consumer = Consumer(client)
+    try:
+        assert len(consumer.list_topics(timeout=DEADLINE).brokers) == 1
+    finally:
+        consumer.close()
+    with pytest.raises(OptionError, match="no listener 'OTHER'"):
+        broker.address("OTHER")
+
+
+def test_a_taken_port_is_left_to_who_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        choices = iter([[port, *free_ports(1)], free_ports(2)])
+        monkeypatch.setattr("fanout.testing.kafka_broker.free_ports", lambda _: next(choices))
+        with KafkaBroker() as broker:
+            assert broker.bootstrap_servers != f"127.0.0.1:{port}"
+
+
+def test_nothing_is_left_of_a_closed_broker() -> None:
+    pid, directory, failing = 0, Path(), KafkaBroker()
+
+    def fail_within() -> None:
+        nonlocal pid, directory
+        with failing:
+            pid, directory = failing.pid or 0, failing._directory
+            raise RuntimeError("of the caller")
+
+    with pytest.raises(RuntimeError, match="of the caller"):
+        fail_within()
+    assert not runs(pid)
+    assert not directory.exists()
+    failing.close()
+    with pytest.raises(StreamStateError, match="not running"):
+        _ = failing.bootstrap_servers
+
+
+@pytest.mark.parametrize("state", ["running", "paused"])
+def test_nothing_is_left_when_the_caller_is_killed(state: str) -> None:
+    code = (
+        "import json, sys; from fanout.testing.kafka_broker import KafkaBroker\n"
+        "with KafkaBroker() as broker:\n"
+        f"    {'broker.pause()' if state == 'paused' else 'pass'}\n"
+        "    print(json.dumps([broker.pid, str(broker._directory)]), flush=True)\n"
+        "    sys.stdin.read()"
+    )
+    caller = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with caller:
+        assert caller.stdout is not None
+        pid, directory = json.loads(caller.stdout.readline())
+        assert runs(pid)
+        caller.send_signal(signal.SIGKILL)
+    eventually(lambda: not runs(pid) and not Path(directory).exists())
+
+
+def test_a_broker_that_does_not_start_shows_its_log() -> None:
+    with (
+        pytest.raises(SetupError, match=r"ended as it started(.|\n)*num\.network\.threads"),
+        KafkaBroker(settings={"num.network.threads": "many"}) as broker,
+    ):
+        pytest.fail(f"it runs: {broker.pid}")
+
+
+def test_a_broker_that_does_not_start_leaves_nothing() -> None:
+    broker = KafkaBroker(settings={"num.network.threads": "many"})
+    with pytest.raises(SetupError):
+        broker.__enter__()
+    assert not broker._directory.exists()
+
+
+def test_what_the_broker_decides_by_itself_is_no_setting() -> None:
+    with pytest.raises(OptionError, match="settings has listeners, which the KafkaBroker decides"):
+        KafkaBroker(settings={"listeners": "PLAINTEXT://127.0.0.1:9092"})
+    with pytest.raises(OptionError, match="PLAINTEXT or CONTROLLER, which is there anyway"):
+        KafkaBroker(listeners={"PLAINTEXT": "SSL"})
+
+
+def test_a_damaged_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "fanout" / "kafka" / "4.3.1"
+    (home / "libs").mkdir(parents=True)
+    (home / "bootstrap.checkpoint").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(SetupError) as caught, KafkaBroker():
+        pass
+    assert str(home) in str(caught.value)
+    assert "Could not find or load main class kafka.Kafka" in str(caught.value)
+
+
+def test_without_java_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SetupError, match="no Java found"), KafkaBroker():
+        pass
+
+
+def test_the_broker_of_somebody_else_is_not_ours(kafka_broker: KafkaBroker) -> None:
+    assert not Topics(kafka_broker.bootstrap_servers).is_ready("another", DEADLINE)
+
+
+def test_a_broker_that_is_not_there_is_not_ready() -> None:
+    (port,) = free_ports(1)
+    assert not Topics(f"127.0.0.1:{port}").is_ready("cluster", 0.1)
