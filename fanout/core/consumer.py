@@ -73,7 +73,7 @@ class FanOut:
         return self
 
     async def __anext__(self) -> Batch:
-        """Wait for the next batch with records.
+        """Wait for the next batch with records; the iteration ends where a bounded stream does.
 
         Raises:
             FanOutError: The failure of the stream, after every buffered batch was returned.
@@ -86,7 +86,8 @@ class FanOut:
                 while (event := self._take()) is not None:
                     if batches := self._progress.deliver([event]):
                         return batches[0]
-                await self._supervisor.more()
+                if not await self._supervisor.more():
+                    raise StopAsyncIteration
 
     async def drain(
         self,
@@ -107,7 +108,8 @@ class FanOut:
                 one has no limit; put `asyncio.timeout` around the call for one.
 
         Returns:
-            At least one batch, and a full snapshot of the positions after all of them.
+            At least one batch, and a full snapshot of the positions after all of them; no batch at
+            the end of a bounded stream.
 
         Raises:
             FanOutError: The failure of the stream, after everything buffered was returned.
@@ -122,8 +124,7 @@ class FanOut:
         with self._reading():
             try:
                 self._fill(basket)
-                while not basket.batches:
-                    await self._supervisor.more()
+                while not basket.batches and await self._supervisor.more():
                     self._fill(basket)
                 await self._fill_until(basket, max_wait)
             except BaseException:
@@ -169,7 +170,7 @@ class FanOut:
         subscriber = self._supervisor.subscribers.get(progress.split.id)
         state = SplitState.WAITING if subscriber is None else subscriber.state
         # While a split backs off its last lag is no longer true, and would look healthy.
-        lag = progress.lag if state is SplitState.LIVE else None
+        told = state in {SplitState.LIVE, SplitState.CAUGHT_UP}
         return SplitStatistics(
             state=SplitState.ENDED if progress.ended else state,
             position=progress.delivered,
@@ -178,10 +179,11 @@ class FanOut:
             subscriptions=subscriber.subscriptions if subscriber else 0,
             resubscriptions=subscriber.resubscriptions if subscriber else 0,
             last_cause=subscriber.last_cause if subscriber else None,
-            lag=lag,
+            lag=progress.lag if told else None,
             newest=progress.newest,
             gaps=progress.gaps,
             gap_seconds=progress.gap_seconds,
+            behind=progress.behind if told else None,
         )
 
     def _take(self) -> Batch | End | None:
@@ -199,8 +201,7 @@ class FanOut:
         waited = asyncio.timeout(max_wait)
         try:
             async with waited:
-                while not basket.full and self.failure is None:
-                    await self._supervisor.more()
+                while not basket.full and self.failure is None and await self._supervisor.more():
                     self._fill(basket)
         except TimeoutError:
             if not waited.expired():

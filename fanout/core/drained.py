@@ -26,7 +26,7 @@ class Drained:
     """Records of many splits, in order per split.
 
     Args:
-        batches: The batches, each with at least one record.
+        batches: The batches, each with at least one record; none at the end of a bounded stream.
         positions: A full snapshot of every split after these batches.
     """
 
@@ -115,6 +115,7 @@ class Basket:
             records=batch.records.slice(0, rows),
             range=Range(batch.range.after, middle),
             lag=None,  # what the service said holds after the last row only
+            behind=None,
         )
         rest = replace(
             batch,

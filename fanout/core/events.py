@@ -44,8 +44,11 @@ class Batch:
         records: The records, one row each, in the source's schema.
         range: The piece of the split that this batch covers.
         lag: Seconds that the batch is behind the newest record of its split; 0 at the tip, None
-            where the service does not say.
+            where the service does not say. In a bounded stream 0 means that the batch reaches the
+            split's stop, and nothing else does.
         gaps: What was lost on the way to this batch; nothing, unless the user has allowed it.
+        behind: Records from the end of the batch to the end of its split; None where the service
+            does not say.
 
     `nbytes` is how many bytes the records take in memory.
     """
@@ -55,6 +58,7 @@ class Batch:
     range: Range
     lag: float | None = None
     gaps: tuple[Gap, ...] = ()
+    behind: int | None = None
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ async def open_stream(
     source: Source,
     *,
     resume: str | None = None,
+    available_now: bool = False,
     on_resubscribe: OnResubscribe | None = None,
     random: Random | None = None,
 ) -> AsyncIterator[FanOut]:
@@ -38,6 +39,8 @@ async def open_stream(
         source: What to read.
         resume: What `stream.positions` of an earlier run said; the stream continues after it.
             None begins at the source's start.
+        available_now: Read what is there when the stream is opened, and end; for services that can
+            tell where their splits end now. Others go on.
         on_resubscribe: Called with the split, the cause and the delay in seconds each time a
             subscription is to be opened again. It must not block; what it raises is fatal.
         random: The source of randomness for backoff; pass a seeded one for a repeatable run.
@@ -51,7 +54,7 @@ async def open_stream(
     outlives it.
     """
     checkpoint = None if resume is None else Checkpoint.from_json(resume)
-    async with source.connect() as connection:
+    async with source.connect(available_now=available_now) as connection:
         splits = await _listed(connection)
         if checkpoint is None:
             progress = await _resolved(source, connection, splits)

@@ -55,6 +55,7 @@ class SplitProgress:
     records: int = 0
     bytes: int = 0
     lag: float | None = None
+    behind: int | None = None
     newest: int | None = None
     gaps: int = 0
     gap_seconds: float = 0.0
@@ -73,13 +74,14 @@ class SplitProgress:
         match event:
             case End():
                 self.ended = self.caught_up = True
-                self.lag = None
+                self.lag = self.behind = None
                 return None
             case Batch():
                 self.untold += event.gaps
                 self.caught_up = self.caught_up or event.lag == 0
-                if event.lag is not None:
-                    self.lag = event.lag
+                # A piece that was cut off a batch says neither.
+                if event.lag is not None or event.behind is not None:
+                    self.lag, self.behind = event.lag, event.behind
                 # A gap between records of the batch has no side that is known here.
                 if any(event.range.after in {gap.after, gap.until} for gap in event.gaps):
                     self.gap_after = self.newest

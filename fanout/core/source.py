@@ -35,7 +35,8 @@ class Pacing:
         spacing: The least time from a successful subscribe call to the next call of that split.
         subscribe_timeout: How long a subscribe call may take.
         silence_timeout: How long a live subscription may send nothing.
-        discovery_interval: The time between two listings of the splits.
+        discovery_interval: The time between two listings of the splits; None lists them only when
+            the stream is opened and when a split has ended, as is always done in a bounded stream.
         slow: The wait after an error that only a person can end.
         backoff: How waits grow.
         max_retries: Failures in a row without progress before a split fails; None for no limit.
@@ -47,7 +48,7 @@ class Pacing:
     spacing: float
     subscribe_timeout: float
     silence_timeout: float
-    discovery_interval: float
+    discovery_interval: float | None
     slow: float = 60.0
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
     max_retries: int | None = None
@@ -72,6 +73,15 @@ class Connection(Protocol):
     @property
     def pacing(self) -> Pacing:
         """Say how this service wants to be asked."""
+
+    @property
+    def bounded(self) -> bool:
+        """Say whether there is a stop in each split: a stream that has reached all of them ends.
+
+        A subscription says with a batch whose lag is 0 that it has reached the stop, at once where
+        it begins there, and nothing else has that lag; it is closed then. The split itself has not
+        ended: a later stream may go on after the stop.
+        """
 
     async def splits(self) -> Sequence[Split]:
         """List the splits that exist now, closed ones included, with their parents."""
@@ -125,8 +135,13 @@ class Source(Protocol):
     def schema(self) -> pa.Schema:
         """The schema of the records in a batch."""
 
-    def connect(self) -> AbstractAsyncContextManager[Connection]:
-        """Open the connection: check that the source exists and that we may read it."""
+    def connect(self, *, available_now: bool = False) -> AbstractAsyncContextManager[Connection]:
+        """Open the connection: check that the source exists and that we may read it.
+
+        Args:
+            available_now: Only what is there now is going to be read. A service that can tell where
+                each split ends makes the connection bounded by that.
+        """
 
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
         """Return the position after one row, so that a batch can be cut behind it."""

@@ -27,6 +27,7 @@ class SplitState(Enum):
     WAITING = "waiting for its parents"
     SUBSCRIBING = "subscribing"
     LIVE = "live"
+    CAUGHT_UP = "caught up with its stop"
     BACKING_OFF = "backing off"
     ENDED = "ended"
     FAILED = "failed"
@@ -47,12 +48,14 @@ class SplitStatistics:
         resubscriptions: Recoverable ends of a subscription or failed attempts at one.
         last_cause: The error behind the latest of them.
         lag: Seconds behind the newest record, as the latest event said; None before the first, and
-            while the split is not live.
+            while the split is neither live nor caught up with its stop.
         newest: When the last record that was handed over arrived at the service, in milliseconds
             since the Unix epoch; None before the first.
         gaps: How often records were lost.
         gap_seconds: How long the gaps are together, from the arrival of the last record before
             each to that of the first after it, as far as both are known.
+        behind: Records behind the end of the split, as the latest event said; None where the
+            service does not say, and where the lag is not told.
     """
 
     state: SplitState
@@ -66,6 +69,7 @@ class SplitStatistics:
     newest: int | None = None
     gaps: int = 0
     gap_seconds: float = 0.0
+    behind: int | None = None
 
 
 @final

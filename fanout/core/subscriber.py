@@ -83,7 +83,7 @@ class Subscriber:
         self._on_resubscribe = on_resubscribe
         self._retries = Retries(connection.pacing, jitter)
         self._gaps: tuple[Gap, ...] = ()
-        self._ended = False
+        self._read: SplitState | None = None  # how the split was read as far as it is wanted
 
     def __repr__(self) -> str:
         return (
@@ -92,7 +92,7 @@ class Subscriber:
         )
 
     async def run(self) -> None:
-        """Deliver the split until its end, or until it fails; the slot then holds the pill.
+        """Deliver the split until its end, its stop, or a failure, which the slot then holds.
 
         Cancellation: the subscription is closed, and every event that was not handed over stays
         after `position`.
@@ -126,14 +126,14 @@ class Subscriber:
             self._fail(error)
         finally:
             if self.state is not SplitState.FAILED:
-                self.state = SplitState.ENDED if self._ended else SplitState.STOPPED
+                self.state = self._read or SplitState.STOPPED
 
     def _fail(self, error: Exception) -> None:
         self.state = SplitState.FAILED
         self.slot.fail(Failure(self.split, _pill(self.split, error)))
 
     async def _subscription(self) -> _Interruption | None:
-        """Run one subscription: None at the end of the split, else why it is over."""
+        """Run one subscription: None at the split's end or stop, else why it is over."""
         phase = Phase.SUBSCRIBE
         self.state = SplitState.SUBSCRIBING
         subscription = Subscription(
@@ -145,15 +145,15 @@ class Subscriber:
                 self.state = SplitState.LIVE
                 self.subscriptions += 1
                 self._retries.subscribed()
-                while not self._ended:
+                while self._read is None:
                     await self._deliver(subscription)
                 return None
         except Exception as error:  # noqa: BLE001 - the source's verdict tells what it means
             prefer_cancellation(error)
             _forget_locals(error)
-            if self._ended:
+            if self._read is not None:
                 log.warning(
-                    "%s has ended, but closing its subscription failed: %s", self.split, error
+                    "%s is read, but closing its subscription failed: %s", self.split, error
                 )
                 return None
             return _Interruption(error, phase)
@@ -168,9 +168,11 @@ class Subscriber:
         self._gaps = ()
         match event:
             case End():
-                self._ended = True
+                self._read = SplitState.ENDED
             case Batch():
                 self._advance(event.range.until)
+                if self._connection.bounded and event.lag == 0:
+                    self._read = SplitState.CAUGHT_UP
 
     def _advance(self, position: Position) -> None:
         self._retries.progressed(moved=position != self.position)
@@ -183,7 +185,7 @@ class Subscriber:
             log.error("records at the end of %s are lost: %s", self.split, verdict.lost)
             gaps += (Gap(self.position, None, verdict.lost),)
         await self.slot.put(End(self.split, verdict.children, gaps))
-        self._ended = True
+        self._read = SplitState.ENDED
 
     def _skip(self, verdict: Skip) -> float:
         """Go on from another position; return the delay before that."""

@@ -16,6 +16,7 @@ from fanout.core.lineage import startable
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.retries import Retries
 from fanout.core.slot import Slot
+from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
 from fanout.core.turns import Turns
 from fanout.core.verdicts import Fatal, Phase, Retry
@@ -115,18 +116,31 @@ class Supervisor:
             return event
         return None
 
-    async def more(self) -> None:
-        """Wait until there may be something to take.
+    async def more(self) -> bool:
+        """Wait until there may be something to take; call it only when nothing is left to take.
+
+        Returns:
+            False, at once, where nothing will come any more: a bounded stream is at its end.
 
         Raises:
-            FanOutError: The failure of the stream; call it only when nothing is left to take.
+            FanOutError: The failure of the stream.
             StreamStateError: If the stream is closed.
         """
+        if self._connection.bounded and all(self._is_read(state.split) for state in self._progress):
+            return False
         if self.failure is not None:
             raise self.failure
         self.check_open()
         self._changed.clear()
         await self._changed.wait()
+        return True
+
+    def _is_read(self, split: Split) -> bool:
+        """Tell whether a split of a bounded stream has been read to its stop, or to its end."""
+        if split.id in self._finished:
+            return True
+        subscriber = self.subscribers.get(split.id)
+        return subscriber is not None and subscriber.state is SplitState.CAUGHT_UP
 
     def _discard(self) -> None:
         """Let go of what nobody can take any more."""
@@ -166,7 +180,12 @@ class Supervisor:
                 on_resubscribe=self._on_resubscribe,
             )
             self.subscribers[split.id] = subscriber
-            self._spawn(subscriber.run(), str(split))
+            self._spawn(self._run(subscriber), str(split))
+
+    async def _run(self, subscriber: Subscriber) -> None:
+        await subscriber.run()
+        if subscriber.state is SplitState.CAUGHT_UP:
+            self._changed.set()  # the last one of them ends the stream
 
     def _on_ready(self, slot: Slot) -> None:
         self._ready.append(slot)
@@ -214,7 +233,8 @@ class Supervisor:
         # A listing that fails stops nobody from reading, so max_retries is not about it.
         pacing = replace(self._connection.pacing, max_retries=None)
         retries = Retries(pacing, self._jitter)
-        delay = pacing.discovery_interval
+        interval = None if self._connection.bounded else pacing.discovery_interval
+        delay = interval
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
@@ -233,7 +253,7 @@ class Supervisor:
                 log.warning("cannot list the splits, again in %.1f s: %s", delay, error)
                 continue
             retries.progressed(moved=True)
-            delay = pacing.discovery_interval
+            delay = interval
             self._learn(splits)
             # Listings in quick succession, as splits end, may all be as old as one of them.
             if not hurried:

@@ -46,6 +46,8 @@ class KinesisConnection:
         registration: The consumer that subscribes; None to poll.
     """
 
+    bounded = False
+
     def __init__(
         self,
         options: KinesisOptions,

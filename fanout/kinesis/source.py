@@ -42,7 +42,7 @@ class KinesisSource(KinesisOptions):
         return SCHEMA
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[KinesisConnection]:
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[KinesisConnection]:
         """Connect, check that the stream exists, and see to it that a consumer is ACTIVE.
 
         In polling no consumer is looked at.
@@ -51,12 +51,17 @@ class KinesisSource(KinesisOptions):
         `deregister="on_close"` asks for it; that takes 10 seconds at most, and is given up, with a
         warning in the log, when the task is cancelled once more.
 
+        Args:
+            available_now: Changes nothing: Kinesis tells that a shard has been read to its newest
+                record only while it is read.
+
         Raises:
             SetupError: If credentials or a region are missing, or the stream has more shards than
                 this process may open files.
             ServiceError: If the stream or consumer does not exist or may not be used, or the
                 endpoint does not answer.
         """
+        del available_now
         opening = open_transport(
             stream=self.stream,
             region=self.resolved_region,

@@ -102,6 +102,7 @@ class Feed:
             async with open_stream(
                 self._source,
                 resume=self._positions.to_json(),
+                available_now=self._bounded,
                 on_resubscribe=self._on_resubscribe,
             ) as stream:
                 pump = Pump(stream, self._log, max_wait=self._max_wait, bounded=self._bounded)

@@ -49,7 +49,8 @@ class Idle:
 
     Args:
         positions: Every split's position, exactly: nothing before it is still to be handed over.
-        finished: Whether a bounded run has caught up, so that there will be none either.
+        finished: Whether the run has caught up, or the stream has ended, so that there will be none
+            either.
     """
 
     positions: Checkpoint
@@ -84,7 +85,7 @@ class Pump:
         log: Opens segments.
         max_wait: Seconds to go on filling while Spark waits and records keep coming.
         bounded: Finish when every split has once reached its newest record; what comes after that
-            moment is left to the next run.
+            moment is left to the next run. A stream that ends by itself is finished in any case.
 
     Attributes:
         failure: The error that ended `run`; None while it runs, and after a cancellation.
@@ -98,7 +99,7 @@ class Pump:
         self.failure: Exception | None = None
         self._segment = log.open()
         self._carried: Drained | None = None
-        self._complete = False  # a bounded run that has caught up takes nothing more in
+        self._complete = False  # what has caught up takes nothing more in
         self._first_record_at = 0.0
         self._request: _Request | None = None
         self._interrupt: asyncio.Timeout | None = None
@@ -186,6 +187,9 @@ class Pump:
             return False
         finally:
             self._interrupt = None
+        if not drained.batches:
+            self._complete = True
+            return False
         if self._segment.rows and drained.nbytes > self._segment.room_bytes:
             # A drain returns at least one record, however large: this one begins the next segment.
             self._carried = drained

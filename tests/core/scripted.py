@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 
 SCHEMA = pa.schema([("split", pa.string()), ("sequence", pa.int64()), ("data", pa.binary())])
 
+LISTED_EVERY = 60.0
+
 PACING = Pacing(
     floor=1.0,
     spacing=5.0,
     subscribe_timeout=20.0,
     silence_timeout=35.0,
-    discovery_interval=60.0,
+    discovery_interval=LISTED_EVERY,
     backoff=BackoffOptions(base=1.0, cap=30.0),
 )
 
@@ -171,6 +173,9 @@ class ScriptedSource:
     """What listing the splits says, in turn; the last for ever. Empty: every split of the logs."""
     start: Position = field(default_factory=Horizon)
     identity: str = "scripted:one"
+    bounded: bool = False
+    """Whether the last entry of each log is its stop."""
+    available_now: list[bool] = field(default_factory=list)
     answer_after: float = 0.0
     close_after: float = 0.0
     calls: list[Call] = field(default_factory=list)
@@ -203,7 +208,8 @@ class ScriptedSource:
             self.pending -= 1
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[ScriptedConnection]:
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[ScriptedConnection]:
+        self.available_now.append(available_now)
         yield ScriptedConnection(self)
         if self.live.total():
             self.broken.append("a subscription outlived its connection")
@@ -227,6 +233,10 @@ class ScriptedConnection:
     @property
     def pacing(self) -> Pacing:
         return self._source.pacing
+
+    @property
+    def bounded(self) -> bool:
+        return self._source.bounded
 
     async def splits(self) -> Sequence[Split]:
         source = self._source
@@ -307,7 +317,8 @@ async def _serve(log: Log, position: Position, reserve: Reserve) -> AsyncGenerat
         event, entries = entries[: max(count, 1)], entries[max(count, 1) :]
         until = Cursor(_sequence(event[-1]))
         await asyncio.sleep(log.event_delay)
-        yield await _batch(log, event[:count], Range(position, until), len(entries), reserve)
+        behind = len(entries) + log.ends  # a split that ends is at its newest record with its end
+        yield await _batch(log, event[:count], Range(position, until), behind, reserve)
         position = until
     if log.ends:
         await asyncio.sleep(log.event_delay)
@@ -324,7 +335,7 @@ async def _batch(
 ) -> Batch:
     records = record_batch(log, [_sequence(entry) for entry in event])
     await reserve(records.nbytes)
-    return Batch(log.split, records, covered, lag=float(behind))
+    return Batch(log.split, records, covered, lag=float(behind), behind=behind)
 
 
 def record_batch(log: Log, sequences: Sequence[int]) -> pa.RecordBatch:

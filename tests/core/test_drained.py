@@ -20,7 +20,7 @@ CURSOR = ScriptedSource(logs=[]).cursor
 def batch(*numbers: int, after: int = 0, until: int | None = None, size: int = 8) -> Batch:
     records = record_batch(Log(split=A, size=size), numbers)
     end = until if until is not None else numbers[-1]
-    return Batch(A, records, Range(Cursor(after), Cursor(end)), lag=0.0)
+    return Batch(A, records, Range(Cursor(after), Cursor(end)), lag=0.0, behind=0)
 
 
 def basket(max_records: int = 100, max_bytes: int = 1 << 20) -> Basket:
@@ -50,6 +50,7 @@ def test_only_the_last_part_of_a_cut_batch_knows_the_lag() -> None:
     rest = filled.add(batch(1, 2))
     assert rest is not None
     assert (filled.batches[0].lag, rest.lag) == (None, 0.0)
+    assert (filled.batches[0].behind, rest.behind) == (None, 0)
 
 
 def test_a_batch_is_cut_where_the_limit_of_bytes_falls() -> None:

@@ -60,6 +60,23 @@ def test_acknowledging_never_moves_back() -> None:
     assert made.acknowledged().splits["a"].position == Cursor(2)
 
 
+def test_what_an_event_says_of_the_end_of_the_split_replaces_what_was_said_before() -> None:
+    made = progress(replace(batch(1, lag=0.0), behind=0), replace(batch(2), behind=7))
+    assert (made["a"].lag, made["a"].behind) == (None, 7)
+    made.deliver([replace(batch(3), behind=0)])
+    assert (made["a"].lag, made["a"].behind) == (None, 0)
+
+
+def test_an_event_that_says_nothing_of_the_end_of_the_split_changes_nothing() -> None:
+    made = progress(replace(batch(1, lag=3.0), behind=7), batch(2))
+    assert (made["a"].lag, made["a"].behind) == (3.0, 7)
+
+
+def test_an_ended_split_is_behind_nothing() -> None:
+    made = progress(replace(batch(1), behind=7), End(A))
+    assert made["a"].behind is None
+
+
 def test_what_was_not_delivered_cannot_be_acknowledged() -> None:
     with pytest.raises(StreamStateError, match="beyond"):
         progress(batch(1)).acknowledge({"a": Cursor(2)})

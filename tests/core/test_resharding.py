@@ -18,6 +18,7 @@ from fanout.core.progress import ABSENCES, Progress
 from fanout.core.supervisor import Supervisor
 from fanout.testing.simulation import SimLoop
 from tests.core.scripted import (
+    LISTED_EVERY,
     PACING,
     Log,
     ScriptedConnection,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 EXPIRED = "expired long ago"
 PATIENT = replace(PACING, silence_timeout=1e6)
 # A split is missing from fewer listings than after which it counts as expired.
-MOST_LAG = (ABSENCES - 1) * PACING.discovery_interval - 1
+MOST_LAG = (ABSENCES - 1) * LISTED_EVERY - 1
 LAGS = st.sampled_from([MOST_LAG, 0.0])
 NOTHING = record_batch(Log(split=Split("any")), [])
 

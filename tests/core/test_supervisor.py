@@ -17,6 +17,7 @@ from fanout.core.verdicts import Phase
 from fanout.errors import MalformedEventError, ServiceError, SplitFailedError
 from fanout.testing.simulation import simulate
 from tests.core.scripted import (
+    LISTED_EVERY,
     PACING,
     BadClose,
     Break,
@@ -340,8 +341,8 @@ def test_closing_does_not_wait_for_a_listing_that_fails_when_it_is_stopped() -> 
 
         rig.connection.splits = hang  # type: ignore[method-assign]
         async with supervisor.supervise():
-            await rig.read_for(PACING.discovery_interval + 1)
-        assert asyncio.get_running_loop().time() == PACING.discovery_interval + 1
+            await rig.read_for(LISTED_EVERY + 1)
+        assert asyncio.get_running_loop().time() == LISTED_EVERY + 1
 
     simulate(main)
 

@@ -54,12 +54,15 @@ class ManualSource:
     Args:
         splits: The splits that exist from the start.
         identity: What checkpoints remember the source by.
+        bounded: Whether each split stops at what is there when it is subscribed.
     """
 
     schema = SCHEMA
 
-    def __init__(self, *splits: str, identity: str = "manual:one") -> None:
+    def __init__(self, *splits: str, identity: str = "manual:one", bounded: bool = False) -> None:
         self.identity = identity
+        self.bounded = bounded
+        self.available_now: list[bool] = []
         self.trace: list[object] = []
         self._logs: dict[Split, list[bytes | None]] = {Split(id_): [] for id_ in splits or ("a",)}
         self._ended: dict[Split, tuple[Split, ...]] = {}
@@ -91,7 +94,8 @@ class ManualSource:
         self._wake()
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[ManualConnection]:
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[ManualConnection]:
+        self.available_now.append(available_now)
         yield ManualConnection(self)
 
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
@@ -143,6 +147,7 @@ class ManualConnection:
     def __init__(self, source: ManualSource) -> None:
         self._source = source
         self.identity = source.identity
+        self.bounded = source.bounded
 
     async def splits(self) -> Sequence[Split]:
         return self._source.splits()

@@ -35,8 +35,9 @@ class BreakingSource(ManualSource):
         loop.call_soon(self._broken.set)
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[ManualConnection]:
-        async with super().connect() as connection, asyncio.TaskGroup() as tasks:
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[ManualConnection]:
+        opening = super().connect(available_now=available_now)
+        async with opening as connection, asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self._watch())
             yield connection
             watching.cancel()
@@ -57,14 +58,16 @@ def loop() -> Iterator[LoopThread]:
         yield loop
 
 
-def open_feed(loop: LoopThread, source: ManualSource, directory: Path) -> Feed:
+def open_feed(
+    loop: LoopThread, source: ManualSource, directory: Path, *, bounded: bool = False
+) -> Feed:
     return Feed(
         loop,
         source,
         Checkpoint.from_json(loop.call(origin(source))),
         SegmentLog(directory, 1, SCHEMA, max_records=4, max_bytes=1 << 20),
         max_wait=1.0,
-        bounded=False,
+        bounded=bounded,
         on_resubscribe=None,
     )
 
@@ -124,3 +127,12 @@ def test_the_end_of_the_loop_is_no_failure(source: BreakingSource, tmp_path: Pat
     with LoopThread() as loop:
         feed = open_feed(loop, source, tmp_path)
     assert feed.failure is None
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_the_source_is_told_whether_only_what_is_there_now_is_read(
+    loop: LoopThread, tmp_path: Path, *, bounded: bool
+) -> None:
+    source = ManualSource()
+    open_feed(loop, source, tmp_path, bounded=bounded)
+    assert source.available_now == [False, bounded]  # the start is resolved by itself

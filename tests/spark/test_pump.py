@@ -411,3 +411,29 @@ async def test_a_full_disk_is_a_clear_error_for_the_caller(
         assert isinstance(caught.value.__cause__, OSError)
         with pytest.raises(CheckpointError, match="No space left on device"):
             await pump.next(LONG)
+
+
+async def test_a_stream_that_ends_by_itself_finishes_the_pump(tmp_path: Path) -> None:
+    source = ManualSource("a", "b", bounded=True)
+    source.put(*numbered(3))
+    async with pumping(source, tmp_path, max_wait=LONG) as (pump, stream):
+        await until_read(stream, 3)
+        assert await take(pump) == [1, 2, 3]
+        assert await pump.next(LONG) == Idle(stream.delivered, finished=True)
+        assert await pump.next(LONG) == Idle(stream.delivered, finished=True)
+
+
+async def test_a_stream_that_ends_by_itself_ends_the_wait_for_records(tmp_path: Path) -> None:
+    source = ManualSource("a", bounded=True)
+    async with pumping(source, tmp_path, max_wait=LONG) as (pump, stream):
+        assert await pump.next(LONG) == Idle(stream.delivered, finished=True)
+
+
+async def test_a_stream_that_ends_by_itself_is_handed_over_in_full_segments(tmp_path: Path) -> None:
+    source = ManualSource("a", bounded=True)
+    source.put(*numbered(5))
+    async with pumping(source, tmp_path, max_records=2) as (pump, _):
+        assert [await take(pump) for _ in range(3)] == [[1, 2], [3, 4], [5]]
+        handover = await pump.next(LONG)
+        assert isinstance(handover, Idle)
+        assert handover.finished

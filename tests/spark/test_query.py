@@ -20,7 +20,7 @@ from fanout.errors import (
 from fanout.segments import OpenSegment
 from fanout.spark.batches import BatchRunner
 from fanout.spark.checkpoint.local import LocalStorage
-from tests.spark.harness import Gate, Recorder, eventually, fail, fanout_threads
+from tests.spark.harness import PATIENCE, Gate, Recorder, eventually, fail, fanout_threads
 from tests.spark.manual import Acknowledged, ManualSource, Subscribed
 
 if TYPE_CHECKING:
@@ -557,3 +557,14 @@ def test_a_handler_is_never_called_without_rows(start: Start) -> None:
     start(source, recorder)
     recorder.wait_for_rows(2)
     assert all(call.rows for call in recorder.calls)
+
+
+def test_a_stream_that_ends_by_itself_ends_the_query_and_the_next_goes_on(start: Start) -> None:
+    bounded = ManualSource(bounded=True)
+    bounded.put(b"one", b"two")
+    recorder = Recorder()
+    assert start(bounded, recorder).await_termination(PATIENCE)
+    assert recorder.sequences == [1, 2]
+    bounded.put(b"three")
+    assert start(bounded, recorder).await_termination(PATIENCE)
+    assert recorder.sequences == [1, 2, 3]

@@ -101,8 +101,9 @@ class ArrivingSource:
     schema: pa.Schema = SCHEMA
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[_Connection]:
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[_Connection]:
         """Open the connection."""
+        del available_now
         yield _Connection(self)
 
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
@@ -116,6 +117,7 @@ class ArrivingSource:
 @final
 class _Connection:
     identity = IDENTITY
+    bounded = False
     pacing = _PACING
 
     def __init__(self, source: ArrivingSource) -> None:

@@ -109,7 +109,7 @@ class Process:
             + pacing.silence_timeout
             + 2 * pacing.backoff.cap
             + pacing.slow
-            + pacing.discovery_interval
+            + self._world.options.discovery_interval
             + _OF_A_DRAIN
         )
         own = max(0.0, self.job.busy_until - self._world.service.now)

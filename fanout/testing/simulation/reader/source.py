@@ -53,8 +53,9 @@ class SimSource:
         return self.kinesis.schema
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[KinesisConnection]:
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[KinesisConnection]:
         """Connect as the real source does, over the simulated transport."""
+        del available_now
         async with open_connection(self.kinesis, self.transport, self.random) as connection:
             pending = self.pending_subscribes
             connection.pacing = replace(connection.pacing, max_pending_subscribes=pending)
