@@ -166,6 +166,50 @@ def test_while_the_consumer_is_busy_for_long_idle_partitions_are_asked_for_seldo
     run(test)
 
 
+def test_beside_a_busy_partition_idle_ones_are_asked_for_20_times_a_second() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(200, latency=0.002)
+        busy, *idle = cluster.partitions
+        for _ in range(1000):
+            cluster.logs[busy].append(1)
+
+        async def read(fetcher: Fetcher) -> None:
+            for offset in range(0, 1000, 2):
+                await fetcher.fetch(busy, offset, 150, patience=60.0)
+
+        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+            waiting = [tasks.create_task(fetch(fetcher, p, patience=60.0)) for p in idle]
+            await read(fetcher)
+            assert len(cluster.fetches) >= 500
+            whole = [request for request in cluster.fetches if len(request.wanted) == 200]
+            seconds = running_loop().time()
+            assert 19 * seconds <= len(whole) <= 21 * seconds + 1
+            # And what comes in one of them is there soon.
+            cluster.logs[idle[7]].append(1)
+            began = running_loop().time()
+            reading = tasks.create_task(read(fetcher))
+            await waiting[7]
+            assert running_loop().time() - began < 0.06
+            reading.cancel()
+            for task in waiting:
+                task.cancel()
+
+    run(test)
+
+
+def test_a_partition_with_an_open_transaction_is_not_asked_for_in_haste() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(2)
+        open_one, idle = cluster.partitions
+        cluster.logs[open_one].append(5)
+        cluster.logs[open_one].open_from = 0
+        async with fetching(cluster) as fetcher:
+            await asyncio.gather(*(fetch(fetcher, p, patience=10.0) for p in (open_one, idle)))
+        assert len(cluster.fetches) <= 21
+
+    run(test)
+
+
 def test_a_partition_that_is_not_read_any_more_holds_nobody_up() -> None:
     async def test() -> None:
         cluster = ScriptedCluster(2)
