@@ -30,11 +30,12 @@ def peak_memory() -> Iterator[Peak]:
     pool = pa.proxy_memory_pool(pa.system_memory_pool())
     _pools.append(pool)
     pa.set_memory_pool(pool)
-    tracemalloc.start()
-    try:
-        with patch("fanout.kinesis.decode._POOL", pool):
+    # Patching may import, and what that takes is not the block's.
+    with patch("fanout.kinesis.decode._POOL", pool):
+        tracemalloc.start()
+        try:
             yield peak
-    finally:
-        peak.nbytes = tracemalloc.get_traced_memory()[1] + pool.max_memory()
-        tracemalloc.stop()
-        pa.set_memory_pool(before)
+        finally:
+            peak.nbytes = tracemalloc.get_traced_memory()[1] + pool.max_memory()
+            tracemalloc.stop()
+            pa.set_memory_pool(before)

@@ -27,11 +27,11 @@ _CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = len(_XERIAL) + 8
 
-_STEP: Final = 256 * 1024
+_STEP: Final = 64 * 1024
 
 
-def inflate(compressed: memoryview, codec: int, max_bytes: int) -> bytes:
-    """Return what a batch holds.
+def inflate(compressed: memoryview, codec: int, max_bytes: int) -> list[bytes]:
+    """Return what a batch holds, in pieces.
 
     Args:
         compressed: The batch behind its header.
@@ -50,19 +50,19 @@ def inflate(compressed: memoryview, codec: int, max_bytes: int) -> bytes:
             f"the records are compressed with {name}, which this build of pyarrow lacks: "
             "install pyarrow from PyPI or conda-forge, whose builds have it"
         )
+    whole: list[bytes] = []
     pieces = _snappy(compressed, max_bytes) if name == "snappy" else _stream(compressed, name)
-    whole = []
     size = 0
     try:
         for piece in pieces:
             size += len(piece)
             if size > max_bytes:
-                raise _too_large(max_bytes)
+                raise _too_large()
             whole.append(piece)
     except (OSError, ValueError) as error:
         # Arrow's sentence names the codec and what its library says, and nothing of the data.
         raise MalformedEventError(f"they cannot be decompressed: {error}") from error
-    return whole[0] if len(whole) == 1 else b"".join(whole)
+    return whole
 
 
 def _stream(compressed: memoryview, name: str) -> Iterator[bytes]:
@@ -93,13 +93,12 @@ def _block(block: memoryview, max_bytes: int) -> bytes:
         if byte < 0x80:  # noqa: PLR2004 - a varint's last byte
             break
     if size > max_bytes:
-        raise _too_large(max_bytes)
+        raise _too_large()
     whole: bytes = pa.decompress(block, size, "snappy", asbytes=True)
     return whole
 
 
-def _too_large(max_bytes: int) -> MalformedEventError:
+def _too_large() -> MalformedEventError:
     return MalformedEventError(
-        f"they hold more than {max_bytes} bytes when they are decompressed: "
-        "raise max_event_bytes if that is meant"
+        "decompressed, they take more than max_event_bytes: raise it, if they are meant to"
     )

@@ -7,13 +7,20 @@ have written since version 0.11, and the only one that brokers from 4.0 on can s
 from __future__ import annotations
 
 import struct
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from fanout.errors import DamagedFrameError, MalformedEventError
+from fanout.kafka.columns import AT_ONCE
 from fanout.kafka.compression import inflate
+
+try:
+    from google_crc32c.cext import value as crc32c
+except ImportError:  # there is no build of it for this platform
+    from aiokafka.record.util import calc_crc32c as crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +37,11 @@ _MAGIC_AT: Final = 16
 _FLAGS_AT: Final = 22
 _MAGIC: Final = 2
 
+_MAX_OFFSET: Final = 2**63 - 1
+
+# The columns of fixed width, the ends of the others, and a topic of some length.
+_ROW_BYTES: Final = 64
+
 _CODEC: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
@@ -44,6 +56,7 @@ class RawBatch(NamedTuple):
         next_offset: The offset after its last one, whatever compaction has left of it.
         attributes: Its flags, as they came.
         producer_id: Who wrote it; -1 where nobody said.
+        rows: How many records it says that it holds.
         data: The whole batch.
     """
 
@@ -51,6 +64,7 @@ class RawBatch(NamedTuple):
     next_offset: int
     attributes: int
     producer_id: int
+    rows: int
     data: memoryview
 
     @property
@@ -62,6 +76,11 @@ class RawBatch(NamedTuple):
     def control(self) -> bool:
         """Whether it holds the marker of a transaction's end, and no records of anybody."""
         return bool(self.attributes & _CONTROL)
+
+    @property
+    def nbytes(self) -> int:
+        """About what its records take in Arrow: little ones take more there than in the batch."""
+        return len(self.data) + self.rows * _ROW_BYTES
 
     @property
     def timestamp_type(self) -> int:
@@ -78,6 +97,7 @@ def raw_batches(data: bytes, partition: Partition) -> Iterator[RawBatch]:
     """
     view = memoryview(data)
     at = 0
+    behind = 0
     while at + _MAGIC_AT < len(view):
         if view[at + _MAGIC_AT] < _MAGIC:
             raise MalformedEventError(
@@ -86,21 +106,23 @@ def raw_batches(data: bytes, partition: Partition) -> Iterator[RawBatch]:
             )
         if at + _HEADER.size > len(view):
             return
-        base, length, _, magic, _, flags, last, _, _, producer, _, _, _ = _HEADER.unpack_from(
+        base, length, _, magic, crc, flags, last, _, _, producer, _, _, count = _HEADER.unpack_from(
             view, at
         )
         end = at + _BEFORE_LENGTH_COUNTS + length
-        if magic > _MAGIC or end < at + _HEADER.size or base < 0 or last < 0:
+        whole = magic == _MAGIC and end >= at + _HEADER.size and count >= 0
+        if not whole or not behind <= base <= base + last < _MAX_OFFSET:
             raise MalformedEventError(
                 f"{partition}: byte {at} of what the broker sent begins no record batch"
             )
         if end > len(view):
             return
-        batch = RawBatch(base, base + last + 1, flags, producer, view[at:end])
-        if not DefaultRecordBatch(batch.data).validate_crc():
+        batch = RawBatch(base, base + last + 1, flags, producer, count, view[at:end])
+        if crc32c(bytes(batch.data[_FLAGS_AT - 1 :])) != crc:
             raise _damaged(batch, partition, "their checksum is wrong")
         yield batch
         at = end
+        behind = batch.next_offset
 
 
 def uncompressed(batch: RawBatch, partition: Partition, max_bytes: int) -> RawBatch:
@@ -119,27 +141,33 @@ def uncompressed(batch: RawBatch, partition: Partition, max_bytes: int) -> RawBa
     if not codec:
         return batch
     try:
-        records = inflate(batch.data[_HEADER.size :], codec, max_bytes)
+        most = max_bytes - batch.rows * _ROW_BYTES
+        records = inflate(batch.data[_HEADER.size :], codec, most)
     except MalformedEventError as error:
         raise _damaged(batch, partition, str(error)) from error
     header = bytearray(batch.data[: _HEADER.size])
     header[_FLAGS_AT] &= ~_CODEC
     return batch._replace(
-        attributes=batch.attributes & ~_CODEC, data=memoryview(b"".join((header, records)))
+        attributes=batch.attributes & ~_CODEC, data=memoryview(b"".join((header, *records)))
     )
 
 
-def unpack(batch: RawBatch, partition: Partition) -> list[DefaultRecord]:
-    """Return the records of a batch that is not compressed.
+def unpack(batch: RawBatch, partition: Partition) -> Iterator[list[DefaultRecord]]:
+    """Yield the records of a batch that is not compressed, some at a time.
 
     Raises:
         DamagedFrameError: If they break their own format.
     """
+    # The chain asks no more of the decoder, once that has ended.
+    records = chain(DefaultRecordBatch(batch.data))
     try:
-        return list(DefaultRecordBatch(batch.data))
+        while some := list(islice(records, AT_ONCE)):
+            if not batch.base_offset <= some[0].offset <= some[-1].offset < batch.next_offset:
+                raise _damaged(batch, partition, "they have offsets of other batches")
+            yield some
     except (CorruptRecordException, ValueError, OverflowError, MemoryError):
         # What was raised may quote a header, so it is not chained.
-        raise _damaged(batch, partition, "their lengths do not fit together") from None
+        raise _damaged(batch, partition, "they break the format of records") from None
 
 
 def _damaged(batch: RawBatch, partition: Partition, why: str) -> DamagedFrameError:

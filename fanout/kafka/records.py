@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
-import pyarrow as pa
+import pyarrow.compute as pc
 
 from fanout.errors import FanOutError, MalformedEventError
-from fanout.kafka.columns import columns
+from fanout.kafka.columns import Columns
 from fanout.kafka.framing import raw_batches, uncompressed, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from aiokafka.record.default_records import DefaultRecord
+    import pyarrow as pa
 
     from fanout.kafka.framing import RawBatch
     from fanout.kafka.partitions import Partition
@@ -83,7 +83,7 @@ def decode(
                 part.cover(batch.next_offset)
                 continue
             whole = uncompressed(batch, partition, max_bytes)
-            if part.nbytes and part.nbytes + len(whole.data) > max_bytes:
+            if part.nbytes and part.nbytes + whole.nbytes > max_bytes:
                 yield part.decoded()
                 part = _Part(partition, part.next_offset, stop)
             part.add(whole)
@@ -103,8 +103,7 @@ class _Part:
     def __init__(self, partition: Partition, offset: int, stop: int | None) -> None:
         self._partition = partition
         self._stop = stop
-        self._records: list[DefaultRecord] = []
-        self._types: list[pa.Array] = []
+        self._columns = Columns(partition)
         self.first_offset = self.next_offset = offset
         self.nbytes = 0
 
@@ -116,20 +115,27 @@ class _Part:
 
     def add(self, batch: RawBatch) -> None:
         """Take what is wanted of a batch that is not compressed, and cover it."""
-        records = unpack(batch, self._partition)
-        if batch.base_offset < self.next_offset:
-            records = [record for record in records if record.offset >= self.next_offset]
-        if self._stop is not None and batch.next_offset > self._stop:
-            records = [record for record in records if record.offset < self._stop]
-        self._records += records
-        self._types.append(pa.repeat(pa.scalar(batch.timestamp_type, pa.int32()), len(records)))
-        self.nbytes += len(batch.data)
+        for records in unpack(batch, self._partition):
+            wanted = records
+            if records[0].offset < self.next_offset:
+                wanted = [record for record in wanted if record.offset >= self.next_offset]
+            if self._stop is not None and records[-1].offset >= self._stop:
+                wanted = [record for record in wanted if record.offset < self._stop]
+            self._columns.add(wanted, batch.timestamp_type)
+            self.cover(records[-1].offset + 1)
+        self.nbytes += batch.nbytes
         self.cover(batch.next_offset)
 
     def decoded(self) -> Decoded:
         """Return the part as it is now."""
-        types = pa.concat_arrays(self._types) if self._types else pa.array([], pa.int32())
-        return Decoded(columns(self._records, types, self._partition), self.next_offset)
+        records = self._columns.taken()
+        offsets = records["offset"]
+        if pc.any(pc.greater_equal(offsets[:-1], offsets[1:])).as_py():
+            raise MalformedEventError(
+                f"the records of {self._partition} at offsets {self.first_offset} to "
+                f"{self.next_offset - 1} are in disorder"
+            )
+        return Decoded(records, self.next_offset)
 
 
 @final
@@ -163,7 +169,8 @@ def _marker(batch: RawBatch, partition: Partition) -> int | None:
     Its key is a version and a type, of 16 bits each:
     https://kafka.apache.org/documentation/#controlbatch
     """
-    for record in unpack(uncompressed(batch, partition, _MARKER_BYTES), partition):
+    for records in unpack(uncompressed(batch, partition, _MARKER_BYTES), partition):
+        record = records[0]
         key = record.key
         if key is None or len(key) < 4:  # noqa: PLR2004 - two fields of two bytes
             raise MalformedEventError(

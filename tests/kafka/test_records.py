@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import importlib.util
+import sys
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.errors import DamagedFrameError, MalformedEventError
-from fanout.kafka.columns import SCHEMA
+from fanout.errors import DamagedFrameError, MalformedEventError, SetupError
+from fanout.kafka.columns import AT_ONCE, SCHEMA
 from fanout.kafka.partitions import Partition
 from fanout.kafka.records import decode
 from fanout.kafka.transport import Aborted, Fetched
-from tests.kafka.batches import ABORT, CODECS, COMMIT, Row, batch, marker, rows
+from tests.kafka.batches import ABORT, CODECS, COMMIT, Row, batch, marker, rows, sealed
+from tests.memory import peak_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,3 +145,149 @@ def test_a_batch_in_an_old_format_is_refused() -> None:
     data[16] = 1
     with pytest.raises(MalformedEventError, match=r"before Kafka 0\.11"):
         read(bytes(data))
+
+
+def test_one_aborted_transaction_after_another_of_the_same_producer_is_left_out_as_well() -> None:
+    data = b"".join(
+        batch(rows(1), at, producer=7, transactional=True) + marker(kind, at + 1, 7)
+        for at, kind in ((0, ABORT), (2, COMMIT), (4, ABORT))
+    )
+    assert offsets(data, aborted=[Aborted(7, 4), Aborted(7, 0)]) == ([2], 6)
+
+
+def test_only_transactional_batches_of_an_aborting_producer_are_left_out() -> None:
+    data = batch(rows(1), 0, producer=7) + batch(rows(1), 1, producer=7, transactional=True)
+    assert offsets(data, aborted=[Aborted(7, 0)]) == ([0], 2)
+
+
+def test_a_control_batch_that_compaction_has_emptied_ends_nothing() -> None:
+    data = (
+        batch(rows(1), 0, producer=7, transactional=True)
+        + batch([], 1, producer=7, transactional=True, control=True)
+        + batch(rows(1), 2, producer=7, transactional=True)
+    )
+    assert offsets(data, aborted=[Aborted(7, 0)]) == ([], 3)
+
+
+def test_a_marker_without_a_type_is_an_error() -> None:
+    for key in (None, b"", b"\0\0\0"):
+        data = batch([Row(0, 0, key, None)], producer=7, transactional=True, control=True)
+        with pytest.raises(MalformedEventError, match="control record at offset 0"):
+            read(data)
+        assert offsets(data, read_committed=False) == ([], 1)
+
+
+def test_the_marker_is_seen_where_the_transaction_lies_before_the_wanted_offset() -> None:
+    data = (
+        batch(rows(2), 0, producer=7, transactional=True)
+        + marker(ABORT, 2, 7)
+        + batch(rows(2), 3, producer=7, transactional=True)
+    )
+    assert offsets(data, aborted=[Aborted(7, 0)], offset=4) == ([4], 5)
+
+
+def test_a_batch_of_many_records_is_whole() -> None:
+    count = 2 * AT_ONCE + 1
+    (decoded,) = read(batch(rows(count)))
+    assert decoded.records["value"].to_pylist() == [b"v%d" % i for i in range(count)]
+    assert decoded.next_offset == count
+    assert offsets(batch(rows(count)), offset=AT_ONCE + 1, stop=AT_ONCE + 3) == (
+        [AT_ONCE + 1, AT_ONCE + 2],
+        AT_ONCE + 3,
+    )
+
+
+def test_timestamps_that_the_broker_set_are_those_of_the_append() -> None:
+    (decoded,) = read(batch(rows(2)) + batch(rows(2), 2, log_append_time=True) + batch(rows(1), 4))
+    assert decoded.records["timestampType"].to_pylist() == [0, 0, 1, 1, 0]
+    first = 1_700_000_000_000_000
+    times = [first, first + 1000, first + 1000, first + 1000, first]
+    assert decoded.records["timestamp"].cast("int64").to_pylist() == times
+
+
+@pytest.mark.parametrize("timestamp", [-1, -5, 253_402_300_800_000, 2**62])
+def test_a_timestamp_that_is_none_or_has_no_date_is_null(timestamp: int) -> None:
+    last = 253_402_300_799_999
+    (decoded,) = read(batch([Row(0, last, b"k", b"v"), Row(1, timestamp, b"k", b"v")]))
+    times = [datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC), None]
+    assert decoded.records["timestamp"].to_pylist() == times
+
+
+def test_the_parts_of_an_answer_are_bounded() -> None:
+    data = b"".join(batch([Row(0, 0, None, b"v" * 1000)], at, codec="zstd") for at in range(10))
+    parts = read(data, max_bytes=3000)
+    assert [part.next_offset for part in parts] == [2, 4, 6, 8, 10]
+    assert [part.records["offset"].to_pylist() for part in parts] == [
+        [first, first + 1] for first in range(0, 10, 2)
+    ]
+
+
+def test_a_batch_that_is_larger_than_a_part_comes_alone_if_it_is_not_compressed() -> None:
+    data = batch(rows(1)) + batch([Row(0, 0, None, b"v" * 5000)], 1) + batch(rows(1), 2)
+    assert [part.next_offset for part in read(data, max_bytes=3000)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_a_bomb_is_refused_before_its_memory_is_taken(codec: str) -> None:
+    most = 1 << 20
+    data = batch([Row(0, 0, None, bytes(16 << 20))], codec=codec)
+    with (
+        peak_memory() as peak,
+        pytest.raises(DamagedFrameError, match=r"offsets 0 to 0 .* more than max_event_bytes"),
+    ):
+        read(data, max_bytes=most)
+    assert peak.nbytes < 2 * most
+
+
+def test_a_bomb_of_many_little_records_is_refused() -> None:
+    data = batch([Row(i, 0, None, None) for i in range(1000)], codec="gzip")
+    with pytest.raises(DamagedFrameError, match="more than max_event_bytes"):
+        read(data, max_bytes=64_000)
+    assert read(data, max_bytes=128_000)
+
+
+def test_batches_that_are_not_in_the_order_of_their_offsets_are_an_error() -> None:
+    for first, second in ((2, 0), (0, 1), (0, 0)):
+        with pytest.raises(MalformedEventError, match="begins no record batch"):
+            read(batch(rows(2), first) + batch(rows(2), second))
+
+
+def test_records_that_are_not_in_the_order_of_their_offsets_are_an_error() -> None:
+    disorder = [Row(offset, 0, None, None) for offset in (0, 2, 1, 3)]
+    with pytest.raises(MalformedEventError, match="disorder"):
+        read(batch(disorder))
+
+
+@pytest.mark.parametrize("offset", [-1, 5])
+def test_a_record_with_an_offset_of_another_batch_is_an_error(offset: int) -> None:
+    with pytest.raises(DamagedFrameError, match="offsets of other batches"):
+        read(batch([Row(offset, 0, None, None)], 10, last=4), offset=10)
+
+
+def test_an_unknown_codec_is_an_error() -> None:
+    data = batch(rows(1))
+    with pytest.raises(DamagedFrameError, match="codec 5 is none of Kafka's"):
+        read(sealed(data, base=0, flags=5, last=0))
+
+
+def test_a_missing_codec_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = SimpleNamespace(Codec=SimpleNamespace(is_available=lambda name: name != "zstd"))
+    monkeypatch.setattr("fanout.kafka.compression.pa", build)
+    with pytest.raises(SetupError, match=r"zstd.*install pyarrow"):
+        read(batch(rows(1), codec="zstd"))
+
+
+def test_checksums_are_checked_on_machines_without_google_crc32c(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    monkeypatch.delitem(sys.modules, "google_crc32c.cext", raising=False)
+    spec = importlib.util.find_spec("fanout.kafka.framing")
+    assert spec is not None
+    assert spec.loader is not None
+    framing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(framing)
+    data = batch(rows(2))
+    assert [whole.next_offset for whole in framing.raw_batches(data, PARTITION)] == [2]
+    with pytest.raises(DamagedFrameError, match="checksum"):
+        list(framing.raw_batches(data[:-1] + b"x", PARTITION))
