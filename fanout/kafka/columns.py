@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
 
-__all__ = ("AT_ONCE", "SCHEMA", "Columns")
+__all__ = ("AT_ONCE", "NO_RECORDS", "SCHEMA", "Columns")
 
 AT_ONCE: Final = 2048
 """How many records are objects of Python at a time: their memory is used over and over, and fresh
@@ -40,7 +40,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
-_NO_RECORDS = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 # The last millisecond of the year 9999: neither Python nor Spark has a timestamp after it.
 _LATEST: Final = 253_402_300_799_999
@@ -80,7 +80,7 @@ class Columns:
         if self._records:
             self._convert()
         if not self._chunks:
-            return _NO_RECORDS
+            return NO_RECORDS
         key, value, offset, milliseconds, headers = map(_whole, zip(*self._chunks, strict=True))
         rows = len(offset)
         return pa.RecordBatch.from_arrays(
