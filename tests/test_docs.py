@@ -15,6 +15,7 @@ from tests.testing.simulation.bugs import BUGS
 from tests.testing.simulation.driver.planted import PLANTED
 
 PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
+README = PAGE.parent.parent / "README.md"
 TEXT = PAGE.read_text()
 # Lines are broken anywhere between two words.
 WORDS = " ".join(TEXT.split())
@@ -31,6 +32,10 @@ WORDS = " ".join(TEXT.split())
 )
 def test_the_page_counts_what_there_is(sentence: str, count: int) -> None:
     assert sentence.format(count) in WORDS
+
+
+def test_the_readme_counts_the_kinds_of_faults() -> None:
+    assert f"with {len(Kind)} kinds of faults" in " ".join(README.read_text().split())
 
 
 def test_every_link_leads_somewhere() -> None:
