@@ -1,4 +1,4 @@
-"""The fixed seeds of the suite, in parts: on a busy machine one long test looks like one that hangs.
+"""The fixed seeds of the suite, in parts: on a busy machine a long test looks like one that hangs.
 
 The parts share one campaign, and each takes what ends next of it; so they may run in any order.
 """
