@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-import shutil
-import subprocess
-import sys
-import threading
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from fanout.errors import OptionError, SetupError, StreamStateError
-from fanout.testing.kafka import keeper
-from fanout.testing.kafka.jars import BOOTSTRAP, KAFKA_VERSION, kafka_jars
+from fanout.testing.kafka.jars import KAFKA_VERSION, kafka_jars
+from fanout.testing.kafka.kept import KeptServer
 from fanout.testing.kafka.settings import (
-    JVM_OPTIONS,
-    LOGGING,
     check_settings,
     free_ports,
-    meta_properties,
+    java_command,
+    lay_out,
     server_properties,
 )
 from fanout.testing.kafka.topics import Topics
@@ -35,6 +28,8 @@ __all__ = ("KafkaBroker",)
 _START_TIMEOUT = 90.0
 
 _LISTENERS = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+
+_LOG_LINES = 30
 
 # How many times other ports are tried when somebody took those that were free.
 _PORT_ATTEMPTS = 3
@@ -75,9 +70,7 @@ class KafkaBroker:
         if self._protocols.keys() & _LISTENERS.keys():
             raise OptionError(f"listeners has {' or '.join(_LISTENERS)}, which is there anyway")
         self._protocols |= _LISTENERS
-        self._keeper: subprocess.Popen[str] | None = None
-        self._orders = threading.Lock()
-        self._directory = Path()
+        self._server: KeptServer | None = None
         self._cluster = ""
         self._ports: dict[str, int] = {}
         self._topics: Topics | None = None
@@ -114,9 +107,9 @@ class KafkaBroker:
 
     def close(self) -> None:
         """End the broker and remove its data; idempotent."""
-        process, self._keeper, self._topics = self._keeper, None, None
-        if process is not None:
-            process.communicate("end\n")
+        server, self._server, self._topics = self._server, None, None
+        if server is not None:
+            server.close()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -129,7 +122,7 @@ class KafkaBroker:
         Raises:
             OptionError: there is no such listener.
         """
-        self._require_open()
+        _ = self._running
         if listener not in self._ports:
             raise OptionError(f"there is no listener {listener!r}; name it in listeners")
         return f"127.0.0.1:{self._ports[listener]}"
@@ -137,11 +130,11 @@ class KafkaBroker:
     @property
     def pid(self) -> int | None:
         """The process id of the broker; None after `kill`."""
-        return self._order("state")
+        return self._running.pid
 
     def kill(self) -> None:
         """Kill the broker as a crash would, by SIGKILL, and wait until it is gone."""
-        self._order("kill")
+        self._running.kill()
 
     def restart(self) -> None:
         """Start the broker again on the same data and port, and wait until it answers.
@@ -151,16 +144,16 @@ class KafkaBroker:
         Raises:
             SetupError: the broker does not start; the end of its log is in the message.
         """
-        self._order("kill")
+        self._running.kill()
         self._start()
 
     def pause(self) -> None:
         """Stop the broker from running at all, by SIGSTOP: connections stay open and hang."""
-        self._order("pause")
+        self._running.pause()
 
     def resume(self) -> None:
         """Let a paused broker run on."""
-        self._order("resume")
+        self._running.resume()
 
     def create_topic(
         self, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None
@@ -213,72 +206,41 @@ class KafkaBroker:
         """
         self._admin.delete_records(topic, partition, before)
 
-    @property
-    def _admin(self) -> Topics:
-        self._require_open()
-        if self._topics is None:
-            self._topics = Topics(self.bootstrap_servers)
-        return self._topics
-
     def _open(self) -> None:
         home = kafka_jars(self.version)
-        # It imports pyspark, which `kafka_jars` has found.
+        # It imports pyspark, which is the Java that it looks for.
         from fanout.spark.session import require_java  # noqa: PLC0415
 
-        command = [str(require_java()), *JVM_OPTIONS, "-cp", f"{home / 'libs'}/*"]
-        command += ["kafka.Kafka", "server.properties"]
-        # A session of its own: Ctrl-C in a terminal reaches the caller, which then closes this.
-        self._keeper = subprocess.Popen(  # noqa: S603 - our own interpreter and file
-            [sys.executable, "-IS", keeper.__file__, json.dumps(command)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._directory = Path(self._answer()["directory"])
+        archive = "-XX:SharedArchiveFile=libs/classes.jsa"
+        self._server = KeptServer(java_command(str(require_java()), archive))
         self._cluster = secrets.token_urlsafe(16)
         self._ports = dict(zip(self._protocols, free_ports(len(self._protocols)), strict=True))
         properties = server_properties(self._ports, self._protocols, self._settings)
-        (self._directory / "server.properties").write_text(properties)
-        (self._directory / "log4j2.xml").write_text(LOGGING)
-        data = self._directory / "data"
-        data.mkdir()
-        (data / "meta.properties").write_text(meta_properties(self._cluster))
-        shutil.copy(home / BOOTSTRAP, data)
+        lay_out(self._server.directory, home, self._cluster, properties)
         self._start()
 
     def _start(self) -> None:
+        server, admin = self._running, self._admin
         deadline = time.monotonic() + _START_TIMEOUT
-        self._order("start")
-        while not self._admin.is_ready(self._cluster, timeout=1.0):
-            if self._order("state") is None:
-                raise SetupError(self._why(f"Kafka {self.version} ended as it started"))
+        server.start()
+        while not admin.is_ready(self._cluster, timeout=1.0):
+            if server.pid is None:
+                raise SetupError(self._why("ended as it started"))
             if time.monotonic() > deadline:
-                raise SetupError(
-                    self._why(f"Kafka {self.version} did not answer in {_START_TIMEOUT:.0f} s")
-                )
+                raise SetupError(self._why(f"did not answer in {_START_TIMEOUT:.0f} s"))
 
     def _why(self, what: str) -> str:
-        lines = (self._directory / keeper.LOG_FILE).read_text(errors="replace").splitlines()
-        cache = kafka_jars(self.version)
-        return "\n".join([f"{what} (its jars are in {cache}); its log ends with", *lines[-30:]])
+        sentence = f"Kafka {self.version} from {kafka_jars(self.version)} {what}; its log ends with"
+        return "\n".join([sentence, *self._running.log(_LOG_LINES)])
 
-    def _require_open(self) -> subprocess.Popen[str]:
-        if self._keeper is None:
+    @property
+    def _running(self) -> KeptServer:
+        if self._server is None:
             raise StreamStateError("the KafkaBroker is not running: use it in a with statement")
-        return self._keeper
+        return self._server
 
-    def _order(self, order: str) -> int | None:
-        with self._orders:
-            process = self._require_open()
-            assert process.stdin is not None
-            process.stdin.write(order + "\n")
-            process.stdin.flush()
-            pid: int | None = self._answer()["pid"]
-        return pid
-
-    def _answer(self) -> dict[str, Any]:
-        stdout = self._require_open().stdout
-        assert stdout is not None
-        answer: dict[str, Any] = json.loads(stdout.readline())
-        return answer
+    @property
+    def _admin(self) -> Topics:
+        if self._topics is None:
+            self._topics = Topics(self.bootstrap_servers)
+        return self._topics

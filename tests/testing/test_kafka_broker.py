@@ -262,7 +262,7 @@ def test_nothing_is_left_of_a_closed_broker() -> None:
     def fail_within() -> None:
         nonlocal pid, directory
         with failing:
-            pid, directory = failing.pid or 0, failing._directory
+            pid, directory = failing.pid or 0, failing._running.directory
             raise RuntimeError("of the caller")
 
     with pytest.raises(RuntimeError, match="of the caller"):
@@ -280,7 +280,7 @@ def test_nothing_is_left_when_the_caller_is_killed(state: str) -> None:
         "import json, sys; from fanout.testing.kafka_broker import KafkaBroker\n"
         "with KafkaBroker() as broker:\n"
         f"    {'broker.pause()' if state == 'paused' else 'pass'}\n"
-        "    print(json.dumps([broker.pid, str(broker._directory)]), flush=True)\n"
+        "    print(json.dumps([broker.pid, str(broker._running.directory)]), flush=True)\n"
         "    sys.stdin.read()"
     )
     caller = subprocess.Popen(  # noqa: S603 - our own interpreter and code
@@ -302,11 +302,14 @@ def test_a_broker_that_does_not_start_shows_its_log() -> None:
         pytest.fail(f"it runs: {broker.pid}")
 
 
-def test_a_broker_that_does_not_start_leaves_nothing() -> None:
+def test_a_broker_that_does_not_start_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     broker = KafkaBroker(settings={"num.network.threads": "many"})
     with pytest.raises(SetupError):
         broker.__enter__()
-    assert not broker._directory.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_the_broker_decides_by_itself_is_no_setting() -> None:

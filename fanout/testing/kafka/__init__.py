@@ -1,5 +1,6 @@
 """The parts of the real Kafka broker for tests; what users call is `fanout.testing.kafka_broker`.
 
-`jars` has Kafka's own jars in a cache of the user, `settings` is the broker's configuration,
-`keeper` runs it in a process that outlives nobody, and `topics` asks it for topics.
+`jars` has Kafka's own jars in a cache of the user, with an `archive` of their classes; `settings`
+is the broker's configuration; `kept` runs it below a `keeper`, a process that leaves nothing of it
+when the caller is gone; and `topics` asks it for topics.
 """

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fanout.errors import SetupError
+from fanout.testing.kafka.archive import archive_classes
+from fanout.testing.kafka.settings import BOOTSTRAP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("BOOTSTRAP", "KAFKA_VERSION", "kafka_jars", "main")
+__all__ = ("KAFKA_VERSION", "kafka_jars", "main")
 
 KAFKA_VERSION = "4.3.1"
-BOOTSTRAP = "bootstrap.checkpoint"
 
 # A slow network has this long, in seconds; half a minute is usual.
 _RESOLVE_TIMEOUT = 900
@@ -57,7 +58,7 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
         version: a released version of Apache Kafka, 4.1 or later.
 
     Returns:
-        A directory with `libs`, and the `bootstrap.checkpoint` of a formatted data directory.
+        A directory with the jars in `libs`, and the `bootstrap.checkpoint` of a formatted disk.
 
     Raises:
         SetupError: there is no Java or no pyspark, or the version cannot be downloaded.
@@ -76,6 +77,8 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
 
 
 def _fill(home: Path, version: str) -> None:
+    for left in home.parent.glob(f".{version}-*"):  # by a resolution that was killed
+        shutil.rmtree(left)
     # Only a whole directory gets the name: a killed resolution leaves one that nobody reads.
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=f".{version}-") as name:
         work = Path(name)
@@ -91,7 +94,8 @@ def _fill(home: Path, version: str) -> None:
             format_ += ["-t", "fanout-testing-0000000", "-c", "server.properties"]
             format_ += ["--feature", "share.version=1"]
             _run(format_, work, f"Kafka {version} does not format a data directory")
-        shutil.copy(work / "data" / BOOTSTRAP, work / "kafka")
+            shutil.copy(work / "data" / BOOTSTRAP, work / "kafka")
+            archive_classes(java, work / "kafka")
         (work / "kafka").rename(home)
 
 

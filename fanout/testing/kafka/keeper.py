@@ -9,6 +9,7 @@ caller is killed, the server is killed and the directory removed.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,7 @@ class _Server:
         self._command = command
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
 
     def obey(self, order: str) -> None:
         match order:
@@ -34,9 +36,13 @@ class _Server:
                 self._start()
             case "kill":
                 self.kill()
+            case "terminate":
+                self._signal(signal.SIGTERM)
+                self._wait()
             case "pause":
-                self._signal(signal.SIGSTOP)
+                self._pause()
             case "resume":
+                self._paused = False
                 self._signal(signal.SIGCONT)
             case _:
                 assert order == "state", order
@@ -47,11 +53,11 @@ class _Server:
         return {"pid": self._process.pid if running and self._process else None}
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        self._signal(signal.SIGKILL)
+        self._wait()
 
     def _start(self) -> None:
+        self._paused = False
         with (self._directory / LOG_FILE).open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - the caller's own command
                 self._command,
@@ -61,9 +67,21 @@ class _Server:
                 stderr=subprocess.STDOUT,
             )
 
+    def _pause(self) -> None:
+        if self._process is None or self._process.poll() is not None or self._paused:
+            return
+        self._process.send_signal(signal.SIGSTOP)
+        # Its threads run on until the last has stopped, and this says when that is.
+        os.waitpid(self._process.pid, os.WUNTRACED)
+        self._paused = True
+
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(number)
+
+    def _wait(self) -> None:
+        if self._process is not None:
+            self._process.wait()
 
 
 def main() -> None:

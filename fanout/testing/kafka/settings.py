@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import socket
 from typing import TYPE_CHECKING
 
@@ -10,19 +11,20 @@ from fanout.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 __all__ = (
-    "JVM_OPTIONS",
-    "LOGGING",
+    "BOOTSTRAP",
     "check_settings",
     "free_ports",
-    "meta_properties",
+    "java_command",
+    "lay_out",
     "server_properties",
 )
 
-JVM_OPTIONS = ("-Xms256m", "-Xmx768m", "-XX:+UseSerialGC", "-Dlog4j2.configurationFile=log4j2.xml")
+BOOTSTRAP = "bootstrap.checkpoint"
 
-LOGGING = """\
+_LOGGING = """\
 <Configuration status="ERROR">
   <Appenders>
     <Console name="out"><PatternLayout pattern="%d{ISO8601} %p %m (%c)%n"/></Console>
@@ -126,7 +128,28 @@ def server_properties(
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 
-def meta_properties(cluster: str) -> str:
-    """Write `meta.properties`, which makes a data directory part of a cluster by its id."""
-    directory = secrets.token_urlsafe(16)
-    return f"version=1\nnode.id=1\ncluster.id={cluster}\ndirectory.id={directory}\n"
+def java_command(java: str, *options: str) -> list[str]:
+    """Compose the command line of a broker, to be run in a directory that `lay_out` has filled."""
+    memory = ("-Xms256m", "-Xmx768m", "-XX:+UseSerialGC")
+    logging = "-Dlog4j2.configurationFile=log4j2.xml"
+    return [java, *memory, logging, *options, "-cp", "libs/*", "kafka.Kafka", "server.properties"]
+
+
+def lay_out(directory: Path, home: Path, cluster: str, properties: str) -> None:
+    """Fill the directory that a broker runs in: jars, configuration and an empty formatted disk.
+
+    Args:
+        directory: an empty directory.
+        home: what `kafka_jars` has returned.
+        cluster: the id of the cluster that the broker is.
+        properties: what `server_properties` has returned.
+    """
+    # The archive of classes holds for the path "libs", wherever the cache is.
+    (directory / "libs").symlink_to(home / "libs")
+    (directory / "server.properties").write_text(properties)
+    (directory / "log4j2.xml").write_text(_LOGGING)
+    data = directory / "data"
+    data.mkdir()
+    identity = f"version=1\nnode.id=1\ncluster.id={cluster}\n"
+    (data / "meta.properties").write_text(f"{identity}directory.id={secrets.token_urlsafe(16)}\n")
+    shutil.copy(home / BOOTSTRAP, data)

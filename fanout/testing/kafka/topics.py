@@ -66,9 +66,9 @@ class Topics:
 
     def create(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic; see `KafkaBroker.create_topic`."""
-        self._wait(
-            self._admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs))])
-        )
+        wanted = NewTopic(topic, partitions, 1, config=dict(configs))
+        self._wait(self._admin.create_topics([wanted]))
+        self._await_partitions(topic, partitions)
 
     def delete(self, topic: str) -> None:
         """Delete a topic; see `KafkaBroker.delete_topic`."""
