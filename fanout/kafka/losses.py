@@ -114,7 +114,6 @@ class Losses:
             return Fatal(f"{loss.reason}; {_WAYS_OUT}")
         if loss.to == position:
             return Retry(Pace.SLOW, hint=loss.reason)
-        del self._doubts[partition]
         return Skip(loss.to, loss.reason)
 
     def _sure(self, remedy: Remedy, partition: Partition, position: Position) -> bool:

@@ -97,7 +97,7 @@ def _problem(given: pa.RecordBatch, decoded: object) -> str:
 def _is_part_of(given: pa.RecordBatch, decoded: pa.RecordBatch) -> bool:
     if decoded.num_rows != given.num_rows:
         rows = pc.index_in(decoded.column("offset"), value_set=given.column("offset"))
-        if rows.null_count or not _rising(rows):
+        if not _rising(rows):
             return False
         given = given.select(_PLACE).take(rows)
     return all(decoded.column(name).equals(given.column(name)) for name in _PLACE)

@@ -4,7 +4,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    KafkaConnectionError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.verdicts import Fatal, Pace, Retry, Skip
@@ -191,7 +195,10 @@ def test_a_position_that_names_no_offset_cannot_be_lost() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("error", [KafkaConnectionError(), TopicAuthorizationFailedError()])
+@pytest.mark.parametrize(
+    "error",
+    [KafkaConnectionError(), TopicAuthorizationFailedError(), UnknownTopicOrPartitionError()],
+)
 def test_where_the_cluster_cannot_be_asked_nothing_is_declared(error: Exception) -> None:
     async def test() -> None:
         case = Case()
@@ -239,6 +246,22 @@ def test_with_on_data_loss_earliest_a_deleted_topic_is_waited_for_and_read_from_
         verdict = await case.declared(TOPIC, verdict.to)
         assert isinstance(verdict, Retry)
         assert verdict.pace is Pace.SLOW
+
+    run(test)
+
+
+def test_a_topic_that_we_may_not_see_any_more_is_no_loss() -> None:
+    async def test() -> None:
+        class Closed(ScriptedCluster):
+            async def describe(self, topics: Sequence[str]) -> Mapping[str, Any]:
+                return {topic: TopicAuthorizationFailedError(topic) for topic in topics}
+
+        case = Case()
+        case.losses = Losses(Closed(), on_data_loss="fail", stops={})
+        verdict = await case.declared(TOPIC, Cursor(9))
+        assert isinstance(verdict, Retry)
+        assert verdict.pace is Pace.SLOW
+        assert "grant" in verdict.hint
 
     run(test)
 
