@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ("Fetcher",)
 
-# How long a broker may wait for data, in seconds. A connection carries one request after the
-# other, so a partition that asks again waits until the request before has been answered. While
-# every partition asks, nobody can: the wait is long, and idle partitions cost little.
-_LONG: Final = 0.5
+# How long a broker may wait for data while a partition does not ask, in seconds. A connection
+# carries one request after the other, so a partition that asks again waits until the request before
+# has been answered. While every partition asks, nobody can: then the wait is as long as the user
+# lets it be, and idle partitions cost little.
 _SHORT: Final = 0.01
 # A partition that its consumer has held back for a second may wait a tenth of that when it asks
 # again. So a busy partition beside idle ones keeps its rate, and while the consumer works on a
@@ -63,15 +63,22 @@ class Fetcher:
         transport: The calls.
         max_partition_bytes: About the most bytes that are asked of one partition at once.
         max_bytes_in_flight: The bound on the memory of all partitions together.
+        max_wait: How long a broker may wait for data, in seconds.
     """
 
     def __init__(
-        self, transport: Transport, *, max_partition_bytes: int, max_bytes_in_flight: int
+        self,
+        transport: Transport,
+        *,
+        max_partition_bytes: int,
+        max_bytes_in_flight: int,
+        max_wait: float = 0.5,
     ) -> None:
         self.leaders = Leaders(transport)
         self._transport = transport
         self._max_partition_bytes = max_partition_bytes
         self._max_bytes_in_flight = max_bytes_in_flight
+        self._max_wait = max_wait
         self._subscribed: set[Partition] = set()
         self._brokers: dict[int, _Broker] = {}
         self._tasks: asyncio.TaskGroup
@@ -163,7 +170,7 @@ class Fetcher:
 
     def _broker(self, number: int) -> _Broker:
         if number not in self._brokers:
-            self._brokers[number] = _Broker(number, self._transport)
+            self._brokers[number] = _Broker(number, self._transport, self._max_wait)
         return self._brokers[number]
 
 
@@ -176,12 +183,14 @@ class _Broker:
     Args:
         number: The broker.
         transport: The calls.
+        max_wait: How long it may wait for data, in seconds.
     """
 
-    def __init__(self, number: int, transport: Transport) -> None:
+    def __init__(self, number: int, transport: Transport, max_wait: float) -> None:
         self.task: asyncio.Task[None] | None = None
         self._number = number
         self._transport = transport
+        self._max_wait = max_wait
         # Who has waited longest comes first. A broker fills its answer in this order until it is
         # full, and gives only the first that has data a batch that is larger than what was asked
         # (KIP-74): whoever was left out moves to the front.
@@ -201,8 +210,7 @@ class _Broker:
 
     def withdraw(self, ask: _Ask) -> None:
         """Forget a question; nothing happens where it was answered."""
-        if self._asks.get(ask.partition) is ask:
-            del self._asks[ask.partition]
+        self._asks.pop(ask.partition, None)
 
     def hold(self, partition: Partition) -> None:
         """Note that a partition that is read does not ask from now on."""
@@ -249,9 +257,9 @@ class _Broker:
             return likely, _SHORT
         self._all_asked_at = now
         if not self._held:
-            return asks, _LONG
+            return asks, self._max_wait
         held = now - next(reversed(self._held.values()))
-        return asks, min(_LONG, max(_SHORT, held * _PART_OF_HOLD))
+        return asks, min(self._max_wait, max(_SHORT, held * _PART_OF_HOLD))
 
     def _hand_out(self, asks: Sequence[_Ask], answers: Mapping[Partition, Answer]) -> int:
         """Answer those whose wait is over; return how many they are."""

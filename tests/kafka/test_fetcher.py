@@ -32,11 +32,10 @@ MIB = 1 << 20
 
 
 @asynccontextmanager
-async def fetching(
-    cluster: ScriptedCluster, *, max_bytes_in_flight: int = 256 * MIB
-) -> AsyncIterator[Fetcher]:
+async def fetching(cluster: ScriptedCluster, **options: Any) -> AsyncIterator[Fetcher]:
     """Run a fetcher with every partition of the cluster subscribed."""
-    fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=max_bytes_in_flight)
+    options = {"max_partition_bytes": MIB, "max_bytes_in_flight": 256 * MIB} | options
+    fetcher = Fetcher(cluster, **options)
     async with fetcher.running(), AsyncExitStack() as stack:
         for partition in cluster.partitions:
             stack.enter_context(fetcher.subscribed(partition))
@@ -104,6 +103,18 @@ def test_an_idle_partition_stays_asked_for_until_its_patience_ends() -> None:
             assert not answer.batches
             assert 5.0 <= running_loop().time() < 6.0
             assert len(cluster.fetches) == 10
+
+    run(test)
+
+
+def test_a_broker_waits_as_long_as_the_user_lets_it() -> None:
+    async def test() -> None:
+        for max_wait in (0.002, 2.0):
+            cluster = ScriptedCluster()
+            async with fetching(cluster, max_wait=max_wait) as fetcher:
+                await fetch(fetcher, cluster.partitions[0], patience=1.0)
+                await fetch(fetcher, cluster.partitions[0], patience=1.0)
+            assert {request.max_wait for request in cluster.fetches} == {max_wait}
 
     run(test)
 
