@@ -8,6 +8,7 @@ from typing import Any
 
 __all__ = (
     "ASYNCIO",
+    "BROKER",
     "COMMANDS",
     "DIAGNOSE",
     "IAM",
@@ -20,7 +21,9 @@ __all__ = (
 )
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
-SPARK, ASYNCIO, RESUME, POLLING, TESTING = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SPARK, ASYNCIO, RESUME, POLLING, TESTING, BROKER = re.findall(
+    r"```python\n(.*?)```", README, re.DOTALL
+)
 IAM, DIAGNOSE = (
     re.sub(r"^>>> ", "", code, flags=re.MULTILINE)
     for code in re.findall(r"```pycon\n(.*?)```", README, re.DOTALL)

@@ -16,6 +16,7 @@ from fanout.kinesis import KinesisSource
 from fanout.kinesis.options import KinesisOptions
 from tests.readme import (
     ASYNCIO,
+    BROKER,
     COMMANDS,
     DIAGNOSE,
     IAM,
@@ -27,8 +28,10 @@ from tests.readme import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from fanout.testing.kafka_broker import KafkaBroker
     from fanout.testing.kinesis_server import KinesisServer
 
 
@@ -79,6 +82,15 @@ def test_the_testing_example_is_a_test_that_passes(
     names: dict[str, Any] = {}
     exec(TESTING, names)  # noqa: S102 - the README is ours
     names["test_my_job"](kinesis_server, monkeypatch)
+
+
+def test_the_broker_example_runs(
+    start_kafka_broker: Callable[..., KafkaBroker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {}
+    exec(BROKER, names)  # noqa: S102 - the README is ours
+    names["test_on_kafka"](start_kafka_broker)
+    assert capsys.readouterr().out.startswith("clients connect to 127.0.0.1:")
 
 
 @pytest.mark.usefixtures("orders")

@@ -2,8 +2,9 @@
 
 Public are the server in this process (`kinesis_server`) and in another (`kinesis_process`), its
 figures (`rules`), what it does wrong on request (`faults`), what clients did to it (`statistics`),
-the pytest fixture (`pytest_plugin`), encoders of what the service sends (`frames`) and of what
-producers put (`aggregation`), and asyncio in virtual time (`simulation`).
+the pytest fixtures (`pytest_plugin`), encoders of what the service sends (`frames`) and of what
+producers put (`aggregation`), the real Apache Kafka (`kafka_broker`), and asyncio in virtual time
+(`simulation`).
 
 The modules with an underscore are the server, from the socket inwards: `_http` accepts, `_admin`
 serves the other process, and `_moto_responses` answers each call of the API, the long ones in
