@@ -15,8 +15,8 @@ from aiokafka.errors import (
     IncompatibleBrokerVersion,
     KafkaError,
     LeaderNotAvailableError,
+    NotLeaderForPartitionError,
     OffsetOutOfRangeError,
-    ReplicaNotAvailableError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
@@ -220,7 +220,7 @@ class _Client:
         self._leave_replicas([partition])
         if isinstance(error, OffsetOutOfRangeError) and broker != self._leader(partition):
             # A replica lags behind its leader; the leader alone knows whether records are lost.
-            error = ReplicaNotAvailableError(f"{partition} ends earlier on broker {broker}")
+            error = NotLeaderForPartitionError(f"{partition} has no such offset on broker {broker}")
         return Refused(error)
 
     async def _metadata(self, topics: list[str] | None) -> dict[str, Sequence[int] | Exception]:

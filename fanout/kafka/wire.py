@@ -38,6 +38,10 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
         closed: Awaitable[None] = super().close(reason, exc)
         return closed
 
+    def authenticator_oauth(self) -> _TokenAuthenticator:
+        """Return what talks OAUTHBEARER with the broker."""
+        return _TokenAuthenticator(super().authenticator_oauth())
+
 
 @final
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is untyped
@@ -68,6 +72,24 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is
         if not isinstance(token, str):
             raise OptionError(f"the token must be a string, not {type(token).__name__}")
         return token
+
+
+@final
+class _TokenAuthenticator:
+    """OAUTHBEARER that hears a refusal; aiokafka takes every answer for a welcome.
+
+    A broker that refuses a token says why, and fails the exchange when the client has confirmed
+    that by one byte (RFC 7628, section 3.2.3).
+    """
+
+    def __init__(self, authenticator: Any) -> None:
+        self._authenticator = authenticator
+
+    async def step(self, answer: bytes | None) -> tuple[bytes, bool] | None:
+        if answer:
+            return b"\x01", True
+        step: tuple[bytes, bool] | None = await self._authenticator.step(answer)
+        return step
 
 
 @final

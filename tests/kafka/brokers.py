@@ -1,0 +1,97 @@
+"""What tests against the real broker share: connections, and records to find there."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from aiokafka.errors import KafkaError
+from confluent_kafka import Producer
+
+from fanout.errors import OptionError
+from fanout.kafka.client import open_transport
+from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.partitions import Partition
+from fanout.kafka.security import Security
+from fanout.kafka.servers import parse_servers
+from fanout.kafka.transport import Edge, Fetched, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from fanout.kafka.transport import Transport
+    from fanout.testing.kafka_broker import KafkaBroker
+
+HERE = Security(protocol="PLAINTEXT")
+
+
+@asynccontextmanager
+async def connect(broker: KafkaBroker, **options: Any) -> AsyncIterator[Transport]:
+    """Connect to a broker; consumer options go by their fields."""
+    consumer = ConsumerOptions(
+        **{name: options.pop(name) for name in list(options) if hasattr(ConsumerOptions, name)}
+    )
+    servers = parse_servers(broker.bootstrap_servers)
+    async with open_transport(servers, security=HERE, options=consumer, **options) as transport:
+        yield transport
+
+
+async def persist(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Make a call until it fails by nothing that is tried again; the broker may still begin."""
+    while True:
+        try:
+            return await call()
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+        await asyncio.sleep(0.05)
+
+
+async def create(broker: KafkaBroker, topic: str, partitions: int = 1) -> Partition:
+    """Create a topic that can be read, and return its first partition."""
+    while True:
+        try:
+            await asyncio.to_thread(broker.create_topic, topic, partitions)
+        except OptionError as error:
+            # One that was paused is let in again a moment after it runs.
+            if "fenced" not in str(error):
+                raise
+        else:
+            break
+    every = {Partition(topic, number): Edge.LATEST for number in range(partitions)}
+    async with connect(broker) as transport:
+        await persist(lambda: transport.offsets(every))
+    return Partition(topic, 0)
+
+
+async def produce(
+    broker: KafkaBroker, partition: Partition, *values: bytes, stamp: int = 0, codec: str = "none"
+) -> None:
+    """Write values, one batch, with a timestamp in milliseconds where there is one."""
+
+    def write() -> None:
+        servers = broker.bootstrap_servers
+        producer = Producer({"bootstrap.servers": servers, "compression.type": codec})
+        for value in values:
+            producer.produce(partition.topic, value, partition=partition.number, timestamp=stamp)
+        assert producer.flush(30) == 0
+
+    await asyncio.to_thread(write)
+
+
+async def fetch(
+    transport: Transport,
+    partition: Partition,
+    offset: int,
+    *,
+    max_wait: float = 0.01,
+    max_bytes: int = 1 << 20,
+) -> Fetched:
+    """Fetch one partition from its leader, and expect records or none."""
+    leader = transport.leader(partition)
+    assert leader is not None
+    wanted = {partition: Wanted(offset, max_bytes)}
+    (answer,) = (await transport.fetch(leader, wanted, max_wait=max_wait)).values()
+    assert isinstance(answer, Fetched), answer
+    return answer

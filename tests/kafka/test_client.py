@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiokafka.errors import (
+    InvalidTopicError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from fanout.errors import OptionError
+from fanout.kafka.client import open_transport
+from fanout.kafka.partitions import Partition
+from fanout.kafka.servers import Server
+from fanout.kafka.transport import Edge, Fetched, Refused, Wanted
+from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce
+
+if TYPE_CHECKING:
+    from fanout.kafka.transport import Transport
+    from fanout.testing.kafka_broker import KafkaBroker
+
+BATCH_HEAD = 61  # the bytes of a record batch before its first record
+
+
+async def test_a_topic_is_listed_with_its_partitions_and_who_leads_them(
+    kafka_broker: KafkaBroker,
+) -> None:
+    first = await create(kafka_broker, "listed", 3)
+    async with connect(kafka_broker) as transport:
+        assert transport.cluster_id
+        assert transport.leader(first) is None
+        assert await transport.describe(["listed"]) == {"listed": [0, 1, 2]}
+        assert transport.leader(first) == 1
+        assert transport.leader(Partition("listed", 3)) is None
+        assert (await transport.topics())["listed"] == [0, 1, 2]
+        assert await transport.describe([]) == {}
+        # What it is about is another topic, and leaves this one.
+        assert transport.leader(first) == 1
+
+
+async def test_a_topic_that_does_not_exist_has_its_own_error_and_is_not_created(
+    start_kafka_broker: Any,
+) -> None:
+    settings = {"auto.create.topics.enable": "true"}
+    broker = await asyncio.to_thread(start_kafka_broker, settings=settings)
+    await create(broker, "real")
+    async with connect(broker) as transport:
+        told = await transport.describe(["unreal", "real", "not a name"])
+        assert told["real"] == [0]
+        assert isinstance(told["unreal"], UnknownTopicOrPartitionError)
+        assert "unreal" in str(told["unreal"])
+        assert isinstance(told["not a name"], InvalidTopicError)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await transport.offsets({Partition("unreal", 0): Edge.LATEST})
+        assert "unreal" not in await transport.topics()
+
+
+async def test_a_topic_that_is_deleted_is_led_by_nobody(kafka_broker: KafkaBroker) -> None:
+    first = await create(kafka_broker, "deleted")
+    async with connect(kafka_broker) as transport:
+        await transport.describe(["deleted"])
+        await asyncio.to_thread(kafka_broker.delete_topic, "deleted")
+        (told,) = (await transport.describe(["deleted"])).values()
+        assert isinstance(told, UnknownTopicOrPartitionError)
+        assert transport.leader(first) is None
+
+
+async def test_offsets_are_found_by_edge_and_by_time(kafka_broker: KafkaBroker) -> None:
+    first = await create(kafka_broker, "offsets", 2)
+    second = Partition("offsets", 1)
+    for stamp in (1_000, 2_000, 3_000):
+        await produce(kafka_broker, first, b"x", stamp=stamp)
+    await asyncio.to_thread(kafka_broker.delete_records, "offsets", 0, 1)
+    async with connect(kafka_broker) as transport:
+        ends = await transport.offsets({first: Edge.EARLIEST, second: Edge.LATEST})
+        assert ends == {first: 1, second: 0}
+        assert await transport.offsets({first: Edge.LATEST}) == {first: 3}
+        assert await transport.offsets({first: 1_500}) == {first: 1}
+        assert await transport.offsets({first: 2_001, second: 0}) == {first: 2, second: None}
+        assert await transport.offsets({first: 3_001}) == {first: None}
+
+
+async def test_the_offset_of_a_partition_that_does_not_exist_is_an_error(
+    kafka_broker: KafkaBroker,
+) -> None:
+    await create(kafka_broker, "short")
+    async with connect(kafka_broker) as transport:
+        with pytest.raises(UnknownTopicOrPartitionError, match="short-1"):
+            await transport.offsets({Partition("short", 1): Edge.LATEST})
+
+
+async def test_an_open_transaction_ends_what_is_committed(kafka_broker: KafkaBroker) -> None:
+    first = await create(kafka_broker, "open")
+    await produce(kafka_broker, first, b"before", b"before")
+    options = {"bootstrap.servers": kafka_broker.bootstrap_servers, "transactional.id": "open"}
+    producer = Producer(options)
+    await asyncio.to_thread(producer.init_transactions)
+    producer.begin_transaction()
+    producer.produce("open", b"within", partition=0)
+    assert await asyncio.to_thread(producer.flush, 30) == 0
+    async with (
+        connect(kafka_broker) as committed,
+        connect(kafka_broker, isolation_level="read_uncommitted") as everything,
+    ):
+        assert await committed.offsets({first: Edge.LATEST}) == {first: 2}
+        assert await everything.offsets({first: Edge.LATEST}) == {first: 3}
+        await asyncio.to_thread(producer.abort_transaction)
+        await end_is(committed, first, 4)
+        answer = await fetch(committed, first, 0)
+        assert (answer.last_stable_offset, answer.high_watermark) == (4, 4)
+        assert [aborted.first_offset for aborted in answer.aborted] == [2]
+        assert (await fetch(everything, first, 0)).aborted == []
+
+
+async def end_is(transport: Transport, partition: Partition, offset: int) -> None:
+    """Wait until a partition ends there; the marker of a transaction is written after its end."""
+    while True:
+        if await transport.offsets({partition: Edge.LATEST}) == {partition: offset}:
+            return
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_record_batches_come_as_they_are_stored(
+    kafka_broker: KafkaBroker, codec: str
+) -> None:
+    first = await create(kafka_broker, f"codec-{codec}")
+    value = b"canary" * 100
+    await produce(kafka_broker, first, value, value, codec=codec)
+    async with connect(kafka_broker) as transport:
+        await transport.describe([first.topic])
+        answer = await fetch(transport, first, 1)
+        assert (answer.high_watermark, answer.log_start_offset) == (2, 0)
+        # The batch comes whole, from before the offset that is wanted.
+        assert answer.batches[:8] == bytes(8)
+        assert len(answer.batches) > BATCH_HEAD
+        assert (answer.batches.count(value) == 2) is (codec == "none")
+        assert (await fetch(transport, first, 2)).batches == b""
+
+
+async def test_each_partition_of_a_fetch_has_its_own_answer(kafka_broker: KafkaBroker) -> None:
+    first = await create(kafka_broker, "mixed", 2)
+    await produce(kafka_broker, first, b"value")
+    wanted = {
+        first: Wanted(0, 1000),
+        Partition("mixed", 1): Wanted(5, 1000),
+        Partition("mixed", 2): Wanted(0, 1000),
+        Partition("gone", 0): Wanted(0, 1000),
+    }
+    async with connect(kafka_broker) as transport:
+        await transport.describe(["mixed"])
+        answers = await transport.fetch(1, wanted, max_wait=5.0)
+    assert isinstance(answers[first], Fetched)
+    errors = {
+        partition: type(answer.error)
+        for partition, answer in answers.items()
+        if isinstance(answer, Refused)
+    }
+    assert errors == {
+        Partition("mixed", 1): OffsetOutOfRangeError,
+        Partition("mixed", 2): UnknownTopicOrPartitionError,
+        Partition("gone", 0): UnknownTopicOrPartitionError,
+    }
+
+
+async def test_an_answer_has_about_as_many_bytes_as_are_wanted(kafka_broker: KafkaBroker) -> None:
+    first = await create(kafka_broker, "bytes")
+    for _ in range(4):
+        await produce(kafka_broker, first, bytes(10_000))
+    async with connect(kafka_broker) as transport:
+        await transport.describe(["bytes"])
+        for max_bytes, batches in ((1, 1), (25_000, 3), (1_000_000, 4)):
+            answer = await fetch(transport, first, 0, max_bytes=max_bytes)
+            assert (len(answer.batches) + 9_999) // 10_000 >= batches
+    async with connect(kafka_broker, fetch_max_bytes=1) as transport:
+        await transport.describe(["bytes"])
+        assert len((await fetch(transport, first, 0)).batches) < 20_000
+
+
+async def test_a_broker_waits_for_as_many_bytes_as_the_options_say(
+    kafka_broker: KafkaBroker,
+) -> None:
+    first = await create(kafka_broker, "patience")
+    await produce(kafka_broker, first, b"little")
+    clock = asyncio.get_running_loop().time
+    async with connect(kafka_broker, fetch_min_bytes=1_000_000) as transport:
+        await transport.describe(["patience"])
+        begun = clock()
+        await fetch(transport, first, 0, max_wait=0.4)
+        assert clock() - begun > 0.35
+
+
+async def test_what_a_group_commits_is_seen_by_other_clients(kafka_broker: KafkaBroker) -> None:
+    first = await create(kafka_broker, "commits", 2)
+    second = Partition("commits", 1)
+    group = "lag-tools"
+    async with connect(kafka_broker) as transport:
+        nothing = await persist(lambda: transport.committed(group, [first, second]))
+        assert nothing == {first: None, second: None}
+        assert await transport.commit(group, {first: 7}) == {}
+        assert await transport.committed(group, [first, second]) == {first: 7, second: None}
+        failed = await transport.commit(group, {second: 0, Partition("gone", 0): 1})
+        assert list(failed) == [Partition("gone", 0)]
+        assert isinstance(failed[Partition("gone", 0)], UnknownTopicOrPartitionError)
+    asked = ConsumerGroupTopicPartitions(group)
+    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    listed = admin.list_consumer_group_offsets([asked])[group]
+    found = (await asyncio.to_thread(listed.result, 10)).topic_partitions
+    assert {(place.partition, place.offset) for place in found} == {(0, 7), (1, 0)}
+
+
+async def test_what_another_client_commits_is_found(kafka_broker: KafkaBroker) -> None:
+    first = await create(kafka_broker, "others")
+    consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap_servers, "group.id": "others"})
+    place = TopicPartition("others", 0, 42)
+    await asyncio.to_thread(consumer.commit, offsets=[place], asynchronous=False)
+    await asyncio.to_thread(consumer.close)
+    async with connect(kafka_broker) as transport:
+        assert await persist(lambda: transport.committed("others", [first])) == {first: 42}
+
+
+async def test_a_server_that_would_be_used_without_tls_is_not_even_connected_to() -> None:
+    with pytest.raises(OptionError, match=r"10\.0\.0\.1 would be used without TLS"):
+        async with open_transport([Server("10.0.0.1", 9092)], security=HERE):
+            pass

@@ -1,0 +1,175 @@
+"""What becomes of calls to a broker that dies, hangs, or is no longer waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError, KafkaError, RequestTimedOutError
+
+from fanout.kafka.client import open_transport
+from fanout.kafka.servers import Server
+from fanout.kafka.transport import Edge
+from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from fanout.testing.kafka_broker import KafkaBroker
+
+# Everything below is at once but what waits for a timeout; a busy machine is slower.
+SOON = 10.0
+
+
+@asynccontextmanager
+async def paused(broker: KafkaBroker) -> AsyncIterator[None]:
+    await asyncio.to_thread(broker.pause)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(broker.resume)
+
+
+async def still_running() -> set[Any]:
+    await asyncio.sleep(0)  # cancelled tasks end in the loop's next turn
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+async def test_a_broker_killed_in_mid_fetch_is_an_error_and_found_again_when_it_is_back(
+    kafka_broker: KafkaBroker,
+) -> None:
+    first = await create(kafka_broker, "killed")
+    await produce(kafka_broker, first, b"value")
+    async with connect(kafka_broker) as transport:
+        await transport.describe(["killed"])
+        fetching = asyncio.create_task(fetch(transport, first, 1, max_wait=20.0))
+        await fetch_is_under_way(transport, fetching)
+        await asyncio.to_thread(kafka_broker.kill)
+        try:
+            with pytest.raises(KafkaConnectionError):
+                async with asyncio.timeout(SOON):
+                    await fetching
+            with pytest.raises(KafkaConnectionError, match="cannot connect to 127"):
+                await transport.describe(["killed"])
+        finally:
+            await asyncio.to_thread(kafka_broker.restart)
+        assert await persist(lambda: transport.offsets({first: Edge.LATEST})) == {first: 1}
+        assert (await persist(lambda: fetch(transport, first, 0))).high_watermark == 1
+
+
+async def fetch_is_under_way(transport: Any, fetching: asyncio.Task[Any]) -> None:
+    # It has been sent when a call that began later has been answered.
+    await transport.describe(["killed"])
+    assert not fetching.done()
+
+
+async def test_a_broker_that_hangs_times_out_and_answers_again_when_it_runs(
+    kafka_broker: KafkaBroker,
+) -> None:
+    first = await create(kafka_broker, "hangs")
+    clock = asyncio.get_running_loop().time
+    async with connect(kafka_broker, request_timeout=1.0) as transport:
+        await persist(lambda: transport.offsets({first: Edge.LATEST}))
+        async with paused(kafka_broker):
+            for call in (
+                lambda: fetch(transport, first, 0),
+                lambda: transport.describe(["hangs"]),
+                lambda: transport.offsets({first: Edge.LATEST}),
+            ):
+                begun = clock()
+                with pytest.raises(RequestTimedOutError, match="not answer within 1 seconds"):
+                    await call()
+                assert clock() - begun < SOON
+        assert await persist(lambda: transport.offsets({first: Edge.LATEST})) == {first: 0}
+
+
+async def test_a_call_that_is_cancelled_leaves_nothing_and_the_next_has_its_own_answer(
+    kafka_broker: KafkaBroker,
+) -> None:
+    first = await create(kafka_broker, "cancelled")
+    await produce(kafka_broker, first, b"value")
+    async with connect(kafka_broker) as transport:
+        await transport.describe(["cancelled"])
+        await fetch(transport, first, 0)
+        before = asyncio.all_tasks()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await fetch(transport, first, 1, max_wait=0.5)
+        assert asyncio.all_tasks() == before
+        answer = await fetch(transport, first, 0)
+        assert answer.batches
+        assert (await fetch(transport, first, 1)).batches == b""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.001, 0.003, 0.01])
+async def test_connecting_that_is_cancelled_leaves_nothing(
+    kafka_broker: KafkaBroker, delay: float
+) -> None:
+    first = await create(kafka_broker, f"connecting-{delay}")
+    async with connect(kafka_broker) as transport:
+        await transport.describe([first.topic])
+        before = asyncio.all_tasks()
+        fetching = asyncio.create_task(fetch(transport, first, 0, max_wait=20.0))
+        await asyncio.sleep(delay)
+        fetching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fetching
+        # A connection that was made has a reader; one that was not has none.
+        assert len(await still_running() - before) <= 1
+    assert await still_running() == set()
+
+
+async def test_closing_does_not_wait_for_a_broker_that_hangs(kafka_broker: KafkaBroker) -> None:
+    first = await create(kafka_broker, "closing")
+    clock = asyncio.get_running_loop().time
+    async with AsyncExitStack() as stack:
+        transport = await stack.enter_async_context(connect(kafka_broker))
+        await transport.describe(["closing"])
+        await fetch(transport, first, 0)
+        async with paused(kafka_broker):
+            # More bytes than the sockets' buffers take: they can never be flushed.
+            long_name = "x" * 30_000
+            calls = [
+                asyncio.create_task(transport.commit(long_name, {first: 0})) for _ in range(400)
+            ]
+            await asyncio.sleep(0.2)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            begun = clock()
+            await stack.aclose()
+            assert clock() - begun < 1.0
+    assert await still_running() == set()
+
+
+async def test_a_cluster_that_cannot_be_reached_is_an_error_and_leaves_nothing() -> None:
+    closed = [Server("127.0.0.1", 9), Server("127.0.0.1", 10)]
+    with pytest.raises(KafkaConnectionError, match=r"cannot connect to 127\.0\.0\.1"):
+        async with open_transport(closed, security=HERE):
+            pass
+    assert await still_running() == set()
+
+
+async def test_a_broker_that_answers_is_found_behind_one_that_does_not(
+    kafka_broker: KafkaBroker,
+) -> None:
+    host, _, port = kafka_broker.bootstrap_servers.partition(":")
+    servers = [Server("127.0.0.1", 9), Server(host, int(port))]
+    async with open_transport(servers, security=HERE) as transport:
+        assert transport.cluster_id
+    assert await still_running() == set()
+
+
+async def test_another_service_at_the_port_is_an_error_not_a_hang() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(KafkaError):
+            async with open_transport([Server("127.0.0.1", port)], security=HERE):
+                pass

@@ -1,0 +1,232 @@
+"""TLS and SASL against a broker that demands them, and what is told of their secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import ssl
+import traceback
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    KafkaConnectionError,
+    KafkaError,
+    SaslAuthenticationFailed,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from fanout.kafka.client import open_transport
+from fanout.kafka.security import Security
+from fanout.kafka.servers import Server, parse_servers
+from fanout.testing.kafka_broker import KafkaBroker
+from tests.kafka.brokers import create, fetch, produce
+from tests.kafka.certificates import KEY_PASSWORD, Certificates, make_certificates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PASSWORD, WRONG = "canary-password", "canary-wrong-password"
+RECORD = b"canary-record"
+
+
+class Cluster:
+    """A broker with a listener that asks for a user, and one that asks for a certificate."""
+
+    def __init__(self, broker: KafkaBroker, files: Certificates) -> None:
+        self.broker = broker
+        (self.users,) = parse_servers(broker.address("USERS"))
+        (self.certificates,) = parse_servers(broker.address("CERTIFICATES"))
+        self.files = files
+
+    def login(self, mechanism: Any, password: str = PASSWORD) -> Security:
+        return Security(
+            mechanism=mechanism, username="reader", password=password, ca_file=self.files.ca
+        )
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, _kafka_jars: None) -> Iterator[Cluster]:
+    files = make_certificates(tmp_path_factory.mktemp("certificates"))
+    modules = "org.apache.kafka.common.security"
+    settings = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(files.broker),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(files.ca),
+        "listener.name.certificates.ssl.client.auth": "required",
+        "listener.name.users.sasl.enabled.mechanisms": (
+            "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
+        ),
+        "listener.name.users.plain.sasl.jaas.config": (
+            f'{modules}.plain.PlainLoginModule required user_reader="{PASSWORD}";'
+        ),
+        "listener.name.users.scram-sha-256.sasl.jaas.config": (
+            f"{modules}.scram.ScramLoginModule required;"
+        ),
+        "listener.name.users.scram-sha-512.sasl.jaas.config": (
+            f"{modules}.scram.ScramLoginModule required;"
+        ),
+        "listener.name.users.oauthbearer.sasl.jaas.config": (
+            f"{modules}.oauthbearer.OAuthBearerLoginModule required "
+            'unsecuredLoginStringClaim_sub="broker";'
+        ),
+    }
+    listeners = {"USERS": "SASL_SSL", "CERTIFICATES": "SSL"}
+    with KafkaBroker(settings=settings, listeners=listeners) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            credential = ScramCredentialInfo(mechanism, 4096)
+            change = UserScramCredentialUpsertion("reader", credential, PASSWORD.encode())
+            for done in admin.alter_user_scram_credentials([change]).values():
+                done.result(10)
+        yield Cluster(broker, files)
+
+
+async def token(lifetime: timedelta = timedelta(hours=1)) -> str:
+    """Return a token that nobody has signed, which a broker of tests accepts."""
+    now = datetime.now(UTC)
+    claims = {"sub": "reader", "iat": now.timestamp(), "exp": (now + lifetime).timestamp()}
+
+    def encode(part: dict[str, Any]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+
+    return f"{encode({'alg': 'none'})}.{encode(claims)}."
+
+
+async def enter(server: Server, security: Security) -> str:
+    async with open_transport([server], security=security) as transport:
+        await transport.describe([])
+        return transport.cluster_id
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_a_user_is_let_in_by_the_password(cluster: Cluster, mechanism: Any) -> None:
+    assert await enter(cluster.users, cluster.login(mechanism))
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_a_wrong_password_is_an_error_that_is_final(cluster: Cluster, mechanism: Any) -> None:
+    with pytest.raises(SaslAuthenticationFailed) as caught:
+        await enter(cluster.users, cluster.login(mechanism, WRONG))
+    assert not caught.value.retriable
+    assert "canary" not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_a_token_lets_in_and_is_asked_for_with_each_connection(cluster: Cluster) -> None:
+    asked = []
+
+    async def provide() -> str:
+        asked.append(1)
+        return await token()
+
+    security = Security(token=provide, ca_file=cluster.files.ca)
+    await enter(cluster.users, security)
+    await enter(cluster.users, security)
+    assert len(asked) == 2
+
+
+async def test_a_token_that_has_expired_is_refused(cluster: Cluster) -> None:
+    security = Security(token=lambda: token(timedelta(hours=-1)), ca_file=cluster.files.ca)
+    with pytest.raises(SaslAuthenticationFailed):
+        await enter(cluster.users, security)
+
+
+async def test_a_token_that_cannot_be_had_is_tried_again(cluster: Cluster) -> None:
+    async def fail() -> str:
+        raise OSError("canary")
+
+    with pytest.raises(KafkaConnectionError, match="returns a token raised OSError") as caught:
+        await enter(cluster.users, Security(token=fail, ca_file=cluster.files.ca))
+    assert caught.value.retriable
+
+
+async def test_a_certificate_lets_in(cluster: Cluster) -> None:
+    files = cluster.files
+    security = Security(
+        protocol="SSL",
+        ca_file=files.ca,
+        certificate_file=files.reader,
+        key_file=files.reader_key,
+        key_password=KEY_PASSWORD,
+    )
+    assert await enter(cluster.certificates, security)
+    context = security.create_context()
+    own = Security(protocol="SSL", ssl_context=context)
+    assert await enter(cluster.certificates, own)
+
+
+@pytest.mark.parametrize("password", [None, WRONG])
+async def test_an_encrypted_key_without_its_password_is_an_error_not_a_question(
+    cluster: Cluster, password: str | None
+) -> None:
+    security = Security(
+        protocol="SSL",
+        certificate_file=cluster.files.reader,
+        key_file=cluster.files.reader_key,
+        key_password=password,
+    )
+    with pytest.raises(ValueError, match="key_password cannot be used") as caught:
+        security.create_context()
+    assert "canary" not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_a_broker_that_asks_for_a_certificate_refuses_for_good(cluster: Cluster) -> None:
+    security = Security(protocol="SSL", ca_file=cluster.files.ca)
+    with pytest.raises(AuthenticationFailedError, match="do not trust each other") as caught:
+        await enter(cluster.certificates, security)
+    assert not caught.value.retriable
+
+
+async def test_a_broker_that_nobody_vouches_for_is_refused(cluster: Cluster, tmp_path: Any) -> None:
+    other = await asyncio.to_thread(make_certificates, tmp_path / "other")
+    for authority in (None, other.ca):
+        security = Security(username="reader", password=PASSWORD, ca_file=authority)
+        with pytest.raises(AuthenticationFailedError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+            await enter(cluster.users, security)
+        assert isinstance(caught.value.__cause__, ssl.SSLError)
+
+
+async def test_a_broker_of_another_name_is_refused(cluster: Cluster) -> None:
+    server = Server("localhost", cluster.users.port)
+    with pytest.raises(AuthenticationFailedError, match="Hostname mismatch"):
+        await enter(server, cluster.login("PLAIN"))
+
+
+async def test_plaintext_to_a_listener_with_tls_is_an_error_not_a_hang(cluster: Cluster) -> None:
+    with pytest.raises(KafkaError):
+        await enter(cluster.users, Security(protocol="PLAINTEXT"))
+
+
+async def test_no_secret_and_no_record_is_logged(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    first = await create(cluster.broker, "secrets")
+    await produce(cluster.broker, first, RECORD)
+    tokens = []
+
+    async def provide() -> str:
+        tokens.append(await token())
+        return tokens[-1]
+
+    securities = [cluster.login(m) for m in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")]
+    for security in (*securities, Security(token=provide, ca_file=cluster.files.ca)):
+        async with open_transport([cluster.users], security=security) as transport:
+            await transport.describe(["secrets"])
+            assert RECORD in (await fetch(transport, first, 0)).batches
+    with pytest.raises(SaslAuthenticationFailed):
+        await enter(cluster.users, cluster.login("PLAIN", WRONG))
+    assert "SaslAuthenticateRequest" in caplog.text
+    assert "FetchResponse" in caplog.text
+    for secret in ("canary", *tokens, base64.b64encode(RECORD).decode()):
+        assert secret not in caplog.text
