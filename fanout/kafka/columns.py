@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ("AT_ONCE", "NO_RECORDS", "SCHEMA", "Columns")
 
-AT_ONCE: Final = 2048
+AT_ONCE: Final = 512
 """How many records are objects of Python at a time: their memory is used over and over, and fresh
 memory would cost more than the work. Fewer take longer, each call of Arrow having a price."""
 

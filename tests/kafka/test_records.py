@@ -1,19 +1,21 @@
 from __future__ import annotations
 
 import importlib.util
+import struct
 import sys
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiokafka.record.util import calc_crc32c
 
 from fanout.errors import DamagedFrameError, MalformedEventError, SetupError
 from fanout.kafka.columns import AT_ONCE, SCHEMA
 from fanout.kafka.partitions import Partition
 from fanout.kafka.records import decode
 from fanout.kafka.transport import Aborted, Fetched
-from tests.kafka.batches import ABORT, CODECS, COMMIT, Row, batch, marker, rows, sealed
+from tests.kafka.batches import ABORT, CODECS, COMMIT, HEADER_SIZE, Row, batch, marker, rows, sealed
 from tests.memory import peak_memory
 
 if TYPE_CHECKING:
@@ -291,3 +293,25 @@ def test_checksums_are_checked_on_machines_without_google_crc32c(
     assert [whole.next_offset for whole in framing.raw_batches(data, PARTITION)] == [2]
     with pytest.raises(DamagedFrameError, match="checksum"):
         list(framing.raw_batches(data[:-1] + b"x", PARTITION))
+
+
+@pytest.mark.parametrize(
+    ("at", "field"),
+    [
+        (0, struct.pack(">q", -1)),
+        (0, struct.pack(">q", 2**63 - 1)),
+        (8, struct.pack(">i", -12)),
+        (8, struct.pack(">i", 48)),
+        (8, struct.pack(">i", -(2**31))),
+        (16, b"\3"),
+        (23, struct.pack(">i", -1)),
+        (57, struct.pack(">i", -1)),
+    ],
+    ids=["offset", "last offset", "no length", "short", "negative", "magic", "delta", "count"],
+)
+def test_a_header_with_a_field_that_cannot_be_is_an_error(at: int, field: bytes) -> None:
+    header = bytearray(batch([])[:HEADER_SIZE])
+    header[at : at + len(field)] = field
+    struct.pack_into(">I", header, 17, calc_crc32c(bytes(header[21:])) if at > 17 else 0)
+    with pytest.raises(MalformedEventError, match="begins no record batch"):
+        read(bytes(header) + batch(rows(2), 10))
