@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from fanout.kinesis import KinesisSource
 from fanout.testing.kinesis_server import KinesisServer
 from fanout.testing.rules import KinesisRules
-from tests.spark.harness import fanout_threads
+from tests.spark.harness import SHORT_LIVED, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,8 +37,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        # Half the processor time to start, for a JVM that lives for a minute.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.log.level", "OFF")
         .getOrCreate()

@@ -17,6 +17,7 @@ from fanout.kinesis import KinesisSource
 from fanout.spark import foreach_batch
 from fanout.spark.batches import BatchRunner
 from fanout.spark.ledger import BatchLedger
+from tests.spark.harness import SHORT_LIVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +69,7 @@ def main(endpoint_url: str, directory: Path) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "512m")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
         .getOrCreate()
     )
     for moment in MOMENTS:

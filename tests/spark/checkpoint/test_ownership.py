@@ -14,6 +14,7 @@ import pytest
 from fanout.errors import CheckpointError
 from fanout.spark.checkpoint.ownership import claim
 from fanout.spark.checkpoint.storage import open_storage
+from tests.spark.harness import SHORT_LIVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,8 @@ from fanout.spark.checkpoint.storage import open_storage
 spark = (
     SparkSession.builder.master("local[1]").appName("holder").config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.driver.memory", "512m").getOrCreate()
+    .config("spark.driver.memory", "512m")
+    .config("spark.driver.extraJavaOptions", sys.argv[2]).getOrCreate()
 )
 with claim(open_storage(spark, sys.argv[1]), spark):
     print("claimed", flush=True)
@@ -65,7 +67,7 @@ def holding_driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another driver, with a JVM of its own, that owns the checkpoint."""
     environment = {key: value for key, value in os.environ.items() if "SPARK" not in key}
     with subprocess.Popen(  # noqa: S603 - our own code
-        [sys.executable, "-c", HOLDING_DRIVER, str(tmp_path / "query")],
+        [sys.executable, "-c", HOLDING_DRIVER, str(tmp_path / "query"), SHORT_LIVED],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
