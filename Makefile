@@ -4,6 +4,8 @@ VENV := .venv
 OLDEST := .venv-oldest
 SPARK_OLDEST := pyspark==3.5.9
 BIN := $(VENV)/bin
+# A process of tests for each core; tests/conftest.py says which stay together.
+PARALLEL := -n auto
 SEEDS ?= 2000
 FIRST ?= 0
 
@@ -23,10 +25,10 @@ demo: $(VENV)/ready java
 	$(BIN)/fanout demo
 
 test: $(VENV)/ready java kafka
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-oldest: $(OLDEST)/ready java kafka-oldest
-	$(OLDEST)/bin/python -m pytest -m spark
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m spark
 
 sim: $(VENV)/ready
 	$(BIN)/fanout sim run --seeds $(SEEDS) --first $(FIRST) $(ARGS)

@@ -59,7 +59,7 @@ def latest_of_each(splits: Sequence[Split]) -> dict[str, str]:
         ({"a": Cursor(42, 3)}, PerSplit((("a", Cursor(42, 3)),))),
         ({"a": Committed("earliest")}, PerSplit((("a", Committed("earliest")),))),
         ({}, PerSplit(())),
-        (latest_of_each, latest_of_each),
+        pytest.param(latest_of_each, latest_of_each, id="a function"),
     ],
     ids=repr,
 )
@@ -97,7 +97,7 @@ def test_a_start_that_could_mean_anything_is_refused(written: object, dialect: D
         ({"a": True}, r"^start\['a'\]=True is not understood"),
         ({"a": 1.0}, r"^start\['a'\]=1.0 is not understood"),
         ({"a": {"b": "LATEST"}}, "is not understood"),
-        ({"a": latest_of_each}, "is not understood"),
+        pytest.param({"a": latest_of_each}, "is not understood", id="a function"),
         ({"a": NAIVE}, r"^start\['a'\]: .* no time zone"),
         ({"*": 42}, r"^start\['\*'\] is a place in one split"),
     ],
