@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fanout.core.events import End
     from fanout.core.progress import Progress, SplitProgress
-    from fanout.core.source import Connection, Source
+    from fanout.core.source import Commits, Connection, Source
     from fanout.core.supervisor import Supervisor
     from fanout.errors import FanOutError
 
@@ -161,12 +161,17 @@ class FanOut:
 
     def statistics(self) -> Statistics:
         """Return the counters of the stream and of each split, as of now."""
+        commits = self._connection.commits
         return Statistics(
-            MappingProxyType({s.split.id: self._split_statistics(s) for s in self._progress}),
+            MappingProxyType(
+                {s.split.id: self._split_statistics(s, commits) for s in self._progress}
+            ),
             self._supervisor.budget.used,
+            commits_succeeded=commits.succeeded,
+            commits_failed=commits.failed,
         )
 
-    def _split_statistics(self, progress: SplitProgress) -> SplitStatistics:
+    def _split_statistics(self, progress: SplitProgress, commits: Commits) -> SplitStatistics:
         subscriber = self._supervisor.subscribers.get(progress.split.id)
         state = SplitState.WAITING if subscriber is None else subscriber.state
         # While a split backs off its last lag is no longer true, and would look healthy.
@@ -184,6 +189,7 @@ class FanOut:
             gaps=progress.gaps,
             gap_seconds=progress.gap_seconds,
             behind=progress.behind if told else None,
+            committed=commits.positions.get(progress.split.id),
         )
 
     def _take(self) -> Batch | End | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from fanout.core.statistics import OnResubscribe
 
 __all__ = ("open_stream", "origin")
+
+log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -59,7 +62,7 @@ async def open_stream(
         if checkpoint is None:
             progress = await _resolved(source, connection, splits)
         else:
-            progress = _resumed(source, connection.identity, checkpoint)
+            progress = _resumed(source, connection, checkpoint)
         supervisor = Supervisor(
             connection,
             progress,
@@ -111,15 +114,22 @@ async def _resolved(source: Source, connection: Connection, splits: Sequence[Spl
     return progress
 
 
-def _resumed(source: Source, identity: str, checkpoint: Checkpoint) -> Progress:
+def _resumed(source: Source, connection: Connection, checkpoint: Checkpoint) -> Progress:
+    identity = connection.identity
     if checkpoint.source != identity:
         raise PositionError(
             f"the stored positions belong to {checkpoint.source}, not to {identity}; resume them "
             f"with the source that wrote them"
         )
-    progress = Progress(identity, source.arrival)
-    for state in checkpoint.splits.values():
-        progress.add(state.split, state.position, ended=state.ended, newest=state.newest)
+    states = checkpoint.splits.values()
+    kept = [state for state in states if not connection.reads(state.split)]
+    progress = Progress(identity, source.arrival, kept)
+    for state in states:
+        if state not in kept:
+            progress.add(state.split, state.position, ended=state.ended, newest=state.newest)
+    if kept:
+        names = ", ".join(sorted(str(state.split) for state in kept))
+        log.warning("these are no longer read, but their positions are kept: %s", names)
     return progress
 
 

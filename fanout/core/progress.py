@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Batch, End
-from fanout.core.positions import reaches
+from fanout.core.positions import Cursor, reaches
 from fanout.errors import StreamStateError
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class SplitProgress:
     since the Unix epoch; `gap_after` is that of the last record before a gap behind which no
     record has come yet. `untold` are the gaps that the consumer has not been told, as it sees
     batches with records only; `delivered` stays before them, so that a restart finds them again.
+    `replaced` is how far a split by the same name was delivered that exists no longer; what is
+    acknowledged of it counts for nothing.
     """
 
     split: Split
@@ -61,6 +63,7 @@ class SplitProgress:
     gap_seconds: float = 0.0
     gap_after: int | None = None
     untold: tuple[Gap, ...] = ()
+    replaced: Position | None = None
     absences: int = 0
 
     @property
@@ -93,6 +96,9 @@ class SplitProgress:
                 return None
 
     def _hand_out(self, batch: Batch, arrival: Arrival) -> Batch:
+        for gap in self.untold:
+            if isinstance(gap.until, Cursor) and not reaches(gap.until, self.delivered):
+                self._begin_anew(gap.until)
         self._move(batch.range.until)
         self.records_until = self.delivered
         self.records += batch.num_records
@@ -101,6 +107,13 @@ class SplitProgress:
         self.newest = arrival(batch.records, batch.num_records - 1)
         gaps, self.untold = self.untold, ()
         return batch if gaps == batch.gaps else replace(batch, gaps=gaps)
+
+    def _begin_anew(self, position: Cursor) -> None:
+        """Go on from before what was delivered: a split by the same name has replaced that one."""
+        self.replaced = self.delivered
+        self.delivered = self.records_until = position
+        if not reaches(position, self.acknowledged):
+            self.acknowledged = position
 
     def _move(self, position: Position) -> None:
         # A reader that skips to the horizon stands behind what it has lost, although the horizon
@@ -120,6 +133,8 @@ class SplitProgress:
     def acknowledge(self, position: Position) -> bool:
         """Move the acknowledged position forward, never back; tell whether it moved."""
         if not reaches(self.delivered, position):
+            if self.replaced is not None and reaches(self.replaced, position):
+                return False
             raise StreamStateError(
                 f"{self.split} was acknowledged beyond what it has delivered; acknowledge batches "
                 f"of this stream only"
@@ -139,11 +154,13 @@ class Progress:
     Args:
         source: The identity of the source, written into each checkpoint.
         arrival: Returns when a row arrived at the service; see `Source.arrival`.
+        kept: Splits that are not read now; each checkpoint has their positions as they are.
     """
 
-    def __init__(self, source: str, arrival: Arrival) -> None:
+    def __init__(self, source: str, arrival: Arrival, kept: Iterable[SplitPosition] = ()) -> None:
         self.source = source
         self._arrival = arrival
+        self._kept = {state.split.id: state for state in kept}
         self._splits: dict[str, SplitProgress] = {}
 
     def __getitem__(self, split_id: str) -> SplitProgress:
@@ -218,6 +235,5 @@ class Progress:
         )
 
     def _checkpoint(self, positions: Iterable[SplitPosition]) -> Checkpoint:
-        return Checkpoint(
-            self.source, MappingProxyType({state.split.id: state for state in positions})
-        )
+        read = {state.split.id: state for state in positions}
+        return Checkpoint(self.source, MappingProxyType({**self._kept, **read}))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fanout.core.positions import Cursor, Position
     from fanout.core.verdicts import Phase, Verdict
 
-__all__ = ("Connection", "Pacing", "Reserve", "Source")
+__all__ = ("Commits", "Connection", "Pacing", "Reserve", "Source")
 
 
 @final
@@ -63,6 +63,22 @@ class Reserve(Protocol):
         """Wait until `nbytes` may be held; the silence watchdog stands still meanwhile."""
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """What a service was told of the positions that are acknowledged, for people to see.
+
+    Args:
+        positions: The position of each split, by id, that it was told last.
+        succeeded: Requests that told it.
+        failed: Requests that did not, or not of every split.
+    """
+
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    succeeded: int = 0
+    failed: int = 0
+
+
 class Connection(Protocol):
     """One running stream's hold on a service."""
 
@@ -81,6 +97,12 @@ class Connection(Protocol):
         A subscription says with a batch whose lag is 0 that it has reached the stop, at once where
         it begins there, and nothing else has that lag; it is closed then. The split itself has not
         ended: a later stream may go on after the stop.
+        """
+
+    def reads(self, split: Split) -> bool:
+        """Say whether a split of stored positions is one that the user still wants to be read.
+
+        The positions of others are kept as they are, so that they can be read on later.
         """
 
     async def splits(self) -> Sequence[Split]:
@@ -123,6 +145,10 @@ class Connection(Protocol):
                 up.
             position: Where its reader stands; None for a listing.
         """
+
+    @property
+    def commits(self) -> Commits:
+        """Say what the service was told of acknowledged positions; nothing where it keeps none."""
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Tell the service that everything up to these positions is durable."""

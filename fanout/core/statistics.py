@@ -56,6 +56,8 @@ class SplitStatistics:
             each to that of the first after it, as far as both are known.
         behind: Records behind the end of the split, as the latest event said; None where the
             service does not say, and where the lag is not told.
+        committed: The position that the service was told to be acknowledged, for people to see;
+            None where it was told none in this run.
     """
 
     state: SplitState
@@ -70,6 +72,7 @@ class SplitStatistics:
     gaps: int = 0
     gap_seconds: float = 0.0
     behind: int | None = None
+    committed: Position | None = None
 
 
 @final
@@ -80,10 +83,14 @@ class Statistics:
     Args:
         splits: The counters of each known split by its id.
         bytes_in_flight: Bytes reserved for events that wait for the consumer.
+        commits_succeeded: Requests that told the service what is acknowledged.
+        commits_failed: Requests that did not, or not of every split; they are tried again.
     """
 
     splits: Mapping[str, SplitStatistics]
     bytes_in_flight: int
+    commits_succeeded: int = 0
+    commits_failed: int = 0
 
     @property
     def records(self) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, final
 
+from fanout.core.noticed import Noticed
 from fanout.core.positions import Committed, Latest, Timestamp
+from fanout.core.source import Commits
 from fanout.core.starts import parse_start, start_of_each
 from fanout.core.verdicts import Fatal, Phase, Retry
 from fanout.kinesis.access import Access
@@ -21,7 +23,7 @@ from fanout.kinesis.subscription import read_events, starting_position
 from fanout.kinesis.triage import Triage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from fanout.core.events import Batch, End
     from fanout.core.lineage import Split
@@ -80,6 +82,10 @@ class KinesisConnection:
         self.identity = identity(stream)
         self.pacing: Pacing = options.pacing
 
+    def reads(self, split: Split) -> bool:  # noqa: ARG002 - a name of the protocol
+        """Return True: a stream is read with all its shards."""
+        return True
+
     async def splits(self) -> Sequence[Split]:
         """List the shards within the retention period, with their parents."""
         self._access.calling(None)
@@ -135,7 +141,7 @@ class KinesisConnection:
                 )
             await stack.enter_async_context(aclosing(events))
             self._worked.add(Phase.SUBSCRIBE)
-            yield _Noticed(events, self._notice)
+            yield Noticed(events, self._notice)
 
     def _notice(self, event: Batch | End) -> None:
         self._worked.add(Phase.STREAM)
@@ -167,27 +173,13 @@ class KinesisConnection:
             case verdict:
                 return verdict
 
+    @property
+    def commits(self) -> Commits:
+        """Return none: Kinesis keeps no position for its readers."""
+        return Commits()
+
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Do nothing: Kinesis keeps no position for its readers."""
-
-
-@final
-class _Noticed:
-    """Pass a subscription's events on, hold none of them, and show each to somebody first."""
-
-    def __init__(
-        self, events: AsyncIterator[Batch | End], show: Callable[[Batch | End], None]
-    ) -> None:
-        self._events = events
-        self._show = show
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Batch | End:
-        event = await anext(self._events)
-        self._show(event)
-        return event
+        """Do nothing; see `commits`."""
 
 
 def identity(stream: StreamDescription) -> str:

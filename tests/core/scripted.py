@@ -14,7 +14,7 @@ import pyarrow as pa
 from fanout.core.backoff import BackoffOptions
 from fanout.core.events import Batch, End
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
-from fanout.core.source import Pacing
+from fanout.core.source import Commits, Pacing
 from fanout.core.verdicts import Fatal, Pace, Retry
 from fanout.errors import (
     FanOutError,
@@ -173,6 +173,8 @@ class ScriptedSource:
     """What listing the splits says, in turn; the last for ever. Empty: every split of the logs."""
     start: Position = field(default_factory=Horizon)
     identity: str = "scripted:one"
+    unread: frozenset[str] = frozenset()
+    """Splits that the user does not want to be read any more."""
     bounded: bool = False
     """Whether the last entry of each log is its stop."""
     available_now: list[bool] = field(default_factory=list)
@@ -237,6 +239,13 @@ class ScriptedConnection:
     @property
     def bounded(self) -> bool:
         return self._source.bounded
+
+    @property
+    def commits(self) -> Commits:
+        return Commits()
+
+    def reads(self, split: Split) -> bool:
+        return split.id not in self._source.unread
 
     async def splits(self) -> Sequence[Split]:
         source = self._source

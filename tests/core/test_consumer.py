@@ -120,6 +120,23 @@ def test_a_split_that_has_ended_is_not_subscribed_again_by_the_next_run() -> Non
     simulate(main)
 
 
+def test_a_split_that_is_no_longer_wanted_keeps_its_position_and_is_not_read() -> None:
+    async def main() -> None:
+        logs = [Log(split=Split(name), entries=(1, 2, 3, 4)) for name in ("a", "b")]
+        async with fanout.open(ScriptedSource(logs=logs)) as stream:
+            await take(stream, 4)
+        positions = Checkpoint.from_json(stream.positions).splits
+        source = ScriptedSource(logs=logs[:1], unread=frozenset({"b"}))
+        async with fanout.open(source, resume=stream.positions) as stream:
+            await take(stream, 2)
+            assert await nothing_comes(stream)
+            assert stream.statistics().splits.keys() == {"a"}
+        assert {call.split_id for call in source.calls} == {"a"}
+        assert Checkpoint.from_json(stream.positions).splits["b"] == positions["b"]
+
+    simulate(main)
+
+
 def test_what_was_not_acknowledged_comes_again() -> None:
     async def main() -> None:
         async with fanout.open(ScriptedSource(logs=FAMILY)) as stream:

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from fanout.core.checkpoint import Checkpoint
+from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Batch, End, Gap
 from fanout.core.lineage import Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Range, Timestamp, reaches
@@ -378,3 +378,46 @@ def test_the_arrival_of_the_newest_record_is_stored_with_its_position_only() -> 
     assert made.acknowledged().splits["a"].newest is None
     made.acknowledge({"a": Cursor(2)})
     assert made.acknowledged().splits["a"].newest == 2000
+
+
+def anew(*numbers: int) -> Batch:
+    gap = Gap(Cursor(9), Cursor(-1), "another split by the same name has replaced it")
+    return replace(batch(*numbers), gaps=(gap,))
+
+
+def test_a_split_that_begins_anew_moves_the_positions_back() -> None:
+    made = progress(batch(8, 9))
+    made.acknowledge({"a": Cursor(9)})
+    made.deliver([anew(0, 1)])
+    assert made.delivered().splits["a"].position == Cursor(1)
+    assert made.acknowledged().splits["a"].position == Cursor(-1)
+    assert made.acknowledge({"a": Cursor(1)}) == {"a": Cursor(1)}
+    assert made.acknowledged().splits["a"].position == Cursor(1)
+
+
+def test_what_a_split_delivered_before_it_began_anew_can_still_be_acknowledged_in_vain() -> None:
+    made = progress(batch(8, 9), anew(0, 1))
+    assert made.acknowledge({"a": Cursor(9)}) == {}
+    assert made.acknowledged().splits["a"].position == Horizon()
+    with pytest.raises(StreamStateError):
+        made.acknowledge({"a": Cursor(10)})
+
+
+def test_a_split_begins_anew_with_its_first_record() -> None:
+    made = progress(batch(8, 9))
+    made.deliver([replace(anew(0), records=batch(0).records.slice(0, 0))])
+    assert made.delivered().splits["a"].position == Cursor(9)
+    made.deliver([batch(0)])
+    assert made.delivered().splits["a"].position == Cursor(0)
+
+
+def test_the_positions_of_splits_that_are_not_read_are_kept_as_they_are() -> None:
+    kept = SplitPosition(B, Cursor(5), newest=7)
+    made = Progress("s", ScriptedSource(logs=[]).arrival, [kept])
+    made.add(A, Horizon())
+    made.deliver([batch(1)])
+    made.acknowledge({"a": Cursor(1), "b": Cursor(9)})
+    for checkpoint in (made.delivered(), made.acknowledged()):
+        assert checkpoint.splits["b"] is kept
+        assert checkpoint.splits["a"].position == Cursor(1)
+    assert [state.split for state in made] == [A]

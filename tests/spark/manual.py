@@ -12,7 +12,7 @@ import pyarrow as pa
 from fanout.core.events import Batch, End
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range
-from fanout.core.source import Pacing
+from fanout.core.source import Commits, Pacing
 from fanout.core.verdicts import Fatal
 
 if TYPE_CHECKING:
@@ -148,6 +148,13 @@ class ManualConnection:
         self._source = source
         self.identity = source.identity
         self.bounded = source.bounded
+
+    @property
+    def commits(self) -> Commits:
+        return Commits()
+
+    def reads(self, split: Split) -> bool:  # noqa: ARG002 - a name of the protocol
+        return True
 
     async def splits(self) -> Sequence[Split]:
         return self._source.splits()

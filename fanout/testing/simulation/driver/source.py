@@ -12,7 +12,7 @@ import pyarrow as pa
 from fanout.core.events import Batch, End
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range
-from fanout.core.source import Pacing
+from fanout.core.source import Commits, Pacing
 from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.driver.process import current_process
 
@@ -122,6 +122,13 @@ class _Connection:
 
     def __init__(self, source: ArrivingSource) -> None:
         self._source = source
+
+    @property
+    def commits(self) -> Commits:
+        return Commits()
+
+    def reads(self, split: Split) -> bool:  # noqa: ARG002 - a name of the protocol
+        return True
 
     async def splits(self) -> Sequence[Split]:
         return [log.split for log in self._source.logs]
