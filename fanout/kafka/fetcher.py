@@ -231,22 +231,28 @@ class _Broker:
         now = asyncio.get_running_loop().time
         began = now()
         asks, max_wait = self._choose()
+        answered = self._hand_out(asks, await self._fetch(asks, max_wait))
+        # Those who were answered may ask again in this very turn of the loop. Where nobody was,
+        # the broker should have waited; one that does not is not asked without a pause.
+        waited = now() - began >= _SHORT
+        await asyncio.sleep(0 if answered or waited else _SHORT)
+
+    async def _fetch(self, asks: Sequence[_Ask], max_wait: float) -> Mapping[Partition, Answer]:
+        """Send one request; what goes wrong is the answer to everyone.
+
+        Whoever gets an error clears the frames that it came through, so it leaves them here.
+        """
         wanted = {ask.partition: ask.wanted for ask in asks}
         try:
-            answers = await self._transport.fetch(self._number, wanted, max_wait=max_wait)
-            answered = self._hand_out(asks, answers)
+            return await self._transport.fetch(self._number, wanted, max_wait=max_wait)
         except asyncio.CancelledError as error:
             if cancelled_by_us():
                 raise
             lost = KafkaConnectionError(f"a request to {self} was cancelled, but not by us")
             lost.__cause__ = error
-            answered = self._hand_out(asks, dict.fromkeys(wanted, Refused(lost)))
+            return dict.fromkeys(wanted, Refused(lost))
         except Exception as error:  # noqa: BLE001 - those who asked raise it
-            answered = self._hand_out(asks, dict.fromkeys(wanted, Refused(error)))
-        # Those who were answered may ask again in this very turn of the loop. Where nobody was,
-        # the broker should have waited; one that does not is not asked without a pause.
-        waited = now() - began >= _SHORT
-        await asyncio.sleep(0 if answered or waited else _SHORT)
+            return dict.fromkeys(wanted, Refused(error))
 
     def _choose(self) -> tuple[Sequence[_Ask], float]:
         """Return who is asked for in a request, and how long the broker may wait."""
