@@ -201,7 +201,7 @@ class _Subscription:
             nbytes = records.nbytes
             self._growth = nbytes / size
             await self._hold(size + nbytes)
-        at_end = part.next_offset >= (end if self._stop is None else min(end, self._stop))
+        at_end = part.next_offset >= (end if self._stop is None else self._stop)
         return self._batch(records, part.next_offset, lag=0.0 if at_end else None)
 
     def _batch(self, records: pa.RecordBatch, next_offset: int, lag: float | None) -> Batch:

@@ -1,0 +1,184 @@
+"""One running stream's hold on a Kafka cluster."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, final
+
+from fanout.core.noticed import Noticed
+from fanout.core.positions import Cursor
+from fanout.core.source import Commits
+from fanout.core.verdicts import Phase, Retry
+from fanout.kafka.losses import Losses
+from fanout.kafka.offsets import before, next_offset
+from fanout.kafka.partitions import Partition
+from fanout.kafka.policy import Remedy, judge
+from fanout.kafka.subscription import PartitionReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from fanout.core.events import Batch, End
+    from fanout.core.lineage import Split
+    from fanout.core.positions import Position
+    from fanout.core.source import Pacing, Reserve
+    from fanout.core.verdicts import Verdict
+    from fanout.kafka.catalog import PartitionCatalog
+    from fanout.kafka.commits import Committer
+    from fanout.kafka.fetcher import Fetcher
+    from fanout.kafka.offsets import Places
+    from fanout.kafka.options import KafkaOptions
+    from fanout.kafka.transport import Transport
+
+__all__ = ("KafkaConnection",)
+
+
+@final
+class KafkaConnection:
+    """One running stream's hold on a Kafka cluster.
+
+    Args:
+        options: What the user asked for.
+        transport: The calls.
+        fetcher: Fetches for all partitions.
+        catalog: Lists the partitions.
+        places: Looks offsets up.
+        committer: Commits for the group; None where there is none.
+        stops: The first offset that is not read, of each partition of a bounded read; None for
+            one that goes on.
+    """
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        transport: Transport,
+        *,
+        fetcher: Fetcher,
+        catalog: PartitionCatalog,
+        places: Places,
+        committer: Committer | None,
+        stops: Mapping[Partition, int] | None,
+    ) -> None:
+        self._options = options
+        self._transport = transport
+        self._catalog = catalog
+        self._places = places
+        self._committer = committer
+        self._stops = stops
+        self._reader = PartitionReader(
+            transport,
+            fetcher,
+            read_committed=options.isolation_level == "read_committed",
+            max_event_bytes=options.max_event_bytes,
+            user_decode=options.user_decode,
+        )
+        self._losses = Losses(transport, on_data_loss=options.on_data_loss, stops=stops or {})
+        self._selection = options.selection
+        self._worked: set[Phase] = {Phase.DISCOVER}
+
+    @property
+    def identity(self) -> str:
+        """Name the cluster, which is whose offsets the positions are.
+
+        What is read of it is no part of the name: a user may add a topic, or leave one out, and
+        go on with the same positions.
+        """
+        return f"kafka:{self._transport.cluster_id}"
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the stream ends where every partition has reached its stop."""
+        return self._stops is not None
+
+    @property
+    def pacing(self) -> Pacing:
+        """Say how brokers want to be asked; a bounded read has nothing to discover."""
+        pacing = self._options.pacing
+        return replace(pacing, discovery_interval=None) if self.bounded else pacing
+
+    def reads(self, split: Split) -> bool:
+        """Tell whether a partition of stored positions is one of those that are chosen."""
+        return self._selection.includes(Partition.of(split.id))
+
+    async def splits(self) -> Sequence[Split]:
+        """List the chosen partitions; a bounded read goes on with those that it began with."""
+        if self._stops is not None:
+            return [partition.split for partition in self._stops]
+        return await self._catalog.refresh()
+
+    async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
+        """Turn the start into an offset for each partition.
+
+        Earliest becomes the offset that it is: records that are deleted before they are read are
+        noticed then.
+
+        Raises:
+            OptionError: If the start does not fit the partitions.
+            ServiceError: If offsets cannot be looked up.
+        """
+        starts = await self._places.find("start", self._options.start, splits)
+        return {str(partition): before(offset) for partition, offset in starts.items()}
+
+    @property
+    def commits(self) -> Commits:
+        """Say what the group was told."""
+        if self._committer is None:
+            return Commits()
+        offsets = self._committer.committed
+        return Commits(
+            {str(partition): before(offset) for partition, offset in offsets.items()},
+            self._committer.succeeded,
+            self._committer.failed,
+        )
+
+    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        """Have the group's offsets committed soon; nothing is waited for."""
+        if self._committer is None:
+            return
+        self._committer.commit(
+            {
+                Partition.of(split_id): next_offset(position)
+                for split_id, position in positions.items()
+                if isinstance(position, Cursor)
+            }
+        )
+
+    @asynccontextmanager
+    async def subscribe(
+        self, split: Split, position: Position, reserve: Reserve
+    ) -> AsyncIterator[AsyncIterator[Batch | End]]:
+        """Read one partition from a position on, up to its stop where it has one."""
+        partition = Partition.of(split.id)
+        stop = None
+        if self._stops is not None:
+            # A partition that is gone has nothing to give, unless that is an error.
+            gone = None if self._options.on_data_loss == "fail" else 0
+            stop = self._stops.get(partition, gone)
+        opening = self._reader.subscribe(partition, position, stop=stop, reserve=reserve)
+        async with opening as batches:
+            self._worked.add(Phase.SUBSCRIBE)
+            yield Noticed(batches, self._notice)
+
+    def _notice(self, event: Batch | End) -> None:
+        self._worked.add(Phase.STREAM)
+        self._losses.answered(Partition.of(event.split.id))
+
+    async def verdict(
+        self,
+        error: Exception,
+        phase: Phase,
+        split: Split | None = None,
+        position: Position | None = None,
+    ) -> Verdict:
+        """Say what an error means, by the table in `fanout.kafka.policy`.
+
+        Where the table wants to know what became of a partition, the cluster is asked.
+        """
+        match judge(error, first=phase not in self._worked):
+            case Remedy() as remedy if split is not None and position is not None:
+                return await self._losses.verdict(remedy, Partition.of(split.id), position)
+            case Remedy():
+                return Retry()
+            case verdict:
+                return verdict

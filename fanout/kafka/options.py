@@ -1,0 +1,237 @@
+"""What a user says about a Kafka source, checked once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from fanout.core.backoff import BackoffOptions
+from fanout.core.positions import Committed, Horizon
+from fanout.core.source import Pacing
+from fanout.core.starts import Chooser, PerSplit, parse_start
+from fanout.errors import OptionError
+from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.offsets import DIALECT
+from fanout.kafka.security import Security
+from fanout.kafka.selection import Selection, select
+from fanout.kafka.servers import Server, parse_servers
+from fanout.kafka.user_decode import UserDecode
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    import pyarrow as pa
+
+    from fanout.core.positions import Cursor, Start
+    from fanout.kafka.partitions import Partition
+
+    _Start: TypeAlias = Start | datetime | str
+
+__all__ = ("KafkaOptions",)
+
+
+# A broker asks for no rest between two subscriptions; this one bounds what errors cost.
+_FLOOR = 0.1
+# A person needs minutes at least, and a log that says the same every minute is read.
+_SLOW = 60.0
+_SUBSCRIBE_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaOptions:
+    """Everything that a Kafka source can be told. All times are in seconds.
+
+    Exactly one of `topics`, `pattern` and `partitions` says what is read.
+
+    Args:
+        bootstrap_servers: Brokers to begin with, as `"host:port"`, several by commas or as a list.
+        topics: One topic or several, with all their partitions, those that are added later too.
+        pattern: A regular expression that the whole name of a topic matches; topics that are
+            created later are found. It never means Kafka's own topics, such as
+            `__consumer_offsets`.
+        partitions: Single partitions, named like `"orders-0"`.
+        start: Where to begin where nothing is stored: `"earliest"`, `"latest"`, `"committed"` or
+            `fanout.Committed(reset="earliest")`, or an aware datetime, for the first record that
+            is not older, or the end where there is none. Or a mapping of partitions to any of
+            these or to the offset to begin with, where `"*"` stands for those that are not named;
+            or a function that returns one. All become offsets once, when the stream first opens.
+            A partition that appears later is read from its beginning.
+        stop: Where a bounded read ends, in the same words, without `"earliest"`: `"latest"` is the
+            end as it is when the stream is opened, and an offset is the first that is not read.
+            None reads for ever.
+        on_data_loss: What to do where records have been deleted before they were read, or a topic
+            was: `"fail"`, or `"earliest"` to go on with the oldest record that is left. The gap is
+            logged as an error and counted.
+        isolation_level: `"read_committed"` delivers what is not, or no longer, part of an open
+            transaction, and nothing that was aborted; `"read_uncommitted"` delivers everything.
+        group_id: The consumer group whose offsets are committed after records are acknowledged,
+            so that people see how far the reader is; None commits nothing. The group needs no
+            members, and nothing is read from it unless `start` or `stop` says so.
+        client_id_prefix: What the names begin with by which brokers know this client.
+        client_rack: The rack that this client is in, so that brokers let it read from a replica
+            that is near.
+        discovery_interval: The time between two listings of topics and partitions; None for no
+            further listing. A bounded read lists them once.
+        decode: Turns records of one partition, as they came, into what is wanted of them, a whole
+            record batch in one call. It may leave rows out, and keeps the columns `topic`,
+            `partition` and `offset`; it runs on the event loop.
+        backoff_base: The largest wait after a first failure.
+        backoff_cap: The largest wait after any number of failures.
+        backoff_power: The factor by which the largest wait grows with each failure.
+        max_retries: Failures in a row without progress after which a partition fails; None for
+            never.
+        silence_timeout: How long a broker may leave a fetch unanswered.
+        max_event_bytes: The largest batch of records that is accepted, decompressed.
+        max_bytes_in_flight: The bytes of all partitions together that may wait for the consumer.
+        consumer_options: Options of Kafka's consumer by the names that Kafka users know, such as
+            `{"fetch.max.bytes": 1 << 20}`; see `fanout.kafka.consumer_options`.
+        security: How the brokers are talked to: TLS with SASL, unless it says otherwise.
+
+    Raises:
+        OptionError: If an option is malformed or out of range, or two contradict each other.
+    """
+
+    bootstrap_servers: str | Sequence[str]
+    topics: str | Sequence[str] | None = None
+    pattern: str | re.Pattern[str] | None = None
+    partitions: Sequence[str | Partition] | None = None
+    start: _Start | Mapping[str, _Start | Cursor | int] | PerSplit | Chooser = field(
+        default_factory=Horizon
+    )
+    stop: _Start | Mapping[str, _Start | Cursor | int] | PerSplit | Chooser | None = None
+    on_data_loss: Literal["fail", "earliest"] = "fail"
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    group_id: str | None = None
+    client_id_prefix: str = "fanout"
+    client_rack: str | None = None
+    discovery_interval: float | None = 60.0
+    decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    backoff_base: float = 0.5
+    backoff_cap: float = 30.0
+    backoff_power: float = 2.0
+    max_retries: int | None = None
+    silence_timeout: float = 60.0
+    max_event_bytes: int = 64 * 1024 * 1024
+    max_bytes_in_flight: int = 256 * 1024 * 1024
+    consumer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    security: Security = field(default_factory=Security)
+
+    def __post_init__(self) -> None:
+        self._check_servers()
+        _ = self.selection, self.fetching  # checks what is read, and how
+        self._check_texts()
+        self._check_places()
+        self._check_numbers()
+        _ = self.pacing, self.user_decode  # checks the backoff, and calls decode once
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """The brokers to begin with."""
+        return parse_servers(self.bootstrap_servers)
+
+    @property
+    def fetching(self) -> ConsumerOptions:
+        """What the options of Kafka's consumer mean here."""
+        return ConsumerOptions.parse(self.consumer_options)
+
+    @property
+    def user_decode(self) -> UserDecode | None:
+        """The user's own step, after a first call."""
+        return None if self.decode is None else UserDecode(self.decode)
+
+    @property
+    def selection(self) -> Selection:
+        """What is read."""
+        return select(self.topics, self.pattern, self.partitions)
+
+    @property
+    def pacing(self) -> Pacing:
+        """The options that the subscriber and the discovery go by."""
+        return Pacing(
+            floor=_FLOOR,
+            spacing=0.0,
+            slow=_SLOW,
+            subscribe_timeout=_SUBSCRIBE_TIMEOUT,
+            silence_timeout=self.silence_timeout,
+            discovery_interval=self.discovery_interval,
+            backoff=BackoffOptions(
+                base=self.backoff_base, cap=self.backoff_cap, power=self.backoff_power
+            ),
+            max_retries=self.max_retries,
+            max_bytes_in_flight=self.max_bytes_in_flight,
+        )
+
+    def _check_servers(self) -> None:
+        if not isinstance(self.security, Security):
+            raise OptionError("security must be a fanout.kafka.Security")
+        for server in self.servers:
+            self.security.check_server(server)
+
+    def _check_places(self) -> None:
+        """Check the start and the stop, and that they know whose commits they speak of."""
+        for option in ("start", "stop"):
+            given = getattr(self, option)
+            if given is None and option == "stop":
+                continue
+            place = parse_start(given, DIALECT, option=option)
+            object.__setattr__(self, option, place)
+            kinds: list[object] = [place]
+            if isinstance(place, PerSplit):
+                kinds = [place.others, *dict(place.named).values()]
+            if option == "stop" and any(isinstance(kind, Horizon) for kind in kinds):
+                raise OptionError("stop='earliest' would read nothing; name another stop")
+            if self.group_id is None and any(isinstance(kind, Committed) for kind in kinds):
+                raise OptionError(f"{option}='committed' needs group_id, whose commits are meant")
+
+    def _check_texts(self) -> None:
+        for name in ("group_id", "client_id_prefix", "client_rack"):
+            value = getattr(self, name)
+            if value is None and name != "client_id_prefix":
+                continue
+            if not isinstance(value, str) or not value:
+                raise OptionError(f"{name}={value!r} must be a string, and not empty")
+        if self.decode is not None and not callable(self.decode):
+            raise OptionError(f"decode={self.decode!r} must be a function of a record batch")
+        _one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
+        _one_of("isolation_level", self.isolation_level, "read_committed", "read_uncommitted")
+
+    def _check_numbers(self) -> None:
+        for name in ("silence_timeout", "discovery_interval"):
+            value = getattr(self, name)
+            if value is None and name == "discovery_interval":
+                continue
+            if not 0 < _number(name, value) < math.inf:
+                raise OptionError(f"{name}={value} must be more than 0 seconds, and finite")
+        for name in ("backoff_base", "backoff_cap", "backoff_power"):
+            _number(name, getattr(self, name))
+        if self.max_retries is not None and _whole("max_retries", self.max_retries) < 0:
+            raise OptionError(f"max_retries={self.max_retries} must be 0 or more, or None")
+        event = _whole("max_event_bytes", self.max_event_bytes)
+        in_flight = _whole("max_bytes_in_flight", self.max_bytes_in_flight)
+        if not 0 < event <= in_flight:
+            raise OptionError(
+                f"max_event_bytes={event} must be at least 1 and at most "
+                f"max_bytes_in_flight={in_flight}"
+            )
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise OptionError(f"{name}={value!r} must be a number")
+    return value
+
+
+def _one_of(name: str, value: object, *allowed: str) -> None:
+    if value not in allowed:
+        choices = " or ".join(map(repr, allowed))
+        raise OptionError(f"{name}={value!r} is not understood; use {choices}")
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        or_none = ", or None" if name == "max_retries" else ""
+        raise OptionError(f"{name}={value!r} must be a whole number{or_none}")
+    return value

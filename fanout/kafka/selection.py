@@ -1,0 +1,112 @@
+"""What a user has chosen to read of a cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, final
+
+from fanout.errors import OptionError
+from fanout.kafka.partitions import Partition
+
+__all__ = ("Selection", "select")
+
+# Kafka's rule for the names of topics, and its own topics, of which a pattern such as ".*" means
+# none (org.apache.kafka.common.internals.Topic).
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which partitions are read; exactly one of the three is given.
+
+    Args:
+        topics: Topics, with all their partitions.
+        pattern: Topics whose whole name matches, with all their partitions.
+        partitions: Single partitions.
+    """
+
+    topics: frozenset[str] = frozenset()
+    pattern: re.Pattern[str] | None = None
+    partitions: frozenset[Partition] = frozenset()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The topics that are asked for by name; none where a pattern finds them."""
+        return self.topics | {partition.topic for partition in self.partitions}
+
+    def includes(self, partition: Partition) -> bool:
+        """Tell whether a partition is chosen, whether it exists or not."""
+        topic = partition.topic
+        if self.pattern is None:
+            return topic in self.topics or partition in self.partitions
+        return topic not in _INTERNAL and self.pattern.fullmatch(topic) is not None
+
+
+def select(topics: object, pattern: object, partitions: object) -> Selection:
+    """Turn what a user wrote into a selection.
+
+    Args:
+        topics: One topic, or several.
+        pattern: A regular expression for whole names, as text or compiled.
+        partitions: One partition or several, each as `"orders-0"` or a Partition.
+
+    Raises:
+        OptionError: If not exactly one of them is given, or it is malformed or empty.
+    """
+    options = {"topics": topics, "pattern": pattern, "partitions": partitions}
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) != 1:
+        raise OptionError(
+            f"say what to read by exactly one of topics, pattern and partitions, not by "
+            f"{' and '.join(given) or 'none of them'}"
+        )
+    if topics is not None:
+        return Selection(topics=frozenset(_topic(topic) for topic in _several("topics", topics)))
+    if pattern is not None:
+        return Selection(pattern=_pattern(pattern))
+    named = _several("partitions", partitions)
+    return Selection(partitions=frozenset(_partition(partition) for partition in named))
+
+
+def _several(option: str, given: object) -> list[object]:
+    several = (
+        [given]
+        if isinstance(given, str | Partition) or not isinstance(given, Iterable)
+        else list(given)
+    )
+    if not several:
+        raise OptionError(f"{option} is empty; name at least one")
+    return several
+
+
+def _topic(topic: object) -> str:
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+        raise OptionError(f"{topic!r} cannot be the name of a topic: 1 to 249 of a-z A-Z 0-9 . _ -")
+    return topic
+
+
+def _pattern(pattern: object) -> re.Pattern[str]:
+    if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
+        return pattern
+    if not isinstance(pattern, str) or not pattern:
+        raise OptionError(f"pattern={pattern!r} must be a regular expression, as text or compiled")
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"pattern={pattern!r} is no regular expression: {error}") from error
+
+
+def _partition(partition: object) -> Partition:
+    if isinstance(partition, Partition):
+        return Partition(_topic(partition.topic), partition.number)
+    try:
+        named = Partition.of(partition) if isinstance(partition, str) else None
+    except ValueError:
+        named = None
+    if named is None:
+        raise OptionError(f"partitions holds {partition!r}; name a partition like 'orders-0'")
+    return Partition(_topic(named.topic), named.number)

@@ -1,0 +1,149 @@
+"""Kafka as a source of the fan-out: what a user writes down, and how it is connected."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, final
+
+from fanout.core.backoff import FullJitter
+from fanout.core.positions import Cursor, Latest
+from fanout.kafka.asking import asked
+from fanout.kafka.catalog import PartitionCatalog
+from fanout.kafka.client import open_transport
+from fanout.kafka.columns import SCHEMA
+from fanout.kafka.commits import open_committer
+from fanout.kafka.connection import KafkaConnection
+from fanout.kafka.fetcher import Fetcher
+from fanout.kafka.offsets import Places
+from fanout.kafka.options import KafkaOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    import pyarrow as pa
+
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.transport import Transport
+
+__all__ = ("KafkaSource", "open_connection")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSource(KafkaOptions):
+    """Read partitions of a Kafka cluster; the arguments are those of KafkaOptions."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a record, named as Spark's own Kafka source names them.
+
+        With `decode` they are those that it returns.
+        """
+        decode = self.user_decode
+        return SCHEMA if decode is None else decode.schema
+
+    @asynccontextmanager
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[KafkaConnection]:
+        """Connect, check that what is named exists, and find out where a bounded read ends.
+
+        Leaving the context commits the offsets that were acknowledged and are not committed yet;
+        that takes 5 seconds at most, and is given up when the task is cancelled once more.
+
+        Args:
+            available_now: End at the ends of the partitions as they are now, or at an earlier
+                `stop`.
+
+        Raises:
+            OptionError: If a file of the security options cannot be used, or the start or the
+                stop does not fit the partitions.
+            ServiceError: If a topic or partition does not exist or may not be read, or no broker
+                answers.
+        """
+        async with AsyncExitStack() as stack:
+            random = Random()  # noqa: S311 - jitter, no secret
+            transport = await asked(
+                "the cluster cannot be reached",
+                lambda: stack.enter_async_context(self._transport()),
+                FullJitter(self.pacing.backoff, random),
+            )
+            opening = open_connection(self, transport, random, available_now=available_now)
+            yield await stack.enter_async_context(opening)
+
+    def _transport(self) -> AbstractAsyncContextManager[Transport]:
+        return open_transport(
+            self.servers,
+            security=self.security,
+            client_id=f"{self.client_id_prefix}-source",
+            client_rack=self.client_rack or "",
+            isolation_level=self.isolation_level,
+            options=self.fetching,
+        )
+
+    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
+        """Return the position after one row."""
+        return Cursor(records.column("offset")[row].as_py())
+
+    def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
+        """Return the timestamp of a row in milliseconds; None where there is none.
+
+        A producer may have given none, and `decode` may have left the column out.
+        """
+        if records.schema.get_field_index("timestamp") < 0:
+            return None
+        micros = records.column("timestamp")[row].value
+        return None if micros is None else int(micros // 1000)
+
+
+@asynccontextmanager
+async def open_connection(
+    options: KafkaOptions, transport: Transport, random: Random, *, available_now: bool = False
+) -> AsyncIterator[KafkaConnection]:
+    """Connect over a transport; see `KafkaSource.connect`.
+
+    Args:
+        options: What the user asked for.
+        transport: The calls.
+        random: The source of randomness for waits.
+        available_now: Whether the read ends where the partitions end now.
+    """
+    jitter = FullJitter(options.pacing.backoff, random)
+    fetcher = Fetcher(
+        transport,
+        max_partition_bytes=options.fetching.max_partition_fetch_bytes,
+        max_bytes_in_flight=options.max_bytes_in_flight,
+        max_wait=options.fetching.fetch_max_wait,
+    )
+    catalog = PartitionCatalog(transport, options.selection, jitter)
+    places = Places(transport, options.group_id, jitter)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(fetcher.running())
+        committer = None
+        if options.group_id is not None:
+            committing = open_committer(transport, options.group_id, jitter)
+            committer = await stack.enter_async_context(committing)
+        yield KafkaConnection(
+            options,
+            transport,
+            fetcher=fetcher,
+            catalog=catalog,
+            places=places,
+            committer=committer,
+            stops=await _stops(options.stop, catalog, places, available_now=available_now),
+        )
+
+
+async def _stops(
+    stop: object, catalog: PartitionCatalog, places: Places, *, available_now: bool
+) -> dict[Partition, int] | None:
+    """Find out where a bounded read ends; None for one that goes on."""
+    wanted = [stop] if stop is not None else []
+    if available_now:
+        wanted.append(Latest())
+    if not wanted:
+        return None
+    splits = await catalog.refresh()
+    found = [await places.find("stop", one, splits) for one in wanted]
+    return {partition: min(ends[partition] for ends in found) for partition in found[0]}

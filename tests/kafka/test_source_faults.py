@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import fanout
+from fanout.errors import ServiceError
+from fanout.kafka import KafkaSource
+from tests.kafka.reading import PLAINTEXT, eventually, new_topic
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from fanout.testing.kafka_broker import KafkaBroker
+
+
+async def test_a_broker_that_is_killed_and_restarted_loses_and_repeats_nothing(
+    start_kafka_broker: Callable[[], KafkaBroker],
+) -> None:
+    broker = await asyncio.to_thread(start_kafka_broker)
+    topic = await new_topic(broker, partitions=3)
+    for partition in range(3):
+        topic.put(2_000, partition=partition)
+    group: dict[str, Any] = {
+        "group_id": "etl",
+        "consumer_options": {"max.partition.fetch.bytes": 1024},
+    }
+    async with topic.reading(**group) as reader:
+        await reader.has(1)
+        await asyncio.to_thread(broker.kill)
+        await reader.until(lambda: reader.causes)
+        await asyncio.to_thread(broker.restart)
+        await reader.has(6_000)
+        topic.put(10)
+        await reader.has(6_010)
+    assert reader.log == topic.log
+
+
+async def test_a_broker_that_hangs_is_waited_for(
+    start_kafka_broker: Callable[[], KafkaBroker],
+) -> None:
+    broker = await asyncio.to_thread(start_kafka_broker)
+    topic = await new_topic(broker)
+    topic.put(10)
+    async with topic.reading(consumer_options={"request.timeout.ms": 1000}) as reader:
+        await reader.has(10)
+        await asyncio.to_thread(broker.pause)
+        await reader.until(lambda: reader.causes)
+        await asyncio.to_thread(broker.resume)
+        topic.put(10)
+        await reader.has(20)
+    assert reader.log == topic.log
+
+
+async def test_no_broker_is_one_clear_sentence(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.kafka.asking._PATIENCE", 0.1)
+    source = KafkaSource(
+        bootstrap_servers=f"127.0.0.1:{unused_tcp_port}", topics="orders", security=PLAINTEXT
+    )
+    with pytest.raises(ServiceError, match=r"^the cluster cannot be reached: .*127\.0\.0\.1"):
+        async with fanout.open(source):
+            pass
+
+
+async def test_closing_leaves_nothing_behind(kafka_broker: KafkaBroker) -> None:
+    topic = await new_topic(kafka_broker, partitions=4)
+    topic.put(10)
+    async with nothing_left(), topic.open(group_id="etl") as stream:
+        await stream.acknowledge(await anext(stream))
+
+
+async def test_cancelling_leaves_nothing_behind_wherever_it_strikes(
+    kafka_broker: KafkaBroker,
+) -> None:
+    topic = await new_topic(kafka_broker, partitions=4)
+    topic.put(10)
+
+    async def read() -> None:
+        async with topic.open(group_id="etl") as stream:
+            async for batch in stream:
+                await stream.acknowledge(batch)
+
+    for turns in range(0, 60, 3):
+        async with nothing_left():
+            task = asyncio.create_task(read())
+            for _ in range(turns):
+                await asyncio.sleep(0.001)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+
+
+@asynccontextmanager
+async def nothing_left() -> AsyncIterator[None]:
+    """Check that the block leaves no task or socket behind."""
+    loop: Any = asyncio.get_running_loop()
+    sockets = loop._selector.get_map()
+    tasks, before = asyncio.all_tasks(), len(sockets)
+    yield
+    assert asyncio.all_tasks() == tasks
+    # asyncio closes a socket in the next turn of the loop.
+    await eventually(lambda: len(sockets) <= before)

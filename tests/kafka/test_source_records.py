@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from fanout.errors import SplitFailedError
+from fanout.kafka.columns import SCHEMA
+from tests.kafka.reading import Topic, new_topic, transactional
+
+if TYPE_CHECKING:
+    from fanout.testing.kafka_broker import KafkaBroker
+
+
+@pytest.fixture
+def topic(kafka_broker: KafkaBroker) -> Topic:
+    """An empty topic of one partition."""
+    return Topic(kafka_broker)
+
+
+async def test_a_record_arrives_with_all_its_columns(topic: Topic) -> None:
+    moment = datetime.now(UTC).replace(microsecond=123_000)
+    headers: Any = [("trace", b"\x00\xff"), ("trace", None), ("empty", b"")]
+    topic.write(
+        [
+            {
+                "key": b"k",
+                "value": b"\x00v",
+                "headers": headers,
+                "timestamp": int(moment.timestamp() * 1000),
+            }
+        ]
+    )
+    (batch,) = (await topic.read()).batches
+    assert batch.records.schema == SCHEMA == topic.source().schema
+    (row,) = batch.records.to_pylist()
+    assert row == {
+        "key": b"k",
+        "value": b"\x00v",
+        "topic": topic.name,
+        "partition": 0,
+        "offset": 0,
+        "timestamp": moment,
+        "timestampType": 0,
+        "headers": [{"key": key, "value": value} for key, value in headers],
+    }
+
+
+async def test_keys_and_values_may_be_missing_or_empty(topic: Topic) -> None:
+    records: list[dict[str, Any]] = [
+        {"key": None, "value": None},
+        {"key": b"", "value": b""},
+        {"key": b"k"},
+    ]
+    topic.write(records)
+    rows = (await topic.read()).batches[0].records.select(["key", "value"]).to_pylist()
+    assert rows == [
+        {"key": None, "value": None},
+        {"key": b"", "value": b""},
+        {"key": b"k", "value": None},
+    ]
+
+
+async def test_a_broker_may_set_the_timestamps(kafka_broker: KafkaBroker) -> None:
+    topic = await new_topic(kafka_broker, configs={"message.timestamp.type": "LogAppendTime"})
+    topic.write([{"value": b"v", "timestamp": 1}])
+    (row,) = (await topic.read()).batches[0].records.to_pylist()
+    assert row["timestampType"] == 1
+    assert abs((datetime.now(UTC) - row["timestamp"]).total_seconds()) < 60
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_every_codec_is_read(topic: Topic, codec: str) -> None:
+    values = [b"%d" % number * 50 for number in range(500)]
+    topic.write([{"value": value} for value in values], compression_type=codec)
+    assert [value for _, value in (await topic.read()).log[0]] == values
+
+
+async def test_large_values_are_read_whole(kafka_broker: KafkaBroker) -> None:
+    topic = await new_topic(kafka_broker, configs={"max.message.bytes": str(11 << 20)})
+    values = [bytes([number]) * (10 << 20) for number in range(4)]
+    topic.write([{"value": value} for value in values], message_max_bytes=11 << 20)
+    reader = await topic.read(max_bytes_in_flight=64 << 20)
+    assert [value for _, value in reader.log[0]] == values
+
+
+async def test_aborted_and_open_transactions_are_not_seen(topic: Topic) -> None:
+    aborting, opening, committing = (
+        transactional(topic.broker, f"{topic.name}-{number}") for number in range(3)
+    )
+    topic.transaction(aborting, 3, commit=False)
+    topic.transaction(committing, 3, commit=True)
+    expected = list(topic.log[0])
+    async with topic.reading() as reader:
+        await reader.has(3)
+        topic.transaction(opening, 3, commit=None)
+        topic.transaction(committing, 3, commit=True)
+        topic.put(2)
+        # Whoever reads everything sees them; whoever reads what is committed waits for the end.
+        everything = await topic.read(isolation_level="read_uncommitted")
+        assert everything.count == 3 + 3 + 3 + 3 + 2
+        assert reader.log[0] == expected
+        opening.abort_transaction(20)
+        await reader.has(3 + 3 + 2)
+    opened = everything.log[0][6:9]
+    assert reader.log[0] == [row for row in sorted(topic.log[0]) if row not in opened]
+
+
+async def test_decode_makes_the_columns_that_a_stream_delivers(topic: Topic) -> None:
+    def decode(records: pa.RecordBatch) -> pa.RecordBatch:
+        lengths = pc.binary_length(records.column("value"))
+        kept = records.select(["topic", "partition", "offset"]).append_column("length", lengths)
+        return kept.filter(pc.greater(lengths, 1))
+
+    topic.put(12)
+    source = topic.source(decode=decode)
+    assert source.schema.names == ["topic", "partition", "offset", "length"]
+    async with topic.open(decode=decode, stop="latest") as stream:
+        drained = await stream.drain(max_records=1)
+    assert drained.batches[0].records.to_pylist() == [
+        {"topic": topic.name, "partition": 0, "offset": 10, "length": 2}
+    ]
+
+
+async def test_an_error_of_decode_names_the_place_and_no_data(topic: Topic) -> None:
+    def decode(records: pa.RecordBatch) -> pa.RecordBatch:
+        if records.num_rows:
+            raise ValueError(records.column("value")[0].as_py())
+        return records
+
+    topic.write([{"value": b"canary"}])
+    with pytest.raises(SplitFailedError, match=rf"{topic.name}-0 from offset 0 to 0") as caught:
+        await topic.read(decode=decode)
+    assert "canary" not in str(caught.value)

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+import fanout
+from fanout.core.checkpoint import Checkpoint
+from fanout.errors import PositionError, ServiceError, SplitFailedError
+from tests.kafka.reading import Topic, new_topic
+
+if TYPE_CHECKING:
+    from fanout.testing.kafka_broker import KafkaBroker
+
+pytestmark = pytest.mark.usefixtures("quick_losses")
+
+
+@pytest.fixture
+def topic(kafka_broker: KafkaBroker) -> Topic:
+    """A topic of one partition with ten records."""
+    made = Topic(kafka_broker)
+    made.put(10)
+    return made
+
+
+async def test_several_topics_are_read_whole(topic: Topic) -> None:
+    other = await new_topic(topic.broker, partitions=2)
+    other.put(5, partition=1)
+    reader = await topic.read(topics=[topic.name, other.name])
+    assert reader.topics == {topic.name: topic.log, other.name: other.log}
+
+
+async def test_single_partitions_are_read_and_no_others(topic: Topic) -> None:
+    other = await new_topic(topic.broker, partitions=3)
+    for partition in range(3):
+        other.put(5, partition=partition)
+    reader = await topic.read(partitions=[f"{topic.name}-0", f"{other.name}-1"])
+    assert reader.topics == {topic.name: topic.log, other.name: {1: other.log[1]}}
+
+
+async def test_a_topic_that_does_not_exist_is_refused_by_name(topic: Topic) -> None:
+    with pytest.raises(ServiceError, match="there is no topic nowhere"):
+        async with topic.open(topics=[topic.name, "nowhere"]):
+            pass
+
+
+async def test_a_partition_that_does_not_exist_is_refused_by_name(topic: Topic) -> None:
+    with pytest.raises(ServiceError, match=rf"no partition {topic.name}-7: .* has 1 partition"):
+        async with topic.open(partitions=[f"{topic.name}-0", f"{topic.name}-7"]):
+            pass
+
+
+async def test_a_pattern_means_whole_names_and_no_topic_of_kafka_itself(topic: Topic) -> None:
+    longer = await new_topic(topic.broker, name=f"{topic.name}-longer")
+    longer.put(1)
+    await topic.read(group_id="one-that-makes-consumer-offsets-exist")
+    assert (await topic.read(pattern=re.compile(topic.name))).topics.keys() == {topic.name}
+    async with topic.open(pattern=".*", stop="latest") as stream:
+        splits = stream.statistics().splits
+    assert f"{longer.name}-0" in splits
+    assert not [split for split in splits if split.startswith("__")]
+
+
+async def test_a_pattern_finds_a_topic_that_is_created_later(topic: Topic) -> None:
+    async with topic.reading(pattern=f"{topic.name}(-.*)?", start="latest") as reader:
+        topic.put(1)
+        await reader.has(1)
+        later = await new_topic(topic.broker, name=f"{topic.name}-later")
+        later.put(3)
+        await reader.has(4)
+    assert reader.topics[later.name] == later.log
+
+
+async def test_a_pattern_that_nothing_matches_yet_waits(kafka_broker: KafkaBroker) -> None:
+    waiting = await new_topic(kafka_broker)
+    name = f"{waiting.name}-later"
+    async with waiting.reading(pattern=name) as reader:
+        later = await new_topic(kafka_broker, name=name)
+        later.put(3)
+        await reader.has(3)
+    assert reader.log == later.log
+
+
+async def test_partitions_that_are_added_are_read_from_their_beginning(topic: Topic) -> None:
+    async with topic.reading(start="latest") as reader:
+        await asyncio.to_thread(topic.broker.grow_topic, topic.name, 3)
+        for partition in (1, 2):
+            topic.put(3, partition=partition)
+        await reader.has(6)
+    assert reader.log == {1: topic.log[1], 2: topic.log[2]}
+
+
+async def test_without_discovery_partitions_that_are_added_are_not_read(topic: Topic) -> None:
+    async with topic.reading(discovery_interval=None) as reader:
+        await reader.has(10)
+        await asyncio.to_thread(topic.broker.grow_topic, topic.name, 2)
+        topic.put(3, partition=1)
+        topic.put(3, partition=0)
+        await reader.has(13)
+    assert reader.log == {0: topic.log[0]}
+
+
+async def test_a_topic_that_is_no_longer_chosen_keeps_its_positions_unread(topic: Topic) -> None:
+    other = await new_topic(topic.broker)
+    other.put(5)
+    both = await topic.read(topics=[topic.name, other.name])
+    topic.put(2)
+    other.put(2)
+    alone = await topic.read(resume=both.stream.positions)
+    assert alone.topics == {topic.name: {0: topic.log[0][10:]}}
+    again = await topic.read(topics=[topic.name, other.name], resume=alone.stream.positions)
+    assert again.topics == {other.name: {0: other.log[0][5:]}}
+
+
+async def test_a_topic_that_is_chosen_later_is_read_from_its_beginning(topic: Topic) -> None:
+    other = await new_topic(topic.broker)
+    other.put(5)
+    alone = await topic.read(start="latest")
+    async with topic.reading(
+        topics=[topic.name, other.name], start="latest", resume=alone.stream.positions
+    ) as reader:
+        await reader.has(5)
+    assert reader.topics == {other.name: other.log}
+
+
+async def test_positions_of_another_cluster_are_refused(topic: Topic) -> None:
+    positions = Checkpoint("kafka:another").to_json()
+    with pytest.raises(PositionError, match="belong to kafka:another"):
+        await topic.read(resume=positions)
+
+
+async def test_records_that_expire_before_they_are_read_fail_the_stream(topic: Topic) -> None:
+    origin = await fanout.origin(topic.source())
+    await asyncio.to_thread(topic.broker.delete_records, topic.name, 0, 4)
+    async with topic.reading(resume=origin) as reader:
+        failure = await reader.failed()
+    assert isinstance(failure, SplitFailedError)
+    assert "on_data_loss" in str(failure)
+
+
+async def test_records_that_expire_are_a_gap_where_that_is_allowed(topic: Topic) -> None:
+    origin = await fanout.origin(topic.source())
+    await asyncio.to_thread(topic.broker.delete_records, topic.name, 0, 4)
+    async with topic.reading(resume=origin, on_data_loss="earliest") as reader:
+        await reader.has(6)
+        assert reader.stream.statistics().gaps == 1
+    assert reader.offsets == [4, 5, 6, 7, 8, 9]
+    (gap,) = reader.batches[0].gaps
+    assert (gap.after, gap.until) == (fanout.Cursor(-1), fanout.Cursor(3))
+
+
+async def test_a_topic_that_is_deleted_fails_the_stream(topic: Topic) -> None:
+    async with topic.reading() as reader:
+        await reader.has(10)
+        await asyncio.to_thread(topic.broker.delete_topic, topic.name)
+        assert isinstance(await reader.failed(), SplitFailedError)
+
+
+async def test_the_others_go_on_when_a_topic_is_deleted_where_that_is_allowed(topic: Topic) -> None:
+    other = await new_topic(topic.broker)
+    chosen = [topic.name, other.name]
+    async with topic.reading(topics=chosen, on_data_loss="earliest") as reader:
+        await reader.has(10)
+        await asyncio.to_thread(topic.broker.delete_topic, topic.name)
+        await reader.until(lambda: reader.causes)
+        other.put(5)
+        await reader.has(15)
+    assert reader.topics[other.name] == other.log
+
+
+async def test_a_smaller_topic_of_the_same_name_fails_the_stream(topic: Topic) -> None:
+    first = await topic.read()
+    again = await asyncio.to_thread(_replace, topic, 4)
+    async with again.reading(resume=first.stream.positions) as reader:
+        failure = await reader.failed()
+    assert isinstance(failure, SplitFailedError)
+    assert "on_data_loss" in str(failure)
+
+
+async def test_a_smaller_topic_of_the_same_name_is_read_once_where_that_is_allowed(
+    topic: Topic,
+) -> None:
+    first = await topic.read()
+    again = await asyncio.to_thread(_replace, topic, 4)
+    async with again.reading(resume=first.stream.positions, on_data_loss="earliest") as reader:
+        await reader.has(4)
+        assert reader.log == again.log
+        positions = reader.stream.positions
+    again.put(2)
+    third = await again.read(resume=positions)
+    assert third.offsets == [4, 5]
+
+
+async def test_a_topic_that_comes_back_is_read_from_its_beginning(topic: Topic) -> None:
+    async with topic.reading(on_data_loss="earliest") as reader:
+        await reader.has(10)
+        await asyncio.to_thread(topic.broker.delete_topic, topic.name)
+        await reader.until(lambda: len(reader.causes) > 8)
+        again = await new_topic(topic.broker, name=topic.name)
+        again.put(20)
+        await reader.has(30)
+    assert reader.log[0][10:] == again.log[0]
+
+
+def _replace(topic: Topic, count: int) -> Topic:
+    topic.broker.delete_topic(topic.name)
+    again = Topic(topic.broker, name=topic.name)
+    again.put(count)
+    return again
