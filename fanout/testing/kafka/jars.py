@@ -127,7 +127,7 @@ def _run(command: list[str], directory: Path, otherwise: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise SetupError(f"{otherwise} (it took over {_RESOLVE_TIMEOUT} s)") from error
     if answer.returncode:
-        lines = (answer.stdout + answer.stderr).strip().splitlines()
+        lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
         raise SetupError("\n".join([otherwise, *lines[-20:]]))
 
 
