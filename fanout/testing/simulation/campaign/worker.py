@@ -57,7 +57,11 @@ class Worker:
     @property
     def deadline(self) -> float:
         """The moment of the monotonic clock by which it has to answer."""
-        return self._since + (self._patience if self._began else _STARTUP)
+        return self._since + self._limit
+
+    @property
+    def _limit(self) -> float:
+        return self._patience if self._began else _STARTUP
 
     def give(self, seeds: Sequence[int]) -> None:
         """Let it run some seeds."""
@@ -101,7 +105,7 @@ class Worker:
 
     def _late(self) -> Failure:
         self.end()
-        return self._lost(FailureKind.HUNG, f"it ran for more than {self._patience:g} s")
+        return self._lost(FailureKind.HUNG, f"it ran for more than {self._limit:g} s")
 
     def _lost(self, kind: FailureKind, text: str) -> Failure:
         self.end()

@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 
 from fanout.errors import SetupError
+from fanout.testing.simulation.campaign import worker
 from fanout.testing.simulation.campaign.campaign import run_campaign
 from fanout.testing.simulation.campaign.failures import Failure, FailureKind, try_seed
 from fanout.testing.simulation.campaign.totals import Totals
@@ -49,6 +50,14 @@ def test_a_seed_that_hangs_or_kills_its_process_is_a_failure_and_the_others_are_
         Failure(DEADLY, FailureKind.DIED, "died: its process has ended with exit code 3"),
         Failure(ENDLESS, FailureKind.HUNG, "hung: it ran for more than 2 s"),
     ]
+
+
+def test_a_process_that_takes_too_long_to_begin_says_how_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "_STARTUP", 0.0)
+    with pytest.raises(SetupError, match=r"could not begin \(it ran for more than 0 s\)"):
+        list(run_campaign(range(1), processes=1))
 
 
 def test_a_process_that_cannot_begin_is_no_failure_of_a_seed(
