@@ -22,6 +22,16 @@ async def token() -> str:
     return "canary-token"
 
 
+class Talkative:
+    """A function that shows its secret."""
+
+    async def __call__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return "canary-token"
+
+
 def test_the_default_is_tls_with_scram() -> None:
     security = Security(**LOGIN)
     assert (security.protocol, security.sasl, security.tls) == ("SASL_SSL", "SCRAM-SHA-512", True)
@@ -118,7 +128,7 @@ def test_a_context_of_the_users_is_taken_as_it_is() -> None:
 def test_no_secret_is_shown_or_pickled() -> None:
     for security in (
         Security(**LOGIN),
-        Security(token=token),
+        Security(token=Talkative()),
         Security(protocol="SSL", certificate_file="c.pem", key_password="canary-key"),
     ):
         assert "canary" not in repr(security) + str(security)
