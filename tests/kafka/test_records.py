@@ -315,3 +315,30 @@ def test_a_header_with_a_field_that_cannot_be_is_an_error(at: int, field: bytes)
     struct.pack_into(">I", header, 17, calc_crc32c(bytes(header[21:])) if at > 17 else 0)
     with pytest.raises(MalformedEventError, match="begins no record batch"):
         read(bytes(header) + batch(rows(2), 10))
+
+
+def test_a_read_that_is_at_its_stop_delivers_nothing_and_reads_nothing_beyond() -> None:
+    assert offsets(batch(rows(2)), stop=0) == ([], 0)
+    bomb = batch([Row(0, 0, None, bytes(10_000))], 2, codec="gzip")
+    assert offsets(batch(rows(2)) + bomb, stop=2, max_bytes=5_000) == ([0, 1], 2)
+
+
+def test_nothing_comes_before_an_error_in_the_first_batch_nor_before_a_large_one() -> None:
+    parts = decode(
+        Fetched(4, 4, 0, (), batch(rows(2))[:-1] + b"x"),
+        PARTITION,
+        offset=0,
+        read_committed=True,
+        max_bytes=1 << 20,
+    )
+    with pytest.raises(DamagedFrameError):
+        next(parts)
+    assert offsets(batch(rows(2)), max_bytes=1) == ([0, 1], 2)
+
+
+def test_a_header_whose_key_is_no_text_or_a_length_without_end_is_an_error() -> None:
+    good = batch([Row(0, 0, None, None, (("key", b""),))])
+    endless = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+    for bad in (good.replace(b"key", b"\xff\xff\xff"), good[:66] + endless + good[67:]):
+        with pytest.raises(DamagedFrameError, match="break the format"):
+            read(sealed(bad, base=0, flags=0, last=0))
