@@ -255,9 +255,9 @@ def test_batches_that_are_not_in_the_order_of_their_offsets_are_an_error() -> No
 
 
 def test_records_that_are_not_in_the_order_of_their_offsets_are_an_error() -> None:
-    disorder = [Row(offset, 0, None, None) for offset in (0, 2, 1, 3)]
-    with pytest.raises(MalformedEventError, match="disorder"):
-        read(batch(disorder))
+    for disorder in ((0, 2, 1, 3), (0, 1, 1, 3)):
+        with pytest.raises(MalformedEventError, match="disorder"):
+            read(batch([Row(offset, 0, None, None) for offset in disorder]))
 
 
 @pytest.mark.parametrize("offset", [-1, 5])
@@ -342,3 +342,14 @@ def test_a_header_whose_key_is_no_text_or_a_length_without_end_is_an_error() -> 
     for bad in (good.replace(b"key", b"\xff\xff\xff"), good[:66] + endless + good[67:]):
         with pytest.raises(DamagedFrameError, match="break the format"):
             read(sealed(bad, base=0, flags=0, last=0))
+
+
+def test_the_records_before_damage_inside_a_large_batch_are_delivered_first() -> None:
+    good = batch(rows(AT_ONCE + 1))
+    data = sealed(good[:-1] + b"\x02", base=0, flags=0, last=AT_ONCE)
+    parts = decode(
+        Fetched(0, 0, 0, (), data), PARTITION, offset=0, read_committed=True, max_bytes=1 << 20
+    )
+    assert next(parts).next_offset == AT_ONCE
+    with pytest.raises(DamagedFrameError):
+        next(parts)
