@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -485,6 +485,26 @@ def test_an_error_of_the_block_passes_unchanged_and_no_task_is_left() -> None:
 
         with pytest.raises(ZeroDivisionError):
             await fail()
+
+    run(test)
+
+
+def test_leaving_the_block_ends_all_requests_however_often_somebody_asks_again() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster()
+        (partition,) = cluster.partitions
+
+        async def insist(fetcher: Fetcher) -> None:
+            while True:
+                with suppress(KafkaConnectionError):
+                    await fetch(fetcher, partition, patience=60.0)
+
+        async with fetching(cluster) as fetcher:
+            asking = asyncio.create_task(insist(fetcher))
+            await asyncio.sleep(0.1)
+        assert running_loop().time() == 0.1
+        asking.cancel()
+        await asyncio.wait([asking])
 
     run(test)
 
