@@ -22,7 +22,7 @@ from fanout.testing.simulation.loop import running_loop, simulate
 from tests.kafka.scripted import ScriptedCluster
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.transport import Answer, Fetched, Wanted
@@ -437,6 +437,28 @@ def test_who_waits_for_a_look_makes_it_where_the_one_who_made_it_is_cancelled() 
             first.cancel()
             assert not (await second).batches
         assert len(cluster.looks) == 2
+
+    run(test)
+
+
+def test_a_look_that_fails_because_it_is_cancelled_stays_a_cancellation() -> None:
+    async def test() -> None:
+        class Broken(ScriptedCluster):
+            async def describe(self, _: Sequence[str]) -> Mapping[str, Any]:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    raise KafkaConnectionError from None
+                return {}
+
+        cluster = Broken()
+        cluster.known = {}
+        async with fetching(cluster) as fetcher:
+            asking = asyncio.create_task(fetch(fetcher, cluster.partitions[0]))
+            await asyncio.sleep(1.0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
 
     run(test)
 
