@@ -67,11 +67,11 @@ class Log:
         self.batches.append((self.end, self.end + count, data))
         self.end += count
 
-    def read(self, offset: int, limit: int, *, whole: bool) -> bytes:
-        """Return whole batches up to a limit, and the first one where it must come whole."""
+    def read(self, offset: int, end: int, limit: int, *, whole: bool) -> bytes:
+        """Return the batches before an end, up to a limit; the first where it must come whole."""
         data = b""
         for base, after, raw in self.batches:
-            if after <= offset or base >= self.stable:
+            if after <= offset or base >= end:
                 continue
             if len(data) + len(raw) > limit and (data or not whole):
                 break
@@ -96,12 +96,18 @@ class ScriptedCluster:
         partitions: How many partitions the topic `t` has.
         fetch_max_bytes: The most bytes in one answer.
         latency: How long a broker takes at the least, in seconds.
+        read_committed: Whether records of open transactions are kept back.
     """
 
     cluster_id = "scripted"
 
     def __init__(
-        self, partitions: int = 1, *, fetch_max_bytes: int = 50 << 20, latency: float = 0.0
+        self,
+        partitions: int = 1,
+        *,
+        fetch_max_bytes: int = 50 << 20,
+        latency: float = 0.0,
+        read_committed: bool = True,
     ) -> None:
         self.partitions = [Partition("t", number) for number in range(partitions)]
         self.logs = {partition: Log() for partition in self.partitions}
@@ -120,6 +126,7 @@ class ScriptedCluster:
         self.offset_faults: deque[Exception] = deque()
         self._fetch_max_bytes = fetch_max_bytes
         self._latency = latency
+        self._read_committed = read_committed
         self._changed = asyncio.Event()
 
     def log(self, number: int = 0) -> Log:
@@ -200,7 +207,8 @@ class ScriptedCluster:
                 continue
             log = self.logs[partition]
             limit = min(want.max_bytes, max(left, 0))
-            data = log.read(want.offset, limit, whole=first)
+            end = log.stable if self._read_committed else log.end
+            data = log.read(want.offset, end, limit, whole=first)
             left -= len(data)
             first = first and not data
             answers[partition] = Fetched(log.end, log.stable, log.start, tuple(log.aborted), data)

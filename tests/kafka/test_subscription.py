@@ -196,6 +196,20 @@ def test_an_open_transaction_is_the_end_of_what_can_be_read() -> None:
     run(test)
 
 
+def test_uncommitted_records_are_read_up_to_the_high_watermark() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster(read_committed=False)
+        log = cluster.log()
+        log.append(1, value=bytes(100_000))
+        log.open_from = 1
+        log.append(1, value=bytes(100_000), producer=8, transactional=True)
+        async with reading(cluster, read_committed=False, max_event_bytes=150_000) as stream:
+            assert [(await stream.event()).lag for _ in range(2)] == [None, 0.0]
+            assert stream.offsets == [0, 1]
+
+    run(test)
+
+
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
 def test_a_bounded_read_ends_behind_the_marker_of_a_transaction(kind: int) -> None:
     async def test() -> None:
