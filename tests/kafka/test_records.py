@@ -353,3 +353,12 @@ def test_the_records_before_damage_inside_a_large_batch_are_delivered_first() ->
     assert next(parts).next_offset == AT_ONCE
     with pytest.raises(DamagedFrameError):
         next(parts)
+
+
+def test_only_the_marker_of_an_abort_ends_what_is_left_out() -> None:
+    data = (
+        batch(rows(1), 0, producer=7, transactional=True)
+        + marker(COMMIT, 1, 7)
+        + batch(rows(1), 2, producer=7, transactional=True)
+    )
+    assert offsets(data, aborted=[Aborted(7, 0)]) == ([], 3)
