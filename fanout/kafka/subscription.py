@@ -157,6 +157,7 @@ class _Subscription:
                     end, size = self._reader.end_of(fetched), len(fetched.batches)
                     parts = self._decode(fetched)
                     del fetched
+                    await self._hold(int(size * (1 + self._growth)))
                     while (batch := await self._next(parts, size, end)) is not None:
                         yield batch
                         del batch
@@ -188,7 +189,6 @@ class _Subscription:
 
     async def _next(self, parts: Iterator[Decoded], size: int, end: int) -> Batch | None:
         """Decode the next part of an answer of `size` bytes; None where there is none."""
-        await self._hold(int(size * (1 + self._growth)))
         part = next(parts, None)
         if part is None:
             return None

@@ -32,12 +32,16 @@ class Memory:
 
     def __init__(self) -> None:
         self.reserved = 0
-        self.most = 0
+        self.totals: list[int] = []
 
     async def __call__(self, nbytes: int) -> None:
         assert nbytes > 0
         self.reserved += nbytes
-        self.most = max(self.most, self.reserved)
+        self.totals.append(self.reserved)
+
+    def hand_over(self) -> None:
+        self.reserved = 0
+        self.totals = []
 
 
 class Reading:
@@ -49,7 +53,7 @@ class Reading:
         self.offsets: list[int] = []
 
     async def event(self) -> Batch:
-        self.memory.reserved = 0
+        self.memory.hand_over()
         batch = await anext(self._events)
         if batch.num_records:
             self.offsets += batch.records.column("offset").to_pylist()
@@ -70,10 +74,13 @@ async def reading(
     position: Position = Cursor(-1),  # noqa: B008 - frozen
     *,
     stop: int | None = None,
+    max_partition_bytes: int = MIB,
     **options: Any,
 ) -> AsyncIterator[Reading]:
     options = {"read_committed": True, "max_event_bytes": 64 * MIB} | options
-    fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=256 * MIB)
+    fetcher = Fetcher(
+        cluster, max_partition_bytes=max_partition_bytes, max_bytes_in_flight=256 * MIB
+    )
     memory = Memory()
     reader = PartitionReader(cluster, fetcher, **options)
     async with (
@@ -295,6 +302,24 @@ def test_what_is_asked_for_is_reserved_before_and_a_larger_answer_before_it_is_d
             size = len(cluster.log().batches[0][2])
             assert stream.memory.reserved >= size + batch.nbytes
             assert cluster.fetches[0].wanted[cluster.partitions[0]].max_bytes == MIB
+
+    run(test)
+
+
+def test_memory_is_reserved_before_it_is_taken_for_as_much_as_the_answers_grew_before() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster()
+        log = cluster.log()
+        for _ in range(2):
+            log.append(200, value=bytes(1000), codec="zstd")
+        sizes = [len(data) for _, _, data in log.batches]
+        async with reading(cluster, max_partition_bytes=1000) as stream:
+            batch = await stream.event()
+            assert stream.memory.totals == [1000, 2 * sizes[0], sizes[0] + batch.nbytes]
+            growth = batch.nbytes / sizes[0]
+            assert growth > 20
+            await stream.event()
+            assert stream.memory.totals == [1000, int(sizes[1] * (1 + growth))]
 
     run(test)
 
