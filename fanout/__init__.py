@@ -12,6 +12,7 @@ hands the same streams to Spark.
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.consumer import FanOut
 from fanout.core.drained import Drained
+from fanout.core.event_time import EventTime
 from fanout.core.events import Batch, Gap
 from fanout.core.lineage import Split
 from fanout.core.opening import open_stream as open  # noqa: A004 - read as `fanout.open(...)`
@@ -22,6 +23,7 @@ from fanout.errors import (
     BatchFailedError,
     CheckpointError,
     DamagedFrameError,
+    EventTimeError,
     FanOutError,
     MalformedEventError,
     OptionError,
@@ -47,6 +49,8 @@ __all__ = (
     "Cursor",
     "DamagedFrameError",
     "Drained",
+    "EventTime",
+    "EventTimeError",
     "FanOut",
     "FanOutError",
     "Gap",

@@ -40,6 +40,7 @@ MAX_ENTRY_BYTES: Final = MAX_JSON_BYTES + 4096
 _VERSION: Final = 1
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+_Millis = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 T = TypeVar("T")
 
 
@@ -68,12 +69,15 @@ class Entry:
         query_id: Spark's id of the query.
         segment: Its records; None where only idle progress was made.
         positions: Every split's position after the batch.
+        watermark: The stream's watermark after its records, in milliseconds since the Unix epoch;
+            None where there is none.
     """
 
     batch_id: int
     query_id: str
     segment: SegmentFile | None
     positions: Checkpoint
+    watermark: int | None = None
 
 
 class _VersionWire(msgspec.Struct, frozen=True):
@@ -85,13 +89,14 @@ class _OriginWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     positions: msgspec.Raw
 
 
-class _EntryWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _EntryWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     version: Literal[1]
     run: _Count
     batch: _Count
     query: Annotated[str, msgspec.Meta(max_length=100)]
     segment: SegmentFile | None
     positions: msgspec.Raw
+    watermark: _Millis | None = None
 
 
 def entry_name(batch_id: int) -> str:
@@ -119,6 +124,7 @@ def encode_entry(entry: Entry, *, run: int) -> bytes:
         entry.query_id,
         entry.segment,
         msgspec.Raw(entry.positions.to_json().encode()),
+        entry.watermark,
     )
     return msgspec.json.encode(wire)
 
@@ -139,7 +145,8 @@ def decode_entry(data: bytes, batch_id: int, *, location: str) -> Entry:
     wire = _decode(name, data, _EntryWire, location)
     if wire.batch != batch_id:
         raise CheckpointError(_damaged(name, f"it speaks of batch {wire.batch}", location))
-    return Entry(wire.batch, wire.query, wire.segment, _positions(name, wire.positions, location))
+    positions = _positions(name, wire.positions, location)
+    return Entry(wire.batch, wire.query, wire.segment, positions, wire.watermark)
 
 
 def encode_origin(positions: str) -> bytes:

@@ -14,6 +14,7 @@ __all__ = (
     "CheckpointError",
     "DamagedFrameError",
     "DecodeFailedError",
+    "EventTimeError",
     "FanOutError",
     "MalformedEventError",
     "OptionError",
@@ -115,6 +116,10 @@ class SubscriptionEndedError(FanOutError):
 
 class SplitFailedError(FanOutError):
     """A split cannot go on: the poison pill. `__cause__` is the error that ended it."""
+
+
+class EventTimeError(FanOutError):
+    """The function for the event time raised, or returned no timestamps; its split cannot go on."""
 
 
 class CheckpointError(FanOutError):

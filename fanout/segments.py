@@ -59,6 +59,7 @@ class OpenSegment:
         self.rows = 0
         self.nbytes = 0
         self.positions: Checkpoint | None = None
+        self.watermark: int | None = None
         self._path = path
         self._schema = schema
         self._max_records = max_records
@@ -93,7 +94,7 @@ class OpenSegment:
         )
 
     def add(self, drained: Drained) -> None:
-        """Take records in, in memory, with the positions after them."""
+        """Take records in, in memory, with the positions and the watermark after them."""
         assert self._sealed is None, "a sealed segment never changes"
         rows, nbytes = drained.num_records, drained.nbytes
         self._unwritten.extend(batch.records for batch in drained.batches)
@@ -102,6 +103,7 @@ class OpenSegment:
         self.rows += rows
         self.nbytes += nbytes
         self.positions = drained.positions
+        self.watermark = drained.watermark
 
     def write_row_group(self) -> None:
         """Write what is in memory to the file. Blocks on the disk."""

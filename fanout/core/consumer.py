@@ -60,6 +60,17 @@ class FanOut:
         return self._progress.caught_up
 
     @property
+    def watermark(self) -> int | None:
+        """The least watermark of all splits that are not idle, as of the last event handed out.
+
+        In milliseconds since the Unix epoch; None before there is one, and where the source has no
+        `event_time`. It never goes back. A record that is not newer is late, and is delivered all
+        the same.
+        """
+        watermarks = self._progress.watermarks
+        return None if watermarks is None else watermarks.stream
+
+    @property
     def positions(self) -> str:
         """The acknowledged state of every split as JSON, for `fanout.open(..., resume=...)`."""
         return self._progress.acknowledged().to_json()
@@ -86,7 +97,7 @@ class FanOut:
                 while (event := self._take()) is not None:
                     if batches := self._progress.deliver([event]):
                         return batches[0]
-                if not await self._supervisor.more():
+                if not await self._more():
                     raise StopAsyncIteration
 
     async def drain(
@@ -124,14 +135,14 @@ class FanOut:
         with self._reading():
             try:
                 self._fill(basket)
-                while not basket.batches and await self._supervisor.more():
+                while not basket.batches and await self._more():
                     self._fill(basket)
                 await self._fill_until(basket, max_wait)
             except BaseException:
                 self._returned.extendleft(reversed(basket.events))
                 raise
             batches = self._progress.deliver(basket.events)
-            return Drained(batches, self._progress.delivered())
+            return Drained(batches, self._progress.delivered(), self.watermark)
 
     async def acknowledge(self, done: Batch | Drained | Checkpoint) -> None:
         """Say that everything up to and including `done` is durable; cumulative per split.
@@ -190,7 +201,20 @@ class FanOut:
             gap_seconds=progress.gap_seconds,
             behind=progress.behind if told else None,
             committed=commits.positions.get(progress.split.id),
+            watermark=progress.watermark,
         )
+
+    async def _more(self) -> bool:
+        """Wait until there may be something to take; False at the end of a bounded stream."""
+        watermarks = self._progress.watermarks
+        if watermarks is None:
+            return await self._supervisor.more()
+        time = asyncio.get_running_loop().time
+        watermarks.begin_wait(time())
+        try:
+            return await self._supervisor.more()
+        finally:
+            watermarks.end_wait(time())
 
     def _take(self) -> Batch | End | None:
         return self._returned.popleft() if self._returned else self._supervisor.take()
@@ -207,7 +231,7 @@ class FanOut:
         waited = asyncio.timeout(max_wait)
         try:
             async with waited:
-                while not basket.full and self.failure is None and await self._supervisor.more():
+                while not basket.full and self.failure is None and await self._more():
                     self._fill(basket)
         except TimeoutError:
             if not waited.expired():

@@ -28,10 +28,12 @@ class Drained:
     Args:
         batches: The batches, each with at least one record; none at the end of a bounded stream.
         positions: A full snapshot of every split after these batches.
+        watermark: The stream's watermark after them; see `FanOut.watermark`.
     """
 
     batches: tuple[Batch, ...]
     positions: Checkpoint
+    watermark: int | None = None
 
     @property
     def num_records(self) -> int:
@@ -114,8 +116,9 @@ class Basket:
             batch,
             records=batch.records.slice(0, rows),
             range=Range(batch.range.after, middle),
-            lag=None,  # what the service said holds after the last row only
+            lag=None,  # what is said of a batch holds after its last row only
             behind=None,
+            watermark=None,
         )
         rest = replace(
             batch,

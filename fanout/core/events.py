@@ -49,6 +49,9 @@ class Batch:
         gaps: What was lost on the way to this batch; nothing, unless the user has allowed it.
         behind: Records from the end of the batch to the end of its split; None where the service
             does not say.
+        watermark: The split's watermark after this batch, in milliseconds since the Unix epoch: no
+            event that is as old is expected any more. None where no event time is asked for, or
+            none is known yet.
 
     `nbytes` is how many bytes the records take in memory.
     """
@@ -59,6 +62,7 @@ class Batch:
     lag: float | None = None
     gaps: tuple[Gap, ...] = ()
     behind: int | None = None
+    watermark: int | None = None
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -13,11 +13,13 @@ from fanout.core.consumer import FanOut
 from fanout.core.progress import Progress
 from fanout.core.supervisor import Supervisor, listing_failure
 from fanout.core.verdicts import Phase
+from fanout.core.watermarks import Watermarks
 from fanout.errors import FanOutError, PositionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
+    from fanout.core.checkpoint import SplitPosition
     from fanout.core.lineage import Split
     from fanout.core.source import Connection, Source
     from fanout.core.statistics import OnResubscribe
@@ -69,6 +71,7 @@ async def open_stream(
             jitter=FullJitter(connection.pacing.backoff, random or Random()),  # noqa: S311 - jitter
             on_resubscribe=on_resubscribe or _ignore,
             listed=splits,
+            event_time=source.event_time,
         )
         async with supervisor.supervise():
             yield FanOut(source, connection, progress, supervisor)
@@ -107,7 +110,7 @@ async def _listed(connection: Connection) -> Sequence[Split]:
 
 
 async def _resolved(source: Source, connection: Connection, splits: Sequence[Split]) -> Progress:
-    progress = Progress(connection.identity, source.arrival)
+    progress = _progress(source, connection)
     positions = await connection.resolve(splits)
     for split in splits:
         progress.add(split, positions[split.id])
@@ -115,15 +118,14 @@ async def _resolved(source: Source, connection: Connection, splits: Sequence[Spl
 
 
 def _resumed(source: Source, connection: Connection, checkpoint: Checkpoint) -> Progress:
-    identity = connection.identity
-    if checkpoint.source != identity:
+    if checkpoint.source != connection.identity:
         raise PositionError(
-            f"the stored positions belong to {checkpoint.source}, not to {identity}; resume them "
-            f"with the source that wrote them"
+            f"the stored positions belong to {checkpoint.source}, not to {connection.identity}; "
+            f"resume them with the source that wrote them"
         )
     states = checkpoint.splits.values()
     kept = [state for state in states if not connection.reads(state.split)]
-    progress = Progress(identity, source.arrival, kept)
+    progress = _progress(source, connection, kept)
     for state in states:
         if state not in kept:
             progress.add(state.split, state.position, ended=state.ended, newest=state.newest)
@@ -131,6 +133,16 @@ def _resumed(source: Source, connection: Connection, checkpoint: Checkpoint) -> 
         names = ", ".join(sorted(str(state.split) for state in kept))
         log.warning("these are no longer read, but their positions are kept: %s", names)
     return progress
+
+
+def _progress(
+    source: Source, connection: Connection, kept: Iterable[SplitPosition] = ()
+) -> Progress:
+    watermarks = None
+    if source.event_time is not None:
+        idleness = source.event_time.idleness
+        watermarks = Watermarks(idleness=idleness, bounded=connection.bounded)
+    return Progress(connection.identity, source.arrival, kept, watermarks)
 
 
 def _ignore(split: Split, cause: Exception, delay: float) -> None:

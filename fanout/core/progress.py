@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fanout.core.events import Gap
     from fanout.core.lineage import Split
     from fanout.core.positions import Position
+    from fanout.core.watermarks import Watermarks
 
 __all__ = ("ABSENCES", "Progress", "SplitProgress")
 
@@ -58,6 +59,7 @@ class SplitProgress:
     bytes: int = 0
     lag: float | None = None
     behind: int | None = None
+    watermark: int | None = None
     newest: int | None = None
     gaps: int = 0
     gap_seconds: float = 0.0
@@ -106,7 +108,11 @@ class SplitProgress:
         self._measure_gap(arrival(batch.records, 0))
         self.newest = arrival(batch.records, batch.num_records - 1)
         gaps, self.untold = self.untold, ()
-        return batch if gaps == batch.gaps else replace(batch, gaps=gaps)
+        if batch.watermark is not None:
+            self.watermark = batch.watermark
+        if gaps == batch.gaps and batch.watermark == self.watermark:
+            return batch
+        return replace(batch, gaps=gaps, watermark=self.watermark)
 
     def _begin_anew(self, position: Cursor) -> None:
         """Go on from before what was delivered: a split by the same name has replaced that one."""
@@ -155,10 +161,18 @@ class Progress:
         source: The identity of the source, written into each checkpoint.
         arrival: Returns when a row arrived at the service; see `Source.arrival`.
         kept: Splits that are not read now; each checkpoint has their positions as they are.
+        watermarks: What follows the event time; None where nobody asks for it.
     """
 
-    def __init__(self, source: str, arrival: Arrival, kept: Iterable[SplitPosition] = ()) -> None:
+    def __init__(
+        self,
+        source: str,
+        arrival: Arrival,
+        kept: Iterable[SplitPosition] = (),
+        watermarks: Watermarks | None = None,
+    ) -> None:
         self.source = source
+        self.watermarks = watermarks
         self._arrival = arrival
         self._kept = {state.split.id: state for state in kept}
         self._splits: dict[str, SplitProgress] = {}
@@ -180,14 +194,22 @@ class Progress:
         self._splits[split.id] = SplitProgress(
             split, position, position, position, ended=ended, caught_up=ended, newest=newest
         )
+        if self.watermarks is not None and not ended:
+            self.watermarks.add(split)
 
     def deliver(self, events: Iterable[Batch | End]) -> tuple[Batch, ...]:
         """Count events as handed to the consumer; return what it sees of them.
 
         It sees the batches with records, each with what was lost since the one before.
         """
-        seen = (self._splits[event.split.id].deliver(event, self._arrival) for event in events)
+        seen = tuple(self._deliver(event) for event in events)
         return tuple(batch for batch in seen if batch is not None)
+
+    def _deliver(self, event: Batch | End) -> Batch | None:
+        seen = self._splits[event.split.id].deliver(event, self._arrival)
+        if self.watermarks is not None:
+            self.watermarks.deliver(event if seen is None else seen)
+        return seen
 
     def acknowledge(self, positions: Mapping[str, Position]) -> dict[str, Position]:
         """Acknowledge up to a position in each split; return the positions that moved."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.event_time import EventTime
     from fanout.core.events import Batch, End
     from fanout.core.lineage import Split
     from fanout.core.positions import Cursor, Position
@@ -160,6 +161,10 @@ class Source(Protocol):
     @property
     def schema(self) -> pa.Schema:
         """The schema of the records in a batch."""
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """Say what watermarks are taken from, as `parse_event_time` returned it; None for none."""
 
     def connect(self, *, available_now: bool = False) -> AbstractAsyncContextManager[Connection]:
         """Open the connection: check that the source exists and that we may read it.

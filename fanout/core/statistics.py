@@ -58,6 +58,7 @@ class SplitStatistics:
             service does not say, and where the lag is not told.
         committed: The position that the service was told to be acknowledged, for people to see;
             None where it was told none in this run.
+        watermark: The watermark after the last record that was handed over; see `Batch.watermark`.
     """
 
     state: SplitState
@@ -73,6 +74,7 @@ class SplitStatistics:
     gap_seconds: float = 0.0
     behind: int | None = None
     committed: Position | None = None
+    watermark: int | None = None
 
 
 @final

@@ -9,16 +9,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from fanout.core.cancellation import cancelled_by_us, prefer_cancellation
+from fanout.core.event_time import SplitWatermark
 from fanout.core.events import Batch, End, Failure, Gap
 from fanout.core.retries import Retries
 from fanout.core.statistics import SplitState
 from fanout.core.subscription import Subscription
 from fanout.core.verdicts import Fatal, Finish, Pace, Phase, Retry, Skip
-from fanout.errors import SplitFailedError, StreamStateError
+from fanout.errors import EventTimeError, SplitFailedError, StreamStateError
 
 if TYPE_CHECKING:
     from fanout.core.backoff import FullJitter
     from fanout.core.budget import Budget
+    from fanout.core.event_time import EventTime
     from fanout.core.lineage import Split
     from fanout.core.positions import Position
     from fanout.core.slot import Slot
@@ -56,6 +58,7 @@ class Subscriber:
         turns: The bound on pending subscribe calls that all splits share.
         jitter: How long to wait between attempts.
         on_resubscribe: Told about each recoverable end.
+        event_time: What the watermark of the split is taken from; None for no watermark.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Subscriber:
         turns: Turns,
         jitter: FullJitter,
         on_resubscribe: OnResubscribe,
+        event_time: EventTime | None = None,
     ) -> None:
         self.split = split
         self.slot = slot
@@ -82,6 +86,7 @@ class Subscriber:
         self._turns = turns
         self._on_resubscribe = on_resubscribe
         self._retries = Retries(connection.pacing, jitter)
+        self._watermark = None if event_time is None else SplitWatermark(event_time)
         self._gaps: tuple[Gap, ...] = ()
         self._read: SplitState | None = None  # how the split was read as far as it is wanted
 
@@ -148,6 +153,9 @@ class Subscriber:
                 while self._read is None:
                     await self._deliver(subscription)
                 return None
+        except EventTimeError as error:
+            _forget_locals(error)
+            raise  # it is the user's own, and no verdict of the source helps
         except Exception as error:  # noqa: BLE001 - the source's verdict tells what it means
             prefer_cancellation(error)
             _forget_locals(error)
@@ -163,6 +171,8 @@ class Subscriber:
         event = await subscription.receive()
         if self._gaps:
             event = replace(event, gaps=self._gaps + event.gaps)
+        if self._watermark is not None and isinstance(event, Batch):
+            event = replace(event, watermark=self._watermark.after(event))
         await self.slot.put(event, subscription.reserved)
         subscription.handed_over()
         self._gaps = ()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 
     from fanout.core.backoff import FullJitter
+    from fanout.core.event_time import EventTime
     from fanout.core.events import Batch
     from fanout.core.lineage import Split
     from fanout.core.progress import Progress
@@ -51,6 +52,7 @@ class Supervisor:
         jitter: How long to wait between attempts.
         on_resubscribe: Told about each recoverable end.
         listed: The splits that the service has listed; new ones begin to be supervised.
+        event_time: What watermarks are taken from; None for none.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Supervisor:
         jitter: FullJitter,
         on_resubscribe: OnResubscribe,
         listed: Sequence[Split],
+        event_time: EventTime | None = None,
     ) -> None:
         self.failure: FanOutError | None = None
         self.subscribers: dict[str, Subscriber] = {}
@@ -70,6 +73,7 @@ class Supervisor:
         self._progress = progress
         self._jitter = jitter
         self._on_resubscribe = on_resubscribe
+        self._event_time = event_time
         self._finished = {state.split.id for state in progress if state.ended}
         self._listed: set[str] = set()
         # An earlier run has read from these splits: their parents were out of the way.
@@ -178,6 +182,7 @@ class Supervisor:
                 turns=self._turns,
                 jitter=self._jitter,
                 on_resubscribe=self._on_resubscribe,
+                event_time=self._event_time,
             )
             self.subscribers[split.id] = subscriber
             self._spawn(self._run(subscriber), str(split))

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fanout.core.backoff import BackoffOptions
+from fanout.core.event_time import parse_event_time
 from fanout.core.positions import Committed, Horizon
 from fanout.core.source import Pacing
 from fanout.core.starts import Chooser, PerSplit, parse_start
 from fanout.errors import OptionError
+from fanout.kafka.columns import SCHEMA
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.offsets import DIALECT
 from fanout.kafka.security import Security
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.event_time import EventTime
     from fanout.core.positions import Cursor, Start
     from fanout.kafka.partitions import Partition
 
@@ -78,6 +81,9 @@ class KafkaOptions:
         decode: Turns records of one partition, as they came, into what is wanted of them, a whole
             record batch in one call. It may leave rows out, and keeps the columns `topic`,
             `partition` and `offset`; it runs on the event loop.
+        event_time: What watermarks are taken from, an `EventTime`; its column is the record's
+            timestamp unless it names another of those that `decode` returns. None for no
+            watermarks.
         backoff_base: The largest wait after a first failure.
         backoff_cap: The largest wait after any number of failures.
         backoff_power: The factor by which the largest wait grows with each failure.
@@ -109,6 +115,7 @@ class KafkaOptions:
     client_rack: str | None = None
     discovery_interval: float | None = 60.0
     decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    event_time: EventTime | None = None
     backoff_base: float = 0.5
     backoff_cap: float = 30.0
     backoff_power: float = 2.0
@@ -125,7 +132,11 @@ class KafkaOptions:
         self._check_texts()
         self._check_places()
         self._check_numbers()
-        _ = self.pacing, self.user_decode  # checks the backoff, and calls decode once
+        _ = self.pacing  # checks the backoff
+        decode = self.user_decode  # calls it once
+        schema = SCHEMA if decode is None else decode.schema
+        event_time = parse_event_time(self.event_time, schema, default="timestamp")
+        object.__setattr__(self, "event_time", event_time)
 
     @property
     def servers(self) -> tuple[Server, ...]:

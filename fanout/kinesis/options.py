@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fanout.core.backoff import BackoffOptions
+from fanout.core.event_time import parse_event_time
 from fanout.core.positions import Latest
 from fanout.core.source import Pacing
 from fanout.core.starts import parse_start
 from fanout.errors import OptionError
+from fanout.kinesis.decode import SCHEMA
 from fanout.kinesis.endpoint import check_endpoint
 from fanout.kinesis.eventstream import MAX_FRAME_BYTES
 from fanout.kinesis.pace import CALL_INTERVAL, LONGEST_REST
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from fanout.core.event_time import EventTime
     from fanout.core.positions import Cursor, Start
     from fanout.core.starts import Chooser, PerSplit
 
@@ -86,6 +89,8 @@ class KinesisOptions:
         backoff_power: The factor by which the largest wait grows with each failure.
         max_retries: Failures in a row without progress after which a shard fails; None for never.
         discovery_interval: The time between two listings of the shards.
+        event_time: What watermarks are taken from, an `EventTime`; its column is when a record
+            arrived unless it names another. None for no watermarks.
         max_event_bytes: The largest event that is accepted, as it comes over the wire.
         max_bytes_in_flight: The bytes of all shards together that may wait for the consumer.
         region: The AWS region; None takes it from the ARN, else from the session.
@@ -116,6 +121,7 @@ class KinesisOptions:
     backoff_power: float = 2.0
     max_retries: int | None = None
     discovery_interval: float = 10.0
+    event_time: EventTime | None = None
     max_event_bytes: int = MAX_FRAME_BYTES
     max_bytes_in_flight: int = 256 * 1024 * 1024
     region: str | None = None
@@ -127,6 +133,10 @@ class KinesisOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "start", parse_start(self.start, DIALECT))
         object.__setattr__(self, "tags", check_tags(self.tags))
+        event_time = parse_event_time(
+            self.event_time, SCHEMA, default="approximateArrivalTimestamp"
+        )
+        object.__setattr__(self, "event_time", event_time)
         self._check_names()
         self._check_lifecycle()
         self._check_numbers()

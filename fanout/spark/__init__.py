@@ -6,7 +6,9 @@ Needs the extra `fanout[spark]`.
 from fanout.errors import SetupError
 
 try:
-    from fanout.spark.query import FanOutQuery, QueryProgress
+    from fanout.spark.ledger import LedgerBatch
+    from fanout.spark.progress import QueryProgress
+    from fanout.spark.query import FanOutQuery
     from fanout.spark.starting import foreach_batch
 except ModuleNotFoundError as error:
     if error.name is not None and error.name.startswith("fanout"):
@@ -15,4 +17,4 @@ except ModuleNotFoundError as error:
         f"{error.name} is not installed; install the extra: pip install 'fanout[spark]'"
     ) from error
 
-__all__ = ("FanOutQuery", "QueryProgress", "foreach_batch")
+__all__ = ("FanOutQuery", "LedgerBatch", "QueryProgress", "foreach_batch")

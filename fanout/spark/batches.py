@@ -146,7 +146,7 @@ class BatchRunner:
             case Filled(segment, positions):
                 started = time.perf_counter()
                 file = self._publish(segment)
-                self._remember(Entry(batch_id, query_id, file, positions))
+                self._remember(Entry(batch_id, query_id, file, positions, segment.watermark))
                 self._handle(batch_id, file)
                 return BatchResult(batch_id, file.rows, file.size, time.perf_counter() - started)
 

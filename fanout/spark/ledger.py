@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.checkpoint import Checkpoint
+from fanout.core.positions import Horizon, Range
 from fanout.entries import (
     BATCHES,
     MAX_ENTRY_BYTES,
@@ -21,14 +24,38 @@ from fanout.errors import CheckpointError
 from fanout.segments import run_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fanout.spark.checkpoint.ownership import Ownership
     from fanout.spark.checkpoint.storage import Storage
 
-__all__ = ("BatchLedger",)
+__all__ = ("BatchLedger", "LedgerBatch")
 
 SEGMENTS: Final = "segments"
 # A handler may have kept a lazy DataFrame, so the newest batches keep their segments.
 _KEPT_BATCHES = 10
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LedgerBatch:
+    """What the ledger knows of one batch.
+
+    Args:
+        batch_id: Spark's id of the micro-batch.
+        rows: Its records; 0 where the handler was not called.
+        bytes: Their bytes in the segment.
+        ranges: What it covers of each split in which it has moved on, by the split's id; None
+            where only the batch before it, which is no longer known, told where it began.
+        watermark: The stream's watermark after it, in milliseconds since the Unix epoch; None
+            where there is none.
+    """
+
+    batch_id: int
+    rows: int
+    bytes: int
+    ranges: Mapping[str, Range] | None
+    watermark: int | None
 
 
 @final
@@ -49,7 +76,7 @@ class BatchLedger:
         names = (file.name for file in storage.list(BATCHES))
         entries = [self.read(batch_id) for batch_id in batch_ids(names)]
         self._newest = entries[-1] if entries else None
-        self._segments = {entry.batch_id: entry.segment for entry in entries}
+        self._entries = {entry.batch_id: entry for entry in entries}
         self._swept_orphans = False
 
     @property
@@ -73,6 +100,34 @@ class BatchLedger:
             CheckpointError: If the origin is damaged or was written by a newer version.
         """
         return self.origin() if self._newest is None else self._newest.positions
+
+    def batch(self, batch_id: int) -> LedgerBatch | None:
+        """Return what is known of a batch; None where it is unknown, or no longer known.
+
+        The newest batches are: the one of the last micro-batch, and ten with records. Any thread
+        may call it.
+
+        Raises:
+            CheckpointError: If the batch is the first, and the origin is damaged.
+        """
+        known = dict(self._entries)
+        entry = known.get(batch_id)
+        if entry is None:
+            return None
+        # What was pruned between the two had no records, so it may as well belong to this batch.
+        nearest = max((id_ for id_ in known if id_ < batch_id), default=None)
+        if nearest is not None:
+            before: Checkpoint | None = known[nearest].positions
+        else:
+            before = self.origin() if batch_id == 0 else None
+        segment = entry.segment
+        return LedgerBatch(
+            batch_id,
+            rows=0 if segment is None else segment.rows,
+            bytes=0 if segment is None else segment.size,
+            ranges=None if before is None else _ranges(before, entry.positions),
+            watermark=entry.watermark,
+        )
 
     def write_origin(self, positions: str) -> Checkpoint:
         """Store the resolved start, before anything is subscribed.
@@ -121,7 +176,7 @@ class BatchLedger:
         self._ownership.check()
         self._create(entry_name(entry.batch_id), encode_entry(entry, run=self._ownership.run))
         self._newest = entry
-        self._segments[entry.batch_id] = entry.segment
+        self._entries[entry.batch_id] = entry
 
     def prune(self) -> None:
         """Delete the entries and segments that no replay and no lazy DataFrame can need.
@@ -132,10 +187,10 @@ class BatchLedger:
         if not self._swept_orphans:
             self._delete_orphans()
             self._swept_orphans = True
-        with_segment = [id_ for id_, segment in self._segments.items() if segment is not None]
-        kept = {*with_segment[-_KEPT_BATCHES:], max(self._segments)}
-        for batch_id in [id_ for id_ in self._segments if id_ not in kept]:
-            segment = self._segments.pop(batch_id)
+        with_segment = [id_ for id_, entry in self._entries.items() if entry.segment is not None]
+        kept = {*with_segment[-_KEPT_BATCHES:], max(self._entries)}
+        for batch_id in [id_ for id_ in self._entries if id_ not in kept]:
+            segment = self._entries.pop(batch_id).segment
             if segment is not None:
                 self._storage.delete(segment.name)
             self._storage.delete(entry_name(batch_id))
@@ -164,7 +219,8 @@ class BatchLedger:
             )
 
     def _delete_orphans(self) -> None:
-        named = {segment.name for segment in self._segments.values() if segment is not None}
+        segments = (entry.segment for entry in self._entries.values())
+        named = {segment.name for segment in segments if segment is not None}
         for file in self._storage.list(SEGMENTS):
             name = f"{SEGMENTS}/{file.name}"
             run = run_of(file.name)
@@ -180,3 +236,15 @@ class BatchLedger:
                 f"{name} is already in {self._storage.location}: another run writes to this "
                 f"checkpoint; this query stops"
             ) from error
+
+
+def _ranges(before: Checkpoint, after: Checkpoint) -> Mapping[str, Range]:
+    """Return what lies between two snapshots of each split that has moved."""
+    # A split that was not known before was found while it was read: it began at its oldest record.
+    starts = {id_: state.position for id_, state in before.splits.items()}
+    ranges = {
+        id_: Range(starts.get(id_, Horizon()), state.position)
+        for id_, state in after.splits.items()
+        if starts.get(id_, Horizon()) != state.position
+    }
+    return MappingProxyType(ranges)

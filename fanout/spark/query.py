@@ -6,16 +6,15 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
 from fanout.errors import CheckpointError, SparkLostError
 from fanout.spark.batches import BatchResult
 from fanout.spark.checkpoint.jvm import JAVA_ERRORS, has_gone, java_errors
+from fanout.spark.progress import QueryProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from contextlib import ExitStack
 
     from pyspark.sql import DataFrame
@@ -26,8 +25,9 @@ if TYPE_CHECKING:
     from fanout.spark.batches import BatchRunner
     from fanout.spark.checkpoint.ownership import Ownership
     from fanout.spark.feed import Feed
+    from fanout.spark.ledger import BatchLedger, LedgerBatch
 
-__all__ = ("FanOutQuery", "QueryProgress")
+__all__ = ("FanOutQuery",)
 
 log = logging.getLogger(__name__)
 
@@ -41,32 +41,6 @@ _COMMIT = 0.5
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class QueryProgress:
-    """What a query has done.
-
-    Args:
-        batch_id: The latest batch that the handler has finished; None before the first.
-        batches: Batches that the handler has finished in this run.
-        rows: Records in the latest batch.
-        bytes: Bytes of its segment.
-        rows_per_second: Its records per second, from when they were there to the handler's return.
-        total_rows: Records in all batches of this run.
-        lag: Seconds behind the newest record, per split; None where the service has not said it.
-        resubscriptions: Recoverable ends of subscriptions in this run.
-    """
-
-    batch_id: int | None
-    batches: int
-    rows: int
-    bytes: int
-    rows_per_second: float
-    total_rows: int
-    lag: Mapping[str, float | None]
-    resubscriptions: int
-
-
-@final
 class FanOutQuery:
     """A running query, with the verbs of Spark's StreamingQuery; made by `foreach_batch`.
 
@@ -76,9 +50,15 @@ class FanOutQuery:
     """
 
     def __init__(
-        self, feed: Feed, runner: BatchRunner, ownership: Ownership, resources: ExitStack
+        self,
+        feed: Feed,
+        runner: BatchRunner,
+        ledger: BatchLedger,
+        ownership: Ownership,
+        resources: ExitStack,
     ) -> None:
         self._feed = feed
+        self._ledger = ledger
         self._runner = runner
         self._ownership = ownership
         self._resources = resources
@@ -140,6 +120,18 @@ class FanOutQuery:
     def statistics(self) -> Statistics:
         """Return the counters of the stream and of each split."""
         return self._feed.statistics()
+
+    def batch(self, batch_id: int) -> LedgerBatch | None:
+        """Return what the checkpoint's ledger knows of a batch: rows, ranges, watermark.
+
+        Args:
+            batch_id: Spark's id of the micro-batch, as the handler was given it.
+
+        Returns:
+            None where the batch is unknown, or so old that it is no longer known; the newest ten
+            batches with records are.
+        """
+        return self._ledger.batch(batch_id)
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Block until the query has ended.

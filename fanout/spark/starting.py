@@ -121,7 +121,7 @@ def foreach_batch(
             take=feed.take,
             acknowledge=feed.acknowledge,
         )
-        query = FanOutQuery(feed, runner, ownership, resources)
+        query = FanOutQuery(feed, runner, ledger, ownership, resources)
         query.start(clock)
         return query
 

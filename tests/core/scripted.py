@@ -26,6 +26,7 @@ from fanout.errors import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 
+    from fanout.core.event_time import EventTime
     from fanout.core.lineage import Split
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
@@ -177,6 +178,7 @@ class ScriptedSource:
     """Splits that the user does not want to be read any more."""
     bounded: bool = False
     """Whether the last entry of each log is its stop."""
+    event_time: EventTime | None = None
     available_now: list[bool] = field(default_factory=list)
     answer_after: float = 0.0
     close_after: float = 0.0

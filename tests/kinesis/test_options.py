@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import aioboto3
 import pytest
 
+from fanout.core.event_time import EventTime
 from fanout.core.positions import Cursor, Horizon, Latest, Timestamp
 from fanout.core.starts import PerSplit, parse_start
 from fanout.errors import OptionError
@@ -166,6 +167,27 @@ def test_the_region_is_that_of_an_arn_or_the_one_that_is_named(
 )
 def test_a_start_is_stored_in_one_form(start: Any, parsed: Any) -> None:
     assert source(start=start).start == parsed
+
+
+def test_the_event_time_is_when_a_record_arrived_unless_a_column_is_named() -> None:
+    assert source().event_time is None
+    arrival = EventTime("approximateArrivalTimestamp", idleness=60)
+    assert source(event_time=EventTime(idleness=60)).event_time == arrival
+    assert source(event_time=arrival).event_time == arrival
+
+
+@pytest.mark.parametrize(
+    ("event_time", "error"),
+    [
+        (EventTime("data"), "the column 'data' is of binary, which is no timestamp"),
+        (EventTime("timestamp"), "there is no column 'timestamp'; there are partitionKey, data"),
+        (60, "event_time=60 must be an EventTime, or None"),
+        ("approximateArrivalTimestamp", "must be an EventTime, or None"),
+    ],
+)
+def test_an_event_time_that_cannot_be_told_is_refused(event_time: Any, error: str) -> None:
+    with pytest.raises(OptionError, match=error):
+        source(event_time=event_time)
 
 
 def test_a_source_names_no_secret() -> None:

@@ -208,6 +208,17 @@ async def test_a_function_says_once_where_each_shard_begins(stream: Stream) -> N
     assert asked == [[FIRST]]
 
 
+async def test_the_watermark_follows_the_arrival(stream: Stream) -> None:
+    stream.put(5)
+    event_time = fanout.EventTime(out_of_orderness=2.0)
+    async with stream.open(start="TRIM_HORIZON", event_time=event_time) as opened:
+        drained = await opened.drain(max_records=5)
+        assert drained.num_records == 5
+        newest = opened.statistics().splits[FIRST].newest
+        assert newest is not None
+        assert drained.watermark == opened.watermark == newest - 2001
+
+
 def parents_first(order: list[str], *families: tuple[str, str]) -> bool:
     """Tell whether nothing of a parent came after something of its child."""
     last = {shard: index for index, shard in enumerate(order)}

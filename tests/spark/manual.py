@@ -18,6 +18,7 @@ from fanout.core.verdicts import Fatal
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
+    from fanout.core.event_time import EventTime
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
     from fanout.core.verdicts import Phase
@@ -62,6 +63,7 @@ class ManualSource:
     def __init__(self, *splits: str, identity: str = "manual:one", bounded: bool = False) -> None:
         self.identity = identity
         self.bounded = bounded
+        self.event_time: EventTime | None = None
         self.available_now: list[bool] = []
         self.trace: list[object] = []
         self._logs: dict[Split, list[bytes | None]] = {Split(id_): [] for id_ in splits or ("a",)}

@@ -1,18 +1,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.lineage import Split
-from fanout.core.positions import Cursor
+from fanout.core.positions import Cursor, Horizon, Range
 from fanout.entries import Entry, SegmentFile
 from fanout.errors import CheckpointError
 from fanout.spark.checkpoint.local import LocalStorage
-from fanout.spark.ledger import BatchLedger
+from fanout.spark.ledger import BatchLedger, LedgerBatch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -335,3 +335,82 @@ def test_a_file_that_is_far_too_large_is_not_read(storage: LocalStorage, tmp_pat
         file.truncate(1 << 30)
     with pytest.raises(CheckpointError, match="larger than"):
         open_ledger(storage)
+
+
+def test_the_watermark_of_a_batch_is_read_back(storage: LocalStorage) -> None:
+    entry = replace(with_segment(storage, 0), watermark=-5)
+    open_ledger(storage).write(entry)
+    assert open_ledger(storage).newest == entry
+
+
+def test_an_entry_without_a_watermark_is_written_as_it_always_was(storage: LocalStorage) -> None:
+    open_ledger(storage).write(idle(0))
+    stored = json.loads(storage.read("batches/000000000000.json", limit=10_000) or b"")
+    assert sorted(stored) == ["batch", "positions", "query", "run", "segment", "version"]
+    assert open_ledger(storage).newest == idle(0)
+
+
+@pytest.mark.parametrize("watermark", ["5", 1.5, 2**63, -(2**63) - 1, [], True])
+def test_a_damaged_watermark_is_refused(
+    storage: LocalStorage, tmp_path: Path, watermark: Any
+) -> None:
+    open_ledger(storage).write(idle(0))
+    spoil(tmp_path, "batches/000000000000.json", watermark=watermark)
+    with pytest.raises(CheckpointError, match="damaged"):
+        open_ledger(storage)
+
+
+def test_the_ledger_tells_what_a_batch_covers(storage: LocalStorage) -> None:
+    ledger = open_ledger(storage)
+    ledger.write_origin(positions(0).to_json())
+    ledger.write(replace(with_segment(storage, 0), watermark=9))
+    ledger.write(idle(1))
+    ledger.write(with_segment(storage, 2))
+    for told in (ledger, open_ledger(storage)):
+        covered = {"a": Range(Cursor(0), Cursor(1))}
+        assert told.batch(0) == LedgerBatch(0, rows=1, bytes=4, ranges=covered, watermark=9)
+        covered = {"a": Range(Cursor(1), Cursor(2))}
+        assert told.batch(1) == LedgerBatch(1, rows=0, bytes=0, ranges=covered, watermark=None)
+        covered = {"a": Range(Cursor(2), Cursor(3))}
+        assert told.batch(2) == LedgerBatch(2, rows=1, bytes=4, ranges=covered, watermark=None)
+        assert told.batch(3) is None
+
+
+def test_a_batch_covers_what_was_idle_before_it_where_that_is_forgotten(
+    storage: LocalStorage,
+) -> None:
+    ledger = open_ledger(storage)
+    ledger.write_origin(positions(0).to_json())
+    for batch_id in range(20):
+        ledger.write(idle(batch_id) if batch_id % 2 else with_segment(storage, batch_id))
+        ledger.prune()
+    told = ledger.batch(18)
+    assert told is not None
+    assert told.ranges == {"a": Range(Cursor(17), Cursor(19))}
+    oldest = ledger.batch(0)
+    assert oldest is not None
+    assert oldest.ranges == {"a": Range(Cursor(0), Cursor(1))}
+    ledger.write(with_segment(storage, 20))
+    ledger.prune()
+    assert ledger.batch(0) is None
+    oldest = ledger.batch(2)
+    assert oldest is not None
+    assert (oldest.rows, oldest.ranges) == (1, None)
+
+
+def test_a_batch_covers_the_splits_that_have_moved(storage: LocalStorage) -> None:
+    def at(**sequences: int) -> Checkpoint:
+        splits = {
+            id_: SplitPosition(Split(id_), Cursor(sequence)) for id_, sequence in sequences.items()
+        }
+        return Checkpoint("test", splits)
+
+    ledger = open_ledger(storage)
+    ledger.write_origin(at(a=1, b=1).to_json())
+    ledger.write(replace(with_segment(storage, 0), positions=at(a=1, b=5, new=3)))
+    told = ledger.batch(0)
+    assert told is not None
+    assert told.ranges == {
+        "b": Range(Cursor(1), Cursor(5)),
+        "new": Range(Horizon(), Cursor(3)),
+    }

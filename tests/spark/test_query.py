@@ -6,10 +6,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import fanout.spark.batches
-from fanout.core.positions import Cursor, Horizon
+from fanout.core.event_time import EventTime
+from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import (
     BatchFailedError,
     CheckpointError,
@@ -568,3 +571,24 @@ def test_a_stream_that_ends_by_itself_ends_the_query_and_the_next_goes_on(start:
     bounded.put(b"three")
     assert start(bounded, recorder).await_termination(PATIENCE)
     assert recorder.sequences == [1, 2, 3]
+
+
+def test_the_ledger_tells_what_a_batch_was(start: Start, source: ManualSource) -> None:
+    def seconds(records: pa.RecordBatch) -> pa.Array:
+        return pc.multiply(records.column("sequence"), 1000).cast(pa.timestamp("ms", tz="UTC"))
+
+    source.event_time = EventTime(seconds, out_of_orderness=0.5)
+    recorder = Recorder()
+    source.put(b"one", b"two")
+    query = start(source, recorder)
+    recorder.wait_for_rows(2)
+    told = query.batch(recorder.batch_ids[0])
+    assert told is not None
+    assert (told.rows, told.watermark) == (2, 1499)
+    assert told.bytes > 0
+    assert told.ranges == {"a": Range(Horizon(), Cursor(2))}
+    assert query.batch(1000) is None
+    query.stop()
+    assert query.batch(recorder.batch_ids[0]) == told
+    again = start(source, recorder)
+    assert again.batch(recorder.batch_ids[0]) == told

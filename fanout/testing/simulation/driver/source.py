@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
     from random import Random
 
+    from fanout.core.event_time import EventTime
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
     from fanout.core.verdicts import Phase, Verdict
@@ -99,6 +100,7 @@ class ArrivingSource:
     logs: tuple[Log, ...]
     on_acknowledge: Callable[[Mapping[str, Position]], None]
     schema: pa.Schema = SCHEMA
+    event_time: EventTime | None = None
 
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[_Connection]:

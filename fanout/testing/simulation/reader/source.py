@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.event_time import EventTime
     from fanout.core.positions import Cursor
     from fanout.kinesis.connection import KinesisConnection
     from fanout.testing.simulation.plan import Plan
@@ -51,6 +52,11 @@ class SimSource:
     def schema(self) -> pa.Schema:
         """The columns of a record."""
         return self.kinesis.schema
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """What the event time of a record is."""
+        return self.kinesis.event_time
 
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[KinesisConnection]:

@@ -102,7 +102,8 @@ def prune_orphans_at_once(self: BatchLedger, *args: Any) -> None:
 
 
 def prune_orphans_of_newer_runs(self: BatchLedger) -> None:
-    named = {segment.name for segment in self._segments.values() if segment is not None}
+    segments = (entry.segment for entry in self._entries.values())
+    named = {segment.name for segment in segments if segment is not None}
     for file in self._storage.list(SEGMENTS):
         if f"{SEGMENTS}/{file.name}" not in named:
             self._storage.delete(f"{SEGMENTS}/{file.name}")

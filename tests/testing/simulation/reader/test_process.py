@@ -135,8 +135,8 @@ def test_a_lag_that_is_told_while_a_split_backs_off_is_wrong(
 ) -> None:
     statistics = FanOut._split_statistics
 
-    def healthy(self: FanOut, progress: Any) -> Any:
-        return replace(statistics(self, progress), lag=progress.lag)
+    def healthy(self: FanOut, progress: Any, commits: Any) -> Any:
+        return replace(statistics(self, progress, commits), lag=progress.lag)
 
     assert "backs off, but is said to be" in said(monkeypatch, FanOut, "_split_statistics", healthy)
 
@@ -146,8 +146,8 @@ def test_counters_that_count_something_else_are_miscounted(
 ) -> None:
     statistics = FanOut._split_statistics
 
-    def generous(self: FanOut, progress: Any) -> Any:
-        said = statistics(self, progress)
+    def generous(self: FanOut, progress: Any, commits: Any) -> Any:
+        said = statistics(self, progress, commits)
         return replace(said, subscriptions=said.subscriptions + said.resubscriptions)
 
     assert said(monkeypatch, FanOut, "_split_statistics", generous).startswith("miscounted")

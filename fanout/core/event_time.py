@@ -1,0 +1,170 @@
+"""Event time: when what a record tells of happened, and a split's watermark, which follows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fanout.errors import EventTimeError, OptionError
+
+if TYPE_CHECKING:
+    from fanout.core.events import Batch
+
+__all__ = ("EventTime", "SplitWatermark", "TimesOf", "parse_event_time")
+
+TimesOf: TypeAlias = Callable[[pa.RecordBatch], pa.Array]
+"""A user's function: from records to their event times, an array of timestamps with a time zone.
+
+It is called once for each batch that the service sends, in the loop, so it must not block; work on
+whole columns with `pyarrow.compute`. A null is a record without an event time.
+"""
+
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """Where the event time of a record is, and how far out of order records come.
+
+    Args:
+        column: The name of a column of timestamps, or a function that computes one; None for when
+            the record arrived at the service.
+        out_of_orderness: Seconds by which an event may be older than the newest one before it in
+            its split. An event that is older still is late; it is delivered like any other.
+        idleness: Seconds without a record after which a split holds the stream's watermark back no
+            longer; None for never. Only the time counts in which the reader waits for records, so
+            that no split is idle whose records wait for the reader.
+
+    Raises:
+        OptionError: If an option is malformed or out of range.
+    """
+
+    column: str | TimesOf | None = None
+    _: KW_ONLY
+    out_of_orderness: float = 0.0
+    idleness: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.column is None or isinstance(self.column, str) or callable(self.column)):
+            raise OptionError(
+                f"event_time: column={self.column!r} must be the name of a column, or a function"
+            )
+        if not 0 <= _number("out_of_orderness", self.out_of_orderness) < math.inf:
+            raise OptionError(
+                f"event_time: out_of_orderness={self.out_of_orderness} must not be negative, and "
+                f"finite"
+            )
+        if self.idleness is not None and not 0 < _number("idleness", self.idleness) < math.inf:
+            raise OptionError(
+                f"event_time: idleness={self.idleness} must be more than 0 seconds, and finite, "
+                f"or None"
+            )
+
+
+def parse_event_time(event_time: object, schema: pa.Schema, *, default: str) -> EventTime | None:
+    """Check what a user asks for against the records, and name the column that is meant.
+
+    Args:
+        event_time: An `EventTime`, or None for no watermarks.
+        schema: The columns of the source's records.
+        default: The column with the arrival at the service.
+
+    Raises:
+        OptionError: If it is anything else, there is no such column, or it holds no timestamps.
+    """
+    match event_time:
+        case None:
+            return None
+        case EventTime(str() | None as column):
+            name = default if column is None else column
+        case EventTime():
+            return event_time
+        case _:
+            raise OptionError(f"event_time={event_time!r} must be an EventTime, or None")
+    if name not in schema.names:
+        raise OptionError(
+            f"event_time: there is no column {name!r}; there are {', '.join(schema.names)}"
+        )
+    if problem := _problem(schema.field(name).type):
+        raise OptionError(f"event_time: the column {name!r} {problem}")
+    return replace(event_time, column=name)
+
+
+@final
+class SplitWatermark:
+    """Follow the event time of one split.
+
+    The watermark is the newest event time so far - `out_of_orderness` - 1 ms: no event that is as
+    old or older is expected any more. It is the formula of Apache Flink
+    (`BoundedOutOfOrdernessWatermarks`), which counts in milliseconds too.
+
+    Args:
+        event_time: What the user asks for, as `parse_event_time` returned it.
+    """
+
+    def __init__(self, event_time: EventTime) -> None:
+        self._column = event_time.column
+        self._delay = math.ceil(event_time.out_of_orderness * 1000) + 1
+        self._millis: int | None = None
+
+    def after(self, batch: Batch) -> int | None:
+        """Return the watermark after a batch, in milliseconds since the Unix epoch; never less.
+
+        It is None as long as no record had an event time.
+
+        Raises:
+            EventTimeError: If the user's function raised, which is then the cause, or returned
+                anything but one timestamp or null for each record.
+        """
+        if batch.num_records and (newest := _newest(self._times(batch))) is not None:
+            millis = newest - self._delay
+            self._millis = millis if self._millis is None else max(self._millis, millis)
+        return self._millis
+
+    def _times(self, batch: Batch) -> pa.Array:
+        if isinstance(self._column, str):
+            return batch.records.column(self._column)
+        assert self._column is not None, "the source names the column"
+        what = f"{batch.split} has no event time from {batch.range.after} to {batch.range.until}"
+        try:
+            times = self._column(batch.records)
+        except Exception as error:
+            # Its sentence may quote a record; the cause has it.
+            raise EventTimeError(f"{what}: the function raised {type(error).__name__}") from error
+        if not isinstance(times, pa.Array):
+            found = type(times).__name__
+            raise EventTimeError(f"{what}: the function returned {found}, not a pyarrow.Array")
+        if problem := _problem(times.type):
+            raise EventTimeError(f"{what}: the array that the function returned {problem}")
+        if len(times) != batch.num_records:
+            raise EventTimeError(
+                f"{what}: the function returned {len(times)} times for {batch.num_records} records"
+            )
+        return times
+
+
+def _newest(times: pa.Array) -> int | None:
+    """Return the newest of some timestamps in milliseconds; None where all are null."""
+    value = pc.max(times).value
+    return None if value is None else value * 1000 // _PER_SECOND[times.type.unit]
+
+
+def _problem(type_: pa.DataType) -> str:
+    """Say what keeps a type from being that of event times, as the end of a sentence."""
+    if not pa.types.is_timestamp(type_):
+        return f"is of {type_}, which is no timestamp"
+    if type_.tz is None:
+        return f"is of {type_}, without a time zone; use pyarrow.compute.assume_timezone"
+    return ""
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise OptionError(f"event_time: {name}={value!r} must be a number of seconds")
+    return value

@@ -1,0 +1,128 @@
+"""The watermark of a whole stream, from those of its splits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from fanout.core.events import Batch, End
+
+if TYPE_CHECKING:
+    from fanout.core.lineage import Split
+
+__all__ = ("Watermarks",)
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A split that takes part.
+
+    `since` is when its last record came, or when it began to count, on the clock of the wait.
+    """
+
+    split: Split
+    since: float
+    watermark: int | None = None
+
+
+@final
+class Watermarks:
+    """Hold the least watermark of all splits that have something to say; it never goes back.
+
+    The rules are those of Apache Flink's sources ("Generating Watermarks", "Dealing With Idle
+    Sources"): a split without a record holds the stream back, until it is idle; an idle split is
+    left out until it has a record again; where every split is idle, or has left, the watermark
+    stays. A split leaves with its end, or at the stop of a bounded stream. A split whose parents
+    are still read is left out, as they stand for it.
+
+    The clock stands still while the consumer is busy, as Flink's does under back-pressure
+    (FLIP-471): records that wait for the consumer are no sign of an idle split.
+
+    `stream` is the stream's watermark in milliseconds since the Unix epoch; None as long as there
+    is none.
+
+    Args:
+        idleness: Seconds after which a split without a record is idle; None for never.
+        bounded: Whether a batch without lag is the last one of its split.
+    """
+
+    def __init__(self, *, idleness: float | None, bounded: bool) -> None:
+        self.stream: int | None = None
+        self._idleness = math.inf if idleness is None else idleness
+        self._bounded = bounded
+        self._members: dict[str, _Member] = {}
+        self._clock = 0.0
+        self._waiting_since: float | None = None
+        self._holder: _Member | None = None
+        self._held_at: int | None = None
+
+    def add(self, split: Split) -> None:
+        """Let a split take part."""
+        self._members[split.id] = _Member(split, self._clock)
+
+    def deliver(self, event: Batch | End) -> None:
+        """Take in what was handed to the consumer."""
+        member = self._members.get(event.split.id)
+        if member is None:
+            return  # it has left
+        match event:
+            case End():
+                self._leave(member)
+            case Batch():
+                if event.num_records:
+                    member.since = self._clock
+                    member.watermark = event.watermark
+                    self._advance()
+                if self._bounded and event.lag == 0:
+                    self._leave(member)
+        self._advance()
+
+    def begin_wait(self, now: float) -> None:
+        """Note that the consumer waits and that nothing is ready for it.
+
+        Args:
+            now: The loop's clock, in seconds.
+        """
+        self._waiting_since = now
+
+    def end_wait(self, now: float) -> None:
+        """Note that the wait is over, and leave out the splits that have become idle.
+
+        Args:
+            now: The loop's clock, in seconds.
+        """
+        assert self._waiting_since is not None, "a wait has begun"
+        self._clock += now - self._waiting_since
+        self._waiting_since = None
+        self._advance()
+
+    def _leave(self, member: _Member) -> None:
+        del self._members[member.split.id]
+        for other in self._members.values():
+            if member.split.id in other.split.parents:
+                other.since = self._clock
+
+    def _advance(self) -> None:
+        """Move the stream's watermark to the least one that counts."""
+        holder = self._holder
+        # As long as one split holds the stream back where it did, the others need no look.
+        if holder is not None and self._counts(holder) and holder.watermark == self._held_at:
+            return
+        counting = (member for member in self._members.values() if self._counts(member))
+        holder = self._holder = min(counting, key=_height, default=None)
+        self._held_at = None if holder is None else holder.watermark
+        if self._held_at is not None and (self.stream is None or self._held_at > self.stream):
+            self.stream = self._held_at
+
+    def _counts(self, member: _Member) -> bool:
+        return (
+            member.split.id in self._members
+            and self._clock - member.since < self._idleness
+            and not any(parent in self._members for parent in member.split.parents)
+        )
+
+
+def _height(member: _Member) -> float:
+    return -math.inf if member.watermark is None else member.watermark
