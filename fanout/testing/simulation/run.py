@@ -8,18 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.simulation.chance import happens
-from fanout.testing.simulation.faults.armed import Armed
-from fanout.testing.simulation.faults.faults import Kind, Site
+from fanout.testing.simulation.faults.faults import OF_THE_PROCESS, Kind
+from fanout.testing.simulation.kinesis import KinesisWorld
 from fanout.testing.simulation.loop import SimLoop, simulate
-from fanout.testing.simulation.moments.observers import Observers
 from fanout.testing.simulation.oracle.errors import OracleError
-from fanout.testing.simulation.oracle.oracle import Oracle
 from fanout.testing.simulation.plan import draw_plan, stream_of
 from fanout.testing.simulation.reader.process import Process
-from fanout.testing.simulation.reader.source import options_of
-from fanout.testing.simulation.reader.store import Store
-from fanout.testing.simulation.reader.world import World
-from fanout.testing.simulation.service.service import SimService
 from fanout.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
@@ -28,10 +22,10 @@ if TYPE_CHECKING:
     from fanout.errors import FanOutError
     from fanout.testing.simulation.faults.faults import Fault
     from fanout.testing.simulation.plan import Plan
+    from fanout.testing.simulation.reader.world import World
 
 __all__ = ("Outcome", "SimulationError", "run_plan", "run_seed")
 
-_OF_THE_PROCESS: Final = {Kind.CRASH, Kind.CLOSE, Kind.DEPLOYED}
 # Who looks after a process starts it again: at once, or later where it did not even begin.
 _RESTART: Final = 1.0
 _RESTART_AGAIN: Final = 15.0
@@ -106,26 +100,10 @@ class _Run:
     def __init__(self, plan: Plan, trace: Trace) -> None:
         self._plan = plan
         self._trace = trace
-        self._log = plan.log()
-        faults = [f for f in plan.faults if f.kind not in _OF_THE_PROCESS]
-        self._armed = Armed(faults, self._note)
-        self._service = SimService(plan, self._log, stream_of(plan.seed, "service"), self._armed)
-        self._oracle = Oracle(self._log, self._service)
-        self._options = options_of(plan, self._service)
-        self._world = World(
-            plan=plan,
-            options=self._options,
-            service=self._service,
-            armed=self._armed,
-            oracle=self._oracle,
-            store=Store(self._armed),
-            random=stream_of(plan.seed, "job"),
-            product=stream_of(plan.seed, "product"),
-        )
+        self._world: World = KinesisWorld(plan, self._note)
         self._random = stream_of(plan.seed, "processes")
-        self._ends = deque(f for f in plan.faults if f.kind in _OF_THE_PROCESS)
+        self._ends = deque(f for f in plan.faults if f.kind in OF_THE_PROCESS)
         self._predecessor: Process | None = None
-        self._observers = Observers(self._log)
         self._lives = 0
         self._repaired_at = float("inf")
         self._allowed = 0.0
@@ -134,38 +112,32 @@ class _Run:
 
     async def conduct(self) -> Outcome:
         """Run the job through its faults, then without, and look at what it leaves."""
-        self._weather = asyncio.create_task(self._befall(), name="weather")
+        self._weather = asyncio.create_task(self._world.befall(), name="weather")
         try:
-            with self._observers.installed():
+            with self._world.observed():
                 while not await self._life():
                     pass
                 await self._dismiss()
         finally:
             self._weather.cancel()
             await asyncio.wait({self._weather})
-        if self._service.violations:
-            raise OracleError(f"broke a rule: {'; '.join(self._service.violations)}")
+        world = self._world
+        if world.violations:
+            raise OracleError(f"broke a rule: {'; '.join(world.violations)}")
         return Outcome(
             seed=self._plan.seed,
             digest=self._trace.digest,
             steps=self._trace.steps,
-            seconds=self._service.now,
-            records=self._oracle.checked,
-            replayed=self._oracle.replayed,
+            seconds=world.now,
+            records=world.oracle.checked,
+            replayed=world.oracle.replayed,
             restarts=self._lives - 1,
-            calls=dict(self._service.calls),
-            faults=dict(self._armed.struck),
-            moments={name: times for name, times in self._observers.moments.items() if times},
+            calls=dict(world.calls),
+            faults=dict(world.struck),
+            moments={name: times for name, times in world.moments.items() if times},
             recovery=self._recovery,
             close=self._slowest_close,
         )
-
-    async def _befall(self) -> None:
-        """Let happen to the stream what happens to it."""
-        for fault in list(self._armed.of(Site.SERVICE)):
-            await asyncio.sleep(fault.at - self._service.now)
-            if self._service.befall(fault):
-                self._armed.strikes(fault)
 
     async def _life(self) -> bool:
         """Run the job's process once; return whether there is nothing more to see."""
@@ -179,7 +151,7 @@ class _Run:
             if process is not self._predecessor:
                 await process.end()
         failure = self._look_back(process)
-        if self._service.gone:
+        if self._world.gone:
             return True
         if process.job.done and failure is None and not process.life.dead:
             self._recovery = max(0.0, process.job.left_at - self._repaired_at)
@@ -194,7 +166,7 @@ class _Run:
             until = self._deadline if end is None else end.at
             if self._predecessor is not None:
                 until = min(until, self._predecessor.leaves_at)
-            await asyncio.wait({process.task}, timeout=max(0.0, until - self._service.now))
+            await asyncio.wait({process.task}, timeout=max(0.0, until - self._world.now))
             if process.task.done():
                 return _RESTART if process.life.opened else _RESTART_AGAIN
             if self._predecessor is not None and until == self._predecessor.leaves_at:
@@ -202,9 +174,9 @@ class _Run:
             elif end is not None:
                 self._ends.popleft()
                 return await self._end(process, end)
-            elif self._armed.stopped and (missing := process.job.missing):
+            elif self._world.armed.stopped and (missing := process.job.missing):
                 raise OracleError(f"stuck: rows that never came, by shard: {missing}")
-            elif self._armed.stopped:
+            elif self._world.armed.stopped:
                 process.job.leave()  # it waits for more, and there is nothing more
                 self._allowed += _RESTART
             else:
@@ -212,11 +184,11 @@ class _Run:
 
     async def _end(self, process: Process, end: Fault) -> float:
         """Let happen to a process what happens to it; return the pause before the next one."""
-        self._armed.strikes(end)
+        self._world.armed.strikes(end)
         match end.kind:
             case Kind.DEPLOYED:
                 await self._dismiss()
-                process.leaves_at = self._service.now + end.seconds
+                process.leaves_at = self._world.now + end.seconds
                 self._predecessor = process
                 return 0.0
             case Kind.CRASH:
@@ -265,15 +237,15 @@ class _Run:
 
     @property
     def _deadline(self) -> float:
-        return self._repaired_at + self._allowed if self._armed.stopped else self._plan.seconds
+        repaired = self._world.armed.stopped
+        return self._repaired_at + self._allowed if repaired else self._plan.seconds
 
     def _repair(self, process: Process) -> None:
         """Let nothing go wrong any more, except with one shard."""
         self._note("repaired")
-        self._armed.stop(self._plan.broken, self._plan.broken_by)
-        self._service.conditions.pass_by()
-        self._repaired_at = self._service.now
-        self._allowed = process.recovery(self._options.pacing)
+        self._world.repair()
+        self._repaired_at = self._world.now
+        self._allowed = process.recovery
         if process.job.done:
             process.job.leave()
 

@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, final
-
-from fanout.testing.simulation.faults.faults import CATALOGUE, Fault, Kind, Site
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
+    from enum import Enum, StrEnum
 
-__all__ = ("Armed",)
+__all__ = ("Armed", "Strikes")
+
+
+class _Traits(Protocol):
+    @property
+    def site(self) -> Enum:
+        """What a fault strikes."""
+
+
+class Strikes(Protocol):
+    """What can go wrong, from a moment on; see `fanout.testing.simulation.faults.faults.Fault`."""
+
+    @property
+    def kind(self) -> StrEnum:
+        """What goes wrong."""
+
+    @property
+    def at(self) -> float:
+        """From when on, in virtual seconds."""
+
+    @property
+    def shard(self) -> str | None:
+        """Which split it strikes; None for any."""
+
+    @property
+    def lasts(self) -> float:
+        """For how many seconds it strikes every time; 0 to strike once."""
+
+    @property
+    def code(self) -> str:
+        """The error of the service that it is, where it is one."""
+
+    @property
+    def traits(self) -> _Traits:
+        """What is known about its kind."""
+
+
+F = TypeVar("F", bound=Strikes)
 
 
 @final
-class Armed:
+class Armed(Generic[F]):
     """Hand each fault out when it strikes, and count what has struck.
 
     `stopped` tells whether everything is repaired.
@@ -25,27 +60,27 @@ class Armed:
         note: Told each fault that strikes.
     """
 
-    def __init__(self, faults: Iterable[Fault], note: Callable[[str], None]) -> None:
+    def __init__(self, faults: Iterable[F], note: Callable[[str], None]) -> None:
         self.struck: Counter[str] = Counter()
         self.stopped = False
         self.note = note
-        self._waiting: defaultdict[Site, list[Fault]] = defaultdict(list)
+        self._waiting: defaultdict[Enum, list[F]] = defaultdict(list)
         for fault in faults:
             self._waiting[fault.traits.site].append(fault)
 
-    def of(self, site: Site) -> list[Fault]:
+    def of(self, site: Enum) -> list[F]:
         """Return the faults of a site that have not struck, by their moments."""
         return self._waiting[site]
 
     def strike(
         self,
-        site: Site,
+        site: Enum,
         now: float,
         *,
         shard: str | None = None,
-        kinds: Collection[Kind] | None = None,
+        kinds: Collection[StrEnum] | None = None,
         but: Collection[str] = (),
-    ) -> Fault | None:
+    ) -> F | None:
         """Take the fault that strikes here and now; None where nothing goes wrong.
 
         Args:
@@ -74,26 +109,23 @@ class Armed:
             return self.strike(site, now, shard=shard, kinds=kinds, but=but)
         return None
 
-    def strikes(self, fault: Fault) -> None:
+    def strikes(self, fault: F) -> None:
         """Count a fault that strikes now."""
         self.struck[fault.kind] += 1
         self.note(f"fault {fault}")
 
-    def strikes_again(self, kind: Kind) -> None:
+    def strikes_again(self, kind: StrEnum) -> None:
         """Count that what is damaged for good was sent."""
         self.struck[kind] += 1
         self.note(f"again {kind}")
 
-    def stop(self, broken: str | None, by: Kind = Kind.REFUSED) -> None:
-        """Let nothing go wrong any more, except that one shard cannot be read for ever.
+    def stop(self, *but: F) -> None:
+        """Let nothing go wrong any more.
 
         Args:
-            broken: The shard; None where everything is well.
-            by: What goes wrong with it each time.
+            *but: What goes on all the same.
         """
         self.stopped = True
         self._waiting.clear()
-        if broken is not None:
-            site, code = CATALOGUE[by].site, "InternalFailureException"
-            for_ever = Fault(kind=by, at=0, shard=broken, seconds=60, lasts=math.inf, code=code)
-            self._waiting[site].append(for_ever)
+        for fault in but:
+            self._waiting[fault.traits.site].append(fault)

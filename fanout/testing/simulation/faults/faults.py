@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("CATALOGUE", "UNKNOWN", "WAITING", "Fault", "Kind", "Site", "Traits")
+__all__ = ("CATALOGUE", "OF_THE_PROCESS", "UNKNOWN", "WAITING", "Fault", "Kind", "Site", "Traits")
 
 
 @final
@@ -92,6 +92,10 @@ class Kind(StrEnum):
     STORE_SLOW = "store slow"
     STORE_FAILS = "store fails"
     STORE_TORN = "store torn"
+
+
+OF_THE_PROCESS: Final = frozenset({Kind.CRASH, Kind.CLOSE, Kind.DEPLOYED})
+"""What ends a process of the reader, or puts another one beside it."""
 
 
 @final

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fanout.core.consumer import FanOut
     from fanout.kinesis.options import KinesisOptions
     from fanout.testing.simulation.reader.life import Life
-    from fanout.testing.simulation.service.service import SimService
+    from fanout.testing.simulation.reader.world import World
 
 __all__ = ("check_stays_failed", "judge_failure")
 
@@ -47,7 +47,7 @@ def judge_failure(
 
 
 async def check_stays_failed(
-    stream: FanOut, failure: FanOutError, life: Life, service: SimService
+    stream: FanOut, failure: FanOutError, life: Life, world: World
 ) -> None:
     """Check that a stream that has failed has stopped, and goes on failing of the same.
 
@@ -55,7 +55,7 @@ async def check_stays_failed(
         stream: What has failed.
         failure: What it has raised.
         life: The process that reads it.
-        service: What knows the subscriptions of the process.
+        world: What knows the subscriptions of the process.
 
     Raises:
         OracleError: If it is still subscribed, fails of something else, or delivers.
@@ -63,7 +63,7 @@ async def check_stays_failed(
     await asyncio.sleep(_PROMPT)
     if life.dead:
         return
-    if left := service.live_of(life):
+    if left := world.live_of(life):
         raise OracleError(f"still subscribed to {left} after the failure: {failure}")
     for again in (stream.__anext__, stream.drain):
         try:

@@ -36,6 +36,11 @@ class Oracle:
             for id_, shard in log.shards.items()
         }
 
+    @property
+    def generations(self) -> int:
+        """How many shards can continue each other at the most."""
+        return len(self.shards)
+
     def begin(self, positions: str, life: Life, *, anew: bool = False) -> Reading:
         """Take note from where a run of the reader goes on.
 

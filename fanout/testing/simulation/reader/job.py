@@ -15,15 +15,12 @@ from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import Kind, Site
 from fanout.testing.simulation.loop import running_loop
 from fanout.testing.simulation.oracle.judge import check_stays_failed
-from fanout.testing.simulation.oracle.witness import Witness
-from fanout.testing.simulation.reader.source import SimSource
-from fanout.testing.simulation.service.transport import SimTransport
 
 if TYPE_CHECKING:
     from fanout.core.consumer import FanOut
-    from fanout.testing.simulation.oracle.reading import Reading
+    from fanout.core.source import Source
     from fanout.testing.simulation.reader.life import Life
-    from fanout.testing.simulation.reader.world import World
+    from fanout.testing.simulation.reader.world import Reading, World
 
 __all__ = ("Job",)
 
@@ -52,7 +49,7 @@ class Job:
         self._blocked_before = 0.0
         self._world = world
         self._life = life
-        self._witness = Witness(life, world.oracle.log, world.options)
+        self._witness = world.witness(life)
         self._reading: Reading | None = None
         self._drained: Drained | None = None
         self._pending: list[Batch] = []
@@ -72,7 +69,7 @@ class Job:
         Raises:
             FanOutError: The stream cannot be opened, or has failed.
         """
-        source = self._source()
+        source = self._world.source(self._life)
         positions = await self._begin(source)
         opening = open_stream(
             source,
@@ -112,7 +109,7 @@ class Job:
     def generations(self) -> int:
         """How many shards, one continuing the other, are still to be read; at least one."""
         if self._reading is None:
-            return len(self._world.oracle.shards)
+            return self._world.oracle.generations
         return self._reading.generations()
 
     @property
@@ -122,15 +119,9 @@ class Job:
 
     @property
     def _now(self) -> float:
-        return self._world.service.now
+        return self._world.now
 
-    def _source(self) -> SimSource:
-        world = self._world
-        transport = SimTransport(world.service, world.armed, self._life)
-        pending = 1 if world.plan.tight else 64
-        return SimSource(world.options, transport, world.product, pending)
-
-    async def _begin(self, source: SimSource) -> str:
+    async def _begin(self, source: Source) -> str:
         """Return where to go on; at the very first, resolve the start and store it."""
         oracle, store = self._world.oracle, self._world.store
         for positions in store.versions:
@@ -178,7 +169,7 @@ class Job:
                     raise
                 continue
             except FanOutError as error:
-                await check_stays_failed(stream, error, self._life, self._world.service)
+                await check_stays_failed(stream, error, self._life, self._world)
                 raise
             finally:
                 self._life.hands.on_take = None

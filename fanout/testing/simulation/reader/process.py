@@ -7,23 +7,19 @@ import math
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import FanOutError
-from fanout.kinesis.registration import DEREGISTRATION_TIMEOUT
 from fanout.testing.simulation.loop import running_loop
 from fanout.testing.simulation.oracle.bounds import Hands
 from fanout.testing.simulation.oracle.errors import OracleError
-from fanout.testing.simulation.oracle.judge import judge_failure
 from fanout.testing.simulation.reader.job import Job
 from fanout.testing.simulation.reader.life import Life
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fanout.core.source import Pacing
     from fanout.testing.simulation.reader.world import World
 
 __all__ = ("Process",)
 
-_CLOSE_GRACE: Final = 5.0
 # A job that is told to leave may just be storing its positions, and its store may be slow.
 _STORE_GRACE: Final = 300.0
 # What a generation of shards may have to wait for once nothing goes wrong any more, in seconds: a
@@ -48,7 +44,7 @@ class Process:
     def __init__(self, world: World, number: int, note: Callable[[str], None]) -> None:
         self.leaves_at = math.inf
         may_drain = world.plan.reading != "iterate"
-        hands = Hands(world.options.max_bytes_in_flight, may_drain=may_drain)
+        hands = Hands(world.pacing.max_bytes_in_flight, may_drain=may_drain)
         self.life = Life(number, hands)
         self.job = Job(world, self.life)
         self._world = world
@@ -86,31 +82,29 @@ class Process:
         if failure is not None and not isinstance(failure, FanOutError):
             raise failure
         self.job.look_back()
-        if left := world.service.live_of(life):
+        if left := world.live_of(life):
             raise OracleError(f"leaked: connections to {left} are left open")
-        grace = _CLOSE_GRACE
-        if world.options.deregister == "on_close":
-            grace += DEREGISTRATION_TIMEOUT
-        if self.job.closing_took > grace:
+        if self.job.closing_took > world.grace:
             raise OracleError(f"late: closing took {self.job.closing_took:g} s")
         if failure is None:
             return None
         self._note(f"failed: {failure}")
         # Another process may block the loop that they share.
         life.hindered |= running_loop().blocked > self._blocked_before
-        now, gone = world.service.now, world.service.gone
-        judge_failure(failure, life, world.options, now, gone=gone)
+        world.judge(failure, life)
         return failure
 
-    def recovery(self, pacing: Pacing) -> float:
-        """Return how many seconds all that is missing may take to come, if nothing goes wrong."""
+    @property
+    def recovery(self) -> float:
+        """How many seconds all that is missing may take to come, if nothing goes wrong."""
+        pacing = self._world.pacing
         generation = (
             pacing.subscribe_timeout
             + pacing.silence_timeout
             + 2 * pacing.backoff.cap
             + pacing.slow
-            + self._world.options.discovery_interval
+            + (pacing.discovery_interval or 0.0)
             + _OF_A_DRAIN
         )
-        own = max(0.0, self.job.busy_until - self._world.service.now)
+        own = max(0.0, self.job.busy_until - self._world.now)
         return _UNDER_WAY + own + self.job.generations * generation

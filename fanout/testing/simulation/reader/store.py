@@ -9,6 +9,7 @@ from fanout.testing.simulation.faults.faults import Kind, Site
 
 if TYPE_CHECKING:
     from fanout.testing.simulation.faults.armed import Armed
+    from fanout.testing.simulation.faults.faults import Fault
     from fanout.testing.simulation.reader.life import Life
 
 __all__ = ("Store",)
@@ -24,7 +25,7 @@ class Store:
         armed: What goes wrong.
     """
 
-    def __init__(self, armed: Armed) -> None:
+    def __init__(self, armed: Armed[Fault]) -> None:
         self._armed = armed
         self._versions: list[str] = []
         self._whole: list[str] = []

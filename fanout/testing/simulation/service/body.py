@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator
 
     from fanout.testing.simulation.faults.armed import Armed
+    from fanout.testing.simulation.faults.faults import Fault
     from fanout.testing.simulation.oracle.attempts import Attempt
     from fanout.testing.simulation.reader.life import Life
     from fanout.testing.simulation.service.log import SourceShard
@@ -59,7 +60,7 @@ class SubscriptionBody:
     def __init__(
         self,
         service: SimService,
-        armed: Armed,
+        armed: Armed[Fault],
         life: Life,
         *,
         attempt: Attempt,

@@ -59,7 +59,7 @@ class SimService:
         armed: What goes wrong.
     """
 
-    def __init__(self, plan: Plan, log: SourceLog, random: Random, armed: Armed) -> None:
+    def __init__(self, plan: Plan, log: SourceLog, random: Random, armed: Armed[Fault]) -> None:
         self.log = log
         self.random = random
         self.armed = armed

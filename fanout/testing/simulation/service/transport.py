@@ -48,7 +48,7 @@ class SimTransport:
         life: The process; once it is dead its calls reach nobody.
     """
 
-    def __init__(self, service: SimService, armed: Armed, life: Life) -> None:
+    def __init__(self, service: SimService, armed: Armed[Fault], life: Life) -> None:
         self._service = service
         self._armed = armed
         self._life = life
