@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fanout.core.events import End
+    from fanout.core.lineage import Split
     from fanout.core.progress import Progress, SplitProgress
     from fanout.core.source import Commits, Connection, Source
     from fanout.core.supervisor import Supervisor
@@ -97,6 +98,7 @@ class FanOut:
                 while (event := self._take()) is not None:
                     if batches := self._progress.deliver([event]):
                         return batches[0]
+                    await self._tell_idle(event.split)
                 if not await self._more():
                     raise StopAsyncIteration
 
@@ -169,6 +171,12 @@ class FanOut:
         moved = self._progress.acknowledge(positions)
         if moved:
             await self._connection.acknowledge(moved)
+
+    async def _tell_idle(self, split: Split) -> None:
+        """Tell the service of progress without records behind what it was told."""
+        progress = self._progress[split.id]
+        if progress.told is not None and progress.acknowledge(progress.acknowledged):
+            await self._connection.acknowledge({split.id: progress.acknowledged})
 
     def statistics(self) -> Statistics:
         """Return the counters of the stream and of each split, as of now."""

@@ -46,7 +46,7 @@ class SplitProgress:
     record has come yet. `untold` are the gaps that the consumer has not been told, as it sees
     batches with records only; `delivered` stays before them, so that a restart finds them again.
     `replaced` is how far a split by the same name was delivered that exists no longer; what is
-    acknowledged of it counts for nothing.
+    acknowledged of it counts for nothing. `told` is what the service was told to be acknowledged.
     """
 
     split: Split
@@ -66,6 +66,7 @@ class SplitProgress:
     gap_after: int | None = None
     untold: tuple[Gap, ...] = ()
     replaced: Position | None = None
+    told: Position | None = None
     absences: int = 0
 
     @property
@@ -94,7 +95,7 @@ class SplitProgress:
                     return self._hand_out(event, arrival)
                 if not self.untold:
                     self._move(event.range.until)
-                    self.acknowledge(self.acknowledged)
+                    self._acknowledge(self.acknowledged)
                 return None
 
     def _hand_out(self, batch: Batch, arrival: Arrival) -> Batch:
@@ -137,7 +138,14 @@ class SplitProgress:
         self.gap_after = None
 
     def acknowledge(self, position: Position) -> bool:
-        """Move the acknowledged position forward, never back; tell whether it moved."""
+        """Move the acknowledged position forward, never back; say if the service is to be told."""
+        counts = self._acknowledge(position)
+        untold = counts and self.acknowledged != self.told
+        self.told = self.acknowledged if counts else self.told
+        return untold
+
+    def _acknowledge(self, position: Position) -> bool:
+        """Move the acknowledged position, unless it is beyond the given one."""
         if not reaches(self.delivered, position):
             if self.replaced is not None and reaches(self.replaced, position):
                 return False
@@ -147,7 +155,7 @@ class SplitProgress:
             )
         if reaches(position, self.records_until):
             position = self.delivered
-        if position == self.acknowledged or not reaches(position, self.acknowledged):
+        if not reaches(position, self.acknowledged):
             return False
         self.acknowledged = position
         return True
@@ -194,6 +202,8 @@ class Progress:
         self._splits[split.id] = SplitProgress(
             split, position, position, position, ended=ended, caught_up=ended, newest=newest
         )
+        if not isinstance(position, Cursor):
+            self._splits[split.id].told = position  # there is nothing to tell yet
         if self.watermarks is not None and not ended:
             self.watermarks.add(split)
 
@@ -212,7 +222,7 @@ class Progress:
         return seen
 
     def acknowledge(self, positions: Mapping[str, Position]) -> dict[str, Position]:
-        """Acknowledge up to a position in each split; return the positions that moved."""
+        """Acknowledge up to a position in each split; return what the service is to be told."""
         return {
             id_: self._splits[id_].acknowledged
             for id_, position in positions.items()

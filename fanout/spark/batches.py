@@ -89,7 +89,8 @@ class BatchRunner:
         storage: The checkpoint.
         ledger: What each batch id stands for.
         take: Blocks until records are there, for at most the given seconds.
-        acknowledge: Tells the stream that everything up to some positions is durable; blocks.
+        acknowledge: Tells the stream that everything up to some positions is durable, and was
+            handled: what a service shows as left to be read is what is left to be done; blocks.
     """
 
     def __init__(
@@ -142,20 +143,24 @@ class BatchRunner:
                 return BatchResult(batch_id, finished=True)
             case Idle(positions, finished):
                 self._remember(Entry(batch_id, query_id, None, positions))
+                self._acknowledge(positions)
                 return BatchResult(batch_id, finished=finished)
             case Filled(segment, positions):
                 started = time.perf_counter()
                 file = self._publish(segment)
                 self._remember(Entry(batch_id, query_id, file, positions, segment.watermark))
                 self._handle(batch_id, file)
+                self._acknowledge(positions)
                 return BatchResult(batch_id, file.rows, file.size, time.perf_counter() - started)
 
     def _replay(self, entry: Entry) -> BatchResult:
         started = time.perf_counter()
         if entry.segment is None:
+            self._acknowledge(entry.positions)
             return BatchResult(entry.batch_id)
         self._verify(entry.segment)
         self._handle(entry.batch_id, entry.segment)
+        self._acknowledge(entry.positions)
         return BatchResult(
             entry.batch_id,
             entry.segment.rows,
@@ -178,7 +183,6 @@ class BatchRunner:
 
     def _remember(self, entry: Entry) -> None:
         self._ledger.write(entry)
-        self._acknowledge(entry.positions)
         self._ledger.prune()
 
     def _handle(self, batch_id: int, file: SegmentFile) -> None:

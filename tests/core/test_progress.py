@@ -214,7 +214,8 @@ class ProgressMachine(RuleBasedStateMachine):
     """Batches, idle events, gaps and the end of a split, acknowledged and resumed in any order.
 
     The model: the places that the reader has come to, in order, which of them has records right
-    before it, and the number of the last one that was acknowledged. A loss that no batch has told
+    before it, the number of the last one that was acknowledged, what the service was told, and the
+    number of the one that the reader has begun with. A loss that no batch has told
     yet is no place: it has to be found again after a restart.
     """
 
@@ -225,12 +226,15 @@ class ProgressMachine(RuleBasedStateMachine):
         self.acknowledged = 0
         self.ended = False
         self.untold = False
+        self.told: Position | None = None
+        self.begun = 0
 
     @initialize(start=st.sampled_from([Horizon(), Timestamp(5), Cursor(7), Cursor(7, 2)]))
     def begin(self, start: Position) -> None:
         self.places, self.records = [start], [False]
         self.progress = Progress("s", ScriptedSource(logs=[]).arrival)
         self.progress.add(A, start)
+        self.told = None if isinstance(start, Cursor) else start
 
     @property
     def place(self) -> int:
@@ -277,9 +281,14 @@ class ProgressMachine(RuleBasedStateMachine):
         number = data.draw(st.integers(0, len(self.places) - 1))
         before = self.place
         self.acknowledged = max(self.acknowledged, number)
-        moved = self.progress.acknowledge({"a": self.places[number]})
+        told = self.progress.acknowledge({"a": self.places[number]})
         assert self.place >= before
-        assert moved == ({"a": self.places[self.place]} if self.place > before else {})
+        last = max((place for place, has in enumerate(self.records) if has), default=0)
+        position = self.places[self.place]
+        news = number >= min(before, max(last, self.begun)) and position != self.told
+        assert told == ({"a": position} if news else {})
+        if news:
+            self.told = position
 
     @rule(data=st.data())
     def acknowledge_too_much(self, data: st.DataObject) -> None:
@@ -297,6 +306,8 @@ class ProgressMachine(RuleBasedStateMachine):
         state = Checkpoint.from_json(stored).splits["a"]
         self.progress = Progress("s", ScriptedSource(logs=[]).arrival)
         self.progress.add(state.split, state.position, ended=state.ended, newest=state.newest)
+        self.told = None if isinstance(state.position, Cursor) else state.position
+        self.begun = place
         self.ended = self.ended and place == len(self.places) - 1
         self.untold = False
         del self.places[place + 1 :], self.records[place + 1 :]
@@ -421,3 +432,18 @@ def test_the_positions_of_splits_that_are_not_read_are_kept_as_they_are() -> Non
         assert checkpoint.splits["b"] is kept
         assert checkpoint.splits["a"].position == Cursor(1)
     assert [state.split for state in made] == [A]
+
+
+def test_a_service_is_told_what_a_resumed_stream_begins_with_when_it_is_acknowledged() -> None:
+    made = Progress("s", ScriptedSource(logs=[]).arrival)
+    made.add(A, Cursor(4))
+    assert made.acknowledge({"a": Cursor(3)}) == {}
+    assert made.acknowledge({"a": Cursor(4)}) == {"a": Cursor(4)}
+    assert made.acknowledge({"a": Cursor(4)}) == {}
+
+
+def test_a_service_is_told_of_progress_without_records_behind_what_is_acknowledged() -> None:
+    made = progress(batch(1), batch(until=5))
+    assert made.acknowledge({"a": Cursor(1)}) == {"a": Cursor(5)}
+    made.deliver([batch(until=9)])
+    assert made.acknowledge({"a": Cursor(1)}) == {"a": Cursor(9)}

@@ -95,6 +95,19 @@ def test_records_are_stored_acknowledged_and_handled(bench: Bench, recorder: Rec
     assert bench.acknowledged == [at(2)]
 
 
+def test_records_are_acknowledged_after_their_handler_has_returned(
+    bench: Bench,
+) -> None:
+    def handler(_: object, __: int) -> None:
+        assert bench.acknowledged == []
+
+    with pytest.raises(BatchFailedError):
+        bench.run(0, bench.filled(b"one"), fail)
+    assert bench.acknowledged == []
+    bench.run(0, bench.filled(b"other"), handler)
+    assert bench.acknowledged == [at(1)]
+
+
 def test_a_handler_that_failed_leaves_its_batch_to_a_replay(
     bench: Bench, recorder: Recorder
 ) -> None:
