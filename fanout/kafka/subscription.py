@@ -148,7 +148,7 @@ class _Subscription:
             # Where a partition begins is kept from now on: records that expire before they are
             # read are noticed.
             if not isinstance(self._position, Cursor):
-                yield self._batch(self._reader.no_records, self._offset, lag=None)
+                yield self._batch(self._reader.no_records, self._offset)
             with self._reader.fetcher.subscribed(self._partition):
                 patience = 0.0  # that there is nothing to read is told at once the first time
                 while not self._stopped:
@@ -202,14 +202,22 @@ class _Subscription:
             self._growth = nbytes / size
             await self._hold(size + nbytes)
         at_end = part.next_offset >= (end if self._stop is None else self._stop)
-        return self._batch(records, part.next_offset, lag=0.0 if at_end else None)
+        lag, behind = 0.0 if at_end else None, max(0, end - part.next_offset)
+        return self._batch(records, part.next_offset, lag=lag, behind=behind)
 
-    def _batch(self, records: pa.RecordBatch, next_offset: int, lag: float | None) -> Batch:
+    def _batch(
+        self,
+        records: pa.RecordBatch,
+        next_offset: int,
+        *,
+        lag: float | None = None,
+        behind: int | None = None,
+    ) -> Batch:
         """Build the event up to an offset, and stand there."""
         after, until = self._position, Cursor(next_offset - 1)
         self._position, self._offset = until, next_offset
         self._reserved = 0  # it is the event's from now on
-        return Batch(self._partition.split, records, Range(after, until), lag)
+        return Batch(self._partition.split, records, Range(after, until), lag, behind=behind)
 
     async def _hold(self, nbytes: int) -> None:
         """Have this many bytes reserved at the least."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import defaultdict
 from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 import fanout
 from fanout.kafka import KafkaSource, Security
@@ -68,7 +70,19 @@ class Topic:
             )
         writer.flush(20)
         if commit is not None:
+            end = self._end(partition)
             (writer.commit_transaction if commit else writer.abort_transaction)(20)
+            # The coordinator writes the marker soon after it has answered.
+            while self._end(partition) == end:
+                time.sleep(0.01)
+
+    def _end(self, partition: int) -> int:
+        """Return the end of a partition, whatever transactions are open."""
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers, "log_level": 0})
+        wanted = TopicPartition(self.name, partition)
+        latest: Any = OffsetSpec
+        (found,) = admin.list_offsets({wanted: latest.latest()}).values()
+        return int(found.result(20).offset)
 
     def _written(self, error: object, message: Any) -> None:
         assert error is None, error
