@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 import fanout
@@ -227,6 +227,27 @@ def transactional(broker: KafkaBroker, name: str) -> Producer:
     made = producer(broker, transactional_id=name)
     made.init_transactions(20)
     return made
+
+
+def committed(topic: Topic, group: str) -> dict[int, int]:
+    """Ask another client what a group has committed of the partitions 0 and 1."""
+    consumer = Consumer(
+        {"bootstrap.servers": topic.broker.bootstrap_servers, "group.id": group, "log_level": 0}
+    )
+    asked = [TopicPartition(topic.name, number) for number in (0, 1)]
+    deadline = time.monotonic() + 20
+    try:
+        while True:
+            try:
+                found = consumer.committed(asked, timeout=20)
+                return {one.partition: one.offset for one in found if one.offset >= 0}
+            except KafkaException:
+                # The first group of a broker waits until there is a topic for groups.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+    finally:
+        consumer.close()
 
 
 async def eventually(condition: Callable[[], object]) -> None:

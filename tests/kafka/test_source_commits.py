@@ -4,10 +4,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 import fanout
-from tests.kafka.reading import Topic, eventually, transactional
+from tests.kafka.reading import Topic, committed, eventually, transactional
 
 if TYPE_CHECKING:
     from fanout.testing.kafka_broker import KafkaBroker
@@ -25,19 +24,6 @@ def topic(kafka_broker: KafkaBroker) -> Topic:
 def group(topic: Topic) -> str:
     """A consumer group that nobody else has."""
     return f"{topic.name}-group"
-
-
-def committed(topic: Topic, group: str) -> dict[int, int]:
-    """Ask another client what a group has committed."""
-    consumer = Consumer(
-        {"bootstrap.servers": topic.broker.bootstrap_servers, "group.id": group, "log_level": 0}
-    )
-    try:
-        asked = [TopicPartition(topic.name, number) for number in (0, 1)]
-        found = consumer.committed(asked, timeout=20)
-        return {one.partition: one.offset for one in found if one.offset >= 0}
-    finally:
-        consumer.close()
 
 
 async def test_another_client_sees_what_was_acknowledged(topic: Topic, group: str) -> None:

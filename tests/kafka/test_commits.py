@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError
+
+from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.kafka.commits import open_committer
+from fanout.kafka.partitions import Partition
+from fanout.testing.simulation import simulate
+from tests.kafka.scripted import ScriptedCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from fanout.kafka.commits import Committer
+
+A, B = Partition("t", 0), Partition("t", 1)
+
+
+class Group(ScriptedCluster):
+    """A cluster that takes a second to commit; `faults` is what goes wrong, in turn."""
+
+    def __init__(self, *faults: Exception | Mapping[Partition, Exception]) -> None:
+        super().__init__(2)
+        self.faults = deque(faults)
+        self.requests: list[tuple[float, Mapping[Partition, int]]] = []
+        self.running = 0
+        self.seconds = 1.0
+
+    @property
+    def asked(self) -> list[Mapping[Partition, int]]:
+        return [offsets for _, offsets in self.requests]
+
+    async def commit(
+        self, group_id: str, offsets: Mapping[Partition, int]
+    ) -> Mapping[Partition, Exception]:
+        assert group_id == "g"
+        assert not self.running, "one request at a time"
+        self.requests.append((asyncio.get_running_loop().time(), dict(offsets)))
+        self.running += 1
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.running -= 1
+        match self.faults.popleft() if self.faults else {}:
+            case Exception() as error:
+                raise error
+            case refused:
+                return refused
+
+
+def committing(group: Group) -> AbstractAsyncContextManager[Committer]:
+    jitter = FullJitter(BackoffOptions(base=4.0, cap=60.0), Random(7))
+    return open_committer(group, "g", jitter)
+
+
+def test_while_a_request_is_under_way_only_the_newest_offsets_are_kept() -> None:
+    async def main() -> None:
+        group = Group()
+        async with committing(group) as committer:
+            committer.commit({A: 1})
+            await asyncio.sleep(0.5)
+            for offset in range(2, 50):
+                committer.commit({A: offset, B: 1})
+            await asyncio.sleep(5)
+        assert group.asked == [{A: 1}, {A: 49, B: 1}]
+        assert committer.committed == {A: 49, B: 1}
+        assert (committer.succeeded, committer.failed) == (2, 0)
+
+    simulate(main)
+
+
+def test_a_request_that_fails_is_made_again_with_what_is_newest_then() -> None:
+    async def main() -> None:
+        group = Group(KafkaConnectionError(), KafkaConnectionError())
+        async with committing(group) as committer:
+            committer.commit({A: 1, B: 1})
+            await asyncio.sleep(0.5)
+            committer.commit({A: 2})
+            await asyncio.sleep(30)
+            assert group.asked == [{A: 1, B: 1}, {A: 2, B: 1}, {A: 2, B: 1}]
+            assert (committer.succeeded, committer.failed) == (1, 2)
+            committer.commit({A: 3})
+            await asyncio.sleep(2)
+        assert committer.committed == {A: 3, B: 1}
+        first, second, third, _ = (at for at, _ in group.requests)
+        assert second - first > 1.1  # a pause, and not only the request
+        assert third - second > 1.1
+
+    simulate(main)
+
+
+def test_a_partition_that_is_refused_does_not_keep_the_others_from_being_committed() -> None:
+    async def main() -> None:
+        group = Group({B: GroupAuthorizationFailedError()})
+        async with committing(group) as committer:
+            committer.commit({A: 1, B: 1})
+            await asyncio.sleep(1.1)
+            assert committer.committed == {A: 1}
+            await asyncio.sleep(30)
+        assert group.asked == [{A: 1, B: 1}, {B: 1}]
+        assert (committer.succeeded, committer.failed) == (1, 1)
+
+    simulate(main)
+
+
+def test_closing_commits_what_is_left() -> None:
+    async def main() -> None:
+        group = Group(KafkaConnectionError())
+        async with committing(group) as committer:
+            committer.commit({A: 1})
+            await asyncio.sleep(0.5)
+        assert group.asked[-1] == {A: 1}
+        assert committer.committed == {A: 1}
+
+    simulate(main)
+
+
+def test_closing_gives_up_after_a_few_seconds_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        group = Group()
+        group.seconds = 1e6
+        async with committing(group) as committer:
+            committer.commit({A: 1, B: 1})
+            began = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - began < 6
+        assert not group.running
+        assert len(asyncio.all_tasks()) == 1
+
+    simulate(main)
+    assert "the last offsets of the group g are not committed" in caplog.text
+
+
+def test_closing_without_anything_to_commit_asks_nobody() -> None:
+    async def main() -> None:
+        group = Group()
+        async with committing(group) as committer:
+            committer.commit({A: 1})
+            await asyncio.sleep(2)
+        assert group.asked == [{A: 1}]
+
+    simulate(main)
+
+
+def test_the_error_of_the_block_passes_unchanged() -> None:
+    async def main() -> None:
+        error = ValueError("the user's")
+        with pytest.raises(ValueError, match="the user's") as caught:
+            async with committing(Group()):
+                raise error
+        assert caught.value is error
+
+    simulate(main)
