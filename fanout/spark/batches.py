@@ -8,16 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.types import (
-    BinaryType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
 
 from fanout.entries import Entry, SegmentFile
 from fanout.errors import BatchFailedError, CheckpointError
@@ -26,8 +19,8 @@ from fanout.spark.ledger import SEGMENTS
 from fanout.spark.pump import Filled, Idle, Stopped
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import DataType
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.segments import OpenSegment
@@ -45,17 +38,10 @@ Handler: TypeAlias = Callable[[DataFrame, int], None]
 # Spark waits this long for a first record before a batch is given back empty.
 IDLE_SECONDS = 60.0
 
-_SPARK_TYPES: dict[pa.DataType, DataType] = {
-    pa.string(): StringType(),
-    pa.binary(): BinaryType(),
-    pa.int64(): LongType(),
-    pa.timestamp("us", tz="UTC"): TimestampType(),
-}
-
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the Spark schema of a source's records."""
-    return StructType([StructField(field.name, _SPARK_TYPES[field.type]) for field in schema])
+    """Return the Spark schema of a source's records; every column may be null."""
+    return StructType([StructField(field.name, from_arrow_type(field.type)) for field in schema])
 
 
 @final
