@@ -7,6 +7,7 @@ import itertools
 import time
 from collections import defaultdict
 from contextlib import asynccontextmanager, suppress
+from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -76,12 +77,15 @@ class Topic:
             while self._end(partition) == end:
                 time.sleep(0.01)
 
+    @cached_property
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.broker.bootstrap_servers, "log_level": 0})
+
     def _end(self, partition: int) -> int:
         """Return the end of a partition, whatever transactions are open."""
-        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers, "log_level": 0})
         wanted = TopicPartition(self.name, partition)
         latest: Any = OffsetSpec
-        (found,) = admin.list_offsets({wanted: latest.latest()}).values()
+        (found,) = self._admin.list_offsets({wanted: latest.latest()}).values()
         return int(found.result(20).offset)
 
     def _written(self, error: object, message: Any) -> None:

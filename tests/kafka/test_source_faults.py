@@ -12,44 +12,41 @@ from fanout.kafka import KafkaSource
 from tests.kafka.reading import PLAINTEXT, eventually, new_topic
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from fanout.testing.kafka_broker import KafkaBroker
 
 
 async def test_a_broker_that_is_killed_and_restarted_loses_and_repeats_nothing(
-    start_kafka_broker: Callable[[], KafkaBroker],
+    kafka_broker: KafkaBroker,
 ) -> None:
-    broker = await asyncio.to_thread(start_kafka_broker)
-    topic = await new_topic(broker, partitions=3)
+    topic = await new_topic(kafka_broker, partitions=3)
     for partition in range(3):
         topic.put(2_000, partition=partition)
-    group: dict[str, Any] = {
-        "group_id": "etl",
-        "consumer_options": {"max.partition.fetch.bytes": 1024},
-    }
-    async with topic.reading(**group) as reader:
+    small = {"max.partition.fetch.bytes": 1024}
+    async with topic.reading(group_id="etl", consumer_options=small) as reader:
         await reader.has(1)
-        await asyncio.to_thread(broker.kill)
-        await reader.until(lambda: reader.causes)
-        await asyncio.to_thread(broker.restart)
+        try:
+            await asyncio.to_thread(kafka_broker.kill)
+            await reader.until(lambda: reader.causes)
+        finally:
+            await asyncio.to_thread(kafka_broker.restart)
         await reader.has(6_000)
         topic.put(10)
         await reader.has(6_010)
     assert reader.log == topic.log
 
 
-async def test_a_broker_that_hangs_is_waited_for(
-    start_kafka_broker: Callable[[], KafkaBroker],
-) -> None:
-    broker = await asyncio.to_thread(start_kafka_broker)
-    topic = await new_topic(broker)
+async def test_a_broker_that_hangs_is_waited_for(kafka_broker: KafkaBroker) -> None:
+    topic = await new_topic(kafka_broker)
     topic.put(10)
     async with topic.reading(consumer_options={"request.timeout.ms": 1000}) as reader:
         await reader.has(10)
-        await asyncio.to_thread(broker.pause)
-        await reader.until(lambda: reader.causes)
-        await asyncio.to_thread(broker.resume)
+        try:
+            await asyncio.to_thread(kafka_broker.pause)
+            await reader.until(lambda: reader.causes)
+        finally:
+            await asyncio.to_thread(kafka_broker.resume)
         topic.put(10)
         await reader.has(20)
     assert reader.log == topic.log
