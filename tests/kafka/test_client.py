@@ -72,6 +72,8 @@ async def test_a_topic_that_is_deleted_is_led_by_nobody(kafka_broker: KafkaBroke
 async def test_offsets_are_found_by_edge_and_by_time(kafka_broker: KafkaBroker) -> None:
     first = await create(kafka_broker, "offsets", 2)
     second = Partition("offsets", 1)
+    keep = {"retention.ms": "-1"}  # however old the records say they are
+    await asyncio.to_thread(kafka_broker.alter_topic, "offsets", keep)
     for stamp in (1_000, 2_000, 3_000):
         await produce(kafka_broker, first, b"x", stamp=stamp)
     await asyncio.to_thread(kafka_broker.delete_records, "offsets", 0, 1)
