@@ -144,12 +144,16 @@ class _Subscription:
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Yield batches, with heartbeats where there are none."""
-        if not self._stopped:
+        if self._offset != self._stop:
             # Where a partition begins is kept from now on: records that expire before they are
             # read are noticed.
             if not isinstance(self._position, Cursor):
                 yield self._batch(self._reader.no_records, self._offset)
             with self._reader.fetcher.subscribed(self._partition):
+                if self._stopped:
+                    # Nothing is wanted, but a partition that ends before its reader is an error: a
+                    # topic that was created anew would look as if it were read.
+                    await self._fetch(0.0)
                 patience = 0.0  # that there is nothing to read is told at once the first time
                 while not self._stopped:
                     fetched = await self._fetch(patience)

@@ -193,6 +193,19 @@ async def test_a_smaller_topic_of_the_same_name_is_read_once_where_that_is_allow
     assert third.offsets == [4, 5]
 
 
+async def test_what_is_available_now_of_a_smaller_topic_of_the_same_name_is_not_taken_for_read(
+    topic: Topic,
+) -> None:
+    first = await topic.read()
+    again = await asyncio.to_thread(_replace, topic, 4)
+    with pytest.raises(SplitFailedError, match="on_data_loss"):
+        await again.read(resume=first.stream.positions)
+    second = await again.read(resume=first.stream.positions, on_data_loss="earliest")
+    assert second.log == again.log
+    again.put(2)
+    assert (await again.read(resume=second.stream.positions)).offsets == [4, 5]
+
+
 async def test_a_topic_that_comes_back_is_read_from_its_beginning(topic: Topic) -> None:
     async with topic.reading(on_data_loss="earliest") as reader:
         await reader.has(10)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aiokafka.errors import NotLeaderForPartitionError
+from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
 
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.errors import DamagedFrameError, DecodeFailedError
@@ -255,10 +255,24 @@ def test_a_bounded_read_that_begins_at_its_stop_is_caught_up_at_once() -> None:
     async def test() -> None:
         cluster = ScriptedCluster()
         cluster.log().append(10)
-        async with reading(cluster, Cursor(9), stop=4) as stream:
+        async with reading(cluster, Cursor(3), stop=4) as stream:
             batch = await stream.event()
-            assert (batch.num_records, batch.lag, batch.range.until) == (0, 0.0, Cursor(9))
+            assert (batch.num_records, batch.lag, batch.range.until) == (0, 0.0, Cursor(3))
         assert not cluster.fetches
+
+    run(test)
+
+
+def test_a_position_beyond_the_stop_is_caught_up_if_the_partition_has_it() -> None:
+    async def test() -> None:
+        cluster = ScriptedCluster()
+        cluster.log().append(10)
+        async with reading(cluster, Cursor(7), stop=4) as stream:
+            batch = await stream.event()
+            assert (batch.num_records, batch.lag, batch.range.until) == (0, 0.0, Cursor(7))
+        async with reading(cluster, Cursor(10), stop=4) as stream:
+            with pytest.raises(OffsetOutOfRangeError):
+                await stream.event()
 
     run(test)
 
