@@ -23,7 +23,6 @@ _NUMBERS = {
     "request.timeout.ms": (1, _LARGEST),
     "connections.max.idle.ms": (1000, _LARGEST),
 }
-_SWITCHES = ("check.crcs",)
 
 _DECODE = "values come as bytes; decode= makes of a whole record batch what you need"
 _COMMITS = "offsets are committed after acknowledge where there is a group_id, never by a clock"
@@ -34,6 +33,7 @@ _REFUSED = {
     "auto.commit.interval.ms": _COMMITS,
     "auto.offset.reset": "say start, and on_data_loss for offsets that have expired",
     "bootstrap.servers": "say bootstrap_servers",
+    "check.crcs": "checksums are always checked",
     "client.id": "say client_id_prefix",
     "client.rack": "say client_rack",
     "default.api.timeout.ms": "say request.timeout.ms for one call, and max_retries",
@@ -81,7 +81,6 @@ class ConsumerOptions:
         request_timeout: How long a broker may take to answer (`request.timeout.ms`).
         connections_max_idle: After how long an idle connection is closed
             (`connections.max.idle.ms`).
-        check_crcs: Whether the checksums of record batches are checked (`check.crcs`).
     """
 
     fetch_min_bytes: int = 1
@@ -90,7 +89,6 @@ class ConsumerOptions:
     max_partition_fetch_bytes: int = 1024 * 1024
     request_timeout: float = 30.0
     connections_max_idle: float = 540.0
-    check_crcs: bool = True
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> ConsumerOptions:
@@ -109,8 +107,6 @@ class ConsumerOptions:
                     fields[_field(name.removesuffix(".ms"))] = number / 1000
                 else:
                     fields[_field(name)] = number
-            elif name in _SWITCHES:
-                fields[_field(name)] = _switch(name, value)
             else:
                 raise OptionError(_refusal(name))
         parsed = cls(**fields)
@@ -136,16 +132,6 @@ def _number(name: str, value: object) -> int:
     return value
 
 
-def _switch(name: str, value: object) -> bool:
-    match value:
-        case bool():
-            return value
-        case "true" | "false":
-            return value == "true"
-        case _:
-            raise OptionError(f"{name}={value!r} must be true or false")
-
-
 def _refusal(name: object) -> str:
     """Say why an option is not taken; its value is never told, because it may be a secret."""
     if not isinstance(name, str):
@@ -158,7 +144,7 @@ def _refusal(name: object) -> str:
             reason = said_instead
     if reason is not None:
         return f"consumer option {name!r} is not taken: {reason}"
-    known = [*_NUMBERS, *_SWITCHES, *_REFUSED]
+    known = [*_NUMBERS, *_REFUSED]
     close = difflib.get_close_matches(name.lower().replace("_", "."), known)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     return f"consumer option {name!r} is not known{hint}"

@@ -18,6 +18,7 @@ from fanout.kafka.offsets import DIALECT
 from fanout.kafka.security import Security
 from fanout.kafka.selection import Selection, select
 from fanout.kafka.servers import Server, parse_servers
+from fanout.kafka.subscription import HEARTBEAT
 from fanout.kafka.user_decode import UserDecode
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ __all__ = ("KafkaOptions",)
 
 # A broker asks for no rest between two subscriptions; this one bounds what errors cost.
 _FLOOR = 0.1
+# Arrow counts the bytes of a column with 32 bits and a sign.
+_LARGEST_EVENT = 2**31 - 1
 # A person needs minutes at least, and a log that says the same every minute is read.
 _SLOW = 60.0
 _SUBSCRIBE_TIMEOUT = 60.0
@@ -89,8 +92,10 @@ class KafkaOptions:
         backoff_power: The factor by which the largest wait grows with each failure.
         max_retries: Failures in a row without progress after which a partition fails; None for
             never.
-        silence_timeout: How long a broker may leave a fetch unanswered.
-        max_event_bytes: The largest batch of records that is accepted, decompressed.
+        silence_timeout: How long nothing may come of a partition, not even that there is nothing,
+            before it is subscribed to anew; more than `request.timeout.ms` and 5 seconds.
+        max_event_bytes: The largest batch of records that is accepted, decompressed; less than
+            2 GiB.
         max_bytes_in_flight: The bytes of all partitions together that may wait for the consumer.
         consumer_options: Options of Kafka's consumer by the names that Kafka users know, such as
             `{"fetch.max.bytes": 1 << 20}`; see `fanout.kafka.consumer_options`.
@@ -216,6 +221,14 @@ class KafkaOptions:
                 continue
             if not 0 < _number(name, value) < math.inf:
                 raise OptionError(f"{name}={value} must be more than 0 seconds, and finite")
+        # A broker that does not answer is an error of its own, which says more.
+        least = HEARTBEAT + self.fetching.request_timeout
+        if self.silence_timeout <= least:
+            raise OptionError(
+                f"silence_timeout={self.silence_timeout} must be more than {least:g} seconds: an "
+                f"idle partition tells so every {HEARTBEAT:g} s, by an answer that may take "
+                f"request.timeout.ms"
+            )
         for name in ("backoff_base", "backoff_cap", "backoff_power"):
             _number(name, getattr(self, name))
         if self.max_retries is not None and _whole("max_retries", self.max_retries) < 0:
@@ -226,6 +239,11 @@ class KafkaOptions:
             raise OptionError(
                 f"max_event_bytes={event} must be at least 1 and at most "
                 f"max_bytes_in_flight={in_flight}"
+            )
+        if event > _LARGEST_EVENT:
+            raise OptionError(
+                f"max_event_bytes={event} must be less than 2 GiB, which is what a column of Arrow "
+                f"can hold"
             )
 
 

@@ -94,6 +94,15 @@ def test_earliest_is_the_start_and_there_is_no_stop_where_nothing_is_said() -> N
         ({"max_retries": 1.5}, "max_retries=1.5 must be a whole number, or None"),
         ({"max_event_bytes": 0}, "max_event_bytes=0 must be at least 1"),
         ({"max_bytes_in_flight": 10}, "at most max_bytes_in_flight=10"),
+        (
+            {"max_event_bytes": 2**31, "max_bytes_in_flight": 2**33},
+            "max_event_bytes=2147483648 must be less than 2 GiB",
+        ),
+        ({"silence_timeout": 35}, "silence_timeout=35 must be more than 35 seconds"),
+        (
+            {"consumer_options": {"request.timeout.ms": 60_000}},
+            r"silence_timeout=60\.0 must be more than 65 seconds: .* request\.timeout\.ms",
+        ),
         ({"backoff_base": 50}, "backoff_base=50 and backoff_cap=30"),
     ],
 )
@@ -101,6 +110,14 @@ def test_a_mistake_is_said_in_one_sentence(given: dict[str, Any], message: str) 
     with pytest.raises(OptionError, match=message) as caught:
         options(**given)
     assert "\n" not in str(caught.value)
+
+
+def test_limits_that_are_just_kept_are_taken() -> None:
+    assert options(silence_timeout=35.1).pacing.silence_timeout == 35.1
+    quick = options(silence_timeout=6.1, consumer_options={"request.timeout.ms": 1000})
+    assert quick.pacing.silence_timeout == 6.1
+    large = options(max_event_bytes=2**31 - 1, max_bytes_in_flight=2**33)
+    assert large.pacing.max_bytes_in_flight == 2**33
 
 
 @pytest.mark.parametrize(
