@@ -195,6 +195,17 @@ async def test_a_broker_waits_for_as_many_bytes_as_the_options_say(
         assert clock() - begun > 0.35
 
 
+async def test_a_connection_that_is_idle_for_as_long_as_the_options_say_is_closed(
+    kafka_broker: KafkaBroker,
+) -> None:
+    async with connect(kafka_broker, connections_max_idle=0.05) as transport:
+        others = asyncio.all_tasks() - {asyncio.current_task()}  # the reader of the connection
+        assert len(others) == 1
+        async with asyncio.timeout(10):
+            await asyncio.wait(others)
+        assert (await transport.describe(["nowhere"])).keys() == {"nowhere"}
+
+
 async def test_what_a_group_commits_is_seen_by_other_clients(kafka_broker: KafkaBroker) -> None:
     first = await create(kafka_broker, "commits", 2)
     second = Partition("commits", 1)

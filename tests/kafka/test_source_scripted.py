@@ -1,0 +1,156 @@
+"""A Kafka stream as a whole, over a cluster that follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from aiokafka.errors import KafkaConnectionError, NotLeaderForPartitionError
+
+import fanout
+from fanout.kafka.columns import SCHEMA
+from fanout.kafka.options import KafkaOptions
+from fanout.kafka.source import KafkaSource, open_connection
+from fanout.testing.simulation import simulate, sweep
+from tests.kafka.reading import PLAINTEXT
+from tests.kafka.scripted import ScriptedCluster
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Mapping
+
+    from fanout.kafka.connection import KafkaConnection
+    from fanout.kafka.partitions import Partition
+
+RECORDS = 12
+
+
+class Cluster(ScriptedCluster):
+    """A cluster with a group, which keeps what was committed."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.offsets_committed: dict[Partition, int] = {}
+        self.commit_faults: list[Exception] = []
+
+    async def commit(
+        self, _group_id: str, offsets: Mapping[Partition, int]
+    ) -> Mapping[Partition, Exception]:
+        await asyncio.sleep(self._latency)
+        if self.commit_faults:
+            raise self.commit_faults.pop()
+        self.offsets_committed |= offsets
+        return {}
+
+
+class Source:
+    """A Kafka source that is connected to a scripted cluster."""
+
+    schema = SCHEMA
+    event_time = None
+
+    def __init__(self, cluster: ScriptedCluster, **options: Any) -> None:
+        self._cluster = cluster
+        self._options = KafkaOptions(
+            bootstrap_servers="localhost", topics="t", security=PLAINTEXT, **options
+        )
+        written = KafkaSource(bootstrap_servers="localhost", topics="t", security=PLAINTEXT)
+        self.cursor, self.arrival = written.cursor, written.arrival
+
+    @asynccontextmanager
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[KafkaConnection]:
+        opening = open_connection(
+            self._options, self._cluster, Random(7), available_now=available_now
+        )
+        async with opening as connection:
+            yield connection
+
+
+def test_a_fetch_is_as_the_options_of_kafkas_consumer_say() -> None:
+    async def main() -> None:
+        cluster = ScriptedCluster()
+        told = {"fetch.max.wait.ms": 250, "max.partition.fetch.bytes": 20_000}
+        async with fanout.open(Source(cluster, consumer_options=told)) as stream:
+            cluster.log().append(1)
+            await anext(stream)
+        request = cluster.fetches[-1]
+        assert request.max_wait == 0.25
+        assert [want.max_bytes for want in request.wanted.values()] == [20_000]
+
+    simulate(main)
+
+
+def test_a_stream_cancelled_at_any_step_leaves_nothing_and_is_continued_exactly() -> None:
+    assert sweep(cancelled_and_continued) > 30
+
+
+def test_a_stream_cancelled_at_any_time_leaves_nothing_and_is_continued_exactly() -> None:
+    """Each call of the cluster takes 50 ms, so a cancellation strikes inside each of them."""
+
+    class Later:
+        fired = False
+
+        def __init__(self, seconds: float) -> None:
+            self._seconds = seconds
+
+        async def run(self, work: Coroutine[Any, Any, None]) -> None:
+            task = asyncio.create_task(work)
+            await asyncio.wait([task], timeout=self._seconds)
+            self.fired = task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()
+
+    cancellations = [Later(0.01 * tick) for tick in range(300)]
+    for cancellation in cancellations:
+        simulate(cancelled_and_continued, cancellation)
+    assert sum(one.fired for one in cancellations) > 100
+
+
+async def cancelled_and_continued(cancellation: Any) -> None:
+    """Read and commit everything, cancelled once on the way."""
+    cluster = troubled_cluster()
+    source = Source(cluster, group_id="g", backoff_base=0.1, backoff_cap=1.0)
+    acknowledged: list[tuple[str, int]] = []
+    positions: str | None = None
+
+    async def run() -> None:
+        nonlocal positions
+        async with fanout.open(source, resume=positions, random=Random(7)) as stream:
+            try:
+                while len(acknowledged) < RECORDS:
+                    batch = await anext(stream)
+                    offsets = batch.records.column("offset").to_pylist()
+                    await asyncio.sleep(0.1)
+                    acknowledged.extend((batch.split.id, offset) for offset in offsets)
+                    await stream.acknowledge(batch)
+            finally:
+                positions = stream.positions
+
+    await cancellation.run(run())
+    assert len(asyncio.all_tasks()) == 1
+    if len(acknowledged) < RECORDS:
+        await run()
+    for partition in cluster.partitions:
+        offsets = [offset for split, offset in acknowledged if split == str(partition)]
+        assert offsets == list(range(RECORDS // 2))
+    # What a cancellation keeps from being committed is, with the next record.
+    if not cancellation.fired:
+        assert cluster.offsets_committed == dict.fromkeys(cluster.partitions, RECORDS // 2)
+
+
+def troubled_cluster() -> Cluster:
+    """Build two partitions on two brokers, and trouble with every kind of call."""
+    cluster = Cluster(partitions=2, latency=0.05)
+    first, second = cluster.partitions
+    cluster.leaders[second] = cluster.known[second] = 2
+    for log in cluster.logs.values():
+        for _ in range(3):
+            log.append(RECORDS // 6)
+    cluster.fetch_faults.append(KafkaConnectionError("a broker is gone"))
+    cluster.answer_faults[first] = deque([NotLeaderForPartitionError()])
+    cluster.offset_faults.append(KafkaConnectionError("a broker is gone"))
+    cluster.commit_faults.append(KafkaConnectionError("a broker is gone"))
+    return cluster
