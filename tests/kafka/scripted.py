@@ -15,7 +15,7 @@ from aiokafka.errors import (
 
 from fanout.kafka.partitions import Partition
 from fanout.kafka.transport import Edge, Fetched, Refused
-from tests.kafka.batches import batch, marker, rows
+from fanout.testing.kafka_batches import batch, marker, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

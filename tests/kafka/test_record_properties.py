@@ -16,8 +16,17 @@ from fanout.kafka.columns import SCHEMA
 from fanout.kafka.partitions import Partition
 from fanout.kafka.records import decode
 from fanout.kafka.transport import Aborted, Fetched
+from fanout.testing.kafka_batches import (
+    ABORT,
+    CODECS,
+    COMMIT,
+    HEADER_SIZE,
+    Row,
+    batch,
+    marker,
+    sealed,
+)
 from tests.damage import damaged
-from tests.kafka.batches import ABORT, CODECS, COMMIT, HEADER_SIZE, Row, batch, marker, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

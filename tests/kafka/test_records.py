@@ -15,7 +15,17 @@ from fanout.kafka.columns import AT_ONCE, SCHEMA
 from fanout.kafka.partitions import Partition
 from fanout.kafka.records import decode
 from fanout.kafka.transport import Aborted, Fetched
-from tests.kafka.batches import ABORT, CODECS, COMMIT, HEADER_SIZE, Row, batch, marker, rows, sealed
+from fanout.testing.kafka_batches import (
+    ABORT,
+    CODECS,
+    COMMIT,
+    HEADER_SIZE,
+    Row,
+    batch,
+    marker,
+    rows,
+    sealed,
+)
 from tests.memory import peak_memory
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from fanout.kafka.fetcher import Fetcher
 from fanout.kafka.subscription import HEARTBEAT, PartitionReader
 from fanout.kafka.transport import Aborted
 from fanout.kafka.user_decode import UserDecode
+from fanout.testing.kafka_batches import ABORT, COMMIT
 from fanout.testing.simulation.loop import running_loop, simulate
-from tests.kafka.batches import ABORT, COMMIT
 from tests.kafka.scripted import ScriptedCluster
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.records import decode
 from fanout.kafka.transport import Fetched
 from fanout.kafka.user_decode import UserDecode
-from tests.kafka.batches import batch, rows
+from fanout.testing.kafka_batches import batch, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -12,6 +12,21 @@ from aiokafka.record.util import calc_crc32c
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+__all__ = (
+    "ABORT",
+    "CODECS",
+    "COMMIT",
+    "HEADER_SIZE",
+    "Row",
+    "batch",
+    "compress",
+    "empty",
+    "marker",
+    "rows",
+    "sealed",
+    "xerial",
+)
+
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 HEADER_SIZE = 61
 COMMIT, ABORT = 1, 0
@@ -28,6 +43,7 @@ class Row(NamedTuple):
 
 
 def rows(count: int) -> list[Row]:
+    """Return some records, each unlike the others."""
     return [Row(i, 1_700_000_000_000 + i, b"k%d" % i, b"v%d" % i) for i in range(count)]
 
 
@@ -76,6 +92,7 @@ def sealed(data: bytes, *, base: int, flags: int, last: int) -> bytes:
 
 
 def compress(body: bytes, codec: str) -> bytes:
+    """Compress the records of a batch as clients do."""
     if codec == "none":
         return body
     if codec == "snappy":
@@ -100,3 +117,17 @@ def marker(kind: int, base: int, producer: int) -> bytes:
     """End a transaction: COMMIT or ABORT."""
     row = Row(0, 1_700_000_000_000, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0))
     return batch([row], base, producer=producer, transactional=True, control=True)
+
+
+def empty(base: int, last: int, *, producer: int = -1, transactional: bool = False) -> bytes:
+    """Build a batch of which compaction has left nothing but its header.
+
+    Args:
+        base: Its first offset.
+        last: The last offset that it had, counted from the first.
+        producer: Who wrote it.
+        transactional: Whether it is part of a transaction.
+    """
+    whole = bytearray(batch([Row(0, 0, None, None)], producer=producer))[:HEADER_SIZE]
+    struct.pack_into(">i", whole, HEADER_SIZE - 4, 0)
+    return sealed(bytes(whole), base=base, flags=transactional << 4, last=last)
