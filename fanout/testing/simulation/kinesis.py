@@ -127,6 +127,10 @@ class KinesisWorld:
         """Return the shards of which a process has a subscription."""
         return self._service.live_of(life)
 
+    def still_read(self, life: Life) -> list[str]:
+        """Return the shards that a process still subscribes to."""
+        return self.live_of(life)
+
     def judge(self, failure: FanOutError, life: Life) -> None:
         """Check that a stream has failed of something that makes it fail."""
         judge_failure(failure, life, self._options, self.now, gone=self.gone)

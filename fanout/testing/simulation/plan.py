@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
 import msgspec
 
@@ -21,9 +21,13 @@ from fanout.testing.simulation.service.load import make_log
 from fanout.testing.simulation.stream import shard_id_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fanout.testing.simulation.service.log import SourceLog
 
-__all__ = ("Plan", "draw_plan", "stream_of")
+__all__ = ("Plan", "decode_plan", "draw_plan", "order_of", "stream_of")
+
+P = TypeVar("P")
 
 # The shares of plans that poll, that give a consumer by its ARN, and in which a shard stays broken.
 _POLLING = 0.2
@@ -138,11 +142,7 @@ class Plan:
             OptionError: If it is not one: not JSON, a field that is missing, or one that this
                 version does not know, without which the run would be another one.
         """
-        try:
-            plan = msgspec.json.decode(text, type=cls)
-            _check_names(msgspec.json.decode(text))
-        except MALFORMED_JSON as error:
-            raise OptionError(f"this is not a plan of a simulation: {error}") from error
+        plan = decode_plan(text, cls, {"faults": Fault})
         return replace(plan, faults=tuple(sorted(plan.faults, key=attrgetter("at"))))
 
     def log(self, generation: int = 0) -> SourceLog:
@@ -164,25 +164,58 @@ class Plan:
 
     def task_order(self) -> Schedule:
         """Make the schedule of task steps."""
-        random = stream_of(self.seed, "schedule")
-        match self.schedule:
-            case "fifo":
-                return Fifo()
-            case "shuffled":
-                return Shuffled(random)
-            case "priorities":
-                return Priorities(random)
+        return order_of(self.schedule, self.seed)
 
     def without_faults(self) -> Plan:
         """Return the same plan with nothing that goes wrong."""
         return replace(self, faults=(), broken=None)
 
 
-def _check_names(document: dict[str, Any]) -> None:
+def decode_plan(text: str | bytes, kind: type[P], faults: Mapping[str, type]) -> P:
+    """Read a plan that was written as JSON.
+
+    Args:
+        text: The JSON.
+        kind: The type of the plan.
+        faults: The fields that hold faults, and the type of these.
+
+    Raises:
+        OptionError: If it is not one: not JSON, a field that is missing, or one that this version
+            does not know, without which the run would be another one.
+    """
+    try:
+        plan = msgspec.json.decode(text, type=kind)
+        _check_names(msgspec.json.decode(text), kind, faults)
+    except MALFORMED_JSON as error:
+        raise OptionError(f"this is not a plan of a simulation: {error}") from error
+    return plan
+
+
+def order_of(schedule: Literal["fifo", "shuffled", "priorities"], seed: int) -> Schedule:
+    """Make the schedule of task steps of a plan.
+
+    Args:
+        schedule: What kind.
+        seed: The seed of the plan.
+    """
+    random = stream_of(seed, "schedule")
+    match schedule:
+        case "fifo":
+            return Fifo()
+        case "shuffled":
+            return Shuffled(random)
+        case "priorities":
+            return Priorities(random)
+
+
+def _check_names(
+    document: dict[str, Any], kind: type[Any], faults: Mapping[str, type[Any]]
+) -> None:
     """Refuse what msgspec passes over in a dataclass: a field that nobody knows."""
-    unknown = document.keys() - {each.name for each in fields(Plan)}
-    for fault in document["faults"]:
-        unknown |= fault.keys() - {each.name for each in fields(Fault)}
+    unknown = document.keys() - {each.name for each in fields(kind)}
+    for name, of in faults.items():
+        for fault in document[name]:
+            unknown |= fault.keys() - {each.name for each in fields(of)}
     if unknown:
         names = ", ".join(map(repr, sorted(unknown)))
         raise OptionError(f"this plan is of a newer version of fanout, or misspelt: {names}")

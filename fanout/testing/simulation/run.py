@@ -5,26 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import OF_THE_PROCESS, Kind
+from fanout.testing.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
+from fanout.testing.simulation.kafka.world import KafkaWorld
 from fanout.testing.simulation.kinesis import KinesisWorld
 from fanout.testing.simulation.loop import SimLoop, simulate
 from fanout.testing.simulation.oracle.errors import OracleError
-from fanout.testing.simulation.plan import draw_plan, stream_of
+from fanout.testing.simulation.plan import Plan, draw_plan, stream_of
 from fanout.testing.simulation.reader.process import Process
 from fanout.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from fanout.errors import FanOutError
     from fanout.testing.simulation.faults.faults import Fault
-    from fanout.testing.simulation.plan import Plan
     from fanout.testing.simulation.reader.world import World
 
-__all__ = ("Outcome", "SimulationError", "run_plan", "run_seed")
+__all__ = ("AnyPlan", "Outcome", "SimulationError", "run_kafka_seed", "run_plan", "run_seed")
+
+AnyPlan: TypeAlias = Plan | KafkaPlan
 
 # Who looks after a process starts it again: at once, or later where it did not even begin.
 _RESTART: Final = 1.0
@@ -69,12 +72,17 @@ class Outcome:
     close: float
 
 
+def run_kafka_seed(seed: int) -> Outcome:
+    """Run the plan of a seed over Kafka; see `run_plan`."""
+    return run_plan(draw_kafka_plan(seed))
+
+
 def run_seed(seed: int) -> Outcome:
     """Run the plan of a seed; see `run_plan`."""
     return run_plan(draw_plan(seed))
 
 
-def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
+def run_plan(plan: AnyPlan, trace: Trace | None = None) -> Outcome:
     """Run a plan.
 
     Args:
@@ -95,12 +103,20 @@ def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
         raise SimulationError(f"{type(error).__name__}: {error}\n{plan.to_json()}") from error
 
 
+def _world_of(plan: AnyPlan, note: Callable[[str], None]) -> World:
+    match plan:
+        case KafkaPlan():
+            return KafkaWorld(plan, note)
+        case Plan():
+            return KinesisWorld(plan, note)
+
+
 @final
 class _Run:
-    def __init__(self, plan: Plan, trace: Trace) -> None:
+    def __init__(self, plan: AnyPlan, trace: Trace) -> None:
         self._plan = plan
         self._trace = trace
-        self._world: World = KinesisWorld(plan, self._note)
+        self._world = _world_of(plan, self._note)
         self._random = stream_of(plan.seed, "processes")
         self._ends = deque(f for f in plan.faults if f.kind in OF_THE_PROCESS)
         self._predecessor: Process | None = None

@@ -76,11 +76,23 @@ class Hands:
             records: The records of the event.
             nbytes: Their bytes in memory.
         """
-        held = self._held[shard_id]
         rows = sum(record.row_count for record in records)
         if self._inside.pop(shard_id, False):
             rows -= max(0, records[0].row_count - 1)  # one is left of the first record at least
-        held.append(_Event(records[0].sequence, records[-1].sequence, rows, nbytes))
+        self.hold(shard_id, records[0].sequence, records[-1].sequence, rows, nbytes)
+
+    def hold(self, shard_id: str, first: int, last: int, rows: int, nbytes: int) -> None:
+        """Take note of an event that the process has taken whole, as it asks for more.
+
+        Args:
+            shard_id: Of which shard.
+            first: Its first sequence number.
+            last: Its last one.
+            rows: The rows that the job has to get of it, at least.
+            nbytes: Its bytes in memory.
+        """
+        held = self._held[shard_id]
+        held.append(_Event(first, last, rows, nbytes))
         while held and held[0].first <= self._got.get(shard_id, 0):
             held.popleft()
         waiting = list(held)[: -2 if self.may_drain else -1]

@@ -63,7 +63,7 @@ async def check_stays_failed(
     await asyncio.sleep(_PROMPT)
     if life.dead:
         return
-    if left := world.live_of(life):
+    if left := world.still_read(life):
         raise OracleError(f"still subscribed to {left} after the failure: {failure}")
     for again in (stream.__anext__, stream.drain):
         try:

@@ -189,5 +189,8 @@ class World(Protocol):
     def live_of(self, life: Life) -> list[str]:
         """Return what a process holds open."""
 
+    def still_read(self, life: Life) -> list[str]:
+        """Return what a process that has failed a second ago still reads."""
+
     def judge(self, failure: FanOutError, life: Life) -> None:
         """Check that a stream has failed of something that makes it fail."""

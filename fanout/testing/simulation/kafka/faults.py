@@ -1,0 +1,219 @@
+"""What can go wrong with a simulated cluster, as values that a plan holds, prints and replays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, final
+
+from aiokafka import errors as kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ("CLUSTER_CATALOGUE", "ERRORS", "ClusterFault", "ClusterKind", "ClusterSite")
+
+
+@final
+class ClusterSite(Enum):
+    """What a fault strikes."""
+
+    LOG = "what a partition holds"
+    LEADERS = "who leads a partition, and what a listing says about it"
+    BROKER = "a broker as a whole"
+    REQUEST = "a fetch, all partitions of it together"
+    ANSWER = "what a fetch answers about one partition"
+    CALL = "a listing, or a look-up of offsets"
+    COMMIT = "a commit of the group's offsets"
+
+
+@final
+class ClusterKind(StrEnum):
+    """Name what goes wrong."""
+
+    # The log is another one than before.
+    EXPIRED = "expired"
+    TRUNCATED = "truncated"
+    RECREATED = "topic recreated"
+    DELETED = "topic deleted"
+    PARTITIONS_ADDED = "partitions added"
+    HELD_TRANSACTION = "transaction held open"
+    # Somebody else is to be asked.
+    LEADER_MOVES = "leader moves"
+    NO_LEADER = "no leader"
+    LAGGING_LEADER = "lagging leader"
+    UNSEEN = "topic unseen"
+    # A broker does not answer.
+    BROKER_DIES = "broker dies"
+    BROKER_HANGS = "broker hangs"
+    BROKER_SLOW = "broker slow"
+    # A fetch, or what it says of a partition.
+    FETCH_CUT = "fetch cut"
+    FETCH_HANGS = "fetch hangs"
+    REFUSED = "partition refused"
+    CORRUPT = "batch corrupt"
+    STAYS_CORRUPT = "batch stays corrupt"
+    # Another call.
+    CALL_REFUSED = "call refused"
+    CALL_HANGS = "call hangs"
+    LISTING_OLD = "listing old"
+    COMMIT_REFUSED = "commit refused"
+    COMMIT_REFUSED_PARTLY = "commit refused partly"
+    COMMIT_HANGS = "commit hangs"
+    COMMIT_UNHEARD = "commit unheard"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClusterTraits:
+    """What is known about a kind of fault.
+
+    Args:
+        site: What it strikes.
+        seconds: The range from which its amount is drawn, in seconds, log-uniformly; nothing where
+            it has no amount.
+        most: The range of how many batches, brokers or partitions it is about.
+        codes: The errors that it can be.
+        lasting: Whether it may strike for a time, or only once.
+        lossy: Whether records are lost by it, which ends the stream where the user says so.
+        fatal: Whether the stream has to fail of it.
+        times: How often it may be in one plan.
+    """
+
+    site: ClusterSite
+    seconds: tuple[float, float] | None = None
+    most: tuple[int, int] = (0, 0)
+    codes: tuple[str, ...] = ()
+    lasting: bool = False
+    lossy: bool = False
+    fatal: bool = False
+    times: int = 1_000
+
+
+ERRORS: Final[Mapping[str, type[Exception]]] = MappingProxyType(
+    {
+        error.__name__: error
+        for error in (
+            kafka.BrokerNotAvailableError,
+            kafka.GroupCoordinatorNotAvailableError,
+            kafka.GroupLoadInProgressError,
+            kafka.KafkaStorageError,
+            kafka.LeaderNotAvailableError,
+            kafka.NotCoordinatorForGroupError,
+            kafka.NotLeaderForPartitionError,
+            kafka.QuotaViolationError,
+            kafka.ReplicaNotAvailableError,
+            kafka.RequestTimedOutError,
+            kafka.StaleLeaderEpochCodeError,
+            kafka.TopicAuthorizationFailedError,
+            kafka.GroupAuthorizationFailedError,
+            kafka.UnknownError,
+        )
+    }
+)
+"""The errors of the protocol, by name."""
+
+_PASSING: Final = (
+    "BrokerNotAvailableError",
+    "KafkaStorageError",
+    "LeaderNotAvailableError",
+    "NotLeaderForPartitionError",
+    "QuotaViolationError",
+    "ReplicaNotAvailableError",
+    "RequestTimedOutError",
+    "StaleLeaderEpochCodeError",
+)
+_WAITING: Final = ("TopicAuthorizationFailedError", "UnknownError")
+_OF_A_GROUP: Final = (
+    "GroupCoordinatorNotAvailableError",
+    "GroupLoadInProgressError",
+    "NotCoordinatorForGroupError",
+    "RequestTimedOutError",
+    "GroupAuthorizationFailedError",
+    "UnknownError",
+)
+# What a reader cannot tell from a loss once it lasts longer than this, in seconds.
+_DOUBTFUL: Final = (0.1, 8.0)
+
+CLUSTER_CATALOGUE: Final[Mapping[ClusterKind, ClusterTraits]] = MappingProxyType(
+    {
+        ClusterKind.EXPIRED: ClusterTraits(ClusterSite.LOG, most=(0, 6), lossy=True),
+        ClusterKind.TRUNCATED: ClusterTraits(ClusterSite.LOG, most=(1, 6), lossy=True),
+        ClusterKind.RECREATED: ClusterTraits(
+            ClusterSite.LOG, seconds=(0.01, 60), most=(1, 4), lossy=True, times=1
+        ),
+        ClusterKind.DELETED: ClusterTraits(ClusterSite.LOG, lossy=True, times=1),
+        ClusterKind.PARTITIONS_ADDED: ClusterTraits(ClusterSite.LOG, most=(1, 2), times=2),
+        ClusterKind.HELD_TRANSACTION: ClusterTraits(ClusterSite.LOG, seconds=(1, 300)),
+        ClusterKind.LEADER_MOVES: ClusterTraits(ClusterSite.LEADERS, seconds=(0.01, 20)),
+        ClusterKind.NO_LEADER: ClusterTraits(ClusterSite.LEADERS, seconds=(0.1, 60)),
+        ClusterKind.LAGGING_LEADER: ClusterTraits(
+            ClusterSite.LEADERS, seconds=_DOUBTFUL, most=(1, 6), times=1
+        ),
+        ClusterKind.UNSEEN: ClusterTraits(ClusterSite.LEADERS, seconds=_DOUBTFUL, times=1),
+        ClusterKind.BROKER_DIES: ClusterTraits(ClusterSite.BROKER, seconds=(0.5, 60)),
+        ClusterKind.BROKER_HANGS: ClusterTraits(ClusterSite.BROKER, seconds=(0.5, 120)),
+        ClusterKind.BROKER_SLOW: ClusterTraits(ClusterSite.BROKER, seconds=(1, 60)),
+        ClusterKind.FETCH_CUT: ClusterTraits(ClusterSite.REQUEST, lasting=True),
+        ClusterKind.FETCH_HANGS: ClusterTraits(ClusterSite.REQUEST, seconds=(0.1, 120)),
+        ClusterKind.REFUSED: ClusterTraits(
+            ClusterSite.ANSWER, codes=(*_PASSING, *_WAITING), lasting=True
+        ),
+        ClusterKind.CORRUPT: ClusterTraits(ClusterSite.ANSWER),
+        ClusterKind.STAYS_CORRUPT: ClusterTraits(ClusterSite.ANSWER, fatal=True),
+        ClusterKind.CALL_REFUSED: ClusterTraits(
+            ClusterSite.CALL, codes=(*_PASSING, *_WAITING), lasting=True
+        ),
+        ClusterKind.CALL_HANGS: ClusterTraits(ClusterSite.CALL, seconds=(0.1, 120)),
+        ClusterKind.LISTING_OLD: ClusterTraits(ClusterSite.CALL, seconds=(1, 120)),
+        ClusterKind.COMMIT_REFUSED: ClusterTraits(
+            ClusterSite.COMMIT, codes=_OF_A_GROUP, lasting=True
+        ),
+        ClusterKind.COMMIT_REFUSED_PARTLY: ClusterTraits(ClusterSite.COMMIT, codes=_OF_A_GROUP),
+        ClusterKind.COMMIT_HANGS: ClusterTraits(ClusterSite.COMMIT, seconds=(0.1, 120)),
+        ClusterKind.COMMIT_UNHEARD: ClusterTraits(ClusterSite.COMMIT),
+    }
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFault:
+    """One thing that goes wrong: at a moment, or the next time that it can from then on.
+
+    Args:
+        kind: What.
+        at: From when on, in virtual seconds.
+        partition: Which partition it strikes; None for any.
+        seconds: How long it takes, where that matters.
+        lasts: For how many seconds from `at` on it strikes every time; 0 to strike once.
+        code: The error that it is, where it is one.
+        amount: How many batches or partitions it is about, or the number of a broker.
+    """
+
+    kind: ClusterKind
+    at: float
+    partition: str | None = None
+    seconds: float = 0.0
+    lasts: float = 0.0
+    code: str = ""
+    amount: int = 0
+
+    @property
+    def shard(self) -> str | None:
+        """The partition, as what strikes it calls a split."""
+        return self.partition
+
+    @property
+    def traits(self) -> ClusterTraits:
+        """What is known about its kind."""
+        return CLUSTER_CATALOGUE[self.kind]
+
+    def __str__(self) -> str:
+        partition = "" if self.partition is None else f" {self.partition}"
+        seconds = f" {self.seconds:.3g} s" if self.seconds else ""
+        lasts = f" lasting {self.lasts:.3g} s" if self.lasts else ""
+        code = f" {self.code}" if self.code else ""
+        amount = f" ({self.amount})" if self.amount else ""
+        return f"{self.at:.3f}: {self.kind}{code}{partition}{seconds}{lasts}{amount}"
