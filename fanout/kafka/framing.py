@@ -7,7 +7,7 @@ have written since version 0.11, and the only one that brokers from 4.0 on can s
 from __future__ import annotations
 
 import struct
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka.errors import CorruptRecordException
@@ -16,6 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from fanout.errors import DamagedFrameError, MalformedEventError
 from fanout.kafka.columns import AT_ONCE
 from fanout.kafka.compression import inflate
+from fanout.kafka.header_keys import with_readable_keys
 
 try:
     from google_crc32c.cext import value as crc32c
@@ -158,16 +159,35 @@ def unpack(batch: RawBatch, partition: Partition) -> Iterator[list[DefaultRecord
     Raises:
         DamagedFrameError: If they break their own format.
     """
-    # The chain asks no more of the decoder, once that has ended.
-    records = chain(DefaultRecordBatch(batch.data))
+    done = 0
     try:
-        while some := list(islice(records, AT_ONCE)):
-            if not batch.base_offset <= some[0].offset <= some[-1].offset < batch.next_offset:
-                raise _damaged(batch, partition, "they have offsets of other batches")
-            yield some
+        try:
+            for some in _some_at_a_time(batch.data):
+                _check_offsets(some, batch, partition)
+                done += len(some)
+                yield some
+        except UnicodeDecodeError:
+            readable = with_readable_keys(batch.data, _HEADER.size, batch.rows)
+            for some in _some_at_a_time(readable, done):
+                _check_offsets(some, batch, partition)
+                yield some
     except (CorruptRecordException, ValueError, OverflowError, MemoryError):
         # What was raised may quote a header, so it is not chained.
         raise _damaged(batch, partition, "they break the format of records") from None
+
+
+def _some_at_a_time(
+    data: bytearray | memoryview, skipped: int = 0
+) -> Iterator[list[DefaultRecord]]:
+    # The slice asks no more of the decoder, once that has ended.
+    records = islice(DefaultRecordBatch(data), skipped, None)
+    while some := list(islice(records, AT_ONCE)):
+        yield some
+
+
+def _check_offsets(records: list[DefaultRecord], batch: RawBatch, partition: Partition) -> None:
+    if not batch.base_offset <= records[0].offset <= records[-1].offset < batch.next_offset:
+        raise _damaged(batch, partition, "they have offsets of other batches")
 
 
 def _damaged(batch: RawBatch, partition: Partition, why: str) -> DamagedFrameError:

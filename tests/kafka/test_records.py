@@ -3,12 +3,15 @@ from __future__ import annotations
 import importlib.util
 import struct
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiokafka.record.util import calc_crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fanout.errors import DamagedFrameError, MalformedEventError, SetupError
 from fanout.kafka.columns import AT_ONCE, SCHEMA
@@ -22,6 +25,7 @@ from fanout.testing.kafka_batches import (
     HEADER_SIZE,
     Row,
     batch,
+    compress,
     marker,
     rows,
     sealed,
@@ -346,12 +350,46 @@ def test_nothing_comes_before_an_error_in_the_first_batch_nor_before_a_large_one
     assert offsets(batch(rows(2)), max_bytes=1) == ([0, 1], 2)
 
 
-def test_a_header_whose_key_is_no_text_or_a_length_without_end_is_an_error() -> None:
+def test_a_length_without_end_is_an_error() -> None:
     good = batch([Row(0, 0, None, None, (("key", b""),))])
     endless = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
-    for bad in (good.replace(b"key", b"\xff\xff\xff"), good[:66] + endless + good[67:]):
-        with pytest.raises(DamagedFrameError, match="break the format"):
-            read(sealed(bad, base=0, flags=0, last=0))
+    with pytest.raises(DamagedFrameError, match="break the format"):
+        read(sealed(good[:66] + endless + good[67:], base=0, flags=0, last=0))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_headers_key_that_is_no_text_has_marks_for_its_bytes(codec: str) -> None:
+    headers = (("before", None), ("Gr\u00f6\u00dfe__", b"\xff"), ("", b"after"))
+    records = [
+        *rows(AT_ONCE),
+        Row(AT_ONCE, 5, b"\xfe", b"\xfd" * 200, headers),
+        Row(AT_ONCE + 1, 6, None, None),
+    ]
+    plain = bytearray(batch(records))
+    begin = plain.index("Gr\u00f6\u00dfe__".encode())
+    plain[begin : begin + 9] = b"Gr\xf6\xdf\x65\xc3\xb6\xc3_"
+    data = plain[:HEADER_SIZE] + compress(bytes(plain[HEADER_SIZE:]), codec)
+    (decoded,) = read(sealed(bytes(data), base=0, flags=CODECS.index(codec), last=AT_ONCE + 1))
+    whole = decoded.records.to_pylist()
+    assert [row["offset"] for row in whole] == list(range(AT_ONCE + 2))
+    assert whole[-2]["headers"] == [
+        {"key": "before", "value": None},
+        {"key": "Gr??e\u00f6?_", "value": b"\xff"},
+        {"key": "", "value": b"after"},
+    ]
+    assert (whole[-2]["key"], whole[-2]["value"]) == (b"\xfe", b"\xfd" * 200)
+
+
+@given(st.data())
+def test_damage_behind_a_key_that_is_no_text_is_an_error_or_bytes(data: st.DataObject) -> None:
+    good = bytearray(
+        batch([Row(n, 0, b"k", None, (("key", b"v"), ("other", None))) for n in (0, 1)])
+    )
+    good[good.index(b"key")] = 0xFF
+    for _ in range(data.draw(st.integers(0, 3))):
+        good[data.draw(st.integers(HEADER_SIZE, len(good) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(MalformedEventError):
+        read(sealed(bytes(good), base=0, flags=0, last=1))
 
 
 def test_the_records_before_damage_inside_a_large_batch_are_delivered_first() -> None:
