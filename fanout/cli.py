@@ -14,7 +14,14 @@ from fanout.cli_doctor import doctor
 from fanout.cli_iam import iam_policy
 from fanout.cli_shared import INTERRUPTED, UNUSABLE
 from fanout.cli_sim import sim
-from fanout.demo.options import MAX_RECORDS, MAX_SHARDS, MIN_RECORDS, DemoFailedError, DemoOptions
+from fanout.demo.options import (
+    MAX_RECORDS,
+    MAX_SHARDS,
+    MIN_RECORDS,
+    DemoFailedError,
+    DemoOptions,
+    ServiceName,
+)
 from fanout.errors import FanOutError
 
 __all__ = ("app",)
@@ -47,18 +54,23 @@ def fanout(
     ] = False,
 ) -> None:
     """Fan Kinesis out into asyncio and Spark: nothing lost, nothing repeated."""
-    # What the AWS SDK logs, with a traceback, it raises as well; that is told in one sentence.
-    for sdk in ("aiobotocore", "botocore"):
+    # What the clients log, with a traceback, they raise as well; that is told in one sentence.
+    for sdk in ("aiobotocore", "botocore", "aiokafka"):
         logging.getLogger(sdk).addHandler(logging.NullHandler())
 
 
 @app.command()
 def demo(
+    *,
+    source: Annotated[
+        ServiceName, typer.Option(help="The service: an embedded Kinesis, or Apache Kafka.")
+    ] = _DEFAULTS.source,
     records: Annotated[
         int, typer.Option(min=MIN_RECORDS, max=MAX_RECORDS, help="How many records are sent.")
     ] = _DEFAULTS.records,
     shards: Annotated[
-        int, typer.Option(min=1, max=MAX_SHARDS, help="How many shards the stream begins with.")
+        int,
+        typer.Option(min=1, max=MAX_SHARDS, help="How many shards, or partitions, it begins with."),
     ] = _DEFAULTS.shards,
     seed: Annotated[
         int, typer.Option(help="What the records, the faults and their moments are drawn from.")
@@ -67,8 +79,8 @@ def demo(
         bool,
         typer.Option(
             "--kill",
-            help="Kill the Spark driver in the middle of a batch, split and merge shards while "
-            "it is down, and start another one.",
+            help="Kill the Spark driver in the middle of a batch, split and merge shards, or add "
+            "partitions, while it is down, and start another one.",
         ),
     ] = False,
     json: Annotated[
@@ -82,6 +94,10 @@ def demo(
     are cut, a shard falls silent and a subscription ends in an error. At the end another process
     compares every record that the query wrote with what was sent.
 
+    With `--source kafka` it is a broker of Apache Kafka, which is downloaded once. Its topic grows
+    while records flow, the broker is killed and started again, one transaction is committed and two
+    are aborted.
+
     The exit code is 0 if all of it came through: nothing lost, duplicated, altered or out of
     order. It is 1 if that was not proven, and 2 if the demo cannot run here.
     """
@@ -89,7 +105,8 @@ def demo(
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         proven = _run_demo(
-            DemoOptions(records=records, shards=shards, seed=seed, kill=kill), json=json
+            DemoOptions(source=source, records=records, shards=shards, seed=seed, kill=kill),
+            json=json,
         )
     except FanOutError as error:
         typer.echo(f"fanout demo: {error}", err=True)
@@ -114,7 +131,7 @@ def _run_demo(options: DemoOptions, *, json: bool) -> bool:
 
     from fanout.demo.environment import check_environment  # noqa: PLC0415
 
-    check_environment()
+    check_environment(options.source)
     from fanout.demo.report import faults_table, proof_table  # noqa: PLC0415
     from fanout.demo.run import run_demo  # noqa: PLC0415
 

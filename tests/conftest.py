@@ -24,7 +24,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("fanout")
 
 
-_JVMS = ("tests/spark/", "tests/kafka/", "tests/testing/test_kafka")
+_JVMS = ("tests/spark/", "tests/kafka/", "tests/testing/test_kafka", "tests/demo/test_kafka")
 
 
 @final

@@ -11,9 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli import app
-from fanout.demo.options import DemoFailedError
-from fanout.demo.report import Report
+from fanout.demo.options import DemoFailedError, ServiceName
+from fanout.demo.report import Report, Resharded
 from fanout.demo.verification import Proof
+from fanout.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,9 +30,15 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
     signal.signal(signal.SIGTERM, before)
 
 
-def report(*, lost: int = 0, second_generation: int | None = None) -> Report:
+def report(
+    *,
+    lost: int = 0,
+    second_generation: int | None = None,
+    source: ServiceName = ServiceName.KINESIS,
+    second_reshard: Resharded | None = None,
+) -> Report:
     return Report(
-        source="kinesis",
+        source=source,
         seed=1,
         proof=Proof(
             records_sent=9,
@@ -48,7 +55,7 @@ def report(*, lost: int = 0, second_generation: int | None = None) -> Report:
         faults={"Stall": 1},
         restarts=0,
         replayed=(),
-        second_reshard=None,
+        second_reshard=second_reshard,
         seconds=1.25,
     )
 
@@ -61,7 +68,7 @@ def test_help_names_every_option_of_the_demo(run: CliRunner) -> None:
     text = run.invoke(app, ["demo", "--help"]).stdout
     assert [
         option
-        for option in ("--records", "--shards", "--seed", "--kill", "--json")
+        for option in ("--source", "--records", "--shards", "--seed", "--kill", "--json")
         if option not in text
     ] == []
 
@@ -70,7 +77,8 @@ def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from fanout.cli import app\n"
         "assert CliRunner().invoke(app, ['demo', '--help']).exit_code == 0\n"
-        "print({'pyspark', 'aioboto3', 'botocore', 'moto'} & set(sys.modules))"
+        "heavy = {'pyspark', 'aioboto3', 'aiokafka', 'botocore', 'confluent_kafka', 'moto'}\n"
+        "print(heavy & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
     assert done.stdout == "set()\n"
@@ -82,7 +90,14 @@ def test_the_version_is_that_of_the_distribution(run: CliRunner) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--records", "0"], ["--shards", "0"], ["--seed", "x"], ["--fast"], ["--records"]],
+    [
+        ["--source", "sqs"],
+        ["--records", "0"],
+        ["--shards", "0"],
+        ["--seed", "x"],
+        ["--fast"],
+        ["--records"],
+    ],
     ids=" ".join,
 )
 def test_a_bad_option_exits_with_2(run: CliRunner, arguments: list[str]) -> None:
@@ -91,11 +106,12 @@ def test_a_bad_option_exits_with_2(run: CliRunner, arguments: list[str]) -> None
     assert arguments[0] in result.stderr
 
 
+@pytest.mark.parametrize("source", ServiceName)
 def test_without_java_one_sentence_says_so(
-    run: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: ServiceName
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    result = run.invoke(app, ["demo"])
+    result = run.invoke(app, ["demo", "--source", source])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
         f"fanout demo: JAVA_HOME is {tmp_path}, which has no bin/java; "
@@ -124,6 +140,36 @@ def test_a_restart_must_have_delivered_what_it_never_saw_before(
     assert result.exit_code == code
     assert re.search(
         rf"of shards made while the driver was down +│ +{late} │ {mark}", result.stdout
+    )
+
+
+def test_partitions_of_kafka_are_called_so_and_none_has_ended(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown = report(
+        source=ServiceName.KAFKA,
+        second_generation=12,
+        second_reshard=Resharded(ended=(), born=("orders-6", "orders-7")),
+    )
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: grown)
+    told = run.invoke(app, ["demo", "--source", "kafka"]).stdout
+    assert re.search(r"partitions made while it was down +│ +2 │", told)
+    assert "of partitions made while the driver was down" in told
+    assert "shard" not in told
+    assert "ended" not in told
+
+
+def test_without_the_jars_of_kafka_one_sentence_says_so(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise SetupError("Kafka 4.3.1 is not to be had: check version and network")
+
+    monkeypatch.setattr("fanout.testing.kafka_broker.kafka_jars", refuse)
+    result = run.invoke(app, ["demo", "--source", "kafka"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "fanout demo: Kafka 4.3.1 is not to be had: check version and network\n"
     )
 
 

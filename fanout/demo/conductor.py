@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, final
+from contextlib import aclosing
+from itertools import chain
+from typing import TYPE_CHECKING, BinaryIO, final
 
-import aioboto3
-from aiobotocore.config import AioConfig
-
-from fanout.demo.chaos import parents_of_shards, perform, reshard_again
 from fanout.demo.driver_process import start_driver
 from fanout.demo.messages import (
     BatchWritten,
@@ -24,25 +21,22 @@ from fanout.demo.messages import (
 from fanout.demo.options import DemoFailedError
 from fanout.demo.producer import produce
 from fanout.demo.records import generate
+from fanout.demo.report import Resharded
 from fanout.demo.tally import Tally
 from fanout.demo.verification import Restart
-from fanout.testing.credentials import REGION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Mapping, Sequence
 
-    from fanout.demo.chaos import Resharded
     from fanout.demo.display import Display
     from fanout.demo.driver_process import DriverProcess
     from fanout.demo.messages import Message
     from fanout.demo.options import DemoOptions
     from fanout.demo.plan import Plan
+    from fanout.demo.service import Service, Stream
     from fanout.demo.workspace import SentLog, Workspace
-    from fanout.testing.kinesis_process import KinesisProcess
 
-__all__ = ("STREAM", "Conductor")
-
-STREAM = "orders"
+__all__ = ("Conductor",)
 
 # Records are sent at this pace, but within these seconds: long enough for every fault to strike and
 # be recovered from (5 s lie between two subscriptions to a shard) while records flow.
@@ -50,11 +44,9 @@ _RATE = 2_500
 _SHORTEST, _LONGEST = 10.0, 20.0
 # So many batches at least, so that others come before and after the one that is killed.
 _BATCHES = 8
-# The server sends a heartbeat every second; the service itself every five, and 35 s suit that.
-_SILENCE_TIMEOUT = 3.0
 # After the last record, in which one that comes twice would be written as well.
 _AFTERMATH = 1.0
-# From this share of the records on, they are sent after the second reshard, so that the shards that
+# From this share of the records on, they are sent after the second reshard, so that the splits that
 # it makes get some. The batch that is killed begins before so many are read: by then less than the
 # latest moment of a kill (0.6) and one batch (1 / _BATCHES) are.
 _AFTER_SECOND_RESHARD = 0.85
@@ -66,13 +58,13 @@ _PATIENCE = 60.0
 class Conductor:
     """Conduct one run.
 
-    `tally` says what has happened so far, `parents` how the shards descend once all is sent, and
+    `tally` says what has happened so far, `parents` how the splits descend once all is sent, and
     `second_reshard` what was done while the killed driver was down.
 
     Args:
         options: What the user asked for.
         plan: What goes wrong.
-        server: The embedded Kinesis, with the stream created.
+        service: The service that runs, with a stream in it.
         workspace: The files of the run.
         display: What is told of it.
     """
@@ -82,25 +74,26 @@ class Conductor:
         options: DemoOptions,
         plan: Plan,
         *,
-        server: KinesisProcess,
+        service: Service,
         workspace: Workspace,
         display: Display,
     ) -> None:
         self.tally = Tally()
-        self.parents: dict[str, list[str]] = {}
+        self.parents: Mapping[str, Sequence[str]] = {}
         self.second_reshard: Resharded | None = None
         self._options = options
         self._plan = plan
-        self._server = server
+        self._service = service
         self._workspace = workspace
         self._display = display
         self._started = asyncio.Event()
         self._all_read = asyncio.Event()
         self._patience = asyncio.Timeout(None)
+        self._stream: Stream | None = None
         self._driver: DriverProcess | None = None
         self._killed_in: int | None = None
         self._stopping = False
-        # One at a time looks for open shards and then closes some of them.
+        # One at a time looks for open splits and then closes some of them.
         self._resharding = asyncio.Lock()
         self._resharded = asyncio.Event()
 
@@ -128,8 +121,10 @@ class Conductor:
                 self._progressed()
                 tasks.create_task(self._run_drivers(driver_log))
                 await self._started.wait()
-                await self._send(sent_log)
-                await self._all_read.wait()
+                async with self._service.connect() as stream:
+                    self._stream = stream
+                    await self._send(stream, sent_log)
+                    await self._all_read.wait()
                 await asyncio.sleep(_AFTERMATH)
                 assert self._driver is not None
                 self._stopping = True
@@ -146,47 +141,37 @@ class Conductor:
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the others were cancelled because of it
 
-    async def _send(self, log: SentLog) -> None:
+    async def _send(self, stream: Stream, log: SentLog) -> None:
         count = self._options.records
         rate = count / min(max(count / _RATE, _SHORTEST), _LONGEST)
         records = generate(count, self._options.seed)
         acts = deque(self._plan.acts)
-        hold_at = count if self._plan.second is None else count * _AFTER_SECOND_RESHARD
-        async with (
-            self._client() as client,
-            aclosing(produce(client, STREAM, records, rate=rate)) as calls,
-        ):
+        hold_at = count if self._plan.kill is None else count * _AFTER_SECOND_RESHARD
+        async with aclosing(produce(stream, records, rate=rate)) as calls:
             async for accepted in calls:
                 await asyncio.to_thread(log.append, accepted)
                 self.tally.sent += len(accepted)
                 self._progressed()
                 while acts and acts[0].at <= self.tally.sent:
                     async with self._resharding:
-                        self._tell(await perform(acts.popleft(), self._server, client, STREAM))
+                        done = await stream.perform(acts.popleft())
+                    self._tell(done.told)
                 if hold_at <= self.tally.sent < count:
                     await self._resharded.wait()
-            self.parents = await parents_of_shards(client, STREAM)
+        self.parents = await stream.parents()
 
     async def _reshard_again(self) -> None:
-        second = self._plan.second
-        assert second is not None
-        async with self._client() as client, self._resharding:
-            done = await reshard_again(second, self._server, client, STREAM)
-        self.second_reshard = done
+        stream = self._stream
+        assert stream is not None, "a driver is killed in a batch, and without it there is none"
+        async with self._resharding:
+            done = [await stream.perform(act) for act in self._plan.while_down]
+        self.second_reshard = Resharded(
+            ended=tuple(chain.from_iterable(each.ended for each in done)),
+            born=tuple(chain.from_iterable(each.born for each in done)),
+        )
         self._resharded.set()
-        (split, *merged), (*children, child) = done.ended, done.born
-        self._tell(f"split {split} into {' and '.join(children)} while nobody reads")
-        self._tell(f"merge {' and '.join(merged)} into {child} while nobody reads")
-
-    @asynccontextmanager
-    async def _client(self) -> AsyncIterator[Any]:
-        # A call that is repeated after an error could store its records twice.
-        config = AioConfig(retries={"total_max_attempts": 1})
-        session: Any = aioboto3.Session()
-        async with session.client(
-            "kinesis", **self._server.client_options, config=config
-        ) as client:
-            yield client
+        for each in done:
+            self._tell(f"{each.told} while nobody reads")
 
     async def _run_drivers(self, log: BinaryIO) -> None:
         """Run a driver, and another one after each that is killed."""
@@ -194,14 +179,11 @@ class Conductor:
         while True:
             options = DriverOptions(
                 root=str(self._workspace.root),
-                stream=STREAM,
-                endpoint_url=self._server.endpoint_url,
-                region=REGION,
-                silence_timeout=_SILENCE_TIMEOUT,
+                source=self._service.settings,
                 max_records=self._options.records // _BATCHES,
                 kill=kill,
             )
-            async with start_driver(options, self._server.environment, log) as driver:
+            async with start_driver(options, self._service.environment, log) as driver:
                 self._driver = driver
                 await self._listen(driver)
             if self._stopping:
@@ -245,11 +227,11 @@ class Conductor:
                     f"SIGKILL the driver in batch {batch_id}: its segment is sealed, {state}, "
                     f"Spark has not committed it"
                 )
-            case Resubscribed(shard=shard, cause=cause, delay=delay):
+            case Resubscribed(split=split, cause=cause, delay=delay):
                 tally.resubscriptions[cause] += 1
-                self._tell(f"resubscribe to {shard} in {delay:.1f} s after {cause}")
-            case Reading(shards=shards):
-                tally.shards.update(shards)
+                self._tell(f"resubscribe to {split} in {delay:.1f} s after {cause}")
+            case Reading(splits=splits):
+                tally.splits.update(splits)
             case Failed(sentence=sentence):
                 raise DemoFailedError(f"the query has failed: {sentence}")
         self._display.update(tally)

@@ -14,7 +14,6 @@ import msgspec
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from fanout.core.positions import Horizon
 from fanout.demo.messages import (
     BatchWritten,
     DriverOptions,
@@ -25,9 +24,9 @@ from fanout.demo.messages import (
     Resubscribed,
     Started,
 )
+from fanout.demo.sources import make_source
 from fanout.demo.workspace import Workspace
 from fanout.errors import FanOutError
-from fanout.kinesis import KinesisSource
 from fanout.spark import foreach_batch
 from fanout.spark.checkpoint.jvm import jvm
 
@@ -114,7 +113,7 @@ def main(arguments: str) -> int:
         with _spark(workspace) as spark:
             query = foreach_batch(
                 spark,
-                _source(options),
+                make_source(options.source),
                 ParquetHandler(workspace, options.kill, outbox, stopping),
                 checkpoint_location=str(workspace.checkpoint),
                 max_records=options.max_records,
@@ -134,17 +133,6 @@ def _await_stop(outbox: _Outbox, stopping: threading.Event) -> None:
         pass
     stopping.set()
     outbox.put(None)
-
-
-def _source(options: DriverOptions) -> KinesisSource:
-    return KinesisSource(
-        stream=options.stream,
-        consumer="fanout-demo",
-        start=Horizon(),
-        silence_timeout=options.silence_timeout,
-        endpoint_url=options.endpoint_url,
-        region=options.region,
-    )
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import msgspec
 
 from fanout.core.malformed import MALFORMED_JSON
 from fanout.demo.plan import Kill  # noqa: TC001 - msgspec reads the annotation
+from fanout.demo.sources import SourceSettings  # noqa: TC001 - see above
 
 __all__ = (
     "BatchWritten",
@@ -31,19 +32,13 @@ class DriverOptions(msgspec.Struct, frozen=True):
 
     Args:
         root: The directory of the run.
-        stream: The stream's name.
-        endpoint_url: Where Kinesis is.
-        region: The region that it stands for.
-        silence_timeout: Seconds of silence after which a subscription is given up.
+        source: What it reads.
         max_records: The most records in a batch.
         kill: When the driver holds still to be killed; None for never.
     """
 
     root: str
-    stream: str
-    endpoint_url: str
-    region: str
-    silence_timeout: float
+    source: SourceSettings
     max_records: int
     kill: Kill | None
 
@@ -90,12 +85,12 @@ class Resubscribed(msgspec.Struct, frozen=True, tag=True):
     """A subscription is to be opened again.
 
     Args:
-        shard: Its shard.
+        split: Its split.
         cause: The class of the error that ended the one before.
         delay: Seconds until the next attempt.
     """
 
-    shard: str
+    split: str
     cause: str
     delay: float
 
@@ -105,10 +100,10 @@ class Reading(msgspec.Struct, frozen=True, tag=True):
     """How the query stands.
 
     Args:
-        shards: The shards that it knows.
+        splits: The splits that it knows.
     """
 
-    shards: tuple[str, ...]
+    splits: tuple[str, ...]
 
 
 @final

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, final
 
 from fanout.errors import FanOutError, OptionError
 
-__all__ = ("MAX_RECORDS", "MAX_SHARDS", "MIN_RECORDS", "DemoFailedError", "DemoOptions")
+__all__ = (
+    "MAX_RECORDS",
+    "MAX_SHARDS",
+    "MIN_RECORDS",
+    "DemoFailedError",
+    "DemoOptions",
+    "ServiceName",
+)
 
 # Fewer would be read before the faults among them can strike.
 MIN_RECORDS: Final = 1_000
@@ -16,6 +24,14 @@ MAX_RECORDS: Final = 1_000_000
 MAX_SHARDS: Final = 50
 # Fewer could leave a shard that is made late in a run without any.
 _MIN_RECORDS_PER_SHARD = 100
+
+
+@final
+class ServiceName(StrEnum):
+    """A service that the demo can run on."""
+
+    KINESIS = "kinesis"
+    KAFKA = "kafka"
 
 
 @final
@@ -38,8 +54,9 @@ class DemoOptions:
     """Say what the demo does.
 
     Args:
+        source: The service.
         records: How many records are sent.
-        shards: How many shards the stream begins with.
+        shards: How many shards, or partitions, the stream begins with.
         seed: What the records, the faults and their moments are drawn from.
         kill: Whether the Spark driver is killed in the middle of a batch, and started again.
 
@@ -47,6 +64,7 @@ class DemoOptions:
         OptionError: If a number is out of its range, or there are too few records for the shards.
     """
 
+    source: ServiceName = ServiceName.KINESIS
     records: int = 50_000
     shards: int = 4
     seed: int = 89  # of its faults some strike before the kill, and some after the restart

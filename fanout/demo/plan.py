@@ -8,19 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
+
+from fanout.demo.options import ServiceName
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fanout.demo.options import DemoOptions
 
-__all__ = ("Act", "Kill", "Kind", "Plan", "SecondReshard", "draw_plan")
+__all__ = ("SCRIPTS", "Act", "Kill", "Kind", "Plan", "Script", "draw_plan")
 
 T = TypeVar("T")
 
 # The share of the records that is sent before the first act, and before the end of the last window:
-# the stream is under way by then, and all shards still get records afterwards.
+# the stream is under way by then, and all splits still get records afterwards.
 _FIRST, _LAST = 0.10, 0.85
 
 
@@ -33,6 +35,47 @@ class Kind(Enum):
     CUT = "cut a connection inside a frame"
     STALL = "silence a shard, heartbeats included"
     ERROR = "end a subscription with InternalFailureException"
+    SPLIT_AGAIN = "split a shard that a reshard has made"
+    MERGE_AGAIN = "merge two adjacent shards, one of which a reshard has made"
+
+    GROW = "add partitions to the topic"
+    RESTART = "kill the broker while records are on their way, and start it again"
+    COMMIT = "send records in a transaction"
+    ABORT = "send records beside a transaction that is aborted"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is done to the streams of a service.
+
+    Args:
+        acts: What is done while records flow, in order; None where the seed decides.
+        drawn: What the seed decides on, as many as there are None.
+        while_down: What is done between the kill of the driver and the start of another.
+    """
+
+    acts: tuple[Kind | None, ...]
+    drawn: tuple[Kind, ...]
+    while_down: tuple[Kind, ...]
+
+
+SCRIPTS: Final[Mapping[ServiceName, Script]] = {
+    # The split comes first: a stream that begins with one shard then has two to merge, and the kill
+    # finds children whose parent has ended.
+    ServiceName.KINESIS: Script(
+        acts=(Kind.SPLIT, None, None, None, None, None),
+        drawn=(Kind.MERGE, Kind.CUT, Kind.CUT, Kind.STALL, Kind.ERROR),
+        while_down=(Kind.SPLIT_AGAIN, Kind.MERGE_AGAIN),
+    ),
+    # The broker is killed before the driver is, which has to read on; the topic grows midway; and
+    # one transaction at least is aborted after that.
+    ServiceName.KAFKA: Script(
+        acts=(Kind.RESTART, None, Kind.GROW, None, None),
+        drawn=(Kind.COMMIT, Kind.ABORT, Kind.ABORT),
+        while_down=(Kind.GROW,),
+    ),
+}
 
 
 @final
@@ -43,7 +86,7 @@ class Act:
     Args:
         at: How many records have been sent by then.
         kind: What is done.
-        where: Which of the shards that are open then, as a share of their number, in [0, 1).
+        where: Which of the splits that are there then, as a share of their number, in [0, 1).
     """
 
     at: int
@@ -51,8 +94,8 @@ class Act:
     where: float
 
     def choose(self, candidates: Sequence[T]) -> T:
-        """Return the candidate that the act strikes."""
-        return choose(self.where, candidates)
+        """Return the one of the candidates, which are one at least, that the act strikes."""
+        return candidates[int(self.where * len(candidates))]
 
 
 @final
@@ -71,55 +114,32 @@ class Kill:
 
 @final
 @dataclass(frozen=True, slots=True)
-class SecondReshard:
-    """Which shards are split and merged while nobody reads, between the kill and the restart.
-
-    Args:
-        split: Which of the open shards that the first reshard has made is split, as a share of
-            their number, in [0, 1).
-        merge: Which of the neighbours are merged then, of those of which a reshard has made one.
-    """
-
-    split: float
-    merge: float
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that goes wrong in one run.
 
     Args:
         acts: What is done to the stream, in the order of its moments.
         kill: When the driver is killed; None for never.
-        second: What is done to the stream while the killed driver is down; None without a kill.
+        while_down: What is done to the stream while the killed driver is down, whatever was sent by
+            then; nothing without a kill.
     """
 
     acts: tuple[Act, ...]
     kill: Kill | None
-    second: SecondReshard | None
-
-
-def choose(where: float, candidates: Sequence[T]) -> T:
-    """Return one of the candidates.
-
-    Args:
-        where: Which, as a share of their number, in [0, 1).
-        candidates: One at least.
-    """
-    return candidates[int(where * len(candidates))]
+    while_down: tuple[Act, ...]
 
 
 def draw_plan(options: DemoOptions) -> Plan:
     """Draw a plan from the seed; the same options draw the same plan.
 
-    Each act falls into a window of its own. The split comes first: a stream that begins with one
-    shard then has two to merge, and the kill finds children whose parent has ended.
+    Each act falls into a window of its own.
     """
+    script = SCRIPTS[options.source]
     random = Random(options.seed)  # noqa: S311 - a plan to repeat, not a secret
-    others = [Kind.MERGE, Kind.CUT, Kind.CUT, Kind.STALL, Kind.ERROR]
-    random.shuffle(others)
-    kinds = [Kind.SPLIT, *others]
+    drawn = list(script.drawn)
+    random.shuffle(drawn)
+    left = iter(drawn)
+    kinds = [next(left) if kind is None else kind for kind in script.acts]
     window = (_LAST - _FIRST) / len(kinds)
     acts = tuple(
         Act(int(options.records * (_FIRST + window * (i + random.random()))), kind, random.random())
@@ -127,5 +147,5 @@ def draw_plan(options: DemoOptions) -> Plan:
     )
     # Drawn in any case, so that a seed means the same with and without it.
     kill = Kill(int(options.records * random.uniform(0.25, 0.6)), random.random() < 0.5)  # noqa: PLR2004 - a fair coin
-    second = SecondReshard(random.random(), random.random())
-    return Plan(acts, kill, second) if options.kill else Plan(acts, None, None)
+    while_down = tuple(Act(kill.after, kind, random.random()) for kind in script.while_down)
+    return Plan(acts, kill, while_down) if options.kill else Plan(acts, None, ())

@@ -7,15 +7,31 @@ from typing import TYPE_CHECKING, final
 import msgspec
 from rich.table import Table
 
+from fanout.demo.options import ServiceName
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fanout.demo.chaos import Resharded
     from fanout.demo.verification import Proof
 
-__all__ = ("Report", "faults_table", "proof_table")
+__all__ = ("Report", "Resharded", "faults_table", "proof_table")
+
+_SPLITS = {ServiceName.KINESIS: "shards", ServiceName.KAFKA: "partitions"}
 
 _GOOD, _BAD = "[green]✓[/]", "[red]✗[/]"
+
+
+@final
+class Resharded(msgspec.Struct, frozen=True):
+    """What was done to the splits of a stream.
+
+    Args:
+        ended: The splits that were closed.
+        born: The splits that were made; one that was closed again is among both.
+    """
+
+    ended: tuple[str, ...]
+    born: tuple[str, ...]
 
 
 @final
@@ -26,7 +42,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         source: The service that was read.
         seed: What everything was drawn from.
         proof: What the comparison of the output with what was sent found.
-        splits_seen: The shards that the query has known, closed ones included.
+        splits_seen: The splits that the query has known, closed ones included.
         resubscriptions: Subscriptions that were opened again, by the error that ended the one
             before.
         faults: Injected faults that struck, by kind.
@@ -37,7 +53,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         seconds: How long all of it took.
     """
 
-    source: str
+    source: ServiceName
     seed: int
     proof: Proof
     splits_seen: int
@@ -77,9 +93,11 @@ def faults_table(report: Report) -> Table:
         table.add_row(f"resubscribed after {cause}", str(times))
     table.add_row("Spark driver killed and started again", str(report.restarts))
     table.add_row("batches replayed", str(len(report.replayed)))
-    if report.second_reshard is not None:
-        table.add_row("shards ended while it was down", str(len(report.second_reshard.ended)))
-        table.add_row("shards made while it was down", str(len(report.second_reshard.born)))
+    if (resharded := report.second_reshard) is not None:
+        splits = _SPLITS[report.source]
+        if resharded.ended:
+            table.add_row(f"{splits} ended while it was down", str(len(resharded.ended)))
+        table.add_row(f"{splits} made while it was down", str(len(resharded.born)))
     return table
 
 
@@ -101,6 +119,6 @@ def proof_table(report: Report) -> Table:
         table.add_row(claim, f"{count:,}", _BAD if count else _GOOD)
     late = proof.second_generation
     if late is not None:
-        claim = "of shards made while the driver was down"
+        claim = f"of {_SPLITS[report.source]} made while the driver was down"
         table.add_row(claim, f"{late:,}", _GOOD if late else _BAD)
     return table

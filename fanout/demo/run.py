@@ -8,25 +8,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from fanout.demo.conductor import STREAM, Conductor
+from fanout.demo.conductor import Conductor
 from fanout.demo.display import Display
-from fanout.demo.options import DemoFailedError
+from fanout.demo.options import DemoFailedError, ServiceName
 from fanout.demo.plan import draw_plan
 from fanout.demo.report import Report
 from fanout.demo.verifier import verify_in_process
 from fanout.demo.workspace import SentLog, Workspace
-from fanout.testing.kinesis_process import KinesisProcess
-from fanout.testing.rules import KinesisRules
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from rich.console import Console
 
     from fanout.demo.options import DemoOptions
+    from fanout.demo.service import Service
 
 __all__ = ("run_demo",)
 
-# The service's own figures, except that silence is noticed sooner.
-_RULES = KinesisRules(heartbeat=1.0)
 _LOG_TAIL = 15
 
 
@@ -42,19 +41,19 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
 
     Raises:
         DemoFailedError: If it could not be brought to its end.
+        SetupError: If the service cannot be started on this machine.
         KeyboardInterrupt: On Ctrl-C; every child has ended and every file is gone by then.
     """
     begun = time.perf_counter()
     with (
         TemporaryDirectory(prefix="fanout-demo-") as root,
-        KinesisProcess(_RULES) as server,
+        _start(options) as service,
         Display(console, options.records) as display,
     ):
         workspace = Workspace(Path(root))
         workspace.scratch.mkdir()
-        server.create_stream(STREAM, options.shards)
         conductor = Conductor(
-            options, draw_plan(options), server=server, workspace=workspace, display=display
+            options, draw_plan(options), service=service, workspace=workspace, display=display
         )
         try:
             with (
@@ -70,13 +69,13 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
         if conductor.restart is not None:
             workspace.write_restart(conductor.restart)
         proof = verify_in_process(workspace)
-        faults = server.statistics().faults
+        faults = service.faults()
     tally = conductor.tally
     return Report(
-        source="kinesis",
+        source=options.source,
         seed=options.seed,
         proof=proof,
-        splits_seen=len(tally.shards),
+        splits_seen=len(tally.splits),
         resubscriptions=tally.resubscriptions,
         faults=faults,
         restarts=tally.restarts,
@@ -84,6 +83,19 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
         second_reshard=conductor.second_reshard,
         seconds=time.perf_counter() - begun,
     )
+
+
+def _start(options: DemoOptions) -> AbstractContextManager[Service]:
+    # Only the one that is wanted is imported: what the other needs may not be installed.
+    match options.source:
+        case ServiceName.KINESIS:
+            from fanout.demo.kinesis import start_kinesis  # noqa: PLC0415 - see above
+
+            return start_kinesis(options.shards)
+        case ServiceName.KAFKA:
+            from fanout.demo.kafka import start_kafka  # noqa: PLC0415 - see above
+
+            return start_kafka(options.shards)
 
 
 def _tail(log: Path) -> str:

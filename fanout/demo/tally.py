@@ -17,7 +17,7 @@ class Tally:
     Args:
         sent: Records that the service has accepted.
         rows: Records by batch id; a batch that is written again is counted once.
-        shards: The shards that the query has known.
+        splits: The splits that the query has known.
         resubscriptions: By the error that ended the subscription before.
         restarts: How often the driver was killed and started again.
         replayed: The batches that a new driver was given again.
@@ -25,7 +25,7 @@ class Tally:
 
     sent: int = 0
     rows: dict[int, int] = field(default_factory=dict)
-    shards: set[str] = field(default_factory=set)
+    splits: set[str] = field(default_factory=set)
     resubscriptions: Counter[str] = field(default_factory=Counter)
     restarts: int = 0
     replayed: list[int] = field(default_factory=list)

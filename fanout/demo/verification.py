@@ -22,14 +22,14 @@ class SentRecord(msgspec.Struct, frozen=True):
     Args:
         number: Its number.
         key: Its partition key.
-        shard: The shard that the service put it into.
+        split: The split that the service put it into.
         sequence: The sequence number that the service gave it.
         digest: Of its data.
     """
 
     number: int
     key: str
-    shard: str
+    split: str
     sequence: int
     digest: str
 
@@ -42,7 +42,7 @@ class ReadRecord(msgspec.Struct, frozen=True):
         batch: The id of the batch that it came in.
         number: The number in its data; None where the data has none.
         key: Its partition key.
-        shard: Its shard.
+        split: Its split.
         sequence: Its sequence number.
         digest: Of its data.
     """
@@ -50,18 +50,18 @@ class ReadRecord(msgspec.Struct, frozen=True):
     batch: int
     number: int | None
     key: str
-    shard: str
+    split: str
     sequence: int
     digest: str
 
 
 @final
 class Restart(msgspec.Struct, frozen=True):
-    """A restart of the query that was to meet shards it never saw.
+    """A restart of the query that was to meet splits it never saw.
 
     Args:
         killed_in: The id of the batch in which the query was killed; its content was sealed.
-        born: The shards that were made before the query was started again.
+        born: The splits that were made before the query was started again.
     """
 
     killed_in: int
@@ -79,9 +79,9 @@ class Proof(msgspec.Struct, frozen=True):
         lost: Records that were sent and never read.
         duplicated: Records that were read more often than once, counted without the first time.
         altered: Records that nobody sent: of an unknown number, or another key, place or data.
-        out_of_order: Records in a later batch than one that follows them in their shard, or in an
-            earlier batch than one of a parent shard.
-        second_generation: Records of shards that were made between a kill and the restart, in
+        out_of_order: Records in a later batch than one that follows them in their split, or in an
+            earlier batch than one of a parent split.
+        second_generation: Records of splits that were made between a kill and the restart, in
             batches after the one that was killed; None without a kill.
     """
 
@@ -98,7 +98,7 @@ class Proof(msgspec.Struct, frozen=True):
     def holds(self) -> bool:
         """Whether every record came through once, as it was, and in order.
 
-        After a kill, some must have come from shards that the restart met for the first time:
+        After a kill, some must have come from splits that the restart met for the first time:
         otherwise the run shows nothing about them.
         """
         broken = self.lost or self.duplicated or self.altered or self.out_of_order
@@ -114,12 +114,12 @@ def verify(
     """Compare the output with what was sent.
 
     Order is checked between batches: Spark does not order rows within one, and there both the
-    shard and the sequence number are columns to sort by.
+    split and the sequence number are columns to sort by.
 
     Args:
         sent: What the producer sent.
         read: What the query wrote, in any order.
-        parents: The parents of every shard that has any.
+        parents: The parents of every split that has any.
         restart: The restart of the query; None if it was not killed.
     """
     expected = {record.number: record for record in sent}
@@ -138,9 +138,9 @@ def verify(
 
 def _same(record: ReadRecord, expected: Mapping[int, SentRecord]) -> bool:
     sent = None if record.number is None else expected.get(record.number)
-    return sent is not None and (record.key, record.shard, record.sequence, record.digest) == (
+    return sent is not None and (record.key, record.split, record.sequence, record.digest) == (
         sent.key,
-        sent.shard,
+        sent.split,
         sent.sequence,
         sent.digest,
     )
@@ -148,33 +148,33 @@ def _same(record: ReadRecord, expected: Mapping[int, SentRecord]) -> bool:
 
 def _second_generation(read: Iterable[ReadRecord], restart: Restart) -> int:
     born = frozenset(restart.born)
-    return sum(record.shard in born and record.batch > restart.killed_in for record in read)
+    return sum(record.split in born and record.batch > restart.killed_in for record in read)
 
 
 def _out_of_order(read: Sequence[ReadRecord], parents: Mapping[str, Sequence[str]]) -> int:
     last_batch: dict[str, int] = {}
     for record in read:
-        last_batch[record.shard] = max(record.batch, last_batch.get(record.shard, 0))
+        last_batch[record.split] = max(record.batch, last_batch.get(record.split, 0))
     ready = {
-        shard: max((last_batch.get(each, 0) for each in _ancestors(shard, parents)), default=0)
-        for shard in last_batch
+        split: max((last_batch.get(each, 0) for each in _ancestors(split, parents)), default=0)
+        for split in last_batch
     }
     count = 0
     newest: dict[str, int] = {}
     for batch, group in groupby(sorted(read, key=attrgetter("batch")), attrgetter("batch")):
         records = list(group)
         count += sum(
-            batch < ready[record.shard] or record.sequence < newest.get(record.shard, 0)
+            batch < ready[record.split] or record.sequence < newest.get(record.split, 0)
             for record in records
         )
         for record in records:
-            newest[record.shard] = max(record.sequence, newest.get(record.shard, 0))
+            newest[record.split] = max(record.sequence, newest.get(record.split, 0))
     return count
 
 
-def _ancestors(shard: str, parents: Mapping[str, Sequence[str]]) -> set[str]:
+def _ancestors(split: str, parents: Mapping[str, Sequence[str]]) -> set[str]:
     found: set[str] = set()
-    left = [shard]
+    left = [split]
     while left:
         new = set(parents.get(left.pop(), ())) - found
         found |= new

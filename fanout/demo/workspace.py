@@ -1,4 +1,4 @@
-"""The files of one run: what was sent, how the shards descend, and what the query wrote."""
+"""The files of one run: what was sent, how the splits descend, and what the query wrote."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO, final
 
 import msgspec
-import pyarrow.parquet as pq
 
-from fanout.demo.records import digest, number_in
-from fanout.demo.verification import ReadRecord, Restart, SentRecord
+from fanout.demo.output import read_records
+from fanout.demo.verification import Restart, SentRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ("SentLog", "Workspace")
+    from fanout.demo.verification import ReadRecord
 
-_COLUMNS = ["partitionKey", "data", "shardId", "sequenceNumber"]
+__all__ = ("SentLog", "Workspace")
 
 
 @final
@@ -78,11 +77,11 @@ class Workspace:
         return self.output / f"batch={batch_id}"
 
     def write_parents(self, parents: Mapping[str, Sequence[str]]) -> None:
-        """Store the parents of every shard."""
+        """Store the parents of every split."""
         self._parents.write_bytes(msgspec.json.encode(parents))
 
     def read_parents(self) -> dict[str, list[str]]:
-        """Return the parents of every shard."""
+        """Return the parents of every split."""
         return msgspec.json.decode(self._parents.read_bytes(), type=dict[str, list[str]])
 
     def write_restart(self, restart: Restart) -> None:
@@ -98,21 +97,14 @@ class Workspace:
     def read_sent(self) -> Iterator[SentRecord]:
         """Return what was sent."""
         with self.sent.open(newline="") as file:
-            for number, key, shard, sequence, hashed in csv.reader(file):
-                yield SentRecord(int(number), key, shard, int(sequence), hashed)
+            for number, key, split, sequence, hashed in csv.reader(file):
+                yield SentRecord(int(number), key, split, int(sequence), hashed)
 
     def read_output(self) -> Iterator[ReadRecord]:
         """Return what the query wrote; files that Spark has not committed do not count."""
         for path in sorted(self.output.glob("batch=*/*.parquet")):
             batch = int(path.parent.name.removeprefix("batch="))
-            with pq.ParquetFile(path) as file:
-                for rows in file.iter_batches(columns=_COLUMNS):
-                    for key, data, shard, sequence in zip(
-                        *(rows.column(name).to_pylist() for name in _COLUMNS), strict=True
-                    ):
-                        yield ReadRecord(
-                            batch, number_in(data), key, shard, int(sequence), digest(data)
-                        )
+            yield from read_records(path, batch)
 
     @property
     def _parents(self) -> Path:

@@ -80,9 +80,46 @@ def test_nothing_is_lost_although_the_driver_is_killed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("_kafka_jars")
+def test_nothing_of_kafka_is_lost_although_broker_and_driver_are_killed(tmp_path: Path) -> None:
+    arguments = ("--source", "kafka", "--records", "4000", "--kill", "--json")
+    with demo(tmp_path, *arguments) as (process, mark):
+        output, errors = process.communicate()
+        assert (process.returncode, errors) == (0, "")
+        assert living(mark) == []
+    result = json.loads(output)
+    assert {
+        "source": "kafka",
+        "records_sent": 4000,
+        "records_read": 4000,
+        "lost": 0,
+        "duplicated": 0,
+        "altered": 0,
+        "out_of_order": 0,
+        "splits_seen": 8,
+        "restarts": 1,
+        "faults": {"AbortTransaction": 2, "KillBroker": 1},
+    }.items() <= result.items()
+    assert len(result["replayed"]) == 1
+    assert result["resubscriptions"] > 0
+    assert result["second_reshard"]["ended"] == []
+    assert len(result["second_reshard"]["born"]) == 2
+    assert 0 < result["second_generation"] < 4000
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
-    with demo(tmp_path) as (process, mark):
+    interrupt(tmp_path, number)
+
+
+@pytest.mark.usefixtures("_kafka_jars")
+def test_an_interrupted_demo_of_kafka_leaves_nothing_behind(tmp_path: Path) -> None:
+    interrupt(tmp_path, signal.SIGINT, "--source", "kafka")
+
+
+def interrupt(tmp_path: Path, number: signal.Signals, *arguments: str) -> None:
+    with demo(tmp_path, *arguments) as (process, mark):
         assert process.stdout is not None
         assert "the query runs" in process.stdout.readline()
         assert any("java" in command for command in living(mark))

@@ -5,19 +5,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.demo.environment import check_environment
+from fanout.demo.options import ServiceName
 from fanout.errors import SetupError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("source", ServiceName)
+def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch, source: ServiceName) -> None:
     monkeypatch.setattr("fanout.demo.environment.find_spec", lambda _name: None)
-    with pytest.raises(SetupError, match=r"pip install 'fanout\[kinesis,spark,testing\]'"):
-        check_environment()
+    with pytest.raises(SetupError, match=rf"pip install 'fanout\[{source},spark,testing\]'"):
+        check_environment(source)
 
 
-def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ServiceName)
+def test_a_missing_java_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: ServiceName
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SetupError, match="install Java 17"):
-        check_environment()
+        check_environment(source)

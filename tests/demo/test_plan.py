@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.demo.options import DemoOptions
+from fanout.demo.options import DemoOptions, ServiceName
 from fanout.demo.plan import Act, Kind, draw_plan
 
 SEEDS = range(50)
+KINESIS, KAFKA = ServiceName
+
+every_source = pytest.mark.parametrize("source", ServiceName)
 
 
-def options(seed: int = 1, *, kill: bool = True) -> DemoOptions:
-    return DemoOptions(records=10_000, seed=seed, kill=kill)
+def options(seed: int = 1, *, kill: bool = True, source: ServiceName = KINESIS) -> DemoOptions:
+    return DemoOptions(records=10_000, seed=seed, kill=kill, source=source)
 
 
 def test_a_seed_draws_the_same_plan_again() -> None:
@@ -26,17 +29,23 @@ def test_the_kill_changes_nothing_else() -> None:
 
 def test_nobody_is_killed_unless_asked_for() -> None:
     plan = draw_plan(options(kill=False))
-    assert (plan.kill, plan.second) == (None, None)
+    assert (plan.kill, plan.while_down) == (None, ())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_kind_of_act_is_in_a_plan(seed: int) -> None:
-    assert {act.kind for act in draw_plan(options(seed)).acts} == set(Kind)
+def test_everything_that_can_be_done_to_a_service_is_in_its_plan(seed: int) -> None:
+    plans = {source: draw_plan(options(seed, source=source)) for source in ServiceName}
+    done = {
+        source: {act.kind for act in plan.acts + plan.while_down} for source, plan in plans.items()
+    }
+    assert done[KINESIS] | done[KAFKA] == set(Kind)
+    assert not done[KINESIS] & done[KAFKA]
 
 
+@every_source
 @pytest.mark.parametrize("seed", SEEDS)
-def test_acts_happen_one_after_the_other_while_records_flow(seed: int) -> None:
-    moments = [act.at for act in draw_plan(options(seed)).acts]
+def test_acts_happen_one_after_the_other_while_records_flow(seed: int, source: ServiceName) -> None:
+    moments = [act.at for act in draw_plan(options(seed, source=source)).acts]
     assert moments == sorted(moments)
     assert 1_000 <= moments[0] < moments[-1] < 8_500
 
@@ -53,15 +62,29 @@ def test_batches_come_before_and_after_the_kill(seed: int) -> None:
     assert 2_500 <= kill.after < 6_000
 
 
+@every_source
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_killed_driver_has_read_beyond_the_first_reshard(seed: int) -> None:
-    plan = draw_plan(options(seed))
+def test_the_killed_driver_has_read_beyond_the_first_act(seed: int, source: ServiceName) -> None:
+    plan = draw_plan(options(seed, source=source))
     assert plan.kill is not None
     assert plan.acts[0].at < plan.kill.after
 
 
-def test_the_shards_of_the_second_reshard_differ_between_seeds() -> None:
-    assert len({draw_plan(options(seed)).second for seed in SEEDS}) == len(SEEDS)
+def test_what_is_done_while_nobody_reads_differs_between_seeds() -> None:
+    assert len({draw_plan(options(seed)).while_down for seed in SEEDS}) == len(SEEDS)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_topic_grows_midway_and_a_transaction_is_aborted_after_that(seed: int) -> None:
+    acts = draw_plan(options(seed, source=KAFKA)).acts
+    (grown,) = (act.at for act in acts if act.kind is Kind.GROW)
+    assert 4_000 <= grown < 5_500
+    assert grown < max(act.at for act in acts if act.kind is Kind.ABORT)
+
+
+def test_a_topic_grows_while_nobody_reads() -> None:
+    plan = draw_plan(options(source=KAFKA))
+    assert [act.kind for act in plan.while_down] == [Kind.GROW]
 
 
 def test_both_halves_of_the_handler_are_killed_by_some_seed() -> None:

@@ -9,13 +9,13 @@ PARENT, CHILD, GRANDCHILD, OTHER = "parent", "child", "grandchild", "other"
 PARENTS = {PARENT: [], CHILD: [PARENT], GRANDCHILD: [CHILD], OTHER: []}
 
 
-def sent(number: int, shard: str = PARENT) -> SentRecord:
-    return SentRecord(number, f"key-{number}", shard, 1000 + number, f"digest-{number}")
+def sent(number: int, split: str = PARENT) -> SentRecord:
+    return SentRecord(number, f"key-{number}", split, 1000 + number, f"digest-{number}")
 
 
 def read(record: SentRecord, batch: int = 0) -> ReadRecord:
     return ReadRecord(
-        batch, record.number, record.key, record.shard, record.sequence, record.digest
+        batch, record.number, record.key, record.split, record.sequence, record.digest
     )
 
 
@@ -62,7 +62,7 @@ def test_a_duplicate_does_not_hide_a_lost_record() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"key": "x"}, {"shard": OTHER}, {"sequence": 7}, {"digest": "x"}], ids=str
+    "change", [{"key": "x"}, {"split": OTHER}, {"sequence": 7}, {"digest": "x"}], ids=str
 )
 def test_an_altered_record_is_found(change: dict[str, object]) -> None:
     proof = prove([sent(0)], [msgspec.structs.replace(read(sent(0)), **change)])

@@ -56,6 +56,22 @@ def test_a_written_record_is_read_with_its_batch(workspace: Workspace) -> None:
     assert list(workspace.read_output()) == [expected]
 
 
+def test_a_record_of_kafka_is_read_with_its_partition_and_offset(workspace: Workspace) -> None:
+    (record,) = generate(1, 1)
+    path = workspace.batch(3) / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    columns = {
+        "key": [record.key.encode()],
+        "value": [record.data],
+        "topic": ["orders"],
+        "partition": pa.array([4], pa.int32()),
+        "offset": [17],
+    }
+    pq.write_table(pa.table(columns), path)
+    expected = ReadRecord(3, 0, record.key, "orders-4", 17, digest(record.data))
+    assert list(workspace.read_output()) == [expected]
+
+
 def test_files_that_spark_has_not_committed_do_not_count(workspace: Workspace) -> None:
     (workspace.batch(0) / "_temporary").mkdir(parents=True)
     write(workspace, 0, *generate(1, 1), name="_temporary/part-0")

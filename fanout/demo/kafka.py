@@ -1,0 +1,249 @@
+"""The demo on Apache Kafka: the topic grows, the broker is killed, transactions are aborted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from fanout.demo.options import DemoFailedError
+from fanout.demo.plan import Kind
+from fanout.demo.records import digest
+from fanout.demo.service import STREAM, Done
+from fanout.demo.sources import KafkaSettings
+from fanout.demo.verification import SentRecord
+from fanout.testing.kafka_broker import KafkaBroker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+    from fanout.demo.plan import Act
+    from fanout.demo.records import Record
+
+__all__ = ("KafkaService", "KafkaStream", "start_kafka")
+
+# How many partitions the topic gets each time it grows.
+_GROWTH = 2
+# A broker that was killed is back long before, even on a busy machine.
+_REQUEST_TIMEOUT_MS = 60_000
+# For what is on its way when a run is given up.
+_GRACE = 5.0
+
+_TOLD = {
+    Kind.RESTART: "kill the broker while the next records are on their way, and start it again",
+    Kind.COMMIT: "send the next records in a transaction",
+    Kind.ABORT: "send the next records twice, once in a transaction that is aborted",
+}
+
+
+@contextmanager
+def start_kafka(partitions: int) -> Iterator[KafkaService]:
+    """Run a broker while the block lasts, with a topic that begins with some partitions.
+
+    Raises:
+        SetupError: If there is no Java, or Kafka cannot be downloaded or does not start.
+    """
+    with KafkaBroker() as broker:
+        broker.create_topic(STREAM, partitions)
+        yield KafkaService(broker, STREAM, partitions)
+
+
+@final
+class KafkaService:
+    """A `Service` that is a broker of Apache Kafka.
+
+    Args:
+        broker: The running broker, with the topic created.
+        topic: The topic's name.
+        partitions: How many partitions it has.
+    """
+
+    def __init__(self, broker: KafkaBroker, topic: str, partitions: int) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._partitions = partitions
+        self._faults: Counter[str] = Counter()
+        self.environment: Mapping[str, str] = {}
+        self.settings = KafkaSettings(topic, broker.bootstrap_servers)
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[KafkaStream]:
+        """Hold on to the topic; see `Service.connect`."""
+        async with (
+            _producer(self._broker) as plain,
+            _producer(self._broker, transactional_id="fanout-demo") as transactional,
+        ):
+            yield KafkaStream(
+                self._broker,
+                self._topic,
+                self._partitions,
+                plain=plain,
+                transactional=transactional,
+                faults=self._faults,
+            )
+
+    def faults(self) -> Mapping[str, int]:
+        """Count the faults that have struck, by their kinds."""
+        return self._faults
+
+
+@final
+class KafkaStream:
+    """A `Stream` that is a topic of Kafka.
+
+    Whatever is done to it but growth strikes the records that are sent next: a broker is killed
+    while they are on their way, and a transaction holds them.
+
+    Args:
+        broker: Where things are done to it.
+        topic: The topic's name.
+        partitions: How many partitions it has.
+        plain: A started idempotent producer.
+        transactional: A started producer of transactions.
+        faults: Where to count the faults that have struck.
+    """
+
+    def __init__(
+        self,
+        broker: KafkaBroker,
+        topic: str,
+        partitions: int,
+        *,
+        plain: AIOKafkaProducer,
+        transactional: AIOKafkaProducer,
+        faults: Counter[str],
+    ) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._partitions = partitions
+        self._plain = plain
+        self._transactional = transactional
+        self._faults = faults
+        self._due: deque[Kind] = deque()
+        # A topic cannot grow while the broker is down.
+        self._changing = asyncio.Lock()
+
+    async def put(self, records: Sequence[Record]) -> Sequence[SentRecord]:
+        """Send records, and do to them what is due; see `Stream.put`."""
+        kind = self._due.popleft() if self._due else None
+        try:
+            match kind:
+                case Kind.RESTART:
+                    return await self._put_across_a_restart(records)
+                case Kind.COMMIT:
+                    return await self._put_in_a_transaction(records)
+                case Kind.ABORT:
+                    return await self._put_beside_twins(records)
+                case _:
+                    return await self._deliver(self._plain, records)
+        except KafkaError as error:
+            raise DemoFailedError(f"the broker has not taken the records: {error}") from error
+
+    async def perform(self, act: Act) -> Done:
+        """Let the topic grow, or see to it that the next records are struck."""
+        if act.kind is Kind.GROW:
+            return await self._grow()
+        self._due.append(act.kind)
+        return Done(_TOLD[act.kind])
+
+    async def parents(self) -> Mapping[str, Sequence[str]]:
+        """Return the partitions, none of which has a parent."""
+        return {self._split(number): () for number in range(self._partitions)}
+
+    async def _grow(self) -> Done:
+        before, self._partitions = self._partitions, self._partitions + _GROWTH
+        async with self._changing:
+            await asyncio.to_thread(self._broker.grow_topic, self._topic, self._partitions)
+        for producer in (self._plain, self._transactional):
+            while len(await producer.partitions_for(self._topic)) < self._partitions:
+                await producer.client.force_metadata_update()
+        born = tuple(self._split(number) for number in range(before, self._partitions))
+        return Done(f"add the partitions {' and '.join(born)}", born=born)
+
+    async def _put_across_a_restart(self, records: Sequence[Record]) -> list[SentRecord]:
+        """Send records, and kill the broker while they are on their way."""
+        sent = await self._send(self._plain, records)
+        async with self._changing:
+            await asyncio.to_thread(self._broker.restart)
+        self._faults["KillBroker"] += 1
+        return await self._taken(sent)
+
+    async def _put_in_a_transaction(self, records: Sequence[Record]) -> list[SentRecord]:
+        await self._transactional.begin_transaction()
+        taken = await self._deliver(self._transactional, records)
+        await self._transactional.commit_transaction()
+        return taken
+
+    async def _put_beside_twins(self, records: Sequence[Record]) -> list[SentRecord]:
+        """Send records, each half of them after its twins in a transaction that is aborted.
+
+        A reader that took a twin for a record would read its number twice.
+        """
+        middle = len(records) // 2
+        taken = []
+        await self._transactional.begin_transaction()
+        for half in (records[:middle], records[middle:]):
+            await self._deliver(self._transactional, half)
+            taken += await self._deliver(self._plain, half)
+        await self._transactional.abort_transaction()
+        self._faults["AbortTransaction"] += 1
+        return taken
+
+    async def _deliver(
+        self, producer: AIOKafkaProducer, records: Sequence[Record]
+    ) -> list[SentRecord]:
+        return await self._taken(await self._send(producer, records))
+
+    async def _send(
+        self, producer: AIOKafkaProducer, records: Sequence[Record]
+    ) -> list[tuple[Record, asyncio.Future[Any]]]:
+        return [
+            (record, await producer.send(self._topic, record.data, record.key.encode()))
+            for record in records
+        ]
+
+    async def _taken(self, sent: Sequence[tuple[Record, asyncio.Future[Any]]]) -> list[SentRecord]:
+        """Wait until the broker has taken records, and return where it has put them."""
+        places = await asyncio.gather(*(future for _, future in sent))
+        if any(place.offset < 0 for place in places):
+            raise DemoFailedError("the broker has taken records, but does not say where")
+        return [
+            SentRecord(
+                number=record.number,
+                key=record.key,
+                split=self._split(place.partition),
+                sequence=place.offset,
+                digest=digest(record.data),
+            )
+            for (record, _), place in zip(sent, places, strict=True)
+        ]
+
+    def _split(self, number: int) -> str:
+        return f"{self._topic}-{number}"
+
+
+@asynccontextmanager
+async def _producer(broker: KafkaBroker, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
+    """Run a producer that repeats calls until the broker has taken each record exactly once."""
+    producer = AIOKafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers,
+        enable_idempotence=True,
+        request_timeout_ms=_REQUEST_TIMEOUT_MS,
+        **options,
+    )
+    try:
+        try:
+            await producer.start()
+        except KafkaError as error:
+            raise DemoFailedError(f"the broker takes no records: {error}") from error
+        yield producer
+    finally:
+        try:
+            async with asyncio.timeout(_GRACE):
+                await producer.stop()
+        except TimeoutError:  # the broker is down, and what was on its way will not be taken
+            await producer.client.close()

@@ -1,0 +1,190 @@
+"""The demo on the embedded Kinesis: shards are split and merged, connections cut and silenced."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, final
+
+import aioboto3
+from aiobotocore.config import AioConfig
+
+from fanout.demo.plan import Kind
+from fanout.demo.records import digest
+from fanout.demo.service import STREAM, Done
+from fanout.demo.sources import KinesisSettings
+from fanout.demo.verification import SentRecord
+from fanout.testing.credentials import REGION
+from fanout.testing.faults import CutConnection, RaiseInStream, Stall
+from fanout.testing.kinesis_process import KinesisProcess
+from fanout.testing.rules import KinesisRules
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+    from fanout.demo.plan import Act
+    from fanout.demo.records import Record
+
+__all__ = ("KinesisService", "KinesisStream", "start_kinesis")
+
+# The service's own figures, except that silence is noticed sooner.
+_RULES = KinesisRules(heartbeat=1.0)
+# The server sends a heartbeat every second; the service itself every five, and 35 s suit that.
+_SILENCE_TIMEOUT = 3.0
+_REJECTED_PAUSE = 0.2
+
+_FAULTS = {
+    Kind.CUT: (CutConnection, "cut the connection of {} inside a frame"),
+    Kind.STALL: (Stall, "silence {}, heartbeats included"),
+    Kind.ERROR: (RaiseInStream, "end the subscription of {} with InternalFailureException"),
+}
+
+
+@contextmanager
+def start_kinesis(shards: int) -> Iterator[KinesisService]:
+    """Run an embedded Kinesis while the block lasts, with a stream that begins with some shards."""
+    with KinesisProcess(_RULES) as server:
+        server.create_stream(STREAM, shards)
+        yield KinesisService(server)
+
+
+@final
+class KinesisService:
+    """A `Service` that is the embedded Kinesis.
+
+    Args:
+        server: The running server, with the stream created.
+    """
+
+    def __init__(self, server: KinesisProcess) -> None:
+        self._server = server
+        self.environment: Mapping[str, str] = server.environment
+        self.settings = KinesisSettings(STREAM, server.endpoint_url, REGION, _SILENCE_TIMEOUT)
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[KinesisStream]:
+        """Hold on to the stream; see `Service.connect`."""
+        # A call that is repeated after an error could store its records twice.
+        config = AioConfig(retries={"total_max_attempts": 1})
+        session: Any = aioboto3.Session()
+        async with session.client(
+            "kinesis", **self._server.client_options, config=config
+        ) as client:
+            yield KinesisStream(self._server, client, STREAM)
+
+    def faults(self) -> Mapping[str, int]:
+        """Count the faults that have struck, by their kinds."""
+        return self._server.statistics().faults
+
+
+@final
+class KinesisStream:
+    """A `Stream` that is one of Kinesis.
+
+    Args:
+        server: Where things are done to it.
+        client: An open aioboto3 client that calls the service once.
+        name: The stream's name.
+    """
+
+    def __init__(self, server: KinesisProcess, client: Any, name: str) -> None:
+        self._server = server
+        self._client = client
+        self._name = name
+
+    async def put(self, records: Sequence[Record]) -> Sequence[SentRecord]:
+        """Send up to 500 records, those that the service rejects again, until it has taken all.
+
+        Returns:
+            The records with their places, in the order in which they were accepted.
+        """
+        accepted = []
+        while True:
+            answer = await self._client.put_records(
+                StreamName=self._name,
+                Records=[{"Data": record.data, "PartitionKey": record.key} for record in records],
+            )
+            rejected = []
+            for record, result in zip(records, answer["Records"], strict=True):
+                if "ErrorCode" in result:
+                    rejected.append(record)
+                else:
+                    accepted.append(_placed(record, result))
+            if not rejected:
+                return accepted
+            records = rejected
+            await asyncio.sleep(_REJECTED_PAUSE)
+
+    async def perform(self, act: Act) -> Done:
+        """Carry out one act on the shards that are open now."""
+        shards = await self._open_shards()
+        names = [shard["ShardId"] for shard in shards]
+        match act.kind:
+            case Kind.SPLIT:
+                return await self._split(act.choose(names))
+            case Kind.SPLIT_AGAIN:
+                return await self._split(act.choose([s["ShardId"] for s in shards if _was_made(s)]))
+            case Kind.MERGE:
+                return await self._merge(*act.choose(list(pairwise(names))))
+            case Kind.MERGE_AGAIN:
+                neighbours = [
+                    (left["ShardId"], right["ShardId"])
+                    for left, right in pairwise(shards)
+                    if _was_made(left) or _was_made(right)
+                ]
+                return await self._merge(*act.choose(neighbours))
+            case Kind.CUT | Kind.STALL | Kind.ERROR:
+                return await self._inject(act.kind, act.choose(names))
+            case _:
+                raise ValueError(f"nobody can {act.kind.value} of Kinesis")
+
+    async def parents(self) -> Mapping[str, Sequence[str]]:
+        """Return the parents of every shard that the service lists."""
+        names = ("ParentShardId", "AdjacentParentShardId")
+        return {
+            shard["ShardId"]: [shard[name] for name in names if name in shard]
+            for shard in await self._list_shards()
+        }
+
+    async def _split(self, shard: str) -> Done:
+        children = await asyncio.to_thread(self._server.split_shard, self._name, shard)
+        return Done(f"split {shard} into {' and '.join(children)}", (shard,), children)
+
+    async def _merge(self, left: str, right: str) -> Done:
+        child = await asyncio.to_thread(self._server.merge_shards, self._name, left, right)
+        return Done(f"merge {left} and {right} into {child}", (left, right), (child,))
+
+    async def _inject(self, kind: Kind, shard: str) -> Done:
+        fault, told = _FAULTS[kind]
+        await asyncio.to_thread(self._server.inject, fault(shard=shard, event=None))
+        return Done(told.format(shard))
+
+    async def _open_shards(self) -> list[Any]:
+        """Return the open shards in the order of their hash keys, so that neighbours adjoin."""
+        shards = [
+            shard
+            for shard in await self._list_shards()
+            if "EndingSequenceNumber" not in shard["SequenceNumberRange"]
+        ]
+        shards.sort(key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
+        return shards
+
+    async def _list_shards(self) -> list[Any]:
+        shards: list[Any] = (await self._client.list_shards(StreamName=self._name))["Shards"]
+        return shards
+
+
+def _was_made(shard: Any) -> bool:
+    """Say whether a reshard has made the shard."""
+    return "ParentShardId" in shard
+
+
+def _placed(record: Record, result: Any) -> SentRecord:
+    return SentRecord(
+        number=record.number,
+        key=record.key,
+        split=result["ShardId"],
+        sequence=int(result["SequenceNumber"]),
+        digest=digest(record.data),
+    )

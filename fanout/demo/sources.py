@@ -1,0 +1,77 @@
+"""The source that the Spark driver reads, as its command line describes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias, final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from fanout.core.source import Source
+
+__all__ = ("KafkaSettings", "KinesisSettings", "SourceSettings", "make_source")
+
+# New partitions are to be found while the run lasts; who reads for days looks once a minute.
+_DISCOVERY_INTERVAL = 1.0
+# A broker that was killed is back within seconds. Kafka's own clients wait as long at most before
+# they connect again (https://kafka.apache.org/documentation/#consumerconfigs).
+_BACKOFF_CAP = 1.0
+
+
+@final
+class KinesisSettings(msgspec.Struct, frozen=True, tag=True):
+    """A stream of the embedded Kinesis.
+
+    Args:
+        stream: Its name.
+        endpoint_url: Where Kinesis is.
+        region: The region that it stands for.
+        silence_timeout: Seconds of silence after which a subscription is given up.
+    """
+
+    stream: str
+    endpoint_url: str
+    region: str
+    silence_timeout: float
+
+
+@final
+class KafkaSettings(msgspec.Struct, frozen=True, tag=True):
+    """A topic of a broker on this machine.
+
+    Args:
+        topic: Its name.
+        bootstrap_servers: Where the broker is.
+    """
+
+    topic: str
+    bootstrap_servers: str
+
+
+SourceSettings: TypeAlias = KinesisSettings | KafkaSettings
+
+
+def make_source(settings: SourceSettings) -> Source:
+    """Return a source that begins with the oldest record; its service alone is imported."""
+    match settings:
+        case KinesisSettings():
+            from fanout.kinesis import KinesisSource  # noqa: PLC0415 - see above
+
+            return KinesisSource(
+                stream=settings.stream,
+                consumer="fanout-demo",
+                start="TRIM_HORIZON",
+                silence_timeout=settings.silence_timeout,
+                endpoint_url=settings.endpoint_url,
+                region=settings.region,
+            )
+        case KafkaSettings():
+            from fanout.kafka import KafkaSource, Security  # noqa: PLC0415 - see above
+
+            return KafkaSource(
+                topics=settings.topic,
+                bootstrap_servers=settings.bootstrap_servers,
+                security=Security(protocol="PLAINTEXT"),
+                discovery_interval=_DISCOVERY_INTERVAL,
+                backoff_cap=_BACKOFF_CAP,
+            )

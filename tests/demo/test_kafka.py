@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from fanout.demo.kafka import KafkaService
+from fanout.demo.plan import Act, Kind
+from fanout.demo.records import digest, generate, number_in
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from fanout.demo.kafka import KafkaStream
+    from fanout.demo.verification import SentRecord
+    from fanout.testing.kafka_broker import KafkaBroker
+
+RECORDS = list(generate(200, seed=1))
+NAMES = itertools.count(1)
+
+
+Found: TypeAlias = "list[tuple[tuple[str, int], bytes]]"
+
+
+class Topic:
+    """A topic of the demo, and what another client finds in it."""
+
+    def __init__(self, broker: KafkaBroker, service: KafkaService, stream: KafkaStream) -> None:
+        self.service = service
+        self.stream = stream
+        self._broker = broker
+
+    async def records(self, count: int, *, isolation: str = "read_committed") -> Found:
+        """Read the places and data of all records, once so many are there.
+
+        A transaction has not ended yet when its producer has been answered.
+        """
+        return await asyncio.to_thread(self._read, count, isolation)
+
+    async def numbers(
+        self, count: int, *, isolation: str = "read_committed"
+    ) -> Counter[int | None]:
+        """Count the records by the numbers that they carry."""
+        return Counter(
+            number_in(data) for _, data in await self.records(count, isolation=isolation)
+        )
+
+    async def end(self) -> int:
+        """Add up the offsets at which the partitions end."""
+        return await asyncio.to_thread(self._end)
+
+    def _read(self, count: int, isolation: str) -> Found:
+        with self._consumer(isolation) as (consumer, partitions):
+            consumer.assign(partitions)
+            found: Found = []
+            behind = {each.partition for each in partitions}
+            while behind or len(found) < count:
+                message = consumer.poll(20)
+                assert message is not None
+                partition: Any = message.partition()
+                if (error := message.error()) is not None:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    behind.discard(partition)
+                    continue
+                offset, data = message.offset(), message.value()
+                assert offset is not None
+                assert data is not None
+                found.append(((f"{message.topic()}-{partition}", offset), data))
+                behind.add(partition)
+            return found
+
+    def _end(self) -> int:
+        with self._consumer("read_committed") as (consumer, partitions):
+            return sum(consumer.get_watermark_offsets(each, 20)[1] for each in partitions)
+
+    @contextmanager
+    def _consumer(self, isolation: str) -> Iterator[tuple[Consumer, list[TopicPartition]]]:
+        topic = self.service.settings.topic
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._broker.bootstrap_servers,
+                "group.id": "nobody",
+                "isolation.level": isolation,
+                "enable.partition.eof": True,
+                "log_level": 0,
+            }
+        )
+        try:
+            numbers = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+            yield consumer, [TopicPartition(topic, number, 0) for number in numbers]
+        finally:
+            consumer.close()
+
+
+@asynccontextmanager
+async def opened(broker: KafkaBroker, partitions: int = 2) -> AsyncIterator[Topic]:
+    name = f"demo{next(NAMES)}"
+    await asyncio.to_thread(broker.create_topic, name, partitions)
+    service = KafkaService(broker, name, partitions)
+    async with service.connect() as stream:
+        yield Topic(broker, service, stream)
+
+
+@pytest.fixture
+async def topic(kafka_broker: KafkaBroker) -> AsyncIterator[Topic]:
+    """A topic of two partitions."""
+    async with opened(kafka_broker) as topic:
+        yield topic
+
+
+def act(kind: Kind) -> Act:
+    return Act(1, kind, 0.5)
+
+
+def places(sent: Sequence[SentRecord]) -> set[tuple[tuple[str, int], str]]:
+    return {((record.split, record.sequence), record.digest) for record in sent}
+
+
+def arrived(found: Found) -> set[tuple[tuple[str, int], str]]:
+    return {(place, digest(data)) for place, data in found}
+
+
+async def test_records_are_where_they_are_told_to_be(topic: Topic) -> None:
+    sent = await topic.stream.put(RECORDS)
+    assert [record.number for record in sent] == list(range(200))
+    found = await topic.records(200)
+    assert len(found) == 200
+    assert arrived(found) == places(sent)
+    assert await topic.end() == 200
+    assert topic.service.faults() == {}
+
+
+async def test_a_committed_transaction_holds_the_next_records_alone(topic: Topic) -> None:
+    done = await topic.stream.perform(act(Kind.COMMIT))
+    assert "transaction" in done.told
+    sent = [*await topic.stream.put(RECORDS[:100]), *await topic.stream.put(RECORDS[100:])]
+    assert arrived(await topic.records(200)) == places(sent)
+    assert await topic.end() == 200 + 2, "a marker of the transaction's end in each partition"
+    assert topic.service.faults() == {}
+
+
+async def test_the_twins_of_an_aborted_transaction_are_there_and_do_not_count(
+    topic: Topic,
+) -> None:
+    await topic.stream.perform(act(Kind.ABORT))
+    sent = await topic.stream.put(RECORDS)
+    everything = await topic.numbers(400, isolation="read_uncommitted")
+    assert everything == Counter(dict.fromkeys(range(200), 2))
+    found = await topic.records(200)
+    assert len(found) == 200
+    assert arrived(found) == places(sent)
+    assert topic.service.faults() == {"AbortTransaction": 1}
+
+
+async def test_each_call_is_struck_by_one_act(topic: Topic) -> None:
+    for kind in (Kind.ABORT, Kind.COMMIT, Kind.ABORT):
+        await topic.stream.perform(act(kind))
+    for begin in range(0, 200, 50):
+        await topic.stream.put(RECORDS[begin : begin + 50])
+    everything = await topic.numbers(300, isolation="read_uncommitted")
+    twice = {number for number, times in everything.items() if times == 2}
+    assert twice == {*range(50), *range(100, 150)}
+    assert await topic.numbers(200) == Counter(range(200))
+
+
+async def test_a_topic_grows_and_its_new_partitions_get_records_at_once(topic: Topic) -> None:
+    name = topic.service.settings.topic
+    done = await topic.stream.perform(act(Kind.GROW))
+    assert (done.ended, done.born) == ((), (f"{name}-2", f"{name}-3"))
+    assert done.told == f"add the partitions {name}-2 and {name}-3"
+    await topic.stream.perform(act(Kind.COMMIT))
+    for half in (RECORDS[:100], RECORDS[100:]):
+        sent = await topic.stream.put(half)
+        assert {record.split for record in sent} == {f"{name}-{number}" for number in range(4)}
+    assert await topic.stream.parents() == {f"{name}-{number}": () for number in range(4)}
+    assert await topic.numbers(200) == Counter(range(200))
+
+
+async def test_a_broker_that_is_killed_has_each_record_once(
+    kafka_broker: KafkaBroker, topic: Topic
+) -> None:
+    before = await asyncio.to_thread(lambda: kafka_broker.pid)
+    await topic.stream.perform(act(Kind.RESTART))
+    sent = await topic.stream.put(RECORDS)
+    assert await asyncio.to_thread(lambda: kafka_broker.pid) not in {before, None}
+    found = await topic.records(200)
+    assert len(found) == 200
+    assert arrived(found) == places(sent)
+    assert topic.service.faults() == {"KillBroker": 1}
+
+
+async def test_a_broker_that_is_down_is_not_waited_for_by_a_run_that_is_given_up(
+    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.demo.kafka._GRACE", 0.1)
+    async with opened(kafka_broker) as topic:
+        await asyncio.to_thread(kafka_broker.kill)
+        putting = asyncio.create_task(topic.stream.put(RECORDS))
+        await asyncio.wait([putting], timeout=0.1)
+        assert putting.cancel()
+    await asyncio.to_thread(kafka_broker.restart)
