@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fanout.errors import DamagedFrameError, MalformedEventError, SetupError
 from fanout.kafka.columns import AT_ONCE, SCHEMA
+from fanout.kafka.framing import raw_batches, uncompressed, unpack
 from fanout.kafka.partitions import Partition
 from fanout.kafka.records import decode
 from fanout.kafka.transport import Aborted, Fetched
@@ -369,7 +370,11 @@ def test_a_headers_key_that_is_no_text_has_marks_for_its_bytes(codec: str) -> No
     begin = plain.index("Gr\u00f6\u00dfe__".encode())
     plain[begin : begin + 9] = b"Gr\xf6\xdf\x65\xc3\xb6\xc3_"
     data = plain[:HEADER_SIZE] + compress(bytes(plain[HEADER_SIZE:]), codec)
-    (decoded,) = read(sealed(bytes(data), base=0, flags=CODECS.index(codec), last=AT_ONCE + 1))
+    raw = sealed(bytes(data), base=0, flags=CODECS.index(codec), last=AT_ONCE + 1)
+    (some,) = raw_batches(raw, PARTITION)
+    unpacked = list(unpack(uncompressed(some, PARTITION, 1 << 20), PARTITION))
+    assert list(map(len, unpacked)) == [AT_ONCE, 2]
+    (decoded,) = read(raw)
     whole = decoded.records.to_pylist()
     assert [row["offset"] for row in whole] == list(range(AT_ONCE + 2))
     assert whole[-2]["headers"] == [
