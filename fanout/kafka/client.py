@@ -25,6 +25,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
+from fanout.errors import ServiceError
 from fanout.kafka.connections import Connections, Lane
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.layouts import (
@@ -228,6 +229,13 @@ class _Client:
         response = await self._connections.send_to_any(request)
         if response.API_VERSION < _METADATA_VERSION:
             raise IncompatibleBrokerVersion("the brokers are older than Kafka 0.11")
+        if self._cluster_id not in {"", response.cluster_id}:
+            # A name that leads elsewhere after a disaster, say: offsets of one cluster mean other
+            # records in another, or none.
+            raise ServiceError(
+                f"the brokers belong to the cluster {response.cluster_id} now, not to "
+                f"{self._cluster_id} as before: open the stream anew, without stored positions"
+            )
         self._cluster_id = response.cluster_id
         if response.brokers:  # a broker that is just starting may know none
             self._connections.know(

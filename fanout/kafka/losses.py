@@ -161,8 +161,9 @@ class Losses:
             )
         else:
             reason = (
-                f"{partition} ends at offset {end}, but was read up to {offset}: the topic was "
-                f"deleted and created anew, or an unclean leader election has cut it off"
+                f"{partition} ends at offset {end}, before offset {offset}, with which its reader "
+                f"goes on: the topic was deleted and created anew, or an unclean leader election "
+                f"has cut it off, or it never had that offset"
             )
         return self._lost(reason, partition, start=start, end=end)
 

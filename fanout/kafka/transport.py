@@ -104,7 +104,7 @@ class Transport(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's own id."""
+        """The cluster's own id; where another one answers later, calls raise ServiceError."""
 
     async def topics(self) -> Mapping[str, Sequence[int] | Exception]:
         """List every topic that we may see, internal ones included, with its partitions' numbers.

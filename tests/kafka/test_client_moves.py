@@ -17,6 +17,7 @@ from aiokafka.protocol.fetch import FetchResponse_v11
 from aiokafka.protocol.metadata import MetadataResponse_v5
 from aiokafka.protocol.offset import OffsetResponse_v3
 
+from fanout.errors import ServiceError
 from fanout.kafka.client import _Client
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import Partition
@@ -53,9 +54,9 @@ class Scripted:
         )
 
 
-def metadata(leader: int) -> tuple[None, Any]:
+def metadata(leader: int, cluster: str = "id") -> tuple[None, Any]:
     topics: list[Any] = [(0, "orders", False, [(0, 0, leader, [1, 2], [1, 2], [])])]
-    return None, MetadataResponse_v5(0, [(1, "a", 1, None), (2, "b", 2, None)], "id", 1, topics)
+    return None, MetadataResponse_v5(0, [(1, "a", 1, None), (2, "b", 2, None)], cluster, 1, topics)
 
 
 def answer(code: int = 0, replica: int = -1) -> Any:
@@ -106,6 +107,16 @@ async def test_a_leader_that_has_moved_is_learnt_when_offsets_are_asked_for_agai
     with pytest.raises(NotLeaderForPartitionError):
         await client.offsets({FIRST: Edge.LATEST})
     assert await client.offsets({FIRST: Edge.LATEST}) == {FIRST: 9}
+
+
+async def test_another_cluster_at_the_same_addresses_is_an_error_for_good() -> None:
+    client = Scripted(metadata(1), metadata(2, "other"), metadata(1)).client()
+    await client.describe(["orders"])
+    with pytest.raises(ServiceError, match="belong to the cluster other now, not to id"):
+        await client.describe(["orders"])
+    assert client.cluster_id == "id"
+    assert client.leader(FIRST) == 1
+    await client.describe(["orders"])
 
 
 @pytest.mark.parametrize("stale", [committed(16), committed(15), KafkaConnectionError("lost")])

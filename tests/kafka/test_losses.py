@@ -129,7 +129,7 @@ def test_a_partition_that_ends_before_its_reader_was_created_anew_or_cut_off(
         else:
             assert isinstance(verdict, Fatal)
             text = verdict.hint
-        assert "ends at offset 5, but was read up to 100" in text
+        assert "ends at offset 5, before offset 100" in text
         assert "created anew" in text
 
     run(test)
