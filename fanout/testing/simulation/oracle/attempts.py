@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
@@ -132,13 +133,17 @@ class Attempt:
 class Attempts:
     """The subscribe calls of one process.
 
-    `wrongs` has what is wrong about what the process was told. `on_end` is called, where it
-    is set, with each attempt that the service ends.
+    `wrongs` has what is wrong about what the process was told. `answered` and `answered_at` say
+    how many calls for a shard were answered, and when the last one was. `on_end` is called, where
+    it is set, with each attempt that the service ends.
     """
 
     wrongs: list[str] = field(default_factory=list)
     on_end: Callable[[Attempt], object] | None = None
     answered: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    answered_at: defaultdict[str, float] = field(
+        default_factory=lambda: defaultdict(lambda: -math.inf)
+    )
     told: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     _of: defaultdict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
 
@@ -170,6 +175,7 @@ class Attempts:
         """
         attempt.live, attempt.heard_at = True, now
         self.answered[attempt.shard_id] += 1
+        self.answered_at[attempt.shard_id] = now
 
     def end(
         self, attempt: Attempt, ending: Exception | tuple[type[Exception], str], now: float

@@ -174,7 +174,8 @@ class SimConsumers:
         if desk.live is not None and desk.live.life is life:
             self._service.violated(f"{shard_id} has two live subscriptions")
         if now - desk.succeeded_at < self._service.rules.takeover_after:
-            if desk.succeeder == life.number:
+            # Whoever gave a call up before its answer came does not know that it has succeeded.
+            if life.attempts.answered_at[shard_id] >= desk.succeeded_at:
                 self._service.violated(f"{shard_id} was subscribed to again within five seconds")
             raise client_error("ResourceInUseException", _SUBSCRIBE)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from fanout.testing.simulation.stream import millis, shard_id_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from fanout.testing.simulation.service.body import SubscriptionBody
     from fanout.testing.simulation.service.log import SourceLog
 
 SHARD = shard_id_of(0)
@@ -226,6 +228,28 @@ def test_a_closed_shard_that_expires_is_listed_and_read_no_more() -> None:
 
     storm = Fault(kind=Kind.RESHARD_STORM, at=100.0, seconds=0.01)
     assert at_work(use, storm).service.violations == []
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["knows", "does not know"])
+def test_whoever_knows_of_a_subscription_waits_for_five_seconds(answered: bool) -> None:  # noqa: FBT001
+    async def use(kinesis: Kinesis) -> None:
+        succeeded = kinesis.service.consumers.begin
+        given_up = asyncio.timeout(None)
+
+        def begin(arn: str, body: SubscriptionBody) -> None:
+            succeeded(arn, body)
+            if not answered:
+                given_up.reschedule(kinesis.service.now)
+
+        with pytest.MonkeyPatch.context() as patch, suppress(TimeoutError):
+            patch.setattr(kinesis.service.consumers, "begin", begin)
+            async with given_up, kinesis.first.subscribe(CONSUMER_ARN, SHARD, HORIZON):
+                pass
+        await asyncio.sleep(1)
+        assert await refused(kinesis.frame()) == "ResourceInUseException"
+
+    rules = at_work(use, plan=replace(PLAN, mode="efo")).service.violations
+    assert ["within five seconds" in rule for rule in rules] == [True] * answered
 
 
 def test_a_consumer_that_is_given_by_its_arn_is_gone_for_good() -> None:
