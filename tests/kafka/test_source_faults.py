@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +10,18 @@ import pytest
 import fanout
 from fanout.errors import ServiceError
 from fanout.kafka import KafkaSource
+from fanout.kafka.partitions import Partition
+from tests.kafka.brokers import connect, fetch
 from tests.kafka.reading import PLAINTEXT, eventually, new_topic
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from fanout.testing.kafka_broker import KafkaBroker
+    from tests.kafka.reading import Topic
 
 
-async def test_a_broker_that_is_killed_and_restarted_loses_and_repeats_nothing(
+async def test_a_broker_that_is_killed_and_leads_again_loses_and_repeats_nothing(
     kafka_broker: KafkaBroker,
 ) -> None:
     topic = await new_topic(kafka_broker, partitions=3)
@@ -35,6 +39,8 @@ async def test_a_broker_that_is_killed_and_restarted_loses_and_repeats_nothing(
         topic.put(10)
         await reader.has(6_010)
     assert reader.log == topic.log
+    # It was elected anew, so what it has taken since is of a later leader epoch.
+    assert await epoch(topic, 2_000) > await epoch(topic, 1_999)
 
 
 async def test_a_broker_that_hangs_is_waited_for(kafka_broker: KafkaBroker) -> None:
@@ -90,6 +96,16 @@ async def test_cancelling_leaves_nothing_behind_wherever_it_strikes(
             task.cancel()
             await asyncio.wait([task])
             assert task.cancelled()
+
+
+async def epoch(topic: Topic, offset: int) -> int:
+    """Return the leader epoch in which the batch with an offset of partition 0 was written."""
+    partition = Partition(topic.name, 0)
+    async with connect(topic.broker) as transport:
+        assert not isinstance((await transport.describe([topic.name]))[topic.name], Exception)
+        batches = (await fetch(transport, partition, offset)).batches
+    _, _, found = struct.unpack_from(">qii", batches)
+    return int(found)
 
 
 @asynccontextmanager

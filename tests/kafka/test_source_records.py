@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from fanout.core.event_time import EventTime
 from fanout.errors import SplitFailedError
 from fanout.kafka.columns import SCHEMA
 from tests.kafka.reading import Topic, new_topic, transactional
@@ -135,3 +136,31 @@ async def test_an_error_of_decode_names_the_place_and_no_data(topic: Topic) -> N
     with pytest.raises(SplitFailedError, match=rf"{topic.name}-0 from offset 0 to 0") as caught:
         await topic.read(decode=decode)
     assert "canary" not in str(caught.value)
+
+
+async def test_partitions_without_records_hold_nobody_up(kafka_broker: KafkaBroker) -> None:
+    topic = await new_topic(kafka_broker, partitions=5)
+    topic.put(10, partition=3)
+    async with topic.reading() as reader:
+        await reader.has(10)
+        # All are told to be read to their ends, and go on when there is something.
+        await reader.until(lambda: reader.stream.statistics().lag == 0.0)
+        topic.put(10, partition=1)
+        await reader.has(20)
+    assert reader.log == topic.log
+    assert (await topic.read()).log == topic.log
+
+
+async def test_each_partition_has_its_own_watermark_and_the_stream_the_least(
+    kafka_broker: KafkaBroker,
+) -> None:
+    topic = await new_topic(kafka_broker, partitions=2)
+    start = int(datetime.now(UTC).timestamp() * 1000)
+    for partition, ahead in enumerate((5_000, 2_000)):
+        topic.write([{"value": b"v", "timestamp": start + ahead}], partition)
+    async with topic.reading(event_time=EventTime(out_of_orderness=1.0)) as reader:
+        await reader.has(2)
+        splits = reader.stream.statistics().splits
+        marks = [splits[f"{topic.name}-{number}"].watermark for number in (0, 1)]
+        assert marks == [start + 5_000 - 1_000 - 1, start + 2_000 - 1_000 - 1]
+        assert reader.stream.watermark == marks[1]

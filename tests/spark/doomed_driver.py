@@ -1,10 +1,13 @@
 """A driver that waits to be killed: three queries, each held at another moment of a batch.
 
-Its arguments: the endpoint of an embedded Kinesis, and the directory of the checkpoints.
+Its arguments: what it reads from, the address of that, and the directory of the checkpoints.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING
 import aioboto3
 from pyspark.sql import SparkSession
 
+from fanout.kafka import KafkaSource, Security
 from fanout.kinesis import KinesisSource
 from fanout.spark import foreach_batch
 from fanout.spark.batches import BatchRunner
@@ -25,21 +29,47 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from fanout.core.source import Source
+
+ROOT = Path(__file__).parents[2]
 MOMENTS = ("before-entry", "after-entry", "in-handler")
 
 
-def orders(endpoint_url: str, moment: str) -> KinesisSource:
+def from_kafka(address: str, moment: str) -> KafkaSource:
+    here = Security(protocol="PLAINTEXT")
+    return KafkaSource(bootstrap_servers=address, topics=moment, security=here)
+
+
+def from_kinesis(address: str, moment: str) -> KinesisSource:
     return KinesisSource(
         stream=moment,
         consumer="etl",
         start="TRIM_HORIZON",
-        endpoint_url=endpoint_url,
+        endpoint_url=address,
         region="us-east-1",
         session=aioboto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing"),
     )
 
 
-def main(endpoint_url: str, directory: Path) -> None:
+SOURCES: dict[str, Callable[[str, str], Source]] = {"kafka": from_kafka, "kinesis": from_kinesis}
+
+
+def run_and_kill(service: str, address: str, directory: Path) -> None:
+    """Run a driver until each of its queries is held, and kill it."""
+    driver = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        [sys.executable, "-m", "tests.spark.doomed_driver", service, address, str(directory)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "held\n"
+        os.kill(driver.pid, signal.SIGKILL)
+
+
+def main(service: str, address: str, directory: Path) -> None:
     held = threading.Semaphore(0)
 
     def hold() -> None:
@@ -75,7 +105,7 @@ def main(endpoint_url: str, directory: Path) -> None:
     for moment in MOMENTS:
         foreach_batch(
             spark,
-            orders(endpoint_url, moment),
+            SOURCES[service](address, moment),
             handler,
             checkpoint_location=str(directory / moment),
             max_records=20,
@@ -88,4 +118,4 @@ def main(endpoint_url: str, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

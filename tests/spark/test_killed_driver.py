@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
@@ -14,19 +9,18 @@ import pytest
 
 from fanout.testing.kinesis_server import KinesisServer
 from fanout.testing.rules import KinesisRules
-from tests.spark.doomed_driver import MOMENTS, orders
+from tests.spark.doomed_driver import MOMENTS, from_kinesis, run_and_kill
 from tests.spark.harness import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from fanout.spark import FanOutQuery
 
     Start = Callable[..., FanOutQuery]
 
 pytestmark = pytest.mark.spark
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +36,7 @@ def kinesis() -> Iterator[KinesisServer]:
 def killed(kinesis: KinesisServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoints of a killed driver; new records have come since."""
     directory = tmp_path_factory.mktemp("killed")
-    driver = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-m", "tests.spark.doomed_driver", kinesis.endpoint_url, str(directory)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == "held\n"
-        os.kill(driver.pid, signal.SIGKILL)
+    run_and_kill("kinesis", kinesis.endpoint_url, directory)
     for moment in MOMENTS:
         put(kinesis, moment, 30)
     return directory
@@ -76,7 +60,7 @@ def finish(start: Start, kinesis: KinesisServer, killed: Path, moment: str) -> R
     """Run the job again until every record was handled, and check that each was handled once."""
     recorder = Recorder()
     query = start(
-        orders(kinesis.endpoint_url, moment),
+        from_kinesis(kinesis.endpoint_url, moment),
         recorder,
         checkpoint_location=str(killed / moment),
         max_records=20,
