@@ -2,7 +2,8 @@
 
 Each line is a failure, or a moment in which other connectors have failed, and what the library
 makes of it, in the words of somebody who runs it. The names after it are the tests. Where a failure
-belongs to the way in which another connector is built, the line tells what its danger is here.
+belongs to the way in which another connector is built, the line tells what its danger is here. The
+lines about Kafka are in tests/kafka/faults.py.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pytest
+
+from tests.kafka import faults as kafka
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -425,6 +428,10 @@ SURVIVED: Final = {
     "positions": POSITIONS,
     "shard ends": SHARD_ENDS,
     "consumers": CONSUMERS,
+    "kafka: brokers": kafka.BROKERS,
+    "kafka: topics": kafka.TOPICS,
+    "kafka: records": kafka.RECORDS,
+    "kafka: offsets": kafka.OFFSETS,
 }
 
 # What the embedded server can only claim, and `make live STREAM=...` shows on a stream of yours. A
