@@ -44,7 +44,8 @@ class SplitProgress:
     `newest` is when the last record that was delivered arrived at the service, in milliseconds
     since the Unix epoch; `gap_after` is that of the last record before a gap behind which no
     record has come yet. `untold` are the gaps that the consumer has not been told, as it sees
-    batches with records only; `delivered` stays before them, so that a restart finds them again.
+    batches with records only; `delivered` stays before them, so that a restart finds them again. It
+    goes back at once where a gap leads back: a restart at the higher position would skip records.
     `replaced` is how far a split by the same name was delivered that exists no longer; what is
     acknowledged of it counts for nothing. `told` is what the service was told to be acknowledged.
     """
@@ -84,6 +85,9 @@ class SplitProgress:
                 return None
             case Batch():
                 self.untold += event.gaps
+                for gap in event.gaps:
+                    if isinstance(gap.until, Cursor) and not reaches(gap.until, self.delivered):
+                        self._begin_anew(gap.until)
                 self.caught_up = self.caught_up or event.lag == 0
                 # A piece that was cut off a batch says neither.
                 if event.lag is not None or event.behind is not None:
@@ -99,9 +103,6 @@ class SplitProgress:
                 return None
 
     def _hand_out(self, batch: Batch, arrival: Arrival) -> Batch:
-        for gap in self.untold:
-            if isinstance(gap.until, Cursor) and not reaches(gap.until, self.delivered):
-                self._begin_anew(gap.until)
         self._move(batch.range.until)
         self.records_until = self.delivered
         self.records += batch.num_records

@@ -391,9 +391,9 @@ def test_the_arrival_of_the_newest_record_is_stored_with_its_position_only() -> 
     assert made.acknowledged().splits["a"].newest == 2000
 
 
-def anew(*numbers: int) -> Batch:
+def anew(*numbers: int, until: int | None = None) -> Batch:
     gap = Gap(Cursor(9), Cursor(-1), "another split by the same name has replaced it")
-    return replace(batch(*numbers), gaps=(gap,))
+    return replace(batch(*numbers, until=until), gaps=(gap,))
 
 
 def test_a_split_that_begins_anew_moves_the_positions_back() -> None:
@@ -414,12 +414,26 @@ def test_what_a_split_delivered_before_it_began_anew_can_still_be_acknowledged_i
         made.acknowledge({"a": Cursor(10)})
 
 
-def test_a_split_begins_anew_with_its_first_record() -> None:
+def test_a_split_begins_anew_although_it_has_no_record_yet() -> None:
     made = progress(batch(8, 9))
-    made.deliver([replace(anew(0), records=batch(0).records.slice(0, 0))])
-    assert made.delivered().splits["a"].position == Cursor(9)
-    made.deliver([batch(0)])
+    made.acknowledge({"a": Cursor(9)})
+    made.deliver([anew(until=-1)])
+    for checkpoint in (made.delivered(), made.acknowledged()):
+        assert checkpoint.splits["a"].position == Cursor(-1)
+    (seen,) = made.deliver([batch(0)])
+    assert seen.gaps == anew(0).gaps
     assert made.delivered().splits["a"].position == Cursor(0)
+
+
+def test_a_gap_behind_which_a_split_begins_anew_is_found_again_until_it_was_told() -> None:
+    made = progress(batch(8, 9))
+    expired = Gap(Cursor(-1), Cursor(4), "expired")
+    idle = anew(until=4)
+    made.deliver([replace(idle, gaps=(*idle.gaps, expired))])
+    assert made.delivered().splits["a"].position == Cursor(-1)
+    (seen,) = made.deliver([batch(5)])
+    assert seen.gaps == (*idle.gaps, expired)
+    assert made.delivered().splits["a"].position == Cursor(5)
 
 
 def test_the_positions_of_splits_that_are_not_read_are_kept_as_they_are() -> None:

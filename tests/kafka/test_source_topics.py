@@ -206,6 +206,17 @@ async def test_what_is_available_now_of_a_smaller_topic_of_the_same_name_is_not_
     assert (await again.read(resume=second.stream.positions)).offsets == [4, 5]
 
 
+async def test_a_topic_that_came_back_empty_is_read_from_its_beginning_by_later_runs(
+    topic: Topic,
+) -> None:
+    first = await topic.read()
+    again = await asyncio.to_thread(_replace, topic, 0)
+    second = await again.read(resume=first.stream.positions, on_data_loss="earliest")
+    assert second.count == 0
+    again.put(20)
+    assert (await again.read(resume=second.stream.positions)).log == again.log
+
+
 async def test_a_topic_that_comes_back_is_read_from_its_beginning(topic: Topic) -> None:
     async with topic.reading(on_data_loss="earliest") as reader:
         await reader.has(10)

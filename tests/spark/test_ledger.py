@@ -414,3 +414,16 @@ def test_a_batch_covers_the_splits_that_have_moved(storage: LocalStorage) -> Non
         "b": Range(Cursor(1), Cursor(5)),
         "new": Range(Horizon(), Cursor(3)),
     }
+
+
+def test_a_batch_may_end_before_the_one_before_it_where_a_split_began_anew(
+    storage: LocalStorage,
+) -> None:
+    def at(sequence: int) -> Checkpoint:
+        return Checkpoint("test", {"a": SplitPosition(Split("a"), Cursor(sequence))})
+
+    ledger = open_ledger(storage)
+    ledger.write_origin(at(-1).to_json())
+    ledger.write(replace(with_segment(storage, 0), positions=at(9)))
+    ledger.write(replace(with_segment(storage, 1), positions=at(4)))
+    assert open_ledger(storage).positions() == at(4)
