@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.core.drained import Drained
-    from fanout.kinesis import KinesisSource
+    from fanout.core.source import Source
 
 ACCESS_KEY, SECRET_KEY, TOKEN = "AKIACANARYACCESS", "canary-secret-key", "canary-session-token"
 ROLE = "arn:aws:iam::111122223333:role/reader"
@@ -147,7 +147,7 @@ def secret_session() -> aioboto3.Session:
     )
 
 
-async def drive(source: KinesisSource, said: Said, *, records: int) -> None:
+async def drive(source: Source, said: Said, *, records: int) -> None:
     """Read until so many records have come or the stream fails; note all that it says."""
     said.add(source)
     try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 from aiokafka.errors import (
     NotLeaderForPartitionError,
@@ -13,16 +15,19 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from fanout.kafka import KafkaSource, Security
 from fanout.kafka.partitions import Partition
+from fanout.kafka.source import open_connection
 from fanout.kafka.transport import Edge, Fetched, Refused
 from fanout.testing.kafka_batches import batch, marker, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from fanout.kafka.connection import KafkaConnection
     from fanout.kafka.transport import Aborted, Answer, Wanted
 
-__all__ = ("Log", "Request", "ScriptedCluster")
+__all__ = ("Log", "Request", "ScriptedCluster", "ScriptedSource")
 
 
 @dataclass(slots=True)
@@ -236,3 +241,34 @@ class ScriptedCluster:
             case _:
                 late = (offset for offset, millis in sorted(log.times.items()) if millis >= what)
                 return next(late, None)
+
+
+class ScriptedSource:
+    """A Kafka source that is connected to a scripted cluster.
+
+    Args:
+        cluster: The cluster.
+        options: Those of a KafkaSource.
+    """
+
+    def __init__(self, cluster: ScriptedCluster, **options: Any) -> None:
+        self._cluster = cluster
+        self.source = KafkaSource(
+            bootstrap_servers="localhost",
+            topics="t",
+            security=Security(protocol="PLAINTEXT"),
+            **options,
+        )
+        self.schema, self.event_time = self.source.schema, self.source.event_time
+        self.cursor, self.arrival = self.source.cursor, self.source.arrival
+
+    def __repr__(self) -> str:
+        return repr(self.source)
+
+    @asynccontextmanager
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[KafkaConnection]:
+        opening = open_connection(
+            self.source, self._cluster, Random(7), available_now=available_now
+        )
+        async with opening as connection:
+            yield connection

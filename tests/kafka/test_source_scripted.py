@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from aiokafka.errors import KafkaConnectionError, NotLeaderForPartitionError
 
 import fanout
-from fanout.kafka.columns import SCHEMA
-from fanout.kafka.options import KafkaOptions
-from fanout.kafka.source import KafkaSource, open_connection
 from fanout.testing.simulation import simulate, sweep
-from tests.kafka.reading import PLAINTEXT
-from tests.kafka.scripted import ScriptedCluster
+from tests.kafka.scripted import ScriptedCluster, ScriptedSource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Mapping
+    from collections.abc import Coroutine, Mapping
 
-    from fanout.kafka.connection import KafkaConnection
     from fanout.kafka.partitions import Partition
 
 RECORDS = 12
@@ -45,34 +39,11 @@ class Cluster(ScriptedCluster):
         return {}
 
 
-class Source:
-    """A Kafka source that is connected to a scripted cluster."""
-
-    schema = SCHEMA
-    event_time = None
-
-    def __init__(self, cluster: ScriptedCluster, **options: Any) -> None:
-        self._cluster = cluster
-        self._options = KafkaOptions(
-            bootstrap_servers="localhost", topics="t", security=PLAINTEXT, **options
-        )
-        written = KafkaSource(bootstrap_servers="localhost", topics="t", security=PLAINTEXT)
-        self.cursor, self.arrival = written.cursor, written.arrival
-
-    @asynccontextmanager
-    async def connect(self, *, available_now: bool = False) -> AsyncIterator[KafkaConnection]:
-        opening = open_connection(
-            self._options, self._cluster, Random(7), available_now=available_now
-        )
-        async with opening as connection:
-            yield connection
-
-
 def test_a_fetch_is_as_the_options_of_kafkas_consumer_say() -> None:
     async def main() -> None:
         cluster = ScriptedCluster()
         told = {"fetch.max.wait.ms": 250, "max.partition.fetch.bytes": 20_000}
-        async with fanout.open(Source(cluster, consumer_options=told)) as stream:
+        async with fanout.open(ScriptedSource(cluster, consumer_options=told)) as stream:
             cluster.log().append(1)
             await anext(stream)
         request = cluster.fetches[-1]
@@ -112,7 +83,7 @@ def test_a_stream_cancelled_at_any_time_leaves_nothing_and_is_continued_exactly(
 async def cancelled_and_continued(cancellation: Any) -> None:
     """Read and commit everything, cancelled once on the way."""
     cluster = troubled_cluster()
-    source = Source(cluster, group_id="g", backoff_base=0.1, backoff_cap=1.0)
+    source = ScriptedSource(cluster, group_id="g", backoff_base=0.1, backoff_cap=1.0)
     acknowledged: list[tuple[str, int]] = []
     positions: str | None = None
 

@@ -1,0 +1,111 @@
+"""Nothing that a Kafka source says quotes a secret or a record.
+
+What aiokafka logs at DEBUG is looked at in `test_client_security.py`, against a broker with users.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from fanout import EventTime
+from fanout.errors import OptionError
+from fanout.kafka import KafkaSource, Security
+from fanout.testing.kafka_batches import Row, batch, sealed
+from tests.kafka.scripted import ScriptedCluster, ScriptedSource
+from tests.test_secrets import DATA, KEY, SECRET_KEY, TOKEN, Said, drive, said
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ("said",)
+
+ROW = Row(0, 1, KEY.encode(), DATA, ((KEY, DATA),))
+GOOD = batch([ROW])
+SECOND = batch([ROW], 1)
+BROKEN = sealed(SECOND + b"more", base=1, flags=0, last=0)
+
+
+def refuse(records: pa.RecordBatch) -> pa.RecordBatch:
+    if records.num_rows and records["offset"][-1].as_py():
+        raise ValueError("no")
+    return records
+
+
+def no_times(records: pa.RecordBatch) -> Any:
+    return records["key"] if records["offset"][-1].as_py() else records["timestamp"]
+
+
+@pytest.mark.parametrize(
+    ("second", "options", "says"),
+    [
+        (SECOND[:-1] + b"x", {}, "checksum is wrong"),
+        (BROKEN, {}, "break the format of records"),
+        (batch([ROW] * 99, 1, codec="gzip"), {"max_event_bytes": 4000}, "more than max_event_"),
+        (SECOND, {"decode": refuse}, "decode failed for t-0 from offset 0 to 1"),
+        (SECOND, {"event_time": EventTime(no_times)}, "no event time"),
+        (batch([ROW, ROW], 1), {}, "in disorder"),
+    ],
+)
+async def test_a_record_that_ends_a_stream_is_not_quoted(
+    said: Said, second: bytes, options: dict[str, Any], says: str
+) -> None:
+    cluster = ScriptedCluster()
+    log = cluster.log()
+    log.batches, log.end = [(0, 1, GOOD), (1, 2, second)], 2
+    await drive(ScriptedSource(cluster, backoff_base=0.01, **options), said, records=9)
+    assert says in str(said.errors[-1])
+    said.check()
+
+
+async def token() -> str:
+    return TOKEN
+
+
+async def refused_token() -> NoReturn:
+    raise RuntimeError("no token")
+
+
+@pytest.mark.parametrize(
+    "secrets",
+    [
+        {"username": "me", "password": SECRET_KEY},
+        {"username": "me", "password": SECRET_KEY, "mechanism": "PLAIN"},
+        {"token": token},
+        {"token": refused_token},
+    ],
+)
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+async def test_a_cluster_that_cannot_be_reached_tells_no_secret(
+    said: Said,
+    unused_tcp_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    protocol: Any,
+    secrets: dict[str, Any],
+) -> None:
+    monkeypatch.setattr("fanout.kafka.asking._PATIENCE", 0.1)
+    security = Security(protocol=protocol, **secrets)
+    servers = f"127.0.0.1:{unused_tcp_port}"
+    source = KafkaSource(bootstrap_servers=servers, topics="t", security=security)
+    said.add(security, source.fetching, source.pacing, source.selection)
+    await drive(source, said, records=1)
+    assert "cannot be reached" in str(said.errors[0])
+    said.check()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"protocol": "PLAINTEXT", "username": "me", "password": SECRET_KEY},
+        {"token": token, "password": SECRET_KEY},
+        {"mechanism": "PLAIN", "username": "me", "password": SECRET_KEY, "key_password": TOKEN},
+        {"username": "me", "password": SECRET_KEY.encode()},
+        {"protocol": "SSL", "key_password": TOKEN},
+    ],
+)
+def test_a_mistake_in_the_options_tells_no_secret(said: Said, given: dict[str, Any]) -> None:
+    with pytest.raises(OptionError) as caught:
+        Security(**given)
+    said.add_error(caught.value)
+    said.check()
