@@ -89,11 +89,13 @@ class KafkaSource(KafkaOptions):
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
         """Return the timestamp of a row in milliseconds; None where there is none.
 
-        A producer may have given none, and `decode` may have left the column out.
+        A producer may have given none, and `decode` may have left the column out, or have made one
+        of another type.
         """
-        if records.schema.get_field_index("timestamp") < 0:
+        column = records.schema.get_field_index("timestamp")
+        if column < 0 or records.schema.types[column] != SCHEMA.field("timestamp").type:
             return None
-        micros = records.column("timestamp")[row].value
+        micros = records.column(column)[row].value
         return None if micros is None else int(micros // 1000)
 
 

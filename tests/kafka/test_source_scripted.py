@@ -7,6 +7,8 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pytest
 from aiokafka.errors import KafkaConnectionError, NotLeaderForPartitionError
 
 import fanout
@@ -49,6 +51,23 @@ def test_a_fetch_is_as_the_options_of_kafkas_consumer_say() -> None:
         request = cluster.fetches[-1]
         assert request.max_wait == 0.25
         assert [want.max_bytes for want in request.wanted.values()] == [20_000]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.timestamp("ms", "UTC"), pa.timestamp("us")])
+def test_a_timestamp_that_decode_has_made_is_not_taken_for_the_brokers(kind: pa.DataType) -> None:
+    def decode(records: pa.RecordBatch) -> pa.RecordBatch:
+        at = records.schema.get_field_index("timestamp")
+        made = pa.repeat(pa.scalar(5, pa.int64()), len(records)).cast(kind)
+        return records.set_column(at, pa.field("timestamp", kind), made)
+
+    async def main() -> None:
+        cluster = ScriptedCluster()
+        cluster.log().append(3)
+        async with fanout.open(ScriptedSource(cluster, decode=decode)) as stream:
+            assert (await anext(stream)).num_records == 3
+            assert stream.statistics().splits["t-0"].newest is None
 
     simulate(main)
 
