@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,11 +21,23 @@ if TYPE_CHECKING:
 
     from fanout.testing.simulation.campaign.shrink import Shrunk
     from fanout.testing.simulation.campaign.totals import Totals
-    from fanout.testing.simulation.plan import Plan
+    from fanout.testing.simulation.plans import AnyPlan
 
 __all__ = ("sim",)
 
 _FAILED = 1
+
+
+class _Source(StrEnum):
+    """What a simulated job reads from."""
+
+    KINESIS = "kinesis"
+    KAFKA = "kafka"
+
+
+_SourceOption = Annotated[
+    _Source, typer.Option("--source", help="What the simulated job reads from.")
+]
 
 # For the smallest plan of a failure that nobody has asked for, in real seconds.
 _UNASKED = 10.0
@@ -36,7 +50,8 @@ sim = typer.Typer(
     no_args_is_help=True,
     help="Break a simulated stream under the library, by seed and in virtual time.\n\n"
     "The library runs as it is, against a model of Kinesis that refuses, stalls, cuts, damages and "
-    "reshards, in a process that crashes and starts again. Every record that it hands on is held "
+    "reshards, or of a Kafka cluster whose leaders move, whose brokers die and whose logs are cut, "
+    "in a process that crashes and starts again. Every record that it hands on is held "
     "against what was put. A seed gives the same run every time and everywhere.\n\n"
     "The exit code is 0 if every promise was kept, 1 if one was broken, 2 if nothing could be run, "
     "and 130 after Ctrl-C if nothing had been found until then.",
@@ -47,6 +62,7 @@ sim = typer.Typer(
 @sim.command()
 def run(
     *,
+    source: _SourceOption = _Source.KINESIS,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds are run.")] = 2000,
     first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     processes: Annotated[
@@ -70,7 +86,9 @@ def run(
     """
     with _exit_codes():
         _prepare()
-        totals, seconds, interrupted = _campaign(range(first, first + seeds), processes, json=json)
+        totals, seconds, interrupted = _campaign(
+            source, range(first, first + seeds), processes, json=json
+        )
         _print_totals(totals, _smallest(totals), first=first, seconds=seconds, json=json)
     if totals.failures:
         raise typer.Exit(_FAILED)
@@ -84,6 +102,7 @@ def replay(
         int | None, typer.Argument(help="The seed that is replayed.", show_default=False)
     ] = None,
     *,
+    source: _SourceOption = _Source.KINESIS,
     plan: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Replay a plan that was kept as JSON, and not a seed."),
@@ -104,7 +123,7 @@ def replay(
     """
     with _exit_codes():
         _prepare()
-        chosen = _chosen(seed, plan)
+        chosen = _chosen(source, seed, plan)
         if shrink:
             chosen = _shrunk(chosen)
         failed = _replay(chosen, json=json, plan_as_json=shrink)
@@ -125,31 +144,43 @@ def _exit_codes() -> Iterator[None]:
 
 def _prepare() -> None:
     """Check that the extra is there, and keep quiet about what is broken on purpose."""
-    # The simulated service raises what the AWS SDK raises.
-    if find_spec("aioboto3") is None:
+    # The simulated services raise what the AWS SDK and aiokafka raise.
+    if find_spec("aioboto3") is None or find_spec("aiokafka") is None:
         raise SetupError("the simulator needs more of fanout: pip install 'fanout[testing]'")
     # Most of what can go wrong does, and is logged; a replay shows it.
     logging.getLogger("fanout").addHandler(logging.NullHandler())
 
 
-def _campaign(seeds: range, processes: int | None, *, json: bool) -> tuple[Totals, float, bool]:
+def _campaign(
+    source: _Source, seeds: range, processes: int | None, *, json: bool
+) -> tuple[Totals, float, bool]:
     """Run seeds; return what they came to, in how many seconds, and whether Ctrl-C ended it."""
     # Help and mistakes are answered without loading the AWS SDK.
     from rich.console import Console  # noqa: PLC0415
 
     from fanout.testing.simulation.campaign.campaign import run_campaign  # noqa: PLC0415
     from fanout.testing.simulation.campaign.display import shown  # noqa: PLC0415
+    from fanout.testing.simulation.campaign.failures import (  # noqa: PLC0415
+        Failure,
+        try_kafka_seed,
+        try_seed,
+    )
     from fanout.testing.simulation.campaign.totals import Totals  # noqa: PLC0415
+    from fanout.testing.simulation.plans import SourceName  # noqa: PLC0415
 
+    attempt = try_kafka_seed if source is _Source.KAFKA else try_seed
     totals, interrupted = Totals(), False
     began = time.monotonic()
     try:
         with (
-            closing(run_campaign(seeds, processes=processes)) as results,
+            closing(run_campaign(seeds, processes=processes, run=attempt)) as results,
             closing(shown(results, len(seeds), Console(stderr=True, quiet=json))) as watched,
         ):
             for result in watched:
-                totals += Totals.of(result)
+                if isinstance(result, Failure):
+                    totals += Totals.of(replace(result, source=SourceName(source)))
+                else:
+                    totals += Totals.of(result)
     except KeyboardInterrupt:
         interrupted = True
     return totals, time.monotonic() - began, interrupted
@@ -158,12 +189,12 @@ def _campaign(seeds: range, processes: int | None, *, json: bool) -> tuple[Total
 def _smallest(totals: Totals) -> Shrunk | None:
     """Shrink the plan of the first failure that can be run again here, for some seconds."""
     from fanout.testing.simulation.campaign.shrink import shrink  # noqa: PLC0415
-    from fanout.testing.simulation.plan import draw_plan  # noqa: PLC0415
+    from fanout.testing.simulation.plans import draw_plan_of  # noqa: PLC0415
 
     for failure in totals.failures:
         if not failure.kind.of_the_process:
             try:
-                return shrink(draw_plan(failure.seed), max_seconds=_UNASKED)
+                return shrink(draw_plan_of(failure.source, failure.seed), max_seconds=_UNASKED)
             except KeyboardInterrupt:
                 return None
     return None
@@ -186,27 +217,31 @@ def _print_totals(
         typer.echo(f"a small plan that fails like the first: {smallest.plan.to_json()}")
 
 
-def _chosen(seed: int | None, path: Path | None) -> Plan:
+def _chosen(source: _Source, seed: int | None, path: Path | None) -> AnyPlan:
     """Return the plan that a command names.
 
     Raises:
         OptionError: If it names none or two, or what it names is none.
     """
-    from fanout.testing.simulation.plan import Plan, draw_plan  # noqa: PLC0415 - loads the AWS SDK
+    from fanout.testing.simulation.plans import (  # noqa: PLC0415 - loads the AWS SDK
+        SourceName,
+        draw_plan_of,
+        read_plan,
+    )
 
     match seed, path:
         case int(), None:
-            return draw_plan(seed)
+            return draw_plan_of(SourceName(source), seed)
         case None, Path():
             try:
-                return Plan.from_json(path.read_bytes())
+                return read_plan(path.read_bytes())
             except OSError as error:
                 raise OptionError(f"{path} cannot be read: {error.strerror}") from error
         case _:
             raise OptionError("name a seed, or a plan with --plan FILE")
 
 
-def _shrunk(plan: Plan) -> Plan:
+def _shrunk(plan: AnyPlan) -> AnyPlan:
     """Return the smallest plan that fails as this one does; itself, if it does not fail."""
     from rich.console import Console  # noqa: PLC0415 - help needs no console
 
@@ -217,7 +252,7 @@ def _shrunk(plan: Plan) -> Plan:
     return plan if shrunk is None else shrunk.plan
 
 
-def _replay(plan: Plan, *, json: bool, plan_as_json: bool) -> bool:
+def _replay(plan: AnyPlan, *, json: bool, plan_as_json: bool) -> bool:
     """Run a plan and print what happens; return whether it has failed."""
     import msgspec  # noqa: PLC0415 - help needs no JSON
 

@@ -13,7 +13,10 @@ from fanout.cli import app
 from fanout.testing.simulation import Plan, draw_plan
 from fanout.testing.simulation.campaign.failures import Failure, FailureKind
 from fanout.testing.simulation.campaign.replay import replay
+from fanout.testing.simulation.kafka.plan import draw_kafka_plan
 from tests.testing.simulation.defect import SHOWING, begin_again
+from tests.testing.simulation.kafka.bugs import KAFKA_BUGS
+from tests.testing.simulation.planted import planted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,6 +207,23 @@ def test_what_cannot_be_replayed_is_one_line_on_stderr_and_exits_with_2(
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"fanout sim: {complaint}")
     assert result.stderr.count("\n") == 1
+
+
+def test_seeds_over_kafka_are_run_and_replayed() -> None:
+    campaign = run(*HERE, "--source", "kafka", "--seeds", "3", "--json")
+    one = run("sim", "replay", "7", "--source", "kafka", "--json")
+
+    assert (campaign.exit_code, one.exit_code) == (0, 0)
+    assert json.loads(campaign.stdout)["calls"].keys() >= {"Fetch", "Metadata"}
+    assert json.loads(one.stdout)["plan"] == json.loads(draw_kafka_plan(7).to_json())
+
+
+def test_a_failure_over_kafka_names_the_command_that_shows_it() -> None:
+    with planted(KAFKA_BUGS["aborted records are delivered"]):
+        result = run(*HERE, "--source", "kafka", "--seeds", "1", "--first", "89")
+
+    assert result.exit_code == 1
+    assert "fanout sim replay 89 --source kafka  # OracleError: broke a rule: " in result.stdout
 
 
 @pytest.mark.parametrize("option", ["--seeds=0", "--first=-1", "--processes=-1", "--fast"])

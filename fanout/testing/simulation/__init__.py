@@ -12,11 +12,13 @@ from fanout.testing.simulation.faults.faults import Fault, Kind
 from fanout.testing.simulation.loop import DeadlockError, LeakError, SimLoop, simulate
 from fanout.testing.simulation.moments.moments import NeverMetError, Sometimes, check_met, missing
 from fanout.testing.simulation.plan import Plan, draw_plan
+from fanout.testing.simulation.plans import AnyPlan
 from fanout.testing.simulation.run import Outcome, SimulationError, run_plan, run_seed
 from fanout.testing.simulation.schedule import Fifo, Priorities, Schedule, Shuffled
 from fanout.testing.simulation.trace import Trace
 
 __all__ = (
+    "AnyPlan",
     "Cancellation",
     "DeadlockError",
     "Fault",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.faults.faults import OF_THE_PROCESS, Kind
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from fanout.errors import FanOutError
     from fanout.testing.simulation.faults.faults import Fault
+    from fanout.testing.simulation.plans import AnyPlan
     from fanout.testing.simulation.reader.world import World
 
-__all__ = ("AnyPlan", "Outcome", "SimulationError", "run_kafka_seed", "run_plan", "run_seed")
+__all__ = ("Outcome", "SimulationError", "run_kafka_seed", "run_plan", "run_seed")
 
-AnyPlan: TypeAlias = Plan | KafkaPlan
 
 # Who looks after a process starts it again: at once, or later where it did not even begin.
 _RESTART: Final = 1.0

@@ -1,4 +1,4 @@
-"""How soon the simulator finds the mistakes of `bugs.py`.
+"""How soon the simulator finds the mistakes of `bugs.py` and `kafka/bugs.py`.
 
 A simulator that has never been seen failing proves nothing. Print how many seeds each mistake took,
 and as what it was seen, with `python -m tests.testing.simulation.planted [WORD...]`.
@@ -16,16 +16,19 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.simulation import SimulationError, draw_plan, run_plan
+from fanout.testing.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
 from tests.testing.simulation.bugs import BUGS, HARMLESS, Change
+from tests.testing.simulation.kafka.bugs import KAFKA_BUGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from fanout.testing.simulation import Plan
+    from fanout.testing.simulation import AnyPlan
 
 __all__ = ("SEEDS", "Found", "hunt", "hunters", "planted")
 
 SEEDS: Final = 500
+_CHANGES: Final = BUGS | HARMLESS | KAFKA_BUGS
 # What Python says of words that make no program: then the mistake is one in these tests.
 _OF_THE_EDIT: Final = (AttributeError, NameError, TypeError)
 
@@ -61,14 +64,15 @@ def hunt(name: str, seeds: int = SEEDS) -> Found | None:
     A seed counts only where the product as it is passes it.
 
     Args:
-        name: A name of BUGS or HARMLESS.
+        name: A name of BUGS, HARMLESS or KAFKA_BUGS.
         seeds: How many seeds to run, the cheapest ones first.
     """
-    change = (BUGS | HARMLESS)[name]
-    for tried, seed in enumerate(_cheapest_first()[:seeds], 1):
+    change = _CHANGES[name]
+    draw = draw_kafka_plan if name in KAFKA_BUGS else draw_plan
+    for tried, seed in enumerate(_cheapest_first(draw)[:seeds], 1):
         with planted(change):
-            error = _error_of(seed)
-        if error is not None and _passes(seed):
+            error = _error_of(draw(seed))
+        if error is not None and _passes(draw, seed):
             return Found(tried, seed, error)
     return None
 
@@ -90,26 +94,30 @@ def _quiet() -> None:
 
 
 @cache
-def _cheapest_first() -> list[int]:
+def _cheapest_first(draw: Callable[[int], AnyPlan]) -> list[int]:
     """Return the seeds, whatever the bug: those first whose plans are run fastest."""
-    return sorted(range(SEEDS), key=lambda seed: _cost(draw_plan(seed)))
+    return sorted(range(SEEDS), key=lambda seed: _cost(draw(seed)))
 
 
-def _cost(plan: Plan) -> float:
+def _cost(plan: AnyPlan) -> float:
     """Estimate how long a plan takes: mostly by its heartbeats, then its records and faults."""
+    if isinstance(plan, KafkaPlan):
+        waits = plan.brokers * plan.seconds / plan.max_wait
+        faults = len(plan.faults) + len(plan.cluster_faults)
+        return plan.partitions * plan.batches + waits + faults
     splits = plan.shards + plan.reshards
     heartbeats = plan.seconds / plan.heartbeat
     return splits * (heartbeats + plan.records) + len(plan.faults)
 
 
 @cache
-def _passes(seed: int) -> bool:
-    return _error_of(seed) is None
+def _passes(draw: Callable[[int], AnyPlan], seed: int) -> bool:
+    return _error_of(draw(seed)) is None
 
 
-def _error_of(seed: int) -> str | None:
+def _error_of(plan: AnyPlan) -> str | None:
     try:
-        run_plan(draw_plan(seed))
+        run_plan(plan)
     except SimulationError as error:
         _check_words(error)
         return str(error).partition("\n")[0]
@@ -127,7 +135,7 @@ def _check_words(error: BaseException) -> None:
 
 def _print_all(words: list[str]) -> None:
     """Hunt every change whose name has any of some words, and print how it was found."""
-    names = [name for name in BUGS | HARMLESS if not words or any(w in name for w in words)]
+    names = [name for name in _CHANGES if not words or any(w in name for w in words)]
     with hunters() as pool:
         hunts = {name: pool.submit(hunt, name) for name in names}
         for name, future in hunts.items():

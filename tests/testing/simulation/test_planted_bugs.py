@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.testing.simulation.bugs import BUGS, HARMLESS
+from tests.testing.simulation.kafka.bugs import KAFKA_BUGS
 from tests.testing.simulation.planted import SEEDS, Found, hunt, hunters
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ def hunts(request: pytest.FixtureRequest) -> Iterator[Mapping[str, Future[Found 
     ]
     with hunters() as pool:
         yield {
-            name: pool.submit(hunt, name, SEEDS if name in BUGS else _HARMLESS_SEEDS)
+            name: pool.submit(hunt, name, _HARMLESS_SEEDS if name in HARMLESS else SEEDS)
             for name in asked
         }
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", [*BUGS, *KAFKA_BUGS])
 def test_a_planted_bug_is_found(name: str, hunts: Mapping[str, Future[Found | None]]) -> None:
     assert hunts[name].result() is not None, f"{SEEDS} seeds do not show that {name}"
 

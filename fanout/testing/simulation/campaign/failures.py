@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.simulation.loop import DeadlockError, LeakError
 from fanout.testing.simulation.oracle.errors import OracleError
-from fanout.testing.simulation.run import SimulationError, run_seed
+from fanout.testing.simulation.plans import SourceName
+from fanout.testing.simulation.run import SimulationError, run_kafka_seed, run_seed
 
 if TYPE_CHECKING:
     from fanout.testing.simulation.run import Outcome
 
-__all__ = ("Failure", "FailureKind", "kind_of", "try_seed")
+__all__ = ("Failure", "FailureKind", "kind_of", "try_kafka_seed", "try_seed")
 
 # The stacks of a few hundred tasks say no more than those of some.
 _LONGEST: Final = 10_000
@@ -55,11 +56,13 @@ class Failure:
         seed: The seed.
         kind: What was broken.
         text: What was seen, without the plan.
+        source: What was read.
     """
 
     seed: int
     kind: FailureKind
     text: str
+    source: SourceName = SourceName.KINESIS
 
     @classmethod
     def of(cls, seed: int, error: SimulationError) -> Failure:
@@ -80,7 +83,8 @@ class Failure:
     @property
     def command(self) -> str:
         """What shows it again."""
-        return f"fanout sim replay {self.seed}"
+        kafka = "" if self.source is SourceName.KINESIS else f" --source {self.source}"
+        return f"fanout sim replay {self.seed}{kafka}"
 
 
 def kind_of(error: SimulationError) -> FailureKind:
@@ -105,5 +109,13 @@ def try_seed(seed: int) -> Outcome | Failure:
     """Run a seed, and return a failure as a value."""
     try:
         return run_seed(seed)
+    except SimulationError as error:
+        return Failure.of(seed, error)
+
+
+def try_kafka_seed(seed: int) -> Outcome | Failure:
+    """Run a seed over Kafka, and return a failure as a value."""
+    try:
+        return run_kafka_seed(seed)
     except SimulationError as error:
         return Failure.of(seed, error)

@@ -15,7 +15,7 @@ from fanout.testing.simulation.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fanout.testing.simulation.plan import Plan
+    from fanout.testing.simulation.plans import AnyPlan
 
 __all__ = ("Replay", "replay")
 
@@ -32,13 +32,13 @@ class Replay:
         failure: What it has shown; None if everything held.
     """
 
-    plan: Plan
+    plan: AnyPlan
     digest: str
     lines: tuple[str, ...] = field(repr=False)
     failure: Failure | None
 
 
-def replay(plan: Plan) -> Replay:
+def replay(plan: AnyPlan) -> Replay:
     """Run a plan and note what happens, with what the library logs."""
     trace = Trace(keep_lines=True)
     failure = None

@@ -7,18 +7,26 @@ import time
 from dataclasses import MISSING, dataclass, fields, replace
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from fanout.testing.simulation.campaign.failures import FailureKind, kind_of
+from fanout.testing.simulation.kafka.plan import KafkaPlan
 from fanout.testing.simulation.plan import Plan
 from fanout.testing.simulation.run import SimulationError, run_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from fanout.testing.simulation.faults.faults import Fault
+    from fanout.testing.simulation.plans import AnyPlan
+
+    T = TypeVar("T")
 
 __all__ = ("Shrunk", "shrink")
+
+# The least that each number of a plan can be.
+_NUMBERS: Final[Mapping[str, int]] = MappingProxyType(
+    {"shards": 1, "reshards": 0, "records": 1, "partitions": 1, "brokers": 1, "batches": 1}
+)
 
 _PLAINEST: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -29,6 +37,14 @@ _PLAINEST: Final[Mapping[str, Any]] = MappingProxyType(
         "reading": "iterate",
         "checkpoint_every": 1,
         "schedule": "fifo",
+        # What follows is of Kafka alone.
+        "another": False,
+        "transactions": False,
+        "selection": "topics",
+        "isolation_level": "read_committed",
+        "on_data_loss": "earliest",
+        "group": False,
+        "fetch_bytes": 1 << 20,
         **{each.name: each.default for each in fields(Plan) if each.default is not MISSING},
     }
 )
@@ -46,13 +62,13 @@ class Shrunk:
         done: Whether nothing can be left out of it any more, rather than that time was up.
     """
 
-    plan: Plan
+    plan: AnyPlan
     error: SimulationError
     runs: int
     done: bool
 
 
-def shrink(plan: Plan, *, max_runs: int = 1000, max_seconds: float = math.inf) -> Shrunk | None:
+def shrink(plan: AnyPlan, *, max_runs: int = 1000, max_seconds: float = math.inf) -> Shrunk | None:
     """Leave out of a failing plan what does not matter: faults first, then everything else.
 
     Faults are left out by delta debugging: Zeller and Hildebrandt, IEEE TSE 28(2), 2002.
@@ -79,7 +95,7 @@ def shrink(plan: Plan, *, max_runs: int = 1000, max_seconds: float = math.inf) -
 
 
 class _Search:
-    def __init__(self, plan: Plan, error: SimulationError, runs: int, deadline: float) -> None:
+    def __init__(self, plan: AnyPlan, error: SimulationError, runs: int, deadline: float) -> None:
         self.plan = plan
         self.error = error
         self.left = runs
@@ -92,10 +108,15 @@ class _Search:
 
     def shrink_faults(self) -> None:
         """Leave out ever smaller parts of the faults, as long as it fails without them."""
+        for name in _fault_fields(self.plan):
+            self._shrink(name)
+
+    def _shrink(self, name: str) -> None:
         parts = 2
-        while (faults := self.plan.faults) and not self.over:
+        while (faults := getattr(self.plan, name)) and not self.over:
             parts = min(parts, len(faults))
-            if any(self._try(replace(self.plan, faults=f)) for f in _without_each(faults, parts)):
+            fewer = _without_each(faults, parts)
+            if any(self._try(_with(self.plan, **{name: some})) for some in fewer):
                 parts = max(parts - 1, 2)
             elif parts == len(faults):
                 return
@@ -107,7 +128,7 @@ class _Search:
         while any(self._try(simpler) for simpler in _simpler(self.plan)):
             pass
 
-    def _try(self, plan: Plan) -> bool:
+    def _try(self, plan: AnyPlan) -> bool:
         """Go on with a plan if it fails in the same way."""
         if self.over or plan in self._tried:
             return False
@@ -120,7 +141,7 @@ class _Search:
         return True
 
 
-def _failure(plan: Plan) -> SimulationError | None:
+def _failure(plan: AnyPlan) -> SimulationError | None:
     try:
         run_plan(plan)
     except SimulationError as error:
@@ -134,27 +155,44 @@ def _signature(error: SimulationError) -> tuple[FailureKind, type | None]:
     return kind, type(error.__cause__) if kind is FailureKind.OTHER else None
 
 
-def _without_each(faults: Sequence[Fault], parts: int) -> Iterator[tuple[Fault, ...]]:
+def _without_each(faults: Sequence[T], parts: int) -> Iterator[tuple[T, ...]]:
     """Yield the faults without one part of them, for each part."""
     bounds = [len(faults) * part // parts for part in range(parts + 1)]
     for start, stop in pairwise(bounds):
         yield (*faults[:start], *faults[stop:])
 
 
-def _simpler(plan: Plan) -> Iterator[Plan]:
+def _simpler(plan: AnyPlan) -> Iterator[AnyPlan]:
     """Yield plans that differ from one in a single thing that is smaller or plainer."""
-    for shards in _smaller(plan.shards, 1):
-        yield replace(plan, shards=shards)
-    for reshards in _smaller(plan.reshards, 0):
-        yield replace(plan, reshards=reshards)
-    for records in _smaller(plan.records, 1):
-        yield replace(plan, records=records)
+    for name, least in _NUMBERS.items():
+        for number in _smaller(getattr(plan, name, least), least):
+            yield _with(plan, **{name: number})
     for seconds in _smaller(math.ceil(plan.seconds), 1):
-        earlier = tuple(fault for fault in plan.faults if fault.at <= seconds)
-        yield replace(plan, seconds=float(seconds), faults=earlier)
+        earlier = {
+            name: tuple(fault for fault in getattr(plan, name) if fault.at <= seconds)
+            for name in _fault_fields(plan)
+        }
+        yield _with(plan, seconds=float(seconds), **earlier)
     for name, plainest in _PLAINEST.items():
-        if getattr(plan, name) != plainest:
-            yield replace(plan, **{name: plainest})
+        if getattr(plan, name, plainest) != _plain_for(plan, name, plainest):
+            yield _with(plan, **{name: _plain_for(plan, name, plainest)})
+
+
+def _with(plan: AnyPlan, **changes: Any) -> AnyPlan:
+    """Return a plan with other values in some fields, whatever plan it is."""
+    return replace(plan, **changes)
+
+
+def _plain_for(plan: AnyPlan, name: str, plainest: Any) -> Any:
+    """Return the plainest value of a field, whose words may be those of a service."""
+    if name == "start" and isinstance(plan, KafkaPlan):
+        return "earliest"
+    return plainest
+
+
+def _fault_fields(plan: AnyPlan) -> tuple[str, ...]:
+    """Return the names of the fields that hold faults."""
+    return ("faults", "cluster_faults") if isinstance(plan, KafkaPlan) else ("faults",)
 
 
 def _smaller(number: int, least: int) -> Iterator[int]:

@@ -16,7 +16,7 @@ from fanout.testing.simulation.kafka.faults import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from random import Random
 
 __all__ = ("JOB_KINDS", "draw_cluster_faults", "draw_job_faults")
@@ -51,7 +51,12 @@ def draw_job_faults(random: Random, seconds: float) -> list[Fault]:
 
 
 def draw_cluster_faults(
-    random: Random, partitions: Sequence[str], seconds: float, *, lossy: bool
+    random: Random,
+    partitions: Sequence[str],
+    seconds: float,
+    *,
+    lossy: bool,
+    but: Collection[ClusterKind] = (),
 ) -> list[ClusterFault]:
     """Draw what goes wrong with the cluster, of a random subset of the kinds, at a random rate.
 
@@ -60,11 +65,13 @@ def draw_cluster_faults(
         partitions: The names of the partitions that it may be about.
         seconds: How long faults strike, in virtual seconds.
         lossy: Whether records may be lost.
+        but: What may not be.
     """
     kinds = [
         kind
         for kind, traits in CLUSTER_CATALOGUE.items()
         if happens(random, 0.4) and not traits.fatal and (lossy or not traits.lossy)
+        if kind not in but
     ]
     if not kinds or happens(random, 0.02):  # without faults at all, too
         return []

@@ -30,7 +30,13 @@ _UNKNOWN_LIMIT: Final = 40
 
 
 def judge_kafka_failure(
-    failure: FanOutError, life: Life, served: Served, service: Service, options: KafkaOptions
+    failure: FanOutError,
+    life: Life,
+    served: Served,
+    service: Service,
+    options: KafkaOptions,
+    *,
+    worked: bool,
 ) -> bool:
     """Check that a stream has failed of something that makes it fail.
 
@@ -40,6 +46,7 @@ def judge_kafka_failure(
         served: What the cluster has told it.
         service: The cluster.
         options: What its user has asked for.
+        worked: Whether its job has got anything.
 
     Returns:
         Whether no reader can go on.
@@ -49,7 +56,7 @@ def judge_kafka_failure(
     """
     match failure:
         case SplitFailedError():
-            why, gone = _of_partition(failure, served, service, options)
+            why, gone = _of_partition(failure, served, service, options, worked=worked)
         case ServiceError() if not life.opened:
             why, gone = _of_opening(failure, served, service)
         case _:
@@ -71,7 +78,12 @@ def _of_opening(failure: ServiceError, served: Served, service: Service) -> tupl
 
 
 def _of_partition(
-    failure: SplitFailedError, served: Served, service: Service, options: KafkaOptions
+    failure: SplitFailedError,
+    served: Served,
+    service: Service,
+    options: KafkaOptions,
+    *,
+    worked: bool,
 ) -> tuple[str, bool]:
     """Return why a stream should have gone on, and whether the next one fails of the same."""
     cause, found = failure.__cause__, _PARTITION.search(str(failure))
@@ -82,13 +94,14 @@ def _of_partition(
     why, gone = "its cause passes", False
     match cause:
         case MalformedEventError():
-            times = max(n for (where, _), n in served.damaged.items() if where == partition)
+            of_it = [n for (where, _), n in served.damaged.items() if where == partition]
+            times = max(of_it, default=0)
             why, gone = "" if times >= _DAMAGE_LIMIT else f"it was damaged {times} times", True
         case OffsetOutOfRangeError() | UnknownTopicOrPartitionError():
             lost = service.cluster.logs[partition].lost(offset, served.since, service.now)
             why, gone = "" if lost and options.on_data_loss == "fail" else "nothing is lost", True
         case TopicAuthorizationFailedError():
-            why = "" if partition not in served.fetched else "it has worked"
+            why = "it has worked" if worked else ""
         case UnknownError():
             times = served.refused[partition, offset, "UnknownError"]
             why = "" if times >= _UNKNOWN_LIMIT else f"it came {times} times"

@@ -56,7 +56,8 @@ class KafkaPlan:
         on_data_loss: What becomes of the stream where records are lost.
         group: Whether the offsets of a group are committed.
         max_wait: How long a broker may wait for data, in seconds.
-        listing_every: The seconds between two listings of the partitions.
+        fetch_bytes: About how many bytes are asked of a partition at once.
+        listing_every: The seconds between two listings of the partitions; None for no further one.
         reading: How the job reads; this and what follows is as in a plan of Kinesis.
         checkpoint_every: After how many reads the job stores its positions.
         acknowledging: What it acknowledges.
@@ -82,7 +83,8 @@ class KafkaPlan:
     on_data_loss: Literal["fail", "earliest"]
     group: bool
     max_wait: float
-    listing_every: float
+    fetch_bytes: int
+    listing_every: float | None
     reading: Literal["iterate", "drain", "mixed"]
     checkpoint_every: int
     acknowledging: Literal["each", "twice", "some", "all"]
@@ -174,7 +176,8 @@ def draw_kafka_plan(seed: int) -> KafkaPlan:
         on_data_loss=on_data_loss,
         group=happens(random, 0.5),
         max_wait=random.choices((0.5, 5.0, 20.0), (20, 40, 40))[0],
-        listing_every=random.choice((5.0, 30.0, 60.0)),
+        fetch_bytes=random.choice((1 << 20, 1 << 20, 2000, 200)),
+        listing_every=random.choice((5.0, 30.0, 60.0, None)),
         reading=random.choice(("iterate", "drain", "mixed")),
         checkpoint_every=random.choice((1, 1, 3, 10)),
         acknowledging=random.choice(("each", "twice", "some", "all")),
@@ -186,7 +189,8 @@ def draw_kafka_plan(seed: int) -> KafkaPlan:
     )
     faults = stream_of(seed, "kafka faults")
     lossy = on_data_loss == "earliest" or happens(faults, 0.1)
-    cluster_faults = draw_cluster_faults(faults, names, plan.seconds, lossy=lossy)
+    unlisted = {ClusterKind.PARTITIONS_ADDED} if plan.listing_every is None else set()
+    cluster_faults = draw_cluster_faults(faults, names, plan.seconds, lossy=lossy, but=unlisted)
     if happens(faults, 0.03):
         fatal = [kind for kind in ClusterKind if CLUSTER_CATALOGUE[kind].fatal]
         kind = faults.choice(fatal)

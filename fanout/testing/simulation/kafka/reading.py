@@ -148,19 +148,26 @@ class KafkaReading:
         """
         for partition, offset in _offsets_of(positions).items():
             place = self.places[partition]
-            if place.begun and self.owed(partition, place.next, offset):
+            if place.begun and self.owed(partition, place.next, offset, era=place.era):
                 raise OracleError(
                     f"lost: the stored position of {partition} is {offset}, but only what comes "
                     f"before {place.next} was handed on"
                 )
 
-    def owed(self, partition: Partition, first: int, end: int) -> bool:
-        """Tell whether there are records between two offsets, in every era that may be meant."""
-        place, now = self.places[partition], self._now
+    def owed(self, partition: Partition, first: int, end: int, *, era: int = 0) -> bool:
+        """Tell whether there are records between two offsets, in every era that may be meant.
+
+        Args:
+            partition: The partition.
+            first: The first offset.
+            end: The offset after the last.
+            era: The earliest of the eras that may be meant.
+        """
+        now = self._now
         return all(
-            era.records(first, end, committed=self._oracle.committed)
-            for era in self._oracle.logs[partition].eras[place.era :]
-            if era.since <= now
+            each.records(first, end, committed=self._oracle.committed)
+            for each in self._oracle.logs[partition].eras[era:]
+            if each.since <= now
         )
 
     def _stored_place(self, partition: Partition, offset: int | None) -> Place:
@@ -181,7 +188,7 @@ class KafkaReading:
             return 0
         start, end = era.start(now), era.end(now, committed=self._oracle.committed)
         stands = self._served.asked.get(partition, 0)
-        if self.owed(partition, place.next, stands):
+        if self.owed(partition, place.next, stands, era=place.era):
             stands = 0  # what it has asked for is on its way
         first = max(place.next, stands)
         first = first if start <= first <= era.high_watermark(now) else start
@@ -221,7 +228,7 @@ class KafkaReading:
         place.gaps += 1
         log, now = self._oracle.logs[partition], self._now
         stood, to = _after(gap.after), _after(gap.until)
-        if self.owed(partition, place.next, stood):
+        if self.owed(partition, place.next, stood, era=place.era):
             raise OracleError(
                 f"lost: {partition} was read up to {place.next}, but a gap begins at {stood}"
             )

@@ -21,8 +21,7 @@ class Served:
         since: When it began, in virtual seconds.
         errors: Every error that it was given, of a call or of a partition.
         eras: Which eras of each partition it has seen, the latest last.
-        fetched: Whether it has ever been given records of a partition, or that there are none.
-        damaged: How often it was given a batch that is damaged, by partition and offset.
+        damaged: How often it was given a batch that is damaged, by partition and first offset.
         refused: How often an offset was refused, by partition, offset and name of the error.
         asked: Which offset of each partition it has asked for last.
         unseen: Whether a listing has left a topic out that it has asked for.
@@ -34,7 +33,6 @@ class Served:
     since: float
     errors: list[Exception] = field(default_factory=list)
     eras: defaultdict[Partition, list[int]] = field(default_factory=lambda: defaultdict(list))
-    fetched: set[Partition] = field(default_factory=set)
     damaged: Counter[tuple[Partition, int]] = field(default_factory=Counter)
     refused: Counter[tuple[Partition, int, str]] = field(default_factory=Counter)
     asked: dict[Partition, int] = field(default_factory=dict)

@@ -178,14 +178,13 @@ class Service:
         place = self.cluster.logs[partition].place(now)
         assert place is not None, "it has an era"
         served.eras[partition].append(place)
-        served.fetched.add(partition)
         batches = [
             stored
             for stored in era.readable(want.offset, now, committed=self.committed)
             if stored.next_offset <= high
         ]
         data = self._cut(batches, min(want.max_bytes, room), whole=whole)
-        data = self._damaged(partition, want.offset, batches, data, served)
+        data = self._damaged(partition, batches, data, served)
         end = batches[-1].next_offset if batches else want.offset
         return Fetched(
             high_watermark=high,
@@ -243,7 +242,6 @@ class Service:
     def _damaged(
         self,
         partition: Partition,
-        offset: int,
         batches: Sequence[Stored],
         data: bytes,
         served: Served,
@@ -264,6 +262,6 @@ class Service:
             if rotten or (fault is not None and number == 0):
                 bit = self._random.randrange(8 * 21, 8 * size)
                 damaged[at + bit // 8] ^= 1 << bit % 8
-                served.damaged[partition, offset] += 1
+                served.damaged[partition, stored.base] += 1
             at += size
         return bytes(damaged)

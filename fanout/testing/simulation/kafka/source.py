@@ -99,7 +99,10 @@ def kafka_options(plan: KafkaPlan) -> KafkaSource:
         isolation_level=plan.isolation_level,
         group_id="g" if plan.group else None,
         discovery_interval=plan.listing_every,
-        consumer_options={"fetch.max.wait.ms": round(plan.max_wait * 1000)},
+        consumer_options={
+            "fetch.max.wait.ms": round(plan.max_wait * 1000),
+            "max.partition.fetch.bytes": plan.fetch_bytes,
+        },
         security=Security(protocol="PLAINTEXT"),
         **chosen,
         **memory,

@@ -10,6 +10,7 @@ from fanout.core.statistics import SplitState
 from fanout.errors import MalformedEventError, SubscribeTimeoutError, SubscriptionSilentError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.transport import Fetched
+from fanout.testing.simulation.loop import running_loop
 from fanout.testing.simulation.oracle.errors import OracleError
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class KafkaWitness:
         self._oracle = oracle
         self._pacing = pacing
         self._stream: FanOut | None = None
+        self._closed_when_repaired = False
+        self._blocked_before = running_loop().blocked
         self._told: Counter[str] = Counter()
         self._answers: dict[Partition, tuple[int, int]] = {}
 
@@ -111,7 +114,8 @@ class KafkaWitness:
             case MalformedEventError():
                 known = any(where == partition for where, _ in self._served.damaged)
             case SubscribeTimeoutError() | SubscriptionSilentError():
-                known = True
+                # A loop that stood still for about as long as a broker may be silent.
+                known = running_loop().blocked > self._blocked_before
             case _:
                 known = self._served.knows(cause) or self._is_of_an_election(cause)
         if not known:
@@ -128,6 +132,7 @@ class KafkaWitness:
         """Compare the counters of a stream that is about to be closed with what was seen."""
         if self._stream is None or self._life.dead:
             return
+        self._closed_when_repaired = self._service.armed.stopped
         for name, counted in self._stream.statistics().splits.items():
             place = reading.places[Partition.of(name)]
             for what, said, seen in (
@@ -152,7 +157,7 @@ class KafkaWitness:
             in_flight = self._stream.statistics().bytes_in_flight
             if in_flight:
                 self._wrong(f"leaked: {in_flight} bytes are in flight in a closed stream")
-            if self._service.armed.stopped and self._stream.failure is None:
+            if self._closed_when_repaired and self._stream.failure is None:
                 self._check_commits()
         wrongs = self._served.wrongs + self._life.hands.wrongs
         if wrongs:

@@ -150,8 +150,14 @@ class KafkaWorld:
 
     def judge(self, failure: FanOutError, life: Life) -> None:
         """Check that a stream has failed of something that makes it fail."""
+        reading = self.oracle.readings.get(life.number)
         self.gone = judge_kafka_failure(
-            failure, life, self._served[life.number], self._service, self._options
+            failure,
+            life,
+            self._served[life.number],
+            self._service,
+            self._options,
+            worked=reading is not None and any(place.records for place in reading.places.values()),
         )
 
     def _for_ever(self) -> Iterator[ClusterFault]:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fanout.testing.simulation import Plan, run_plan
+from fanout.testing.simulation import run_plan
+from fanout.testing.simulation.plans import read_plan
 
 PLANS = sorted(Path(__file__).parent.glob("corpus/*.json"))
 
@@ -22,4 +23,4 @@ def test_there_is_a_corpus() -> None:
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_what_was_once_broken_holds(path: Path) -> None:
-    run_plan(Plan.from_json(path.read_bytes()))
+    run_plan(read_plan(path.read_bytes()))

@@ -6,7 +6,6 @@ The parts share one campaign, and each takes what ends next of it; so they may r
 from __future__ import annotations
 
 from contextlib import closing
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,33 +13,14 @@ import pytest
 from fanout.testing.simulation import draw_plan
 from fanout.testing.simulation.campaign.campaign import run_campaign
 from fanout.testing.simulation.campaign.shrink import shrink
-from fanout.testing.simulation.campaign.totals import Totals
 from fanout.testing.simulation.moments.moments import check_met
+from tests.testing.simulation.campaign.campaigns import Campaign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from fanout.testing.simulation.campaign.failures import Failure
-    from fanout.testing.simulation.campaign.worker import Result
+    from collections.abc import Iterator
 
 SEEDS = range(2000)
 PART = 50
-
-
-class Campaign:
-    """A campaign that is run piece by piece."""
-
-    def __init__(self, results: Iterable[Result]) -> None:
-        self.totals = Totals()
-        self._results = iter(results)
-
-    def run(self, seeds: int) -> tuple[Failure, ...]:
-        """Run some more seeds, as far as there are any; return those that fail."""
-        part = Totals()
-        for result in islice(self._results, seeds):
-            part += Totals.of(result)
-        self.totals += part
-        return part.failures
 
 
 @pytest.fixture(scope="module")

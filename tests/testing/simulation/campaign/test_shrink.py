@@ -141,6 +141,7 @@ def test_a_real_failure_fails_as_before_when_its_smallest_plan_was_written_down(
     shrunk = shrink(SHOWING)
 
     assert shrunk is not None
+    assert isinstance(shrunk.plan, Plan)
     assert [fault.kind for fault in shrunk.plan.faults] == [Kind.CRASH]
     assert shrunk.plan.records < SHOWING.records
     with pytest.raises(SimulationError) as again:

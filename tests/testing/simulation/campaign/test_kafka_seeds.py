@@ -1,0 +1,63 @@
+"""The fixed seeds over Kafka, in parts, as those of Kinesis in `test_seeds`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.testing.simulation.campaign.campaign import run_campaign
+from fanout.testing.simulation.campaign.failures import try_kafka_seed
+from fanout.testing.simulation.campaign.shrink import shrink
+from fanout.testing.simulation.kafka.faults import ClusterKind
+from fanout.testing.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
+from fanout.testing.simulation.run import run_plan
+from tests.testing.simulation.campaign.campaigns import Campaign
+from tests.testing.simulation.kafka.bugs import KAFKA_BUGS
+from tests.testing.simulation.planted import planted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEEDS = range(500)
+PART = 50
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Iterator[Campaign]:
+    with closing(run_campaign(SEEDS, run=try_kafka_seed)) as results:
+        yield Campaign(results)
+
+
+@pytest.mark.parametrize("part", range(1, len(SEEDS) // PART + 1))
+def test_fifty_of_five_hundred_seeds_over_kafka_keep_every_promise(
+    campaign: Campaign, part: int
+) -> None:
+    del part  # it tells the tests apart
+    failures = campaign.run(PART)
+    for failure in failures:
+        plan = draw_kafka_plan(failure.seed)
+        others = [f"{each.command}: {each.summary}" for each in failures[1:]]
+        pytest.fail("\n".join([failure.command, failure.text, plan.to_json(), *others]))
+
+
+@pytest.mark.timeout(600)  # where it is run alone, it runs them all
+def test_five_hundred_seeds_meet_every_kind_of_fault(campaign: Campaign) -> None:
+    failures = campaign.run(len(SEEDS))
+
+    assert [failure.command for failure in failures] == []
+    assert campaign.totals.seeds == len(SEEDS)
+    assert {str(kind) for kind in ClusterKind} <= campaign.totals.faults.keys()
+
+
+def test_a_plan_over_kafka_is_shrunk_and_read_back() -> None:
+    with planted(KAFKA_BUGS["a loss is declared on one broker's word"]):
+        shrunk = shrink(draw_kafka_plan(28), max_runs=200)
+
+        assert shrunk is not None
+        assert isinstance(shrunk.plan, KafkaPlan)
+        assert len(shrunk.plan.cluster_faults) < len(draw_kafka_plan(28).cluster_faults)
+        assert shrunk.plan.faults == ()
+        with pytest.raises(type(shrunk.error)):
+            run_plan(KafkaPlan.from_json(shrunk.plan.to_json()))
