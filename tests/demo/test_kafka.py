@@ -4,19 +4,22 @@ import asyncio
 import itertools
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pytest
+from aiokafka.errors import KafkaError as AioKafkaError
+from aiokafka.errors import RequestTimedOutError
+from aiokafka.structs import RecordMetadata
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from fanout.demo.kafka import KafkaService
+from fanout.demo.kafka import KafkaService, KafkaStream
+from fanout.demo.options import DemoFailedError
 from fanout.demo.plan import Act, Kind
 from fanout.demo.records import digest, generate, number_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from fanout.demo.kafka import KafkaStream
     from fanout.demo.verification import SentRecord
     from fanout.testing.kafka_broker import KafkaBroker
 
@@ -204,3 +207,37 @@ async def test_a_broker_that_is_down_is_not_waited_for_by_a_run_that_is_given_up
         await asyncio.wait([putting], timeout=0.1)
         assert putting.cancel()
     await asyncio.to_thread(kafka_broker.restart)
+
+
+class Answering:
+    """A producer whose broker gives one answer to every record."""
+
+    def __init__(self, answer: RecordMetadata | AioKafkaError) -> None:
+        self._answer = answer
+
+    async def send(self, *_: object) -> asyncio.Future[RecordMetadata]:
+        future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        if isinstance(self._answer, AioKafkaError):
+            future.set_exception(self._answer)
+        else:
+            future.set_result(self._answer)
+        return future
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (RequestTimedOutError(), "the broker has not taken the records: .*RequestTimedOutError"),
+        (RecordMetadata("orders", 0, None, -1, 0, 0, 0), "does not say where"),
+    ],
+    ids=["error", "no offset"],
+)
+async def test_a_record_of_unknown_fate_ends_the_demo(
+    answer: RecordMetadata | AioKafkaError, sentence: str
+) -> None:
+    producer, broker = cast("Any", Answering(answer)), cast("Any", None)
+    stream = KafkaStream(
+        broker, "orders", 1, plain=producer, transactional=producer, faults=Counter()
+    )
+    with pytest.raises(DemoFailedError, match=sentence):
+        await stream.put(RECORDS)
