@@ -161,24 +161,27 @@ async def test_the_twins_of_an_aborted_transaction_are_there_and_do_not_count(
 
 
 async def test_each_call_is_struck_by_one_act(topic: Topic) -> None:
-    for kind in (Kind.ABORT, Kind.COMMIT, Kind.ABORT):
+    for kind in (Kind.ABORT, Kind.ABORT, Kind.COMMIT):
         await topic.stream.perform(act(kind))
     for begin in range(0, 200, 50):
         await topic.stream.put(RECORDS[begin : begin + 50])
     everything = await topic.numbers(300, isolation="read_uncommitted")
     twice = {number for number, times in everything.items() if times == 2}
-    assert twice == {*range(50), *range(100, 150)}
+    assert twice == set(range(100))
     assert await topic.numbers(200) == Counter(range(200))
 
 
 async def test_a_topic_grows_and_its_new_partitions_get_records_at_once(topic: Topic) -> None:
     name = topic.service.settings.topic
+    await topic.stream.perform(act(Kind.COMMIT))
+    await topic.stream.put(RECORDS[:50])
+    await topic.stream.put(RECORDS[50:100])
     done = await topic.stream.perform(act(Kind.GROW))
     assert (done.ended, done.born) == ((), (f"{name}-2", f"{name}-3"))
     assert done.told == f"add the partitions {name}-2 and {name}-3"
     await topic.stream.perform(act(Kind.COMMIT))
-    for half in (RECORDS[:100], RECORDS[100:]):
-        sent = await topic.stream.put(half)
+    for call in (RECORDS[100:150], RECORDS[150:]):
+        sent = await topic.stream.put(call)
         assert {record.split for record in sent} == {f"{name}-{number}" for number in range(4)}
     assert await topic.stream.parents() == {f"{name}-{number}": () for number in range(4)}
     assert await topic.numbers(200) == Counter(range(200))
