@@ -13,9 +13,8 @@ __all__ = ("KafkaSettings", "KinesisSettings", "SourceSettings", "make_source")
 
 # New partitions are to be found while the run lasts; who reads for days looks once a minute.
 _DISCOVERY_INTERVAL = 1.0
-# A broker that was killed is back within seconds. Kafka's own clients wait as long at most before
-# they connect again (https://kafka.apache.org/documentation/#consumerconfigs).
-_BACKOFF_CAP = 1.0
+# A broker that was killed is back within seconds, and is to be read again soon after.
+_BACKOFF_CAP = 3.0
 
 
 @final
