@@ -12,16 +12,19 @@ __all__ = (
     "COMMANDS",
     "DIAGNOSE",
     "IAM",
+    "KAFKA_ASYNCIO",
+    "KAFKA_SPARK",
     "POLLING",
     "README",
     "RESUME",
     "SPARK",
     "TESTING",
     "defined_by",
+    "on_this_machine",
 )
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
-SPARK, ASYNCIO, RESUME, POLLING, TESTING, BROKER = re.findall(
+SPARK, ASYNCIO, KAFKA_SPARK, KAFKA_ASYNCIO, RESUME, POLLING, TESTING, BROKER = re.findall(
     r"```python\n(.*?)```", README, re.DOTALL
 )
 IAM, DIAGNOSE = (
@@ -38,3 +41,11 @@ def defined_by(code: str) -> dict[str, Any]:
     assert lines[-1] in {"asyncio.run(main())", "query.await_termination()"}
     exec("\n".join(lines[:-1]), names)  # noqa: S102 - the README is ours
     return names
+
+
+def on_this_machine(code: str, bootstrap_servers: str) -> str:
+    """Let an example that reads from Kafka do so from a broker without passwords."""
+    assert code.count("broker-1:9093,broker-2:9093") == 1
+    local, secured = re.subn(r"Security\(username=.*\),", 'Security(protocol="PLAINTEXT"),', code)
+    assert secured == 1
+    return local.replace("broker-1:9093,broker-2:9093", bootstrap_servers)

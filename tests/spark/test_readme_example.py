@@ -4,13 +4,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.readme import SPARK, defined_by
+from tests.kafka.reading import Topic
+from tests.readme import KAFKA_SPARK, SPARK, defined_by, on_this_machine
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+    from fanout.testing.kafka_broker import KafkaBroker
     from fanout.testing.kinesis_server import KinesisServer
 
 pytestmark = pytest.mark.spark
@@ -26,11 +28,31 @@ def test_the_spark_example_writes_what_was_put(
         monkeypatch.setenv(name, value)
     kinesis_server.create_stream("orders")
     kinesis_server.put_records("orders", [("customer", b"1"), ("customer", b"2")])
-    written = tmp_path / "orders"
-    query = defined_by(SPARK.replace("s3a://lake", f"file://{tmp_path}"))["query"]
-    while not list(written.glob("batch=*/_SUCCESS")):
-        assert query.is_active
-        query.await_termination(0.1)
-    query.stop()
-    rows = spark.read.parquet(f"file://{written}").orderBy("sequenceNumber").collect()
+    written = run(SPARK, tmp_path)
+    rows = spark.read.parquet(written).orderBy("sequenceNumber").collect()
     assert [bytes(row.data) for row in rows] == [b"1", b"2"]
+
+
+def test_the_kafka_example_writes_what_was_put(
+    kafka_broker: KafkaBroker, spark: SparkSession, tmp_path: Path
+) -> None:
+    # The other example of the README has a topic of this name on the same broker.
+    code = KAFKA_SPARK.replace('topics="orders"', 'topics="orders-for-spark"')
+    topic = Topic(kafka_broker, name="orders-for-spark")
+    topic.put(10)
+    written = run(on_this_machine(code, kafka_broker.bootstrap_servers), tmp_path)
+    rows = spark.read.parquet(written).orderBy("offset").collect()
+    assert [(row.offset, bytes(row.value)) for row in rows] == topic.log[0]
+
+
+def run(code: str, directory: Path) -> str:
+    """Run an example until it has written a batch; return where its batches are."""
+    written = directory / "orders"
+    query = defined_by(code.replace("s3a://lake", f"file://{directory}"))["query"]
+    try:
+        while not list(written.glob("batch=*/_SUCCESS")):
+            assert query.is_active
+            query.await_termination(0.1)
+    finally:
+        query.stop()
+    return f"file://{written}"

@@ -1,0 +1,124 @@
+"""What the README and docs/kafka.md say about Kafka is so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.core.positions import Horizon
+from fanout.kafka.columns import SCHEMA
+from fanout.kafka.consumer_options import _NUMBERS, ConsumerOptions
+from fanout.kafka.options import KafkaOptions
+from fanout.kafka.security import Security
+from tests.kafka.reading import Topic, committed, new_topic
+from tests.readme import KAFKA_ASYNCIO, defined_by, on_this_machine
+
+if TYPE_CHECKING:
+    from fanout.testing.kafka_broker import KafkaBroker
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "kafka.md"
+TEXT = PAGE.read_text()
+
+
+def table(heading: str, number: int = 0) -> list[tuple[str, str]]:
+    """Return the first two cells of each row of a table below a heading."""
+    section = TEXT.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    tables = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    rows = [line.split("|") for line in tables[number].splitlines()[2:]]
+    return [(row[1].strip(), row[2].strip()) for row in rows]
+
+
+def value(text: str) -> object:
+    """Read a default of a table."""
+    text = text.strip("`")
+    if text.endswith(" MiB"):
+        return int(text.removesuffix(" MiB")) << 20
+    return None if text == "None" else json.loads(text)
+
+
+async def test_the_asyncio_example_prints_what_arrives_and_commits_it(
+    kafka_broker: KafkaBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "unused")
+    topic = await new_topic(kafka_broker, name="orders", partitions=2)
+    topic.put(10)
+    main = defined_by(on_this_machine(KAFKA_ASYNCIO, kafka_broker.bootstrap_servers))["main"]
+    async with asyncio.TaskGroup() as tasks:
+        example = tasks.create_task(main())
+        while "orders-0" not in capsys.readouterr().out:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+        example.cancel()
+    assert await asyncio.to_thread(committed, topic, "orders-live") == {0: 10}
+
+
+async def test_the_decode_example_reads_json(kafka_broker: KafkaBroker) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102 - the page is ours
+    topic = await new_topic(kafka_broker)
+    orders = [{"id": number, "amount": number / 2} for number in range(100)]
+    written: list[dict[str, Any]] = [{"value": json.dumps(order | {"x": 1})} for order in orders]
+    topic.write([*written, {"key": b"k"}, {"value": '{"id": 7}'}])
+    batches = await read(topic, names["decode"])
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == [*range(100), 101]
+    assert [{"id": row["id"], "amount": row["amount"]} for row in rows] == [
+        *orders,
+        {"id": 7, "amount": None},
+    ]
+
+
+async def read(topic: Topic, decode: Any) -> list[Any]:
+    async with topic.open(decode=decode, stop="latest") as stream:
+        return [batch.records async for batch in stream]
+
+
+def test_the_page_names_every_option_with_its_default() -> None:
+    told: dict[str, str] = {}
+    for names, defaults in table("Options"):
+        every = re.findall(r"`(\w+)`", names)
+        told.update(zip(every, defaults.split(", "), strict=True))
+    assert told.keys() == {option.name for option in fields(KafkaOptions)}
+    security, default = Security(protocol="PLAINTEXT"), Security(username="etl", password="p")
+    options = KafkaOptions(bootstrap_servers="127.0.0.1:1", topics="orders", security=security)
+    said_otherwise = {"bootstrap_servers", "topics", "start", "security"}
+    assert options.start == Horizon()
+    assert (told["start"], told["security"]) == ('`"earliest"`', default.protocol)
+    for name in told.keys() - said_otherwise:
+        assert value(told[name]) == getattr(options, name), name
+
+
+def test_the_page_names_every_consumer_option_with_its_default() -> None:
+    defaults = ConsumerOptions()
+    expected = {}
+    for name in _NUMBERS:
+        default = getattr(defaults, name.removesuffix(".ms").replace(".", "_"))
+        expected[name] = default * 1000 if name.endswith(".ms") else default
+    assert {name.strip("`"): value(told) for name, told in table("Options", 1)} == expected
+
+
+def test_the_page_names_every_column() -> None:
+    named = [name.strip("`") for names, _ in table("The records") for name in names.split(", ")]
+    assert named == SCHEMA.names
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/kafka.md", "docs/reliability.md"])
+def test_every_link_to_a_page_leads_to_one_of_its_headings(page: str) -> None:
+    path = ROOT / page
+    links = re.findall(r"\]\(((?!https:)[^)\s]*)\)", path.read_text())
+    assert links
+    for link in links:
+        target, _, anchor = link.partition("#")
+        page_of_it = path.parent / target if target else path
+        assert page_of_it.exists(), link
+        if anchor:
+            headings = re.findall(r"^##+ (.*)$", page_of_it.read_text(), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings]
+            assert anchor in slugs, link
