@@ -90,6 +90,8 @@ class BatchRunner:
         take: Callable[[float], Handover],
         acknowledge: Callable[[Checkpoint], None],
     ) -> None:
+        self._spark = spark
+        self._columns = set(schema.names)
         # Made once: each option is a call into the JVM.
         self._reader = (
             spark.read.schema(spark_schema(schema))
@@ -186,11 +188,19 @@ class BatchRunner:
         name = f"the segment {file.name} in {self._storage.location}"
         restore = "restore it from a backup, or start with a new checkpoint location"
         try:
+            # A column that is not in the file would read as null.
+            columns = self._spark.read.parquet(self._storage.uri(file.name)).columns
             rows = frame.count()
             # The checksum of a page is looked at where the page is read, and a count reads none.
             frame.write.format("noop").mode("overwrite").save()
         except JAVA_ERRORS as error:
             raise CheckpointError(f"{name} cannot be read; if it is damaged, {restore}") from error
+        if others := self._columns.symmetric_difference(columns):
+            raise CheckpointError(
+                f"{name} differs from what the source delivers now by the columns "
+                f"{', '.join(sorted(others))}; run once more as before, so that its batch is "
+                f"handled, and change the source then"
+            )
         if rows != file.rows:
             raise CheckpointError(f"{name} has {rows} rows instead of {file.rows}; {restore}")
 

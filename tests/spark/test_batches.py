@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
@@ -55,10 +56,12 @@ class Bench:
         self.log = SegmentLog(storage.scratch(), 1, SCHEMA, max_records=100, max_bytes=1 << 20)
         self.acknowledged: list[Checkpoint] = []
 
-    def run(self, batch_id: int, handover: Handover, handler: Handler) -> BatchResult:
+    def run(
+        self, batch_id: int, handover: Handover, handler: Handler, schema: pa.Schema = SCHEMA
+    ) -> BatchResult:
         runner = BatchRunner(
             self.spark,
-            SCHEMA,
+            schema,
             handler,
             storage=self.storage,
             ledger=self.ledger,
@@ -115,6 +118,15 @@ def test_a_handler_that_failed_leaves_its_batch_to_a_replay(
         bench.run(0, bench.filled(b"one", b"two"), fail)
     bench.run(0, bench.filled(b"other"), recorder)
     assert recorder.sequences == [1, 2]
+
+
+def test_a_batch_is_not_replayed_with_other_columns_than_it_has(bench: Bench) -> None:
+    with pytest.raises(BatchFailedError):
+        bench.run(0, bench.filled(b"one"), fail)
+    added = SCHEMA.append(pa.field("added", pa.int64()))
+    for schema, names in ((added, "added"), (SCHEMA.remove(0), SCHEMA.names[0])):
+        with pytest.raises(CheckpointError, match=f"differs from .* by the columns {names}; .*"):
+            bench.run(0, Stopped(), fail, schema)
 
 
 @pytest.mark.parametrize("finished", [False, True])
