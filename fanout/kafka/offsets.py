@@ -33,8 +33,8 @@ def next_offset(position: Cursor) -> int:
 
 
 def _cursor(start: object) -> Cursor | None:
-    """Read an offset, the first that is wanted."""
-    if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
+    """Read an offset, the first that is wanted; Kafka has 63 bits for one."""
+    if isinstance(start, int) and not isinstance(start, bool) and 0 <= start < 2**63:
         return before(start)
     return None
 

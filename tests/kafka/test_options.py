@@ -55,6 +55,7 @@ def test_earliest_is_the_start_and_there_is_no_stop_where_nothing_is_said() -> N
     [
         ({"start": 5}, "start=5 is not understood; use 'earliest'"),
         ({"start": {"orders-0": -1}}, r"start\['orders-0'\]=-1 is not understood"),
+        ({"start": {"orders-0": 2**63}}, r"start\['orders-0'\]=9223372036854775808 is not"),
         ({"start": {"orders-0": "5"}}, r"start\['orders-0'\]='5' is not understood"),
         ({"start": {"orders-0": True}}, r"start\['orders-0'\]=True is not understood"),
         ({"start": datetime(2026, 1, 1)}, "has no time zone"),  # noqa: DTZ001 - that is the point

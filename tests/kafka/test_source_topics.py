@@ -206,6 +206,23 @@ async def test_what_is_available_now_of_a_smaller_topic_of_the_same_name_is_not_
     assert (await again.read(resume=second.stream.positions)).offsets == [4, 5]
 
 
+async def test_a_bounded_read_takes_a_deleted_topic_for_lost_and_a_later_one_reads_what_comes_back(
+    topic: Topic,
+) -> None:
+    chosen = {"pattern": f"{topic.name}(-other)?"}
+    await new_topic(topic.broker, name=f"{topic.name}-other")
+    first = await topic.read(**chosen)
+    await asyncio.to_thread(topic.broker.delete_topic, topic.name)
+    with pytest.raises(SplitFailedError, match="somebody has deleted it"):
+        await topic.read(resume=first.stream.positions, **chosen)
+    second = await topic.read(resume=first.stream.positions, on_data_loss="earliest", **chosen)
+    assert second.count == 0
+    again = await new_topic(topic.broker, name=topic.name)
+    again.put(20)
+    third = await again.read(resume=second.stream.positions, **chosen)
+    assert third.log == again.log
+
+
 async def test_a_topic_that_came_back_empty_is_read_from_its_beginning_by_later_runs(
     topic: Topic,
 ) -> None:
