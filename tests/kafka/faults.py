@@ -51,6 +51,11 @@ BROKERS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_client_security.py::test_a_wrong_password_is_an_error_that_is_final",
         "tests/kafka/test_losses.py::test_a_topic_that_we_may_not_see_any_more_is_no_loss",
     ),
+    "Errors and the log tell of everything but passwords and records.": (
+        "tests/kafka/test_secrets.py::test_a_record_that_ends_a_stream_is_not_quoted",
+        "tests/kafka/test_secrets.py::test_a_cluster_that_cannot_be_reached_tells_no_secret",
+        "tests/kafka/test_client_security.py::test_no_secret_and_no_record_is_logged",
+    ),
     "A broker answers with an error that nobody has decided on.": (
         "tests/kafka/test_policy.py::test_every_error_that_aiokafka_knows_is_decided_on",
         "tests/kafka/test_policy.py::test_an_error_that_aiokafka_gains_is_judged_by_whether_it_passes",
@@ -107,6 +112,9 @@ TOPICS: Final[Mapping[str, tuple[str, ...]]] = {
     "Stored positions meet another cluster: they are refused.": (
         "tests/kafka/test_source_topics.py::test_positions_of_another_cluster_are_refused",
     ),
+    "The brokers' addresses lead to another cluster while it is read: an error for good.": (
+        "tests/kafka/test_client_moves.py::test_another_cluster_at_the_same_addresses_is_an_error_for_good",
+    ),
     "A topic or a partition that is named does not exist.": (
         "tests/kafka/test_source_topics.py::test_a_topic_that_does_not_exist_is_refused_by_name",
         "tests/kafka/test_source_topics.py::test_a_partition_that_does_not_exist_is_refused_by_name",
@@ -138,6 +146,9 @@ RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "Keys and values are null or empty, headers repeat or have no value.": (
         "tests/kafka/test_source_records.py::test_keys_and_values_may_be_missing_or_empty",
         "tests/kafka/test_source_records.py::test_a_record_arrives_with_all_its_columns",
+    ),
+    "The key of a header is no text: its record comes all the same.": (
+        "tests/kafka/test_records.py::test_a_headers_key_that_is_no_text_has_marks_for_its_bytes",
     ),
     "Records come in every codec, from librdkafka, from Kafka's own producer and from others.": (
         "tests/kafka/test_source_records.py::test_every_codec_is_read",
