@@ -162,7 +162,7 @@ class KafkaConnection:
 
     def _notice(self, event: Batch | End) -> None:
         self._worked.add(Phase.STREAM)
-        self._losses.answered(Partition.of(event.split.id))
+        self._losses.forget(Partition.of(event.split.id))
 
     async def verdict(
         self,
@@ -181,4 +181,6 @@ class KafkaConnection:
             case Remedy():
                 return Retry()
             case verdict:
+                if split is not None:
+                    self._losses.forget(Partition.of(split.id))
                 return verdict

@@ -2,13 +2,14 @@
 
 Both may be a false alarm: a broker that has just started, or has just become the leader, may not
 know yet what there is. So a loss is declared only where the cluster has said the same several
-times, over some seconds, and the reader was refused each time.
+times, some seconds apart, and the reader was refused each time and met nothing else in between.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, final
 
@@ -33,6 +34,9 @@ __all__ = ("Losses",)
 # A controller takes about as long to tell all brokers of a topic, or to find a new leader.
 _SURE_AFTER: Final = 10.0
 _SURE_TIMES: Final = 4
+# Looks one after the other are one look: a broker that has just started is asked many times within
+# its first second, and may be started twice before the reader waits long.
+_APART: Final = 2.0
 # What is refused although nothing is wrong with it is asked for about ten minutes.
 _CONTRADICTIONS: Final = 40
 
@@ -47,12 +51,16 @@ log = logging.getLogger(__name__)
 @final
 @dataclass(slots=True)
 class _Doubt:
-    """Something that may be lost: where the reader stands, and since when it was refused."""
+    """Something that may be lost: where the reader stands, and since when it was refused.
+
+    `times` counts the looks that were some seconds apart, and `counted_at` is the last of them.
+    """
 
     remedy: Remedy
     position: Position
     since: float
     times: int = 0
+    counted_at: float = -math.inf
 
 
 @final
@@ -86,8 +94,11 @@ class Losses:
         self._stops = stops
         self._doubts: dict[Partition, _Doubt] = {}
 
-    def answered(self, partition: Partition) -> None:
-        """Note that a partition was read from: what was in doubt about it was a false alarm."""
+    def forget(self, partition: Partition) -> None:
+        """Begin to doubt anew: a partition was read from, or was refused because of something else.
+
+        A cluster in which brokers start again and again says now and then that it knows no topic.
+        """
         self._doubts.pop(partition, None)
 
     async def verdict(self, remedy: Remedy, partition: Partition, position: Position) -> Verdict:
@@ -121,7 +132,9 @@ class Losses:
         doubt = self._doubts.get(partition)
         if doubt is None or (doubt.remedy, doubt.position) != (remedy, position):
             doubt = self._doubts[partition] = _Doubt(remedy, position, now)
-        doubt.times += 1
+        if now - doubt.counted_at >= _APART:
+            doubt.times += 1
+            doubt.counted_at = now
         return doubt.times >= _SURE_TIMES and now - doubt.since >= _SURE_AFTER
 
     async def _look(self, remedy: Remedy, partition: Partition, position: Position) -> _Loss | None:

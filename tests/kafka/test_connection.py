@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
+from aiokafka.errors import KafkaConnectionError, UnknownTopicOrPartitionError
+
 from fanout.core.lineage import Split
+from fanout.core.positions import Cursor
+from fanout.core.verdicts import Fatal, Phase, Retry
 from fanout.kafka import KafkaSource, Partition
 from fanout.kafka.source import open_connection
 from fanout.testing.simulation import simulate
@@ -35,5 +40,22 @@ def test_an_unbounded_read_lists_its_partitions_again() -> None:
             assert await connection.splits() == [Split("t-0"), Split("t-1")]
             assert connection.pacing.discovery_interval == 60
             assert not connection.bounded
+
+    simulate(main)
+
+
+def test_a_topic_that_is_not_known_now_and_then_is_not_taken_for_lost() -> None:
+    async def main() -> None:
+        cluster = ScriptedCluster(1)
+        source = KafkaSource(bootstrap_servers="localhost", topics="t", security=PLAINTEXT)
+        unknown, down = UnknownTopicOrPartitionError(), KafkaConnectionError()
+        async with open_connection(source, cluster, Random(7)) as connection:
+            cluster.logs.clear()
+            for error in (unknown, unknown, unknown, down, unknown, unknown, unknown):
+                verdict = await connection.verdict(error, Phase.STREAM, Split("t-0"), Cursor(4))
+                assert isinstance(verdict, Retry)
+                await asyncio.sleep(5.0)
+            verdict = await connection.verdict(unknown, Phase.STREAM, Split("t-0"), Cursor(4))
+            assert isinstance(verdict, Fatal)
 
     simulate(main)

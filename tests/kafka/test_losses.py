@@ -65,10 +65,26 @@ def test_a_loss_is_declared_after_several_looks_over_some_seconds_and_not_before
         case = Case()
         case.cluster.log().append(10)
         case.cluster.log().expire(5)
-        for _ in range(10):
+        for _ in range(9):
             assert isinstance(await case.refused(PLACE, Cursor(1)), Retry)
-        await asyncio.sleep(10.0)
+            await asyncio.sleep(1.1)
+        await asyncio.sleep(0.2)
         assert isinstance(await case.refused(PLACE, Cursor(1)), Fatal)
+
+    run(test)
+
+
+def test_looks_in_quick_succession_are_one_look() -> None:
+    async def test() -> None:
+        case = Case()
+        case.cluster.log().append(10)
+        case.cluster.log().expire(5)
+        # As a broker is asked that has just started, and started once more a little later.
+        for _ in range(2):
+            for _ in range(10):
+                assert isinstance(await case.refused(PLACE, Cursor(1)), Retry)
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(15.0)
 
     run(test)
 
@@ -163,7 +179,7 @@ def test_doubts_begin_anew_when_something_else_was_seen(how: str) -> None:
             await asyncio.sleep(10.0)
         match how:
             case "answered":
-                case.losses.answered(case.partition)
+                case.losses.forget(case.partition)
             case "moved":
                 position = Cursor(10)
             case _:
