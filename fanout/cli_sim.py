@@ -89,7 +89,7 @@ def run(
         totals, seconds, interrupted = _campaign(
             source, range(first, first + seeds), processes, json=json
         )
-        _print_totals(totals, _smallest(totals), first=first, seconds=seconds, json=json)
+        _print_totals(source, totals, _smallest(totals), first=first, seconds=seconds, json=json)
     if totals.failures:
         raise typer.Exit(_FAILED)
     if interrupted:
@@ -201,16 +201,25 @@ def _smallest(totals: Totals) -> Shrunk | None:
 
 
 def _print_totals(
-    totals: Totals, smallest: Shrunk | None, *, first: int, seconds: float, json: bool
+    source: _Source,
+    totals: Totals,
+    smallest: Shrunk | None,
+    *,
+    first: int,
+    seconds: float,
+    json: bool,
 ) -> None:
     from rich.console import Console  # noqa: PLC0415 - help needs no tables
 
     from fanout.testing.simulation.campaign.report import report, summary_table  # noqa: PLC0415 - the same
+    from fanout.testing.simulation.kafka.moments import KafkaSometimes  # noqa: PLC0415 - the same
+    from fanout.testing.simulation.moments.moments import Sometimes  # noqa: PLC0415 - the same
 
+    moments = KafkaSometimes if source is _Source.KAFKA else Sometimes
     if json:
-        print_json(report(totals, smallest, first=first, seconds=seconds))
+        print_json(report(totals, smallest, first=first, seconds=seconds, moments=moments))
         return
-    Console().print(summary_table(totals, seconds=seconds))
+    Console().print(summary_table(totals, seconds=seconds, moments=moments))
     for failure in totals.failures[:_NAMED]:
         typer.echo(f"{failure.command}  # {failure.summary}")
     if smallest is not None:

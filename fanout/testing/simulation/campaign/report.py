@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fanout.testing.simulation.campaign.failures import FailureKind
-from fanout.testing.simulation.moments.moments import Sometimes, missing
+from fanout.testing.simulation.moments.moments import Sometimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from enum import StrEnum
 
     from fanout.testing.simulation.campaign.shrink import Shrunk
     from fanout.testing.simulation.campaign.totals import Totals
@@ -38,7 +39,12 @@ _CLAIMS: Final = (
 
 
 def report(
-    totals: Totals, smallest: Shrunk | None, *, first: int, seconds: float
+    totals: Totals,
+    smallest: Shrunk | None,
+    *,
+    first: int,
+    seconds: float,
+    moments: type[StrEnum] = Sometimes,
 ) -> dict[str, Any]:
     """Return the totals as an object of JSON.
 
@@ -47,6 +53,7 @@ def report(
         smallest: A small plan that fails like the first that did.
         first: The first seed.
         seconds: The real seconds that they took.
+        moments: The coincidences that may have been met.
     """
     return {
         "first": first,
@@ -60,7 +67,7 @@ def report(
         "restarts": totals.restarts,
         "calls": dict(sorted(totals.calls.items())),
         "faults": dict(sorted(totals.faults.items())),
-        "moments": {moment.name: totals.moments.get(moment, 0) for moment in Sometimes},
+        "moments": {moment.name: totals.moments.get(moment, 0) for moment in moments},
         "recovery_seconds_p99": totals.recovery(0.99),
         "recovery_seconds_max": totals.recovery(1),
         "slowest_close": totals.slowest_close,
@@ -78,18 +85,19 @@ def report(
     }
 
 
-def summary_table(totals: Totals, *, seconds: float) -> Table:
+def summary_table(totals: Totals, *, seconds: float, moments: type[StrEnum] = Sometimes) -> Table:
     """Show what went wrong, what was checked, and what became of each promise.
 
     Args:
         totals: What all seeds came to.
         seconds: The real seconds that they took.
+        moments: The coincidences that may have been met.
     """
     table = Table(title="Simulated", title_justify="left")
     table.add_column("")
     table.add_column("times", justify="right")
     table.add_column("")
-    for name, figure in _figures(totals, seconds):
+    for name, figure in _figures(totals, seconds, moments):
         table.add_row(name, figure, "")
     table.add_section()
     for kind, times in sorted(totals.faults.items()):
@@ -104,7 +112,7 @@ def summary_table(totals: Totals, *, seconds: float) -> Table:
     return table
 
 
-def _figures(totals: Totals, seconds: float) -> Iterator[tuple[str, str]]:
+def _figures(totals: Totals, seconds: float, moments: type[StrEnum]) -> Iterator[tuple[str, str]]:
     yield "seeds", f"{totals.seeds:,}"
     yield "seeds a second", f"{totals.seeds / seconds:,.1f}"
     yield "virtual hours", f"{totals.hours:,.1f}"
@@ -114,8 +122,8 @@ def _figures(totals: Totals, seconds: float) -> Iterator[tuple[str, str]]:
     yield "restarts", f"{totals.restarts:,}"
     yield "calls to the service", f"{sum(totals.calls.values()):,}"
     yield "faults", f"{sum(totals.faults.values()):,}"
-    met = len(Sometimes) - len(missing(totals.moments))
-    yield "coincidences met", f"{met} of {len(Sometimes)}"
+    met = sum(bool(totals.moments.get(moment)) for moment in moments)
+    yield "coincidences met", f"{met} of {len(moments)}"
     yield "seconds to recover, p99", f"{totals.recovery(0.99):,}"
     yield "seconds to recover, most", f"{totals.recovery(1):,}"
     yield "seconds to close, most", f"{math.ceil(totals.slowest_close):,}"

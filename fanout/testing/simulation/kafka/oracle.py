@@ -35,6 +35,7 @@ class KafkaOracle:
         self, service: Service, served: dict[int, Served], reads: Callable[[Partition], bool]
     ) -> None:
         self.logs = {p: log for p, log in service.cluster.logs.items() if reads(p)}
+        self.moments = service.moments
         self.committed = service.committed
         self.checked = 0
         self.replayed = 0

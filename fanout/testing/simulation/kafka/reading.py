@@ -10,6 +10,7 @@ from fanout.core.checkpoint import Checkpoint
 from fanout.core.positions import Cursor
 from fanout.kafka.partitions import Partition
 from fanout.testing.simulation.kafka.comparison import difference, records_of
+from fanout.testing.simulation.kafka.moments import KafkaSometimes
 from fanout.testing.simulation.oracle.errors import OracleError
 
 if TYPE_CHECKING:
@@ -170,6 +171,11 @@ class KafkaReading:
             if each.since <= now
         )
 
+    def oldest(self, partition: Partition) -> int:
+        """Return the oldest offset that a partition has now."""
+        era = self._oracle.logs[partition].era(self._now)
+        return 0 if era is None else era.start(self._now)
+
     def _stored_place(self, partition: Partition, offset: int | None) -> Place:
         """Return where a run begins that goes on with an offset, or with the oldest there is."""
         log = self._oracle.logs[partition]
@@ -244,6 +250,8 @@ class KafkaReading:
         ]
         if not fitting:
             raise OracleError(f"lost: {partition} goes on at {to}, where no log has ever begun")
+        moment = KafkaSometimes.GAP_BACK if to < stood else KafkaSometimes.GAP_AHEAD
+        self._oracle.moments[moment] += 1
         if to < stood:
             # Only another log can begin before what was read already.
             place.acknowledged = to

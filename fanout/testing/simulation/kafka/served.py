@@ -25,6 +25,7 @@ class Served:
         refused: How often an offset was refused, by partition, offset and name of the error.
         asked: Which offset of each partition it has asked for last.
         unseen: Whether a listing has left a topic out that it has asked for.
+        hung: How often it was not answered in time, or only after long.
         calling: Which requests are under way, by their numbers, and when they began.
         committed: What it has committed last, by partition.
         wrongs: What is wrong about what it has asked.
@@ -37,6 +38,7 @@ class Served:
     refused: Counter[tuple[Partition, int, str]] = field(default_factory=Counter)
     asked: dict[Partition, int] = field(default_factory=dict)
     unseen: bool = False
+    hung: int = 0
     calling: dict[int, tuple[str, float]] = field(default_factory=dict)
     committed: dict[Partition, int] = field(default_factory=dict)
     wrongs: list[str] = field(default_factory=list)

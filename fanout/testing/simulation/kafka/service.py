@@ -17,6 +17,7 @@ from aiokafka.errors import (
 
 from fanout.kafka.transport import Aborted, Edge, Fetched
 from fanout.testing.simulation.kafka.faults import ERRORS, ClusterFault, ClusterKind, ClusterSite
+from fanout.testing.simulation.kafka.moments import KafkaSometimes, note_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +35,8 @@ __all__ = ("Service",)
 # How long a broker takes, in seconds: usually, and where it is slow.
 _LATENCY: Final = 0.002
 _SLOW: Final = (0.5, 8.0)
+# Two requests, one behind the other, may be as long under way together as a broker may be silent.
+_LONG: Final = 10.0
 
 
 @final
@@ -64,6 +67,7 @@ class Service:
         self.committed = committed
         self.fetch_max_bytes = fetch_max_bytes
         self.calls: Counter[str] = Counter()
+        self.moments: Counter[str] = Counter()
         self.offsets: dict[Partition, int] = {}
         """What the group has committed."""
         self._random = random
@@ -107,6 +111,7 @@ class Service:
         takes = self._random.uniform(*_SLOW) if cluster.slow(broker, began) else _LATENCY
         silent = cluster.silent_until(broker, began)
         takes = max(takes, hang, 0.0 if silent is None else silent - began)
+        served.hung += takes > _LONG
         await asyncio.sleep(min(takes, self._request_timeout))
         if cluster.died(broker, began, self.now):
             raise served.gives(KafkaConnectionError(f"broker {broker} has died"))
@@ -140,8 +145,10 @@ class Service:
         log = cluster.logs.get(partition)
         era = None if log is None else log.era(now)
         if era is None or cluster.warming(broker, now):
+            self.moments[KafkaSometimes.WARMING] += era is not None
             raise UnknownTopicOrPartitionError(str(partition))
         if cluster.leader(partition, now) != broker:
+            self.moments[KafkaSometimes.OLD_LEADER] += 1
             raise NotLeaderForPartitionError(str(partition))
         return era
 
@@ -174,16 +181,21 @@ class Service:
         if lag is not None:
             high = stable = self._lagging_end(era, lag)
         if not start <= want.offset <= high:
+            self._note_refused(era, want.offset)
             raise OffsetOutOfRangeError(f"{partition} is asked for {want.offset}")
         place = self.cluster.logs[partition].place(now)
         assert place is not None, "it has an era"
-        served.eras[partition].append(place)
+        seen = served.eras[partition]
+        if not seen or seen[-1] != place:
+            self.moments[KafkaSometimes.CUT_UNSEEN] += bool(seen) and want.offset > era.starts[0][1]
+            seen.append(place)
         batches = [
             stored
             for stored in era.readable(want.offset, now, committed=self.committed)
             if stored.next_offset <= high
         ]
         data = self._cut(batches, min(want.max_bytes, room), whole=whole)
+        note_answer(self.moments, era, batches, data, want, whole=whole)
         data = self._damaged(partition, batches, data, served)
         end = batches[-1].next_offset if batches else want.offset
         return Fetched(
@@ -222,6 +234,14 @@ class Service:
     def error_of(self, fault: ClusterFault) -> Exception:
         """Return the error that a fault is."""
         return ERRORS[fault.code](f"simulated: {fault.code}")
+
+    def _note_refused(self, era: Era, offset: int) -> None:
+        """Take note of why an offset is refused."""
+        now, moments = self.now, self.moments
+        moments[KafkaSometimes.EXPIRED_UNDER_READER] += offset < era.start(now)
+        lost = offset > era.high_watermark(now)
+        moments[KafkaSometimes.CUT_BELOW_READER] += lost
+        moments[KafkaSometimes.LAGGING] += not lost and offset >= era.start(now)
 
     def _lagging_end(self, era: Era, batches: int) -> int:
         """Return the end of a log by a leader that lacks the newest batches."""

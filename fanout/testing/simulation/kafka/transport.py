@@ -14,6 +14,7 @@ from aiokafka.errors import (
 
 from fanout.kafka.transport import Fetched, Refused
 from fanout.testing.simulation.kafka.faults import ClusterKind, ClusterSite
+from fanout.testing.simulation.kafka.moments import KafkaSometimes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,6 +119,7 @@ class SimTransport:
         done = {p: offset for p, offset in offsets.items() if p not in refused}
         service.offsets.update(done)
         if kind is ClusterKind.COMMIT_UNHEARD:
+            service.moments[KafkaSometimes.COMMIT_UNHEARD] += 1
             raise served.gives(KafkaConnectionError("simulated: the answer is lost"))
         return refused
 
@@ -139,6 +141,7 @@ class SimTransport:
             while not _has_content(answers) and service.now < began + max_wait:
                 await service.wait_for_change(list(wanted), began + max_wait)
                 if service.cluster.died(broker, began, service.now):
+                    service.moments[KafkaSometimes.DIED_WAITING] += 1
                     raise served.gives(KafkaConnectionError(f"broker {broker} has died"))
                 answers = self._answers(broker, wanted)
         self._check_alive()

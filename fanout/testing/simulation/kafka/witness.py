@@ -10,6 +10,7 @@ from fanout.core.statistics import SplitState
 from fanout.errors import MalformedEventError, SubscribeTimeoutError, SubscriptionSilentError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.transport import Fetched
+from fanout.testing.simulation.kafka.moments import KafkaSometimes
 from fanout.testing.simulation.loop import running_loop
 from fanout.testing.simulation.oracle.errors import OracleError
 
@@ -63,8 +64,10 @@ class KafkaWitness:
 
     def asks(self, wanted: Mapping[Partition, Wanted]) -> None:
         """Take note of a fetch: who asks for more has handed on what there was before."""
-        hands = self._life.hands
+        hands, moments = self._life.hands, self._service.moments
         for partition, want in wanted.items():
+            if partition not in self._served.asked:
+                moments[KafkaSometimes.RESUMED_INSIDE_BATCH] += self._is_inside(partition, want)
             self._served.asked[partition] = want.offset
             first, size = self._answers.pop(partition, (want.offset, 0))
             if want.offset <= first:
@@ -81,17 +84,25 @@ class KafkaWitness:
     def gets(self, wanted: Mapping[Partition, Wanted], answers: Mapping[Partition, Answer]) -> None:
         """Take note of the answers to a fetch."""
         for partition, answer in answers.items():
+            if isinstance(answer, Fetched):
+                held_back = answer.last_stable_offset < answer.high_watermark
+                self._service.moments[KafkaSometimes.HELD_BACK] += held_back
             if isinstance(answer, Fetched) and answer.batches:
                 self._answers[partition] = wanted[partition].offset, len(answer.batches)
 
     def commits(self, offsets: Mapping[Partition, int]) -> None:
         """Check what is committed: nothing that the job is not done with."""
         reading = self._reading
+        moments = self._service.moments
         for partition, offset in offsets.items():
+            before = self._served.committed.get(partition, offset)
+            failed = self._service.offsets.get(partition) != before
+            moments[KafkaSometimes.COMMITTED_NEWER] += failed and offset > before
             self._served.committed[partition] = offset
             if reading is None or self._life.dead:
                 continue
-            furthest = reading.places[partition].furthest
+            place = reading.places[partition]
+            furthest = place.furthest if place.begun else reading.oldest(partition)
             if offset > furthest and reading.owed(partition, furthest, offset):
                 self._wrong(
                     f"broke a rule: {partition} is committed up to {offset}, but acknowledged up "
@@ -114,8 +125,9 @@ class KafkaWitness:
             case MalformedEventError():
                 known = any(where == partition for where, _ in self._served.damaged)
             case SubscribeTimeoutError() | SubscriptionSilentError():
-                # A loop that stood still for about as long as a broker may be silent.
-                known = running_loop().blocked > self._blocked_before
+                # A loop may have stood still for about as long as a broker may be silent.
+                blocked = running_loop().blocked > self._blocked_before
+                known = blocked or self._served.hung > 0
             case _:
                 known = self._served.knows(cause) or self._is_of_an_election(cause)
         if not known:
@@ -133,6 +145,8 @@ class KafkaWitness:
         if self._stream is None or self._life.dead:
             return
         self._closed_when_repaired = self._service.armed.stopped
+        committing = any(name == "OffsetCommit" for name, _ in self._served.calling.values())
+        self._service.moments[KafkaSometimes.CLOSED_COMMITTING] += committing
         for name, counted in self._stream.statistics().splits.items():
             place = reading.places[Partition.of(name)]
             for what, said, seen in (
@@ -176,6 +190,13 @@ class KafkaWitness:
                     f"lost: {partition} is acknowledged up to {acknowledged}, but the group has "
                     f"{offset}"
                 )
+
+    def _is_inside(self, partition: Partition, want: Wanted) -> bool:
+        """Tell whether what is wanted lies inside a batch."""
+        era = self._service.cluster.logs[partition].era(self._now)
+        return era is not None and any(
+            stored.base < want.offset < stored.next_offset for stored in era.batches
+        )
 
     def _is_of_an_election(self, cause: Exception) -> bool:
         """Tell whether a cause is the reader's own word for a partition that nobody leads."""

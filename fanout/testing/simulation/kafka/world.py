@@ -52,7 +52,6 @@ class KafkaWorld:
         self.plan = plan
         self.gone = False
         self.violations: list[str] = []
-        self.moments: Mapping[str, int] = {}
         self.armed: Armed[Fault] = Armed(
             [f for f in plan.faults if f.kind not in OF_THE_PROCESS], note
         )
@@ -102,13 +101,18 @@ class KafkaWorld:
         return self._service.calls
 
     @property
+    def moments(self) -> Mapping[str, int]:
+        """How often each coincidence was met."""
+        return self._service.moments
+
+    @property
     def struck(self) -> Mapping[str, int]:
         """What went wrong, by kind."""
         return Counter(self.armed.struck) + Counter(self._troubles.struck)
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Do nothing: no coincidences are counted yet."""
+        """Do nothing: the cluster counts coincidences itself."""
         yield
 
     async def befall(self) -> None:

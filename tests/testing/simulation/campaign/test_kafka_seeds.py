@@ -11,6 +11,7 @@ from fanout.testing.simulation.campaign.campaign import run_campaign
 from fanout.testing.simulation.campaign.failures import try_kafka_seed
 from fanout.testing.simulation.campaign.shrink import shrink
 from fanout.testing.simulation.kafka.faults import ClusterKind
+from fanout.testing.simulation.kafka.moments import KafkaSometimes
 from fanout.testing.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
 from fanout.testing.simulation.run import run_plan
 from tests.testing.simulation.campaign.campaigns import Campaign
@@ -43,12 +44,15 @@ def test_fifty_of_five_hundred_seeds_over_kafka_keep_every_promise(
 
 
 @pytest.mark.timeout(600)  # where it is run alone, it runs them all
-def test_five_hundred_seeds_meet_every_kind_of_fault(campaign: Campaign) -> None:
+def test_five_hundred_seeds_meet_every_kind_of_fault_and_every_coincidence(
+    campaign: Campaign,
+) -> None:
     failures = campaign.run(len(SEEDS))
 
     assert [failure.command for failure in failures] == []
     assert campaign.totals.seeds == len(SEEDS)
     assert {str(kind) for kind in ClusterKind} <= campaign.totals.faults.keys()
+    assert [moment.name for moment in KafkaSometimes if not campaign.totals.moments[moment]] == []
 
 
 def test_a_plan_over_kafka_is_shrunk_and_read_back() -> None:
