@@ -44,6 +44,10 @@ _LARGEST_EVENT = 2**31 - 1
 # A person needs minutes at least, and a log that says the same every minute is read.
 _SLOW = 60.0
 _SUBSCRIBE_TIMEOUT = 60.0
+# To subscribe is to ask for the leader, perhaps a second broker, for the end, and for an offset.
+# Each call has to time out by itself, which closes its connection: that of one that is only given
+# up would be used again.
+_SUBSCRIBE_CALLS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +174,9 @@ class KafkaOptions:
             floor=_FLOOR,
             spacing=0.0,
             slow=_SLOW,
-            subscribe_timeout=_SUBSCRIBE_TIMEOUT,
+            subscribe_timeout=max(
+                _SUBSCRIBE_TIMEOUT, _SUBSCRIBE_CALLS * self.fetching.request_timeout
+            ),
             silence_timeout=self.silence_timeout,
             discovery_interval=self.discovery_interval,
             backoff=BackoffOptions(

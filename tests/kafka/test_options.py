@@ -121,6 +121,14 @@ def test_limits_that_are_just_kept_are_taken() -> None:
     assert large.pacing.max_bytes_in_flight == 2**33
 
 
+@pytest.mark.parametrize(("millis", "timeout"), [(1000, 60), (30_000, 120), (100_000, 400)])
+def test_each_call_of_a_subscription_times_out_before_the_subscription_does(
+    millis: int, timeout: float
+) -> None:
+    told = {"request.timeout.ms": millis}
+    assert options(silence_timeout=600, consumer_options=told).pacing.subscribe_timeout == timeout
+
+
 @pytest.mark.parametrize(
     ("given", "inside", "outside"),
     [
