@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ("AT_ONCE", "NO_RECORDS", "SCHEMA", "Columns")
 
-AT_ONCE: Final = 512
+AT_ONCE: Final = 300
 """How many records are objects of Python at a time: their memory is used over and over, and fresh
-memory would cost more than the work. Fewer take longer, each call of Arrow having a price."""
+memory would cost more than the work. A record is two objects that Python's garbage collector knows
+of, and at 700 new ones it looks through all of them. Fewer records take longer, each call of Arrow
+having a price."""
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 

@@ -16,7 +16,7 @@ from aiokafka.errors import (
     StaleMetadata,
 )
 
-from fanout.kafka.wire import BrokerConnection, TokenProvider
+from fanout.kafka.wire import BrokerConnection, TokenProvider, keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,6 +69,7 @@ class Connections:
         self._brokers: dict[int, Server] = {}
         self._open: dict[tuple[Server, Lane], BrokerConnection] = {}
         self._opening: defaultdict[tuple[Server, Lane], asyncio.Lock] = defaultdict(asyncio.Lock)
+        keep_freed_memory()
 
     def know(self, brokers: Mapping[int, Server]) -> None:
         """Go by these addresses from now on, those that the cluster itself told last."""
