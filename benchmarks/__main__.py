@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from benchmarks import consume, decode, spark
+from benchmarks import consume, consume_kafka, decode, spark, spark_kafka
 from benchmarks.harness import table
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 SCENARIOS: dict[str, dict[str, Callable[[int], Report]]] = {
     "decode": {"kinesis": decode.run},
-    "consume": {"kinesis": consume.run},
-    "spark": {"kinesis": spark.run},
+    "consume": {"kinesis": consume.run, "kafka": consume_kafka.run},
+    "spark": {"kinesis": spark.run, "kafka": spark_kafka.run},
 }
 
 _HELP = """\
@@ -30,13 +30,17 @@ scenarios:
   spark    SubscribeToShard to a foreachBatch handler, in batches of 100,000 records that are
            counted and summed; the peer is an aioboto3 loop with createDataFrame
 
+scenarios with --source kafka, on the real broker, 4 partitions:
+  consume  a topic to Arrow through fanout.open; the peers are aiokafka and confluent-kafka
+  spark    a topic to a foreachBatch handler, as above; the peer is Spark's own Kafka source
+
 Contenders take turns, each run in a process of its own, and a figure is the median of its rounds.
 A ratio is fanout's records per second divided by the peer's. On a machine that does other work
 too, compare the CPU seconds rather than the rates, and raise --rounds.
 
 examples:
-  python -m benchmarks                                    everything
-  python -m benchmarks consume --source kinesis           one scenario
+  python -m benchmarks                                    everything that reads Kinesis
+  python -m benchmarks consume --source kafka             one scenario
   python -m benchmarks consume spark --rounds 1           a quick look
   python -m benchmarks spark --json | tail -1 | jq .ratios
 """
@@ -52,23 +56,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
     sources = sorted({source for runs in SCENARIOS.values() for source in runs})
-    parser.add_argument("--source", choices=sources, help="what to read from (default: all)")
+    parser.add_argument("--source", choices=sources, help="what to read from", default="kinesis")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each contender (default 5)")
     parser.add_argument("--json", action="store_true", help="print each report as a line of JSON")
     options = parser.parse_args(arguments)
     if unknown := set(options.scenarios) - set(SCENARIOS):
         parser.error(f"unknown scenario {', '.join(sorted(unknown))}: take {', '.join(SCENARIOS)}")
+    readable = [name for name, runs in SCENARIOS.items() if options.source in runs]
+    if unreadable := set(options.scenarios) - set(readable):
+        parser.error(f"{', '.join(sorted(unreadable))}: not with --source {options.source}")
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     console = Console()
-    for name in options.scenarios or SCENARIOS:
-        for source, run in SCENARIOS[name].items():
-            if options.source not in {None, source}:
-                continue
-            report = run(options.rounds)
-            console.print(table(report))
-            if options.json:
-                print(json.dumps(report.as_json()), flush=True)  # noqa: T201  # rich would wrap it
+    for name in options.scenarios or readable:
+        report = SCENARIOS[name][options.source](options.rounds)
+        console.print(table(report))
+        if options.json:
+            print(json.dumps(report.as_json()), flush=True)  # noqa: T201  # rich would wrap it
 
 
 if __name__ == "__main__":

@@ -14,10 +14,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import resource
-import statistics
-import time
-from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,13 +23,8 @@ from aiobotocore.config import AioConfig
 
 import fanout
 from benchmarks.decode import columns
-from benchmarks.harness import (
-    Report,
-    Row,
-    own_cpu_seconds,
-    own_peak_rss_bytes,
-    run_apart,
-)
+from benchmarks.harness import Report, own_peak_rss_bytes, run_apart
+from benchmarks.reading import measure, median_row
 from benchmarks.replay import CONSUMER_ARN, Replay, serving, shard_ids
 from fanout.kinesis import KinesisSource
 
@@ -41,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     import pyarrow as pa
+
+    from benchmarks.harness import Row
+    from benchmarks.reading import Reading
 
 __all__ = ("CREDENTIALS", "kinesis_source", "read_by_fanout", "read_by_hand", "run")
 
@@ -56,15 +50,6 @@ CREDENTIALS: Final = {
     "aws_secret_access_key": "benchmark",
     "region_name": "us-east-1",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What one run of a contender took."""
-
-    records_per_second: float
-    cpu_seconds_per_million: float
-    peak_rss_bytes: int
 
 
 def kinesis_source(port: int) -> KinesisSource:
@@ -163,36 +148,23 @@ def _compare(replay: Replay, rounds: int) -> tuple[Row, Row]:
                 taken.append(run_apart(partial(_read, name, port, replay)))
         taken_by_shards = run_apart(partial(_held_bytes, port, replay))
     held = taken_by_shards / replay.shards / len(replay.template())
-    rows = [
-        Row(
-            name=name,
+    above = {FANOUT: held - FLOOR_EVENTS}
+    ours, theirs = (
+        median_row(
+            name,
+            taken,
             record_bytes=replay.record_bytes,
             shards=replay.shards,
-            records_per_second=rate,
-            bytes_per_second=rate * replay.record_bytes,
-            cpu_seconds_per_million=statistics.median(r.cpu_seconds_per_million for r in taken),
-            peak_rss_bytes=max(reading.peak_rss_bytes for reading in taken),
-            events_above_floor=held - FLOOR_EVENTS if name == FANOUT else None,
+            events_above_floor=above.get(name),
         )
         for name, taken in readings.items()
-        for rate in [statistics.median(reading.records_per_second for reading in taken)]
-    ]
-    return rows[0], rows[1]
+    )
+    return ours, theirs
 
 
 def _read(name: str, port: int, replay: Replay) -> Reading:
     wanted = replay.records if name == FANOUT else int(replay.records * PEER_SHARE)
-    return asyncio.run(_measure(READERS[name](port, replay.shards), wanted))
-
-
-async def _measure(batches: AsyncGenerator[pa.RecordBatch, None], wanted: int) -> Reading:
-    async with aclosing(batches):
-        wanted -= (await anext(batches)).num_rows
-        counted, started, cpu = 0, time.perf_counter(), own_cpu_seconds()
-        while counted < wanted:
-            counted += (await anext(batches)).num_rows
-        seconds, cpu = time.perf_counter() - started, own_cpu_seconds() - cpu
-    return Reading(counted / seconds, cpu / counted * 1e6, own_peak_rss_bytes())
+    return asyncio.run(measure(READERS[name](port, replay.shards), wanted))
 
 
 def _held_bytes(port: int, replay: Replay) -> int:

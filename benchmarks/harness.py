@@ -35,6 +35,8 @@ __all__ = (
 
 T = TypeVar("T")
 
+_LIBRARIES = ("aiokafka", "botocore", "confluent-kafka", "msgspec", "pyarrow", "pyspark")
+
 
 def describe_machine() -> dict[str, Any]:
     """Describe what the figures were measured on."""
@@ -42,7 +44,7 @@ def describe_machine() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
-        "libraries": {name: version(name) for name in ("botocore", "msgspec", "pyarrow")},
+        "libraries": {name: version(name) for name in _LIBRARIES},
     }
 
 
@@ -56,7 +58,7 @@ class Row:
         records_per_second: Records per second of wall time.
         bytes_per_second: Their data.
         peak_rss_bytes: The most memory that its process had.
-        shards: Shards that were read at once; None where there is no stream.
+        shards: Shards or partitions that were read at once; None where there is no stream.
         cpu_seconds_per_million: Seconds of CPU for a million records, of its process and of its
             JVM if it has one; None where it was not measured.
         events_above_floor: What memory a shard took beyond the least it must, in events; None

@@ -1,6 +1,6 @@
 """The whole path, from SubscribeToShard to a foreachBatch handler, against the job by hand.
 
-A server that replays events, a driver and Spark's JVM share the machine. Each contender has a
+A server, a driver and Spark's JVM share the machine. Each contender has a
 process and a JVM of its own, which are warm when the first round begins; the contenders take turns,
 and one is idle while the other runs.
 """
@@ -8,19 +8,21 @@ and one is idle while the other runs.
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.harness import Report, Row
+from benchmarks.harness import Report
+from benchmarks.reading import Reading, median_row
 from benchmarks.replay import Replay, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ("run",)
+    from benchmarks.harness import Row
+
+__all__ = ("compare", "run")
 
 # By name, so that this module does not load Spark.
 FANOUT, PEER = "fanout", "aioboto3 + createDataFrame"
@@ -41,40 +43,59 @@ def run(rounds: int, sizes: Sequence[int] = (1024, 100)) -> Report:
     rows: list[Row] = []
     ratios: dict[str, float] = {}
     for size in sizes:
-        results: dict[str, list[dict[str, Any]]] = {FANOUT: [], PEER: []}
-        with ExitStack() as stack:
-            port = stack.enter_context(serving(Replay(size, EVENTS[size], SHARDS)))
-            jobs = {name: stack.enter_context(_started(name, port)) for name in results}
-            for _ in range(rounds):
-                for name, taken in results.items():
-                    taken.append(_run_once(jobs[name], RECORDS[name][size]))
-        rates = {
-            name: statistics.median(result["records_per_second"] for result in taken)
-            for name, taken in results.items()
-        }
-        rows += [
-            Row(
-                name=name,
-                record_bytes=size,
-                shards=SHARDS,
-                records_per_second=rate,
-                bytes_per_second=rate * size,
-                cpu_seconds_per_million=statistics.median(
-                    result["cpu_seconds_per_million"] for result in results[name]
-                ),
-                peak_rss_bytes=max(result["peak_rss_bytes"] for result in results[name]),
+        records = {name: RECORDS[name][size] for name in (FANOUT, PEER)}
+        with serving(Replay(size, EVENTS[size], SHARDS)) as port:
+            ours, theirs = compare(
+                "kinesis", str(port), SHARDS, record_bytes=size, records=records, rounds=rounds
             )
-            for name, rate in rates.items()
-        ]
-        ratios[f"spark/kinesis/{size}/vs_create_data_frame"] = rates[FANOUT] / rates[PEER]
+        rows += [ours, theirs]
+        ratio = ours.records_per_second / theirs.records_per_second
+        ratios[f"spark/kinesis/{size}/vs_create_data_frame"] = ratio
     return Report(scenario="spark", rows=rows, ratios=ratios)
 
 
+def compare(
+    source: str,
+    address: str,
+    shards: int,
+    *,
+    record_bytes: int,
+    records: Mapping[str, int],
+    rounds: int,
+) -> list[Row]:
+    """Run the jobs of contenders in turn, and return a row for each.
+
+    Args:
+        source: What they read from; its jobs are in `benchmarks.spark_job`.
+        address: Where it is.
+        shards: How many of its shards or partitions there are.
+        record_bytes: Bytes of data in a record.
+        records: How many records each contender counts.
+        rounds: How often each is run.
+
+    Raises:
+        ChildProcessError: If the job of a contender fails as it starts.
+    """
+    readings: dict[str, list[Reading]] = {name: [] for name in records}
+    with ExitStack() as stack:
+        jobs = {
+            name: stack.enter_context(_started(f"{source}/{name}", address, shards))
+            for name in records
+        }
+        for _ in range(rounds):
+            for name, taken in readings.items():
+                taken.append(_run_once(jobs[name], records[name]))
+    return [
+        median_row(name, taken, record_bytes=record_bytes, shards=shards)
+        for name, taken in readings.items()
+    ]
+
+
 @contextmanager
-def _started(name: str, port: int) -> Iterator[subprocess.Popen[str]]:
+def _started(name: str, address: str, shards: int) -> Iterator[subprocess.Popen[str]]:
     """Start a contender's process, wait until it is warm, and end it after the block."""
     with subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "benchmarks.spark_job", name, str(port), str(SHARDS)],
+        [sys.executable, "-m", "benchmarks.spark_job", name, address, str(shards)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -89,9 +110,8 @@ def _started(name: str, port: int) -> Iterator[subprocess.Popen[str]]:
             job.stdin.close()
 
 
-def _run_once(job: subprocess.Popen[str], records: int) -> dict[str, Any]:
+def _run_once(job: subprocess.Popen[str], records: int) -> Reading:
     assert job.stdin is not None
     assert job.stdout is not None
     print(records, file=job.stdin, flush=True)
-    result: dict[str, Any] = json.loads(job.stdout.readline())
-    return result
+    return Reading(**json.loads(job.stdout.readline()))

@@ -1,4 +1,4 @@
-"""The Spark job of the `spark` scenario: `python -m benchmarks.spark_job NAME PORT SHARDS`.
+"""The Spark job of the `spark` scenario: `python -m benchmarks.spark_job NAME ADDRESS SHARDS`.
 
 The job counts the records of each micro-batch and sums the lengths of their data. It prints a line
 when it is warm; then it runs once for each number of records that it reads from standard input, and
@@ -18,14 +18,18 @@ import tempfile
 import threading
 import time
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import SparkSession
 
 from benchmarks.consume import kinesis_source, read_by_hand
+from benchmarks.consume_kafka import kafka_source
 from benchmarks.harness import own_cpu_seconds, own_peak_rss_bytes
+from benchmarks.reading import Reading
+from benchmarks.topic import TOPIC
 from fanout.spark import foreach_batch
 
 if TYPE_CHECKING:
@@ -33,8 +37,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ("JOBS", "main")
+    from fanout.kafka import KafkaSource
+    from fanout.kinesis import KinesisSource
 
+__all__ = ("CONTENDERS", "main")
+
+_SCALA = "2.12" if pyspark.__version__ < "4" else "2.13"
+_KAFKA_PACKAGE = f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{pyspark.__version__}"
 BATCH_RECORDS = 100_000
 SKIPPED_BATCHES = 3
 WARM_UP_BATCHES = 150
@@ -44,11 +53,12 @@ WARM_UP_BATCH_RECORDS = 1000
 class Meter:
     """Measure batches, the first ones left out; say when there were enough records."""
 
-    def __init__(self, spark: SparkSession, records: int) -> None:
+    def __init__(self, spark: SparkSession, records: int, column: str) -> None:
         self.enough = threading.Event()
         self.records_per_second = 0.0
         self.cpu_seconds_per_million = 0.0
         self._spark = spark
+        self._lengths = f"sum(length({column})) AS bytes"
         self._wanted = records
         self._counted = 0
         self._batches = 0
@@ -57,7 +67,7 @@ class Meter:
 
     def handle(self, frame: DataFrame, _batch_id: int) -> None:
         """Do the job's work on one batch."""
-        row = frame.selectExpr("count(*) AS records", "sum(length(data)) AS bytes").first()
+        row = frame.selectExpr("count(*) AS records", self._lengths).first()
         assert row is not None
         self._batches += 1
         if self._batches == SKIPPED_BATCHES:
@@ -86,17 +96,17 @@ class Job:
     """Say what is read, and in how large batches."""
 
     spark: SparkSession
-    port: int
+    address: str
     shards: int
     batch_records: int = BATCH_RECORDS
 
 
-def run_fanout(job: Job, meter: Meter) -> None:
+def run_fanout(job: Job, meter: Meter, source: KinesisSource | KafkaSource) -> None:
     """Run the job as a user of fanout writes it."""
     with tempfile.TemporaryDirectory() as checkpoint:
         query = foreach_batch(
             job.spark,
-            kinesis_source(job.port),
+            source,
             meter.handle,
             checkpoint_location=checkpoint,
             max_records=job.batch_records,
@@ -126,7 +136,7 @@ async def _read_by_hand(job: Job, meter: Meter) -> None:
 
 
 async def _tables(job: Job) -> AsyncGenerator[pa.Table, None]:
-    async with aclosing(read_by_hand(job.port, job.shards)) as arriving:
+    async with aclosing(read_by_hand(int(job.address), job.shards)) as arriving:
         batches: list[pa.RecordBatch] = []
         async for batch in arriving:
             batches.append(batch)
@@ -136,36 +146,77 @@ async def _tables(job: Job) -> AsyncGenerator[pa.Table, None]:
                 batches = table.slice(job.batch_records).to_batches()
 
 
-JOBS: dict[str, Callable[[Job, Meter], None]] = {
-    "fanout": run_fanout,
-    "aioboto3 + createDataFrame": run_by_hand,
+def run_spark_source(job: Job, meter: Meter) -> None:
+    """Run the job on Spark's own Kafka source."""
+    frame = (
+        job.spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", job.address)
+        .option("subscribe", TOPIC)
+        .option("startingOffsets", "earliest")
+        .option("kafka.isolation.level", "read_committed")
+        .option("maxOffsetsPerTrigger", job.batch_records)
+        .load()
+    )
+    with tempfile.TemporaryDirectory() as checkpoint:
+        writer = frame.writeStream.foreachBatch(meter.handle)
+        query = writer.option("checkpointLocation", checkpoint).start()
+        while not meter.enough.wait(1) and query.isActive:
+            pass
+        query.stop()
+        if (error := query.exception()) is not None:
+            raise error
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Say how a job runs.
+
+    Args:
+        run: Runs it until the meter has enough.
+        column: The data of a record.
+        packages: Jars that Spark needs for it, by their Maven coordinates.
+    """
+
+    run: Callable[[Job, Meter], None]
+    column: str
+    packages: str = ""
+
+
+CONTENDERS = {
+    "kinesis/fanout": Contender(
+        lambda job, meter: run_fanout(job, meter, kinesis_source(int(job.address))), "data"
+    ),
+    "kinesis/aioboto3 + createDataFrame": Contender(run_by_hand, "data"),
+    "kafka/fanout": Contender(
+        lambda job, meter: run_fanout(job, meter, kafka_source(job.address)), "value"
+    ),
+    "kafka/Spark's own source": Contender(run_spark_source, "value", _KAFKA_PACKAGE),
 }
 
 
 def main() -> None:
     """Run one job as often as it is asked to, and print one JSON object each time."""
-    run, (port, shards) = JOBS[sys.argv[1]], map(int, sys.argv[2:])
+    contender, address, shards = CONTENDERS[sys.argv[1]], sys.argv[2], int(sys.argv[3])
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "3g")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.jars.packages", contender.packages)
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    warm_up = Meter(spark, WARM_UP_BATCHES * WARM_UP_BATCH_RECORDS)
-    run(Job(spark, port, shards, WARM_UP_BATCH_RECORDS), warm_up)
+    warm_up = Meter(spark, WARM_UP_BATCHES * WARM_UP_BATCH_RECORDS, contender.column)
+    contender.run(Job(spark, address, shards, WARM_UP_BATCH_RECORDS), warm_up)
     print("warm", flush=True)  # noqa: T201 - the caller waits for it
     for line in sys.stdin:
-        meter = Meter(spark, int(line))
-        run(Job(spark, port, shards), meter)
-        result = {
-            "records_per_second": meter.records_per_second,
-            "cpu_seconds_per_million": meter.cpu_seconds_per_million,
-            "peak_rss_bytes": own_peak_rss_bytes(),
-        }
-        print(json.dumps(result), flush=True)  # noqa: T201 - the caller reads it
+        meter = Meter(spark, int(line), contender.column)
+        contender.run(Job(spark, address, shards), meter)
+        reading = Reading(
+            meter.records_per_second, meter.cpu_seconds_per_million, own_peak_rss_bytes()
+        )
+        print(json.dumps(asdict(reading)), flush=True)  # noqa: T201 - the caller reads it
     spark.stop()
 
 

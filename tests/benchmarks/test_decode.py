@@ -46,7 +46,10 @@ def test_the_report_of_one_scenario_is_the_last_line(
     )
 
 
-@pytest.mark.parametrize("arguments", [["nothing"], ["--rounds", "0"], ["--source", "nothing"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["nothing"], ["--rounds", "0"], ["--source", "nothing"], ["decode", "--source", "kafka"]],
+)
 def test_a_wrong_argument_is_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(arguments)

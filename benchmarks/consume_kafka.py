@@ -1,0 +1,182 @@
+"""A topic of the real broker to Arrow: `fanout.open` against aiokafka and confluent-kafka.
+
+All read the same records of 4 partitions, committed ones only, fetch 1 MiB of a partition at once,
+which is the default of each, and build the same columns. Each checks what it checks by default:
+fanout and aiokafka the checksums of record batches, as Java's consumer does, and librdkafka none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
+
+import fanout
+from benchmarks.harness import Report, run_apart
+from benchmarks.reading import measure, median_row
+from benchmarks.topic import PARTITIONS, TOPIC, holding
+from fanout.kafka import KafkaSource, Security
+from fanout.kafka.columns import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    from aiokafka import ConsumerRecord
+    from confluent_kafka import Message
+
+    from benchmarks.harness import Row
+    from benchmarks.reading import Reading
+
+__all__ = ("READERS", "kafka_source", "run")
+
+FANOUT, AIOKAFKA, CONFLUENT = "fanout", "aiokafka", "confluent"
+# Records of the topic, and what part of them is read; the peers' rates are steady.
+RECORDS: Final = {1024: 1_600_000, 100: 4_000_000}
+SHARE: Final = {FANOUT: 1.0, AIOKAFKA: 0.25, CONFLUENT: 0.4}
+AT_ONCE: Final = 10_000
+_MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
+
+
+def kafka_source(servers: str) -> KafkaSource:
+    """Return the source that reads the topic of a broker on this machine."""
+    return KafkaSource(
+        bootstrap_servers=servers, topics=TOPIC, security=Security(protocol="PLAINTEXT")
+    )
+
+
+async def read_by_fanout(servers: str) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Read as a user of fanout does."""
+    async with fanout.open(kafka_source(servers)) as stream:
+        async for batch in stream:
+            yield batch.records
+
+
+async def read_by_aiokafka(servers: str) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Read as a loop over `getmany` does."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=servers,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    )
+    await consumer.start()
+    try:
+        consumer.assign([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
+        while True:
+            for partition, records in (await consumer.getmany(timeout_ms=1000)).items():
+                yield _columns_of_aiokafka(partition, records)
+    finally:
+        await consumer.stop()
+
+
+async def read_by_confluent(servers: str) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Read as a loop over `consume` does; it blocks, and nothing else wants to run."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "benchmark",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            # Its queue is full all the time, and it would rest for a second each time.
+            "fetch.queue.backoff.ms": 1,
+        }
+    )
+    try:
+        consumer.assign([ConfluentPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
+        while True:
+            messages = consumer.consume(AT_ONCE, 1.0)
+            if messages:
+                yield _columns_of_confluent(messages)
+    finally:
+        consumer.close()
+
+
+def _columns_of_aiokafka(
+    partition: TopicPartition, records: Sequence[ConsumerRecord]
+) -> pa.RecordBatch:
+    rows = len(records)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([record.key for record in records], pa.binary()),
+            pa.array([record.value for record in records], pa.binary()),
+            pa.repeat(partition.topic, rows),
+            pa.repeat(pa.scalar(partition.partition, pa.int32()), rows),
+            pa.array([record.offset for record in records], pa.int64()),
+            _timestamps([record.timestamp for record in records]),
+            pa.array([record.timestamp_type for record in records], pa.int32()),
+            _headers([record.headers for record in records]),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _columns_of_confluent(messages: Sequence[Message]) -> pa.RecordBatch:
+    stamps = [message.timestamp() for message in messages]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([message.key() for message in messages], pa.binary()),
+            pa.array([message.value() for message in messages], pa.binary()),
+            pa.array([message.topic() for message in messages], pa.string()),
+            pa.array([message.partition() for message in messages], pa.int32()),
+            pa.array([message.offset() for message in messages], pa.int64()),
+            _timestamps([millis for _, millis in stamps]),
+            pa.array([kind - 1 for kind, _ in stamps], pa.int32()),
+            _headers([message.headers() for message in messages]),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _timestamps(millis: list[int]) -> pa.Array:
+    return pa.array(millis, _MILLISECONDS).cast(SCHEMA.field("timestamp").type)
+
+
+def _headers(headers: list[Any]) -> pa.Array:
+    kind = SCHEMA.field("headers").type
+    if any(headers):
+        return pa.array([one or () for one in headers], kind)
+    return pa.ListArray.from_arrays(
+        pa.repeat(pa.scalar(0, pa.int32()), len(headers) + 1), pa.array([], kind.value_type)
+    )
+
+
+READERS: Mapping[str, Callable[[str], AsyncGenerator[pa.RecordBatch, None]]] = {
+    FANOUT: read_by_fanout,
+    AIOKAFKA: read_by_aiokafka,
+    CONFLUENT: read_by_confluent,
+}
+
+
+def run(rounds: int, records: Mapping[int, int] = RECORDS) -> Report:
+    """Measure all contenders with each size of records.
+
+    Args:
+        rounds: How often each is run; the rate is the median.
+        records: For each size of a record's value how many the topic has.
+    """
+    rows: list[Row] = []
+    ratios: dict[str, float] = {}
+    for size, count in records.items():
+        readings: dict[str, list[Reading]] = {name: [] for name in READERS}
+        with holding(size, count) as servers:
+            for _ in range(rounds):
+                for name, taken in readings.items():
+                    taken.append(run_apart(partial(_read, name, servers, int(count * SHARE[name]))))
+        of_size = {
+            name: median_row(name, taken, record_bytes=size, shards=PARTITIONS)
+            for name, taken in readings.items()
+        }
+        rows += of_size.values()
+        ours = of_size[FANOUT].records_per_second
+        for peer in (AIOKAFKA, CONFLUENT):
+            ratios[f"consume/kafka/{size}/vs_{peer}"] = ours / of_size[peer].records_per_second
+    return Report(scenario="consume", rows=rows, ratios=ratios)
+
+
+def _read(name: str, servers: str, wanted: int) -> Reading:
+    return asyncio.run(measure(READERS[name](servers), wanted))

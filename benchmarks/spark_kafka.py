@@ -1,0 +1,53 @@
+"""The whole path, from a Kafka topic to a foreachBatch handler, against Spark's own Kafka source.
+
+The real broker, a driver and Spark's JVM share the machine. Both read committed records in batches
+of the same size; see `benchmarks.spark` for the rest. Spark's source comes in jars of exactly
+Spark's version, which Spark downloads; Maven's central repository need not have them for each, and
+then fanout is measured alone.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from benchmarks.harness import Report
+from benchmarks.spark import compare
+from benchmarks.topic import PARTITIONS, holding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ("run",)
+
+FANOUT, PEER = "fanout", "Spark's own source"
+# Records of the topic, and those that each contender counts after the first batches.
+TOPIC_RECORDS = {1024: 1_600_000}
+RECORDS = {FANOUT: 1_200_000, PEER: 600_000}
+
+
+def run(rounds: int, topic_records: Mapping[int, int] = TOPIC_RECORDS) -> Report:
+    """Measure both contenders with each size of records; ours alone where Spark's has no jars.
+
+    Args:
+        rounds: How often each is run; the rate is the median.
+        topic_records: For each size of a record's value how many the topic has.
+    """
+    report = Report(scenario="spark", rows=[], ratios={})
+    for size, count in topic_records.items():
+        with holding(size, count) as servers:
+            measured = partial(
+                compare, "kafka", servers, PARTITIONS, record_bytes=size, rounds=rounds
+            )
+            try:
+                rows = measured(records=RECORDS)
+            except ChildProcessError as error:
+                Console(stderr=True).print(f"Spark's own Kafka source is left out: {error}")
+                rows = measured(records={FANOUT: RECORDS[FANOUT]})
+        report.rows.extend(rows)
+        if len(rows) > 1:
+            ratio = rows[0].records_per_second / rows[1].records_per_second
+            report.ratios[f"spark/kafka/{size}/vs_spark_jvm"] = ratio
+    return report
