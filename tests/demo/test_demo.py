@@ -80,6 +80,7 @@ def test_nothing_is_lost_although_the_driver_is_killed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.timeout(120)  # four JVMs start in it, one after the other
 @pytest.mark.usefixtures("_kafka_jars")
 def test_nothing_of_kafka_is_lost_although_broker_and_driver_are_killed(tmp_path: Path) -> None:
     arguments = ("--source", "kafka", "--records", "4000", "--kill", "--json")
