@@ -81,6 +81,15 @@ def finish(start: Start, topic: Topic, killed: Path) -> Recorder:
     return recorder
 
 
+def test_the_driver_was_killed_before_and_after_its_entries(killed: Path) -> None:
+    found = {moment: killed / moment / "fanout" for moment in MOMENTS}
+    counted = {
+        moment: (len(list(path.glob("segments/*"))), len(list(path.glob("batches/*.json"))))
+        for moment, path in found.items()
+    }
+    assert counted == {"before-entry": (1, 0), "after-entry": (1, 1), "in-handler": (1, 1)}
+
+
 @pytest.mark.parametrize("moment", ["after-entry", "in-handler"])
 def test_the_batch_comes_again_with_the_same_rows(
     start: Start, topics: Mapping[str, Topic], killed: Path, moment: str
