@@ -11,8 +11,11 @@ from typer.testing import CliRunner
 
 from fanout.cli import app
 from fanout.testing.simulation import Kind, Sometimes
+from fanout.testing.simulation.kafka.faults import ClusterKind
+from fanout.testing.simulation.kafka.moments import KafkaSometimes
 from tests.testing.simulation.bugs import BUGS
 from tests.testing.simulation.driver.planted import PLANTED
+from tests.testing.simulation.kafka.bugs import KAFKA_BUGS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
 README = PAGE.parent.parent / "README.md"
@@ -28,6 +31,9 @@ WORDS = " ".join(TEXT.split())
         ("the suite also plants {} bugs", len(BUGS)),
         ("And {} rare coincidences are counted", len(Sometimes)),
         ("{} bugs are planted there", len(PLANTED)),
+        ("There are {} kinds of faults of the cluster", len(ClusterKind)),
+        ("Here {} bugs are planted", len(KAFKA_BUGS)),
+        ("and {} coincidences are required", len(KafkaSometimes)),
     ],
 )
 def test_the_page_counts_what_there_is(sentence: str, count: int) -> None:
@@ -48,7 +54,7 @@ def test_every_link_leads_somewhere() -> None:
 def test_the_commands_of_the_page_work() -> None:
     commands = re.findall(r"^\$ \.venv/bin/(fanout .*)$", TEXT, re.MULTILINE)
 
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         result = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])
         assert result.exit_code == 0, result.output

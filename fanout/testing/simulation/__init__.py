@@ -2,9 +2,10 @@
 
 `loop`, `schedule`, `trace` and `cancellation` are for any asyncio code. `plan` and `run` prove the
 reader of Kinesis by seed: `faults` is what goes wrong, `service` the model of Kinesis, `reader` a
-user's job, `oracle` what it must get, `moments` the coincidences to be met, and `campaign` runs
-many seeds. `driver` does the same for the Spark side: disk, power, lock and two drivers. `stream`
-and `chance` are the few words that all of them share. Begin to read at `run`.
+user's job, `oracle` what it must get, `moments` the coincidences to be met, `kinesis` all of these
+together, and `campaign` runs many seeds. `kafka` does the same for Kafka, with the same job, and
+`plans` knows the plans of both. `driver` does the same for the Spark side: disk, power, lock and
+two drivers. `stream` and `chance` are the few words that all of them share. Begin to read at `run`.
 """
 
 from fanout.testing.simulation.cancellation import Cancellation, Moment, sweep

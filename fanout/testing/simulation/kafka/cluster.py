@@ -123,6 +123,10 @@ class Cluster:
         """Return how many of the newest batches the leader does not know yet, if it lags."""
         return next((span.amount for span in self._lagging[partition] if now in span), None)
 
+    def lags_between(self, partition: Partition, since: float, now: float) -> bool:
+        """Tell whether the leader has not known the newest records for a while."""
+        return any(s.since <= now and since <= s.until for s in self._lagging[partition])
+
     def down(self, broker: int, now: float) -> bool:
         """Tell whether a broker is down."""
         return any(now in span for span in self.brokers[broker].down)

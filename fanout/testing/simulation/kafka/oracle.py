@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Literal, final
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.positions import Cursor
+from fanout.testing.simulation.kafka.origin import check_origin
 from fanout.testing.simulation.kafka.reading import KafkaReading
 
 if TYPE_CHECKING:
@@ -27,15 +28,22 @@ class KafkaOracle:
         service: What holds them.
         served: What each process was told, by its number.
         reads: Tells whether a partition is one of those that are read.
+        start: Where they are read from.
     """
 
     generations = 1
 
     def __init__(
-        self, service: Service, served: dict[int, Served], reads: Callable[[Partition], bool]
+        self,
+        service: Service,
+        served: dict[int, Served],
+        reads: Callable[[Partition], bool],
+        start: Literal["earliest", "latest", "timestamp"],
     ) -> None:
         self.logs = {p: log for p, log in service.cluster.logs.items() if reads(p)}
         self.moments = service.moments
+        self.start = start
+        self.cluster = service.cluster
         self.committed = service.committed
         self.checked = 0
         self.replayed = 0
@@ -53,9 +61,9 @@ class KafkaOracle:
             anew: Whether nothing was stored before, so that the stream begins there.
 
         Raises:
+            OracleError: If the stream begins behind something that is wanted.
             PositionError: If that is no JSON of positions.
         """
-        del anew
         stored = Checkpoint.from_json(positions).splits
         cursors = {
             id_: state.position.sequence + 1
@@ -63,5 +71,7 @@ class KafkaOracle:
             if isinstance(state.position, Cursor)
         }
         reading = KafkaReading(self, self._served[life.number], cursors)
+        if anew:
+            check_origin(self, cursors, self._served[life.number].since)
         self.readings[life.number] = reading
         return reading

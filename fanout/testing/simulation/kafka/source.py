@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ("KafkaSimSource", "kafka_options")
 
 # As little memory as any plan has; batches are smaller, and sometimes far larger.
-_TIGHT: Final = 64 * 1024
-_TIGHT_EVENT: Final = 32 * 1024
+_TIGHT: Final = 32 * 1024
+_TIGHT_EVENT: Final = 16 * 1024
 
 
 @final

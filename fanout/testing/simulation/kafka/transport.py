@@ -127,8 +127,18 @@ class SimTransport:
         self, broker: int, wanted: Mapping[Partition, Wanted], *, max_wait: float
     ) -> Mapping[Partition, Answer]:
         """Fetch from one broker."""
-        service, served = self._service, self._served
         self._witness.asks(wanted)
+        try:
+            answers = await self._fetch(broker, wanted, max_wait)
+        finally:
+            self._witness.over(wanted)
+        self._witness.gets(wanted, answers)
+        return answers
+
+    async def _fetch(
+        self, broker: int, wanted: Mapping[Partition, Wanted], max_wait: float
+    ) -> Mapping[Partition, Answer]:
+        service, served = self._service, self._served
         fault = service.strike(ClusterSite.REQUEST)
         began = service.now
         with service.counted("Fetch", served):
@@ -145,7 +155,6 @@ class SimTransport:
                     raise served.gives(KafkaConnectionError(f"broker {broker} has died"))
                 answers = self._answers(broker, wanted)
         self._check_alive()
-        self._witness.gets(wanted, answers)
         return answers
 
     def _answers(self, broker: int, wanted: Mapping[Partition, Wanted]) -> dict[Partition, Answer]:

@@ -57,6 +57,7 @@ class KafkaWitness:
         self._blocked_before = running_loop().blocked
         self._told: Counter[str] = Counter()
         self._answers: dict[Partition, tuple[int, int]] = {}
+        self._asking: dict[Partition, int] = {}
 
     def opened(self, stream: FanOut) -> None:
         """Begin to look at a stream."""
@@ -80,6 +81,16 @@ class KafkaWitness:
                 .records(first, want.offset, committed=self._oracle.committed)
             )
             hands.hold(str(partition), first, want.offset - 1, len(records), size)
+
+        self._asking |= {partition: want.max_bytes for partition, want in wanted.items()}
+        asking = sum(self._asking.values())
+        if len(self._asking) > 1 and asking > self._pacing.max_bytes_in_flight:
+            self._wrong(f"unbounded: {asking} bytes are asked for at once")
+
+    def over(self, wanted: Mapping[Partition, Wanted]) -> None:
+        """Take note that a fetch is answered, or has failed."""
+        for partition in wanted:
+            self._asking.pop(partition, None)
 
     def gets(self, wanted: Mapping[Partition, Wanted], answers: Mapping[Partition, Answer]) -> None:
         """Take note of the answers to a fetch."""
@@ -136,6 +147,8 @@ class KafkaWitness:
         if not self._pacing.floor <= delay <= longest + self._pacing.backoff.base:
             self._wrong(f"a wait of {delay:g} s of {split}")
         statistics = self._stream.statistics()
+        if statistics.bytes_in_flight > self._pacing.max_bytes_in_flight:
+            self._wrong(f"unbounded: {statistics.bytes_in_flight} bytes are in flight")
         state = statistics.splits[split.id].state
         if state is not SplitState.BACKING_OFF:
             self._wrong(f"{split} backs off, but is said to be {state}")

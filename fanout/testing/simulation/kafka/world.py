@@ -78,7 +78,9 @@ class KafkaWorld:
         )
         self._served: dict[int, Served] = {}
         self._witnesses: dict[int, KafkaWitness] = {}
-        self.oracle = KafkaOracle(self._service, self._served, self._options.selection.includes)
+        self.oracle = KafkaOracle(
+            self._service, self._served, self._options.selection.includes, plan.start
+        )
 
     @property
     def now(self) -> float:

@@ -11,6 +11,7 @@ from fanout.kafka.fetcher import _Broker
 from fanout.kafka.framing import raw_batches
 from fanout.kafka.leaders import Leaders
 from fanout.kafka.losses import Losses
+from fanout.kafka.offsets import Places
 from fanout.kafka.records import _Aborts, _Part, decode
 from fanout.kafka.subscription import PartitionReader, _Subscription
 from tests.testing.simulation.bugs import Change, Edit
@@ -113,6 +114,16 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
             "            for number in self._topics[topic]\n"
             "        ]\n",
         ),
+    ),
+    "what begins at the end begins at the beginning": (
+        Edit(
+            Places._look_up,
+            "Edge.EARLIEST if isinstance(place, Horizon) else Edge.LATEST",
+            "Edge.EARLIEST",
+        ),
+    ),
+    "a partition asks without a reservation": (
+        Edit(_Subscription._hold, "if nbytes > self._reserved:", "if False:"),
     ),
     "an offset is committed that is not acknowledged": (
         Edit(KafkaConnection.acknowledge, "next_offset(position)", "next_offset(position) + 1"),
