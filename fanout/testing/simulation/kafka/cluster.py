@@ -135,6 +135,11 @@ class Cluster:
         """Tell whether a broker has died between two moments, so that a request has no answer."""
         return any(since <= span.since <= now for span in self.brokers[broker].down)
 
+    def next_death(self, broker: int, now: float) -> float:
+        """Return when a broker dies next; infinity for never."""
+        deaths = (span.since for span in self.brokers[broker].down)
+        return min((death for death in deaths if death > now), default=math.inf)
+
     def silent_until(self, broker: int, now: float) -> float | None:
         """Return until when a broker answers nothing; None where it answers."""
         return next((span.until for span in self.brokers[broker].silent if now in span), None)

@@ -126,10 +126,19 @@ class Service:
                 return number
         return 1
 
-    async def wait_for_change(self, partitions: Sequence[Partition], until: float) -> None:
-        """Wait until there is something new in one of some partitions, or until a moment."""
+    async def wait_for_change(
+        self, broker: int, partitions: Sequence[Partition], until: float
+    ) -> None:
+        """Wait until there is something new in one of some partitions, or until a moment.
+
+        Args:
+            broker: Where somebody waits for it; its death is something new as well.
+            partitions: The partitions.
+            until: The moment.
+        """
         now = self.now
         logs = self.cluster.logs
+        until = min(until, self.cluster.next_death(broker, now))
         first = min((logs[p].next_change(now) for p in partitions if p in logs), default=until)
         # A timer may strike by the resolution of the clock too early.
         await asyncio.sleep(max(0.0, min(first, until) - now) + 1e-6)

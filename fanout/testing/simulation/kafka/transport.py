@@ -149,7 +149,7 @@ class SimTransport:
                 raise served.gives(KafkaConnectionError("simulated: the connection is cut"))
             answers = self._answers(broker, wanted)
             while not _has_content(answers) and service.now < began + max_wait:
-                await service.wait_for_change(list(wanted), began + max_wait)
+                await service.wait_for_change(broker, list(wanted), began + max_wait)
                 if service.cluster.died(broker, began, service.now):
                     service.moments[KafkaSometimes.DIED_WAITING] += 1
                     raise served.gives(KafkaConnectionError(f"broker {broker} has died"))
