@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fanout.core.backoff import BackoffOptions
+from fanout.core.checks import check_memory, check_retries, number, one_of
 from fanout.core.event_time import parse_event_time
 from fanout.core.positions import Committed, Horizon
 from fanout.core.source import Pacing
@@ -217,15 +218,15 @@ class KafkaOptions:
                 raise OptionError(f"{name}={value!r} must be a string, and not empty")
         if self.decode is not None and not callable(self.decode):
             raise OptionError(f"decode={self.decode!r} must be a function of a record batch")
-        _one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
-        _one_of("isolation_level", self.isolation_level, "read_committed", "read_uncommitted")
+        one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
+        one_of("isolation_level", self.isolation_level, "read_committed", "read_uncommitted")
 
     def _check_numbers(self) -> None:
         for name in ("silence_timeout", "discovery_interval"):
             value = getattr(self, name)
             if value is None and name == "discovery_interval":
                 continue
-            if not 0 < _number(name, value) < math.inf:
+            if not 0 < number(name, value) < math.inf:
                 raise OptionError(f"{name}={value} must be more than 0 seconds, and finite")
         # A broker that does not answer is an error of its own, which says more.
         least = HEARTBEAT + self.fetching.request_timeout
@@ -236,37 +237,11 @@ class KafkaOptions:
                 f"request.timeout.ms"
             )
         for name in ("backoff_base", "backoff_cap", "backoff_power"):
-            _number(name, getattr(self, name))
-        if self.max_retries is not None and _whole("max_retries", self.max_retries) < 0:
-            raise OptionError(f"max_retries={self.max_retries} must be 0 or more, or None")
-        event = _whole("max_event_bytes", self.max_event_bytes)
-        in_flight = _whole("max_bytes_in_flight", self.max_bytes_in_flight)
-        if not 0 < event <= in_flight:
+            number(name, getattr(self, name))
+        check_retries(self.max_retries)
+        check_memory(self.max_event_bytes, self.max_bytes_in_flight)
+        if self.max_event_bytes > _LARGEST_EVENT:
             raise OptionError(
-                f"max_event_bytes={event} must be at least 1 and at most "
-                f"max_bytes_in_flight={in_flight}"
+                f"max_event_bytes={self.max_event_bytes} must be less than 2 GiB, which is what a "
+                f"column of Arrow can hold"
             )
-        if event > _LARGEST_EVENT:
-            raise OptionError(
-                f"max_event_bytes={event} must be less than 2 GiB, which is what a column of Arrow "
-                f"can hold"
-            )
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise OptionError(f"{name}={value!r} must be a number")
-    return value
-
-
-def _one_of(name: str, value: object, *allowed: str) -> None:
-    if value not in allowed:
-        choices = " or ".join(map(repr, allowed))
-        raise OptionError(f"{name}={value!r} is not understood; use {choices}")
-
-
-def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        or_none = ", or None" if name == "max_retries" else ""
-        raise OptionError(f"{name}={value!r} must be a whole number{or_none}")
-    return value

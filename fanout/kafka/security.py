@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final, get_args
 
 from fanout.core.loopback import is_loopback
+from fanout.core.checks import one_of
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ class Security:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("protocol", self.protocol, get_args(SecurityProtocol))
+        one_of("protocol", self.protocol, *get_args(SecurityProtocol))
         if self.mechanism is not None:
-            _one_of("mechanism", self.mechanism, get_args(Mechanism))
+            one_of("mechanism", self.mechanism, *get_args(Mechanism))
         for name in _TEXTS:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
@@ -187,9 +188,3 @@ class Security:
 
     def _given(self, *names: str) -> list[str]:
         return [name for name in names if getattr(self, name) is not None]
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        choices = " or ".join(map(repr, allowed))
-        raise OptionError(f"{name}={value!r} is not understood; use {choices}")

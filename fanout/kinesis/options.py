@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fanout.core.backoff import BackoffOptions
+from fanout.core.checks import check_memory, check_retries, number, one_of
 from fanout.core.event_time import parse_event_time
 from fanout.core.positions import Latest
 from fanout.core.source import Pacing
@@ -140,9 +141,9 @@ class KinesisOptions:
         self._check_names()
         self._check_lifecycle()
         self._check_numbers()
-        _one_of("on_bad_aggregate", self.on_bad_aggregate, "fail", "gap")
-        _one_of("on_bad_frame", self.on_bad_frame, "fail", "gap")
-        _one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
+        one_of("on_bad_aggregate", self.on_bad_aggregate, "fail", "gap")
+        one_of("on_bad_frame", self.on_bad_frame, "fail", "gap")
+        one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url, insecure=self.insecure)
         _ = self.pacing  # checks the backoff
@@ -177,20 +178,13 @@ class KinesisOptions:
 
     def _check_numbers(self) -> None:
         for name in _SECONDS:
-            value = _number(name, getattr(self, name))
+            value = number(name, getattr(self, name))
             if not 0 < value < math.inf:
                 raise OptionError(f"{name}={value} must be more than 0 seconds, and finite")
         for name in ("backoff_base", "backoff_cap", "backoff_power"):
-            _number(name, getattr(self, name))
-        if self.max_retries is not None and _whole("max_retries", self.max_retries) < 0:
-            raise OptionError(f"max_retries={self.max_retries} must be 0 or more, or None")
-        event = _whole("max_event_bytes", self.max_event_bytes)
-        in_flight = _whole("max_bytes_in_flight", self.max_bytes_in_flight)
-        if not 0 < event <= in_flight:
-            raise OptionError(
-                f"max_event_bytes={event} must be at least 1 and at most "
-                f"max_bytes_in_flight={in_flight}"
-            )
+            number(name, getattr(self, name))
+        check_retries(self.max_retries)
+        check_memory(self.max_event_bytes, self.max_bytes_in_flight)
 
     def _check_names(self) -> None:
         for name in _TEXTS:
@@ -203,7 +197,7 @@ class KinesisOptions:
                 f"stream={self.stream!r} is neither a stream's name (1 to 128 of a-z A-Z 0-9 _ . "
                 f"-) nor its ARN"
             )
-        _one_of("mode", self.mode, "efo", "polling")
+        one_of("mode", self.mode, "efo", "polling")
         if self.consumer is None and self.mode == "efo":
             raise OptionError(
                 "enhanced fan-out needs a consumer: name one, or read without with mode='polling'"
@@ -224,7 +218,7 @@ class KinesisOptions:
                 raise OptionError(f"region={self.region!r} contradicts the ARN {match[0]}")
 
     def _check_lifecycle(self) -> None:
-        _one_of("deregister", self.deregister, "never", "on_close")
+        one_of("deregister", self.deregister, "never", "on_close")
         if self.consumer is None or not _CONSUMER_ARN.fullmatch(self.consumer):
             return
         for option, given in (("tags", self.tags), ("deregister", self.deregister == "on_close")):
@@ -233,22 +227,3 @@ class KinesisOptions:
                     f"{option} is for a consumer that is registered here; {self.consumer} exists "
                     f"already, so name the consumer instead, or leave {option} out"
                 )
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise OptionError(f"{name}={value!r} must be a number")
-    return value
-
-
-def _one_of(name: str, value: object, *allowed: str) -> None:
-    if value not in allowed:
-        choices = " or ".join(map(repr, allowed))
-        raise OptionError(f"{name}={value!r} is not understood; use {choices}")
-
-
-def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        or_none = ", or None" if name == "max_retries" else ""
-        raise OptionError(f"{name}={value!r} must be a whole number{or_none}")
-    return value
