@@ -6,8 +6,8 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final, get_args
 
-from fanout.core.loopback import is_loopback
 from fanout.core.checks import one_of
+from fanout.core.loopback import is_loopback
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ def test_a_number_is_no_flag_and_no_text() -> None:
 def test_a_whole_number_has_no_fraction() -> None:
     assert whole("x", 2) == 2
     for wrong in (2.0, True, "2"):
-        with pytest.raises(OptionError, match="must be a whole number$"):
+        with pytest.raises(OptionError, match=r"must be a whole number$"):
             whole("x", wrong)
 
 
