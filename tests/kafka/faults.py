@@ -99,6 +99,8 @@ TOPICS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_losses.py::test_a_topic_that_is_not_known_for_a_moment_is_no_loss",
         "tests/kafka/test_losses.py::test_an_end_that_is_short_only_for_a_moment_is_no_loss",
         "tests/kafka/test_losses.py::test_a_loss_is_declared_after_several_looks_over_some_seconds_and_not_before",
+        "tests/kafka/test_losses.py::test_looks_in_quick_succession_are_one_look",
+        "tests/kafka/test_connection.py::test_a_topic_that_is_not_known_now_and_then_is_not_taken_for_lost",
     ),
     "Records expire before they are read, also those of the very first position.": (
         "tests/kafka/test_source_topics.py::test_records_that_expire_before_they_are_read_fail_the_stream",

@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final, final
 
+from aiokafka.errors import LeaderNotAvailableError
+
 from fanout.core.statistics import SplitState
 from fanout.errors import MalformedEventError, SubscribeTimeoutError, SubscriptionSilentError
 from fanout.kafka.partitions import Partition
@@ -139,8 +141,10 @@ class KafkaWitness:
                 # A loop may have stood still for about as long as a broker may be silent.
                 blocked = running_loop().blocked > self._blocked_before
                 known = blocked or self._served.hung > 0
+            case LeaderNotAvailableError():
+                known = True  # the reader's own word for what a listing has told it
             case _:
-                known = self._served.knows(cause) or self._is_of_an_election(cause)
+                known = self._served.knows(cause)
         if not known:
             self._wrong(f"a wrong cause was told for {split}: {cause!r}")
         longest = max(self._pacing.floor, self._pacing.backoff.cap, self._pacing.slow)
@@ -210,10 +214,6 @@ class KafkaWitness:
         return era is not None and any(
             stored.base < want.offset < stored.next_offset for stored in era.batches
         )
-
-    def _is_of_an_election(self, cause: Exception) -> bool:
-        """Tell whether a cause is the reader's own word for a partition that nobody leads."""
-        return type(cause).__name__ == "LeaderNotAvailableError"
 
     @property
     def _reading(self) -> KafkaReading | None:
