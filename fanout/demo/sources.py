@@ -13,8 +13,6 @@ __all__ = ("KafkaSettings", "KinesisSettings", "SourceSettings", "make_source")
 
 # New partitions are to be found while the run lasts; who reads for days looks once a minute.
 _DISCOVERY_INTERVAL = 1.0
-# A broker that was killed is back within seconds, and is to be read again soon after.
-_BACKOFF_CAP = 3.0
 
 
 @final
@@ -72,5 +70,4 @@ def make_source(settings: SourceSettings) -> Source:
                 bootstrap_servers=settings.bootstrap_servers,
                 security=Security(protocol="PLAINTEXT"),
                 discovery_interval=_DISCOVERY_INTERVAL,
-                backoff_cap=_BACKOFF_CAP,
             )

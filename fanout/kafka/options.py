@@ -93,7 +93,8 @@ class KafkaOptions:
             timestamp unless it names another of those that `decode` returns. None for no
             watermarks.
         backoff_base: The largest wait after a first failure.
-        backoff_cap: The largest wait after any number of failures.
+        backoff_cap: The largest wait after any number of failures; a broker that starts again is
+            found after this long at the latest.
         backoff_power: The factor by which the largest wait grows with each failure.
         max_retries: Failures in a row without progress after which a partition fails; None for
             never.
@@ -127,7 +128,7 @@ class KafkaOptions:
     decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     event_time: EventTime | None = None
     backoff_base: float = 0.5
-    backoff_cap: float = 30.0
+    backoff_cap: float = 5.0
     backoff_power: float = 2.0
     max_retries: int | None = None
     silence_timeout: float = 60.0
