@@ -38,6 +38,7 @@ class Place:
         records: The records that it has got.
         nbytes: Their bytes in memory.
         gaps: How often it was told that records are lost.
+        anew: Whether it has begun anew, with a log that has taken the place of another one.
     """
 
     next: int
@@ -48,6 +49,7 @@ class Place:
     records: int = 0
     nbytes: int = 0
     gaps: int = 0
+    anew: bool = False
 
 
 @final
@@ -123,9 +125,13 @@ class KafkaReading:
         """Take note of what the job has said that it is done with."""
         for name, position in splits.items():
             place = self.places[Partition.of(name)]
-            if isinstance(position, Cursor):
-                place.acknowledged = max(place.acknowledged, position.sequence + 1)
-                place.furthest = max(place.furthest, position.sequence + 1)
+            if not isinstance(position, Cursor):
+                continue
+            offset = position.sequence + 1
+            place.furthest = max(place.furthest, offset)
+            # What comes later than all that was handed on is of the log before.
+            if offset <= place.next or not place.anew:
+                place.acknowledged = max(place.acknowledged, offset)
 
     def check_acknowledged(self, positions: str) -> None:
         """Check positions that the stream calls acknowledged: everything before them is.
@@ -254,7 +260,7 @@ class KafkaReading:
         self._oracle.moments[moment] += 1
         if to < stood:
             # Only another log can begin before what was read already.
-            place.acknowledged = to
+            place.acknowledged, place.anew = to, True
             fitting = [number for number in fitting if number > place.era] or fitting
         place.next, place.era = to, fitting[0]
 

@@ -213,6 +213,18 @@ def test_a_log_that_was_cut_unseen_is_read_on_where_its_reader_stands() -> None:
     assert at(2.0, lambda: Case(*eras, offset=2, seen=(0,)).deliver([2, 3], 4)) != ""
 
 
+def test_what_is_acknowledged_of_the_log_before_counts_for_nothing() -> None:
+    def acknowledged() -> None:
+        case = Case(era(until=1.0), CUT, offset=10, seen=(0, 1))
+        case.deliver([0, 1], 2, stood=0, gap=(10, 0))
+        case.reading.acknowledge({"t-0": Cursor(9)})
+        assert case.reading.places[PARTITION].acknowledged == 0
+        case.reading.acknowledge({"t-0": Cursor(1)})
+        assert case.reading.places[PARTITION].acknowledged == 2
+
+    assert at(2.0, acknowledged) == ""
+
+
 def test_no_position_is_ahead_of_what_was_handed_on_or_acknowledged() -> None:
     def stored_too_far() -> None:
         case = Case()
