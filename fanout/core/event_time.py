@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, final
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from fanout.errors import EventTimeError, OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
     from fanout.core.events import Batch
 
 __all__ = ("EventTime", "SplitWatermark", "TimesOf", "parse_event_time")
 
-TimesOf: TypeAlias = Callable[[pa.RecordBatch], pa.Array]
+TimesOf: TypeAlias = "Callable[[pa.RecordBatch], pa.Array]"
 """A user's function: from records to their event times, an array of timestamps with a time zone.
 
 It is called once for each batch that the service sends, in the loop, so it must not block; work on
@@ -137,6 +137,8 @@ class SplitWatermark:
         except Exception as error:
             # Its sentence may quote a record; the cause has it.
             raise EventTimeError(f"{what}: the function raised {type(error).__name__}") from error
+        import pyarrow as pa  # noqa: PLC0415 - `import fanout` loads no pyarrow
+
         if not isinstance(times, pa.Array):
             found = type(times).__name__
             raise EventTimeError(f"{what}: the function returned {found}, not a pyarrow.Array")
@@ -151,12 +153,16 @@ class SplitWatermark:
 
 def _newest(times: pa.Array) -> int | None:
     """Return the newest of some timestamps in milliseconds; None where all are null."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - see above
+
     value = pc.max(times).value
     return None if value is None else value * 1000 // _PER_SECOND[times.type.unit]
 
 
 def _problem(type_: pa.DataType) -> str:
     """Say what keeps a type from being that of event times, as the end of a sentence."""
+    import pyarrow as pa  # noqa: PLC0415 - see above
+
     if not pa.types.is_timestamp(type_):
         return f"is of {type_}, which is no timestamp"
     if type_.tz is None:
