@@ -86,8 +86,8 @@ BUGS: Final[dict[str, Change]] = {
     "an error evicts the buffered event": (
         Edit(
             Subscriber._subscription,
-            "            _forget_locals(error)\n",
-            "            _forget_locals(error)\n            self.slot._event = None\n",
+            "_forget_locals(error)\n            if",
+            "_forget_locals(error)\n            self.slot._event = None\n            if",
         ),
     ),
     "the pill evicts the buffered event": (
@@ -194,7 +194,7 @@ BUGS: Final[dict[str, Change]] = {
     ),
     "acknowledging one batch acknowledges everything delivered": (
         Edit(
-            SplitProgress.acknowledge,
+            SplitProgress._acknowledge,
             "        if reaches(position, self.records_until):\n            position",
             "        if True:\n            position",
         ),

@@ -92,7 +92,9 @@ def test_ctrl_c_ends_it_without_a_word_from_its_processes() -> None:
         os.killpg(process.pid, signal.SIGINT)
         said, complaints = process.communicate()
 
-    assert (process.returncode, said.splitlines()[-1], complaints) == (0, "interrupted", "")
+    # The signal may come between a number and the end of its line.
+    assert (process.returncode, complaints) == (0, "")
+    assert said.endswith("interrupted\n")
 
 
 def test_other_processes_and_this_one_come_to_the_same() -> None:
