@@ -119,7 +119,7 @@ def test_a_batch_that_was_handled_does_not_come_again(start: Start, source: Manu
 # Nothing is acknowledged before it is durable.
 
 
-def test_nothing_is_acknowledged_before_the_ledger_names_the_segment(
+def test_nothing_is_acknowledged_before_the_ledger_names_the_segment_and_it_is_handled(
     start: Start, source: ManualSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def traced(method: str) -> None:
@@ -138,15 +138,17 @@ def test_nothing_is_acknowledged_before_the_ledger_names_the_segment(
     gate = Gate()
     query = start(source, gate)
     gate.wait_until_entered()
-    assert source.trace == [
+    stored = [
         ("create", "runs"),
         ("create", "origin.json"),
         Subscribed("a", Horizon()),
         ("publish", "segments"),
         ("create", "batches"),
-        Acknowledged({"a": Cursor(5)}),
     ]
+    assert source.trace == stored
     gate.open()
+    eventually(lambda: source.trace != stored, "the acknowledgement")
+    assert source.trace == [*stored, Acknowledged({"a": Cursor(5)})]
     query.stop()
 
 

@@ -92,13 +92,26 @@ class Frame:
         columns = self.table().to_pydict()
         return list(zip(columns["split"], columns["sequence"], columns["data"], strict=True))
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the file has, as Spark infers them of one that is read without a schema.
+
+        Raises:
+            Py4JError: If it is missing or damaged.
+        """
+        names: list[str] = self._footer().schema.to_arrow_schema().names
+        return names
+
     def count(self) -> int:
         """Return the number of rows, which the end of the file tells."""
+        rows: int = self._footer().num_rows
+        return rows
+
+    def _footer(self) -> pq.FileMetaData:
         try:
-            rows: int = pq.read_metadata(io.BytesIO(self._read())).num_rows
+            return pq.read_metadata(io.BytesIO(self._read()))
         except (OSError, pa.ArrowException) as error:
             raise Py4JError(f"the job failed: {error}") from error
-        return rows
 
     @property
     def write(self) -> _NoopWriter:
