@@ -103,7 +103,7 @@ class PartitionReader:
         await self.fetcher.leaders.of(partition)
         try:
             return (await self._transport.offsets({partition: wanted}))[partition]
-        except Exception:
+        except Exception:  # whatever it was, another broker may lead by now
             self.fetcher.leaders.doubt(partition)
             raise
 

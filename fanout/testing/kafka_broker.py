@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ("KafkaBroker",)
 
-# A broker answers after some 3 seconds; a busy machine takes several times as long.
+# A broker answers after less than 2 seconds; a busy machine takes several times as long.
 _START_TIMEOUT = 90.0
 
 _LISTENERS = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}

@@ -99,7 +99,7 @@ class Topics:
         while self._led(topic) != count:
             if time.monotonic() > deadline:
                 raise StreamStateError(f"the broker did not lead {count} partitions of {topic!r}")
-            time.sleep(0.01)
+            time.sleep(0.01)  # nothing tells when it has
 
     def _led(self, topic: str) -> int:
         """Count the partitions of a topic that have a leader."""
