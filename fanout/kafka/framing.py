@@ -89,7 +89,7 @@ class RawBatch(NamedTuple):
         return int(bool(self.attributes & _LOG_APPEND_TIME))
 
 
-def raw_batches(data: bytes, partition: Partition) -> Iterator[RawBatch]:
+def raw_batches(data: bytes | memoryview, partition: Partition) -> Iterator[RawBatch]:
     """Cut an answer into its record batches; one that is cut short at the end is left out.
 
     Raises:

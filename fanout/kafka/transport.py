@@ -74,14 +74,15 @@ class Fetched:
         log_start_offset: The oldest offset that is left; None where the broker is too old to say.
         aborted: The aborted transactions that touch these batches.
         batches: Record batches, one after the other; the first may begin before the wanted offset,
-            and the last may be cut short.
+            and the last may be cut short. They may be a view of an answer to several partitions,
+            whose memory is free when the last of these has been decoded.
     """
 
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int | None
     aborted: Sequence[Aborted]
-    batches: bytes
+    batches: bytes | memoryview
 
 
 @final

@@ -6,16 +6,26 @@ It closes at once, whatever the broker does, and logs neither secrets nor record
 from __future__ import annotations
 
 import functools
+import time
 from typing import TYPE_CHECKING, Any, Final, final
 
 from aiokafka.abc import AbstractTokenProvider
-from aiokafka.conn import AIOKafkaConnection
-from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, KafkaError
+from aiokafka.conn import AIOKafkaConnection, CloseReason
+from aiokafka.errors import (
+    CorrelationIdError,
+    IncompatibleBrokerVersion,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaProtocolError,
+)
 
 from fanout.errors import OptionError
+from fanout.kafka.frames import Frames
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+
+    from fanout.kafka.frames import Frame
 
 __all__ = ("BrokerConnection", "TokenProvider", "keep_freed_memory")
 
@@ -39,6 +49,15 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
     A call that is cancelled leaves its answer to be skipped when it comes.
     """
 
+    async def connect(self) -> Any:
+        """Connect, by aiokafka's own way; answers are received by ours from then on."""
+        streams = await super().connect()
+        if self._writer is not None:  # the broker may have hung up on its last word
+            # aiokafka's reader goes on, and has nothing to read but the end.
+            frames = Frames(self._protocol, self._take, self._break_off)
+            self._writer.transport.set_protocol(frames)
+        return streams
+
     def send(self, request: Any, expect_response: bool = True) -> Awaitable[Any]:  # noqa: FBT001, FBT002 - the base's signature
         """Send a request now, and return what waits for the answer."""
         answer: Awaitable[Any] = super().send(_Terse(request), expect_response)
@@ -54,6 +73,32 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
     def authenticator_oauth(self) -> _TokenAuthenticator:
         """Return what talks OAUTHBEARER with the broker."""
         return _TokenAuthenticator(super().authenticator_oauth())
+
+    def _take(self, frame: Frame) -> None:
+        """Read an answer for whoever waits for it, if anybody still does."""
+        if not self._requests:
+            self._break_off("there is an answer to no request")
+            return
+        number, request, answer = self._requests[0]
+        try:
+            answered = request.parse_response_header(frame).correlation_id
+            if answered != number:
+                self._break_off(f"request {number} has answer {answered}", CorrelationIdError)
+                return
+            if not answer.done():
+                answer.set_result(request.RESPONSE_TYPE.decode(frame))
+        except ValueError:  # it may quote the answer, so it is not chained
+            self._break_off(f"the answer to {request} cannot be read")
+            return
+        self._requests.popleft()
+        self._last_action = time.monotonic()
+
+    def _break_off(self, why: str, kind: type[KafkaError] = KafkaProtocolError) -> None:
+        """Close because nobody can tell from now on what belongs to which request."""
+        error = kind(f"{self.host}:{self.port} breaks Kafka's protocol: {why}")
+        if self._requests and not (answer := self._requests[0][-1]).done():
+            answer.set_exception(error)
+        self.close(CloseReason.OUT_OF_SYNC, error)
 
 
 @final

@@ -40,6 +40,11 @@ BROKERS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_fetcher.py::test_a_partition_without_an_answer_is_an_error",
         "tests/kafka/test_subscription.py::test_a_refusal_ends_the_subscription_and_the_next_one_goes_on_where_it_stood",
     ),
+    "An answer breaks off, or breaks Kafka's protocol: an error that says so, and closes.": (
+        "tests/kafka/test_wire.py::test_a_connection_that_breaks_within_an_answer_fails_all_that_wait",
+        "tests/kafka/test_wire.py::test_what_breaks_the_protocol_is_an_error_that_says_so_and_closes",
+        "tests/kafka/test_frames.py::test_what_a_frame_announces_takes_no_memory_before_it_comes",
+    ),
     "No broker answers when the stream opens: one clear sentence.": (
         "tests/kafka/test_source_faults.py::test_no_broker_is_one_clear_sentence",
         "tests/kafka/test_client_failures.py::test_a_broker_that_answers_is_found_behind_one_that_does_not",

@@ -1,17 +1,19 @@
 """What fanout takes from aiokafka beyond its documented API, version by version.
 
 When a new aiokafka fails one of these, read what has changed there before the test is changed: the
-files `client.py`, `connections.py`, `layouts.py` and `wire.py` of `fanout/kafka` go by it.
+files `client.py`, `connections.py`, `frames.py`, `layouts.py` and `wire.py` of `fanout/kafka` go
+by it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
 import pytest
 from aiokafka.abc import AbstractTokenProvider
-from aiokafka.conn import AIOKafkaConnection
+from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, CloseReason
 from aiokafka.errors import BrokerResponseError, KafkaError, UnknownError, for_code
 from aiokafka.protocol.admin import SaslAuthenticateRequest
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
@@ -20,6 +22,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
+from fanout.kafka.frames import Frame
 from fanout.kafka.layouts import fetched, has_moved, rows
 from fanout.kafka.partitions import Partition
 from fanout.kafka.transport import Aborted, Fetched
@@ -221,3 +224,35 @@ def test_an_error_has_its_code_and_says_whether_it_may_pass() -> None:
     transient = {code for code in range(1, 80) if for_code(code).retriable}
     assert {3, 5, 6, 7, 14, 15, 16} <= transient
     assert transient.isdisjoint({1, 2, 17, 29, 30, 58})
+
+
+def test_a_connection_can_be_given_another_way_to_receive() -> None:
+    # What is in these places: the protocol and its transport once connected, and the requests
+    # that wait, each with its number and what waits for the answer. aiokafka's own reader waits
+    # for bytes alone, and for the end of them.
+    read = inspect.getsource(AIOKafkaConnection._read)
+    assert read.count("await") == read.count("await reader.readexactly(") == 2
+    source = inspect.getsource(AIOKafkaConnection)
+    for used in (
+        "self._reader, self._writer, self._protocol = reader, writer, protocol",
+        "(correlation_id, request_struct, fut),",
+        "correlation_id, request, fut = self._requests[0]",
+        "request.parse_response_header(resp)",
+        "self._last_action = time.monotonic()",
+        "self._requests.popleft()",
+    ):
+        assert used in source, used
+    assert issubclass(AIOKafkaProtocol, asyncio.StreamReaderProtocol)
+    assert CloseReason.OUT_OF_SYNC
+
+
+@pytest.mark.parametrize("version", VERSIONS[FetchRequest])
+def test_an_answer_of_fetch_is_read_from_a_frame_as_from_a_file(version: int) -> None:
+    kind = prepared(FetchRequest, version).RESPONSE_TYPE
+    fields = [1, 2, 3, 4, [(7, 2)], b"x" * 100_000]
+    fields[4:4] = [5] if version >= 5 else []
+    fields[-1:-1] = [6] if version >= 11 else []
+    head = [0, 0, 0] if version >= 7 else [0]
+    answer = kind(*head, [("orders", [tuple(fields)])])
+    data = answer.encode()
+    assert kind.decode(Frame(bytearray(data))) == kind.decode(data) == answer

@@ -71,7 +71,7 @@ class Cluster:
     async def records(self, offset: int, max_bytes: int = 1 << 20) -> bytes:
         answer = await self.fetch(offset, max_bytes)
         assert isinstance(answer, Fetched)
-        return answer.batches
+        return bytes(answer.batches)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
