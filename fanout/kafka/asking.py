@@ -23,13 +23,20 @@ __all__ = ("asked",)
 _PATIENCE: Final = 30.0
 
 
-async def asked(doing: str, call: Callable[[], Awaitable[_T]], jitter: FullJitter) -> _T:
-    """Return what a call returns, trying again for half a minute where that may help.
+async def asked(
+    doing: str,
+    call: Callable[[], Awaitable[_T]],
+    jitter: FullJitter,
+    *,
+    patience: float = _PATIENCE,
+) -> _T:
+    """Return what a call returns, trying again for a while where that may help.
 
     Args:
         doing: What the call is for, as a clause: `"the topics cannot be listed"`.
         call: Makes the call.
         jitter: How long to wait between two attempts.
+        patience: For how many seconds it is tried again.
 
     Raises:
         ServiceError: If the cluster refuses it for good, or does not answer for so long.
@@ -38,7 +45,7 @@ async def asked(doing: str, call: Callable[[], Awaitable[_T]], jitter: FullJitte
         async for attempt in AsyncRetrying(
             wait=jitter,
             retry=retry_if_exception(_may_pass),
-            stop=stop_after_delay(_PATIENCE),
+            stop=stop_after_delay(patience),
             reraise=True,
         ):
             with attempt:

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from aiokafka.errors import (
-    IncompatibleBrokerVersion,
     KafkaError,
     LeaderNotAvailableError,
     NotLeaderForPartitionError,
@@ -20,14 +19,12 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
-from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from fanout.errors import ServiceError
-from fanout.kafka.connections import Connections, Lane
+from fanout.kafka.connections import Connections, Lane, open_connections
 from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.coordinators import Coordinated, Coordinators
 from fanout.kafka.layouts import (
     by_topic,
     check,
@@ -37,7 +34,7 @@ from fanout.kafka.layouts import (
     numbers_by_topic,
     rows,
 )
-from fanout.kafka.servers import Server
+from fanout.kafka.metadata import ask_metadata
 from fanout.kafka.transport import Refused
 
 if TYPE_CHECKING:
@@ -45,17 +42,16 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.security import Security
+    from fanout.kafka.servers import Server
     from fanout.kafka.transport import Answer, Edge, Transport, Wanted
 
 __all__ = ("IsolationLevel", "open_transport")
 
 IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 
-_METADATA_VERSION = 4  # that of Kafka 0.11
-# What the protocol guide has for a consumer that is no broker, a group as what a coordinator
-# coordinates, and a commit without generation, member, and retention of its own.
+# What the protocol guide has for a consumer that is no broker, and for a commit without generation,
+# member, and retention of its own.
 _CONSUMER = -1
-_GROUP = 0
 _NO_MEMBER = (-1, "", -1)
 # How long a leader's word for a nearer replica holds: Kafka's default of metadata.max.age.ms,
 # after which the Java consumer asks the leader again (KIP-392).
@@ -86,24 +82,18 @@ async def open_transport(
         OptionError: A server would be used without TLS, or a file cannot be used.
         KafkaError: The cluster cannot be reached, refuses us, or is older than Kafka 0.11.
     """
-    for server in servers:
-        security.check_server(server)
     options = options or ConsumerOptions()
-    context = await asyncio.to_thread(security.create_context)
-    connections = Connections(
-        servers, security=security, context=context, client_id=client_id, options=options
-    )
-    client = _Client(
-        connections,
-        client_rack=client_rack or "",
-        isolation_level=int(isolation_level == "read_committed"),
-        options=options,
-    )
-    try:
+    async with open_connections(
+        servers, security=security, client_id=client_id, options=options
+    ) as connections:
+        client = _Client(
+            connections,
+            client_rack=client_rack or "",
+            isolation_level=int(isolation_level == "read_committed"),
+            options=options,
+        )
         await client.start()
         yield client
-    finally:
-        await connections.close()
 
 
 @final
@@ -125,7 +115,7 @@ class _Client:
         self._cluster_id = ""
         self._leaders: dict[str, dict[int, int]] = {}
         self._replicas: dict[Partition, tuple[int, float]] = {}
-        self._coordinators: dict[str, int] = {}
+        self._groups = Coordinators(connections, Coordinated.GROUP, has_moved)
 
     async def start(self) -> None:
         await self._metadata([])
@@ -170,7 +160,7 @@ class _Client:
         self, group_id: str, partitions: Sequence[Partition]
     ) -> Mapping[Partition, int | None]:
         request = OffsetFetchRequest(group_id, numbers_by_topic(partitions))
-        response = await self._ask_coordinator(group_id, request)
+        response = await self._groups.ask(group_id, request)
         check(response.error_code, group_id)
         found: dict[Partition, int | None] = {}
         for partition, offset, _, code in rows(response):
@@ -183,7 +173,7 @@ class _Client:
     ) -> Mapping[Partition, Exception]:
         topics = by_topic({partition: (offset, "") for partition, offset in offsets.items()})
         request = OffsetCommitRequest(group_id, *_NO_MEMBER, topics)
-        response = await self._ask_coordinator(group_id, request)
+        response = await self._groups.ask(group_id, request)
         answered = {partition: error_of(code, partition) for partition, code in rows(response)}
         return {partition: error for partition, error in answered.items() if error is not None}
 
@@ -225,22 +215,8 @@ class _Client:
         return Refused(error)
 
     async def _metadata(self, topics: list[str] | None) -> dict[str, Sequence[int] | Exception]:
-        request = MetadataRequest(topics, allow_auto_topic_creation=False)
-        response = await self._connections.send_to_any(request)
-        if response.API_VERSION < _METADATA_VERSION:
-            raise IncompatibleBrokerVersion("the brokers are older than Kafka 0.11")
-        if self._cluster_id not in {"", response.cluster_id}:
-            # A name that leads elsewhere after a disaster, say: offsets of one cluster mean other
-            # records in another, or none.
-            raise ServiceError(
-                f"the brokers belong to the cluster {response.cluster_id} now, not to "
-                f"{self._cluster_id} as before: open the stream anew, without stored positions"
-            )
+        response = await ask_metadata(self._connections, topics, cluster_id=self._cluster_id)
         self._cluster_id = response.cluster_id
-        if response.brokers:  # a broker that is just starting may know none
-            self._connections.know(
-                {broker: Server(host, port) for broker, host, port, _ in response.brokers}
-            )
         if topics is None:
             self._leaders.clear()
         told: dict[str, Sequence[int] | Exception] = {}
@@ -274,27 +250,3 @@ class _Client:
         """Go back to the leaders, because a replica did not do."""
         for partition in partitions:
             self._replicas.pop(partition, None)
-
-    async def _ask_coordinator(self, group_id: str, request: Any) -> Any:
-        """Ask the coordinator of a group; one that is remembered may be wrong, one just found not.
-
-        So a call that fails at the first is made at the second as well, and not more.
-        """
-        remembered = self._coordinators.pop(group_id, None)
-        if remembered is not None:
-            try:
-                response = await self._connections.send(remembered, request)
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
-            else:
-                if not has_moved(response):
-                    self._coordinators[group_id] = remembered
-                    return response
-        found = await self._connections.send_to_any(FindCoordinatorRequest(group_id, _GROUP))
-        check(found.error_code, group_id)
-        self._connections.add(found.coordinator_id, Server(found.host, found.port))
-        response = await self._connections.send(found.coordinator_id, request)
-        if not has_moved(response):
-            self._coordinators[group_id] = found.coordinator_id
-        return response

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import defaultdict
+from contextlib import asynccontextmanager
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,13 +20,40 @@ from aiokafka.errors import (
 from fanout.kafka.wire import BrokerConnection, TokenProvider, keep_freed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from fanout.kafka.consumer_options import ConsumerOptions
     from fanout.kafka.security import Security
     from fanout.kafka.servers import Server
 
-__all__ = ("Connections", "Lane")
+__all__ = ("Connections", "Lane", "open_connections")
+
+
+@asynccontextmanager
+async def open_connections(
+    servers: Sequence[Server], *, security: Security, client_id: str, options: ConsumerOptions
+) -> AsyncIterator[Connections]:
+    """Prepare connections to a cluster; leaving the context closes every one at once.
+
+    Args:
+        servers: Some of its brokers.
+        security: How they are talked to.
+        client_id: What their logs and quotas call us.
+        options: Timeouts.
+
+    Raises:
+        OptionError: A server would be used without TLS, or a file cannot be used.
+    """
+    for server in servers:
+        security.check_server(server)
+    context = await asyncio.to_thread(security.create_context)
+    connections = Connections(
+        servers, security=security, context=context, client_id=client_id, options=options
+    )
+    try:
+        yield connections
+    finally:
+        await connections.close()
 
 
 @final
