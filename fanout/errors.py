@@ -16,6 +16,7 @@ __all__ = (
     "DecodeFailedError",
     "EventTimeError",
     "FanOutError",
+    "FencedError",
     "MalformedEventError",
     "OptionError",
     "PositionError",
@@ -29,6 +30,8 @@ __all__ = (
     "SubscriptionEndedError",
     "SubscriptionSilentError",
     "UnconfirmedEndError",
+    "UnwritableRecordError",
+    "WriteTimeoutError",
 )
 
 
@@ -136,3 +139,17 @@ class DecodeFailedError(FanOutError):
 
 class SparkLostError(FanOutError):
     """Spark's JVM has gone away under a query; start it again on the same checkpoint."""
+
+
+class UnwritableRecordError(FanOutError, ValueError):
+    """A record cannot be written to Kafka: too large, or with something that Kafka has not."""
+
+
+class WriteTimeoutError(FanOutError):
+    """Kafka did not confirm records in time; they may have been written nevertheless."""
+
+    retryable = True
+
+
+class FencedError(FanOutError):
+    """A newer run writes under the same name, or the transaction has ended; ours must stop."""

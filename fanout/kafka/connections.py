@@ -7,7 +7,7 @@ import ssl
 from collections import defaultdict
 from contextlib import asynccontextmanager
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from aiokafka.errors import (
     AuthenticationFailedError,
@@ -22,16 +22,27 @@ from fanout.kafka.wire import BrokerConnection, TokenProvider, keep_freed_memory
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from fanout.kafka.consumer_options import ConsumerOptions
     from fanout.kafka.security import Security
     from fanout.kafka.servers import Server
 
-__all__ = ("Connections", "Lane", "open_connections")
+__all__ = ("Connections", "Lane", "Timeouts", "open_connections")
+
+
+class Timeouts(Protocol):
+    """How long is waited, in seconds: what the options of readers and writers have in common."""
+
+    @property
+    def request_timeout(self) -> float:
+        """How long a broker may take to answer."""
+
+    @property
+    def connections_max_idle(self) -> float:
+        """After how long an idle connection is closed."""
 
 
 @asynccontextmanager
 async def open_connections(
-    servers: Sequence[Server], *, security: Security, client_id: str, options: ConsumerOptions
+    servers: Sequence[Server], *, security: Security, client_id: str, options: Timeouts
 ) -> AsyncIterator[Connections]:
     """Prepare connections to a cluster; leaving the context closes every one at once.
 
@@ -58,12 +69,14 @@ async def open_connections(
 
 @final
 class Lane(Enum):
-    """Which of the two connections to a broker is used; each answers in the order of requests."""
+    """Which connection to a broker is used; each answers in the order of requests."""
 
     CALLS = auto()
     """For what is answered at once."""
     FETCHES = auto()
     """For what the broker may hold back until there are records."""
+    WRITES = auto()
+    """For records, which the broker may hold back until its replicas have them."""
 
 
 @final
@@ -87,7 +100,7 @@ class Connections:
         security: Security,
         context: ssl.SSLContext | None,
         client_id: str,
-        options: ConsumerOptions,
+        options: Timeouts,
     ) -> None:
         self._servers = tuple(servers)
         self._security = security
@@ -107,8 +120,17 @@ class Connections:
         """Go by this broker's address as well."""
         self._brokers[broker] = server
 
-    async def send(self, broker: int, request: Any, lane: Lane = Lane.CALLS) -> Any:
+    async def send(
+        self, broker: int, request: Any, lane: Lane = Lane.CALLS, *, answered: bool = True
+    ) -> Any:
         """Send a request to a broker and return its answer.
+
+        Args:
+            broker: The broker.
+            request: The request.
+            lane: The connection.
+            answered: Whether the broker answers such a request; else None is returned when the
+                request is on its way.
 
         Raises:
             KafkaError: The broker is unknown, cannot be reached, does not answer in time, or
@@ -117,7 +139,7 @@ class Connections:
         server = self._brokers.get(broker)
         if server is None:
             raise StaleMetadata(f"broker {broker} is not among those that the cluster told last")
-        return await self._send(server, request, lane)
+        return await self._send(server, request, lane, answered=answered)
 
     async def send_to_any(self, request: Any) -> Any:
         """Send a request to one broker after the other until one answers.
@@ -145,10 +167,17 @@ class Connections:
         self._open.clear()
         await asyncio.gather(*closing)
 
-    async def _send(self, server: Server, request: Any, lane: Lane) -> Any:
+    async def _send(
+        self, server: Server, request: Any, lane: Lane, *, answered: bool = True
+    ) -> Any:
         connection = await self._connection(server, lane)
         try:
-            return await connection.send(request)
+            if answered:
+                return await connection.send(request)
+            async with asyncio.timeout(self._options.request_timeout):
+                return await connection.send(request, expect_response=False)
+        except ConnectionError as error:
+            raise KafkaConnectionError(f"the connection to {server} broke") from error
         except TimeoutError as error:
             # Every later answer on it would come behind the one that does not.
             connection.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.errors import OptionError
+from fanout.kafka.dotted_options import DottedOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ("ConsumerOptions",)
 
@@ -66,6 +68,14 @@ _REFUSED_PREFIXES = {
     "ssl.": "say security=Security(ca_file=..., certificate_file=..., key_file=...)",
 }
 
+_OPTIONS: Final = DottedOptions(
+    whose="consumer",
+    numbers=_NUMBERS,
+    words={},
+    refused=_REFUSED,
+    refused_prefixes=_REFUSED_PREFIXES,
+)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,19 +107,7 @@ class ConsumerOptions:
         Raises:
             OptionError: An option is unknown, refused, no such value, or contradicts another.
         """
-        if not isinstance(options, Mapping):
-            raise OptionError("consumer_options must be a mapping of Kafka's names to values")
-        fields: dict[str, Any] = {}
-        for name, value in options.items():
-            if name in _NUMBERS:
-                number = _number(name, value)
-                if name.endswith(".ms"):
-                    fields[_field(name.removesuffix(".ms"))] = number / 1000
-                else:
-                    fields[_field(name)] = number
-            else:
-                raise OptionError(_refusal(name))
-        parsed = cls(**fields)
+        parsed = cls(**_OPTIONS.parse(options))
         if parsed.fetch_max_wait >= parsed.request_timeout:
             raise OptionError(
                 f"fetch.max.wait.ms={parsed.fetch_max_wait * 1000:.0f} must be less than "
@@ -117,34 +115,3 @@ class ConsumerOptions:
                 "looks like a broker that is down"
             )
         return parsed
-
-
-def _field(name: str) -> str:
-    return name.replace(".", "_")
-
-
-def _number(name: str, value: object) -> int:
-    low, high = _NUMBERS[name]
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise OptionError(f"{name}={value!r} must be a whole number from {low} to {high}")
-    return value
-
-
-def _refusal(name: object) -> str:
-    """Say why an option is not taken; its value is never told, because it may be a secret."""
-    if not isinstance(name, str):
-        return f"consumer_options must be named by strings, not {type(name).__name__}"
-    if name.startswith("kafka."):
-        return f"consumer option {name!r} has a prefix of Spark's: write {name[6:]!r}"
-    reason = _REFUSED.get(name)
-    for prefix, said_instead in _REFUSED_PREFIXES.items():
-        if name.startswith(prefix):
-            reason = said_instead
-    if reason is not None:
-        return f"consumer option {name!r} is not taken: {reason}"
-    known = [*_NUMBERS, *_REFUSED]
-    close = difflib.get_close_matches(name.lower().replace("_", "."), known)
-    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return f"consumer option {name!r} is not known{hint}"

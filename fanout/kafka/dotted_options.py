@@ -1,0 +1,89 @@
+"""Options by Kafka's own dotted names: their values, and why one is not taken."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from fanout.errors import OptionError
+
+__all__ = ("DottedOptions",)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DottedOptions:
+    """Which options there are.
+
+    Args:
+        whose: Whose they are: `"consumer"` or `"producer"`.
+        numbers: The range of each option that is a whole number.
+        words: The values of each option that is one of several words.
+        refused: What to say instead of each option of Kafka's that is not taken.
+        refused_prefixes: The same for options that begin alike.
+    """
+
+    whose: str
+    numbers: Mapping[str, tuple[int, int]]
+    words: Mapping[str, Iterable[str]]
+    refused: Mapping[str, str]
+    refused_prefixes: Mapping[str, str]
+
+    def parse(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values by the names of fields; milliseconds become seconds.
+
+        Raises:
+            OptionError: An option is unknown, refused, or has no such value.
+        """
+        if not isinstance(options, Mapping):
+            raise OptionError(f"{self.whose}_options must be a mapping of Kafka's names to values")
+        fields: dict[str, Any] = {}
+        for name, value in options.items():
+            if name in self.numbers:
+                number = self._number(name, value)
+                if name.endswith(".ms"):
+                    fields[_field(name.removesuffix(".ms"))] = number / 1000
+                else:
+                    fields[_field(name)] = number
+            elif name in self.words:
+                fields[_field(name)] = self._word(name, value)
+            else:
+                raise OptionError(self._refusal(name))
+        return fields
+
+    def _number(self, name: str, value: object) -> int:
+        low, high = self.numbers[name]
+        if isinstance(value, str) and value.isascii() and value.isdigit():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise OptionError(f"{name}={value!r} must be a whole number from {low} to {high}")
+        return value
+
+    def _word(self, name: str, value: object) -> str:
+        words = tuple(self.words[name])
+        if not isinstance(value, str) or value not in words:
+            raise OptionError(f"{name}={value!r} must be one of {', '.join(words)}")
+        return value
+
+    def _refusal(self, name: object) -> str:
+        """Say why an option is not taken; its value is never told, because it may be a secret."""
+        if not isinstance(name, str):
+            return f"{self.whose}_options must be named by strings, not {type(name).__name__}"
+        if name.startswith("kafka."):
+            return f"{self.whose} option {name!r} has a prefix of Spark's: write {name[6:]!r}"
+        reason = self.refused.get(name)
+        for prefix, said_instead in self.refused_prefixes.items():
+            if name.startswith(prefix):
+                reason = said_instead
+        if reason is not None:
+            return f"{self.whose} option {name!r} is not taken: {reason}"
+        known = [*self.numbers, *self.words, *self.refused]
+        close = difflib.get_close_matches(name.lower().replace("_", "."), known)
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        return f"{self.whose} option {name!r} is not known{hint}"
+
+
+def _field(name: str) -> str:
+    return name.replace(".", "_")

@@ -1,0 +1,209 @@
+"""Record batches of Kafka straight from Arrow columns, without an object per record.
+
+The format is that of https://kafka.apache.org/documentation/#recordbatch, "magic" 2. What stands
+between the bytes of keys and values are variable-length integers, made by numpy for all records at
+once; Arrow joins them with the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
+
+try:
+    from google_crc32c.cext import value as crc32c
+except ImportError:  # there is no build of it for this platform
+    from aiokafka.record.util import calc_crc32c as crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    _Numbers: TypeAlias = npt.NDArray[np.int64]
+
+__all__ = ("CODECS", "NO_PRODUCER", "Producer", "encode", "sizes")
+
+_BEFORE_CHECKSUM: Final = struct.Struct(">qiibI")
+_AFTER_CHECKSUM: Final = struct.Struct(">hiqqqhii")
+_HEADER: Final = _BEFORE_CHECKSUM.size + _AFTER_CHECKSUM.size
+_BEFORE_LENGTH_COUNTS: Final = 12
+_MAGIC: Final = 2
+_TRANSACTIONAL: Final = 0x10
+
+# The most that a record takes beside its bytes: its length, flags, time, offset, and the sizes of
+# key, value and headers; and what a header takes beside its bytes.
+_RECORD: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
+_HEADER_OF_RECORD: Final = 5 + 5
+
+# By their names in Kafka's options: the number in a batch's flags, and what compresses. Levels are
+# those of Kafka's own producer; Java's LZ4 at its default level is LZ4's fast one.
+CODECS: Final[Mapping[str, tuple[int, Callable[[memoryview], bytes | memoryview]]]] = {
+    "none": (0, lambda body: body),
+    "gzip": (1, lambda body: gzip_encode(body, 6)),
+    "snappy": (2, snappy_encode),
+    "lz4": (3, lambda body: lz4_encode(bytes(body), 1)),  # which takes no memoryview
+    "zstd": (4, zstd_encode),
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Who writes, so that brokers recognise a batch that comes twice, and a writer that is old.
+
+    Args:
+        producer_id: The number that the cluster has given out; -1 for nobody.
+        epoch: Counts those who have written under that number.
+        transactional: Whether the records are part of a transaction.
+    """
+
+    producer_id: int
+    epoch: int
+    transactional: bool = False
+
+
+NO_PRODUCER: Final = Producer(-1, -1)
+
+
+def sizes(rows: pa.RecordBatch) -> _Numbers:
+    """Return the most bytes that each record takes in a batch; a batch takes 61 more.
+
+    Args:
+        rows: The columns `key`, `value` and `headers` among others, as for `encode`.
+    """
+    most = _lengths(rows["key"], 0) + _lengths(rows["value"], 0) + _RECORD
+    headers = rows["headers"]
+    if len(headers.values):
+        inside = headers.flatten()
+        each = _lengths(inside.field("key"), 0) + _lengths(inside.field("value"), 0)
+        ends = np.concatenate(([0], np.cumsum(each + _HEADER_OF_RECORD)))
+        most += np.diff(ends[_list_offsets(headers)])
+    return most
+
+
+def encode(rows: pa.RecordBatch, codec: str, producer: Producer, sequence: int) -> bytes:
+    """Encode records as one batch.
+
+    Args:
+        rows: At least one record: `key` and `value` (binary, null where there is none),
+            `timestamp` (int64, milliseconds from 1970 on) and `headers` (a list of structs of a
+            string `key` and a binary `value`).
+        codec: A name in CODECS.
+        producer: Who writes.
+        sequence: Counts the producer's records in the partition before these; -1 for nobody.
+    """
+    times = rows["timestamp"].to_numpy()
+    number, compress = CODECS[codec]
+    after = _AFTER_CHECKSUM.pack(
+        number | producer.transactional * _TRANSACTIONAL,
+        len(times) - 1,
+        times[0],
+        times.max(),
+        producer.producer_id,
+        producer.epoch,
+        sequence,
+        len(times),
+    )
+    content = b"".join((after, compress(_records(rows, times))))
+    length = _BEFORE_CHECKSUM.size - _BEFORE_LENGTH_COUNTS + len(content)
+    return _BEFORE_CHECKSUM.pack(0, length, -1, _MAGIC, crc32c(content)) + content
+
+
+def _records(rows: pa.RecordBatch, times: _Numbers) -> memoryview:
+    keys, values = rows["key"], rows["value"]
+    key_lengths, value_lengths = _lengths(keys, -1), _lengths(values, -1)
+    headers = _headers(rows["headers"])
+    before_key = [
+        _Varints(times - times[0]),
+        _Varints(np.arange(len(times))),
+        _Varints(key_lengths),
+    ]
+    before_value = _Varints(value_lengths)
+    flags = _Varints(np.zeros(len(times), np.int64))  # no flag is defined: a zero byte
+    inside = np.sum([part.widths for part in (flags, *before_key, before_value)], axis=0)
+    inside += np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + _lengths(headers, 0)
+    start = _binary(_Varints(inside), flags, *before_key)
+    return _content(_joined(start, keys, _binary(before_value), values, headers))
+
+
+def _headers(headers: pa.ListArray) -> pa.BinaryArray:
+    """Return the headers of each record, encoded, with their number."""
+    offsets = _list_offsets(headers)
+    counts = _binary(_Varints(np.diff(offsets)))
+    if not len(headers.values):
+        return counts
+    inside = headers.flatten()
+    keys, values = inside.field("key").cast(pa.binary()), inside.field("value")
+    each = _joined(
+        _binary(_Varints(_lengths(keys, 0))), keys, _binary(_Varints(_lengths(values, -1))), values
+    )
+    # The bytes of all headers follow each other, so those of one record are one piece of them.
+    ends = np.frombuffer(each.buffers()[1], np.int32, len(each) + 1)[offsets]
+    buffers = [None, pa.py_buffer(ends), each.buffers()[2]]
+    return _joined(counts, pa.Array.from_buffers(pa.binary(), len(headers), buffers))
+
+
+def _list_offsets(lists: pa.ListArray) -> _Numbers:
+    """Return where each list begins and ends in all values of all lists; null has none."""
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+
+
+def _lengths(column: pa.BinaryArray, of_null: int) -> _Numbers:
+    lengths: _Numbers = pc.fill_null(pc.binary_length(column), of_null).to_numpy()
+    return lengths.astype(np.int64)
+
+
+def _joined(*columns: pa.BinaryArray) -> pa.BinaryArray:
+    return pc.binary_join_element_wise(*columns, b"", null_handling="replace", null_replacement=b"")
+
+
+def _content(column: pa.BinaryArray) -> memoryview:
+    """Return the bytes of all elements, one after the other."""
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(column) + 1)
+    return memoryview(data)[ends[0] : ends[-1]]
+
+
+@final
+class _Varints:
+    """Numbers as Kafka's variable-length integers: zigzag, seven bits a byte, lowest first.
+
+    Args:
+        numbers: The numbers.
+    """
+
+    def __init__(self, numbers: _Numbers) -> None:
+        left = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
+        longest = max(1, -(-int(left.max()).bit_length() // 7))
+        # A line is one byte of every number: lines are worked on as wholes.
+        self.lines = np.empty((longest, len(numbers)), np.uint8)
+        self.present = np.empty(self.lines.shape, np.bool_)
+        self.present[0] = True
+        for line in range(longest):
+            rest = left >> np.uint64(7)
+            more = rest != 0
+            self.lines[line] = (left & np.uint64(0x7F)).astype(np.uint8) | (
+                more.view(np.uint8) << 7
+            )
+            if line + 1 < longest:
+                self.present[line + 1] = more
+            left = rest
+        self.widths: _Numbers = self.present.sum(axis=0, dtype=np.int64)
+
+
+def _binary(*parts: _Varints) -> pa.BinaryArray:
+    """Return for each record its numbers, one after the other."""
+    lines = np.concatenate([part.lines for part in parts]).T
+    present = np.concatenate([part.present for part in parts]).T
+    ends = np.zeros(len(lines) + 1, np.int32)
+    np.cumsum(present.sum(axis=1), out=ends[1:])
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(lines[present])]
+    return pa.Array.from_buffers(pa.binary(), len(lines), buffers)
