@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiokafka.errors import KafkaError
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
+from tenacity import AsyncRetrying, retry_if_exception
 
 from fanout.core.cancellation import prefer_cancellation
 from fanout.errors import ServiceError
@@ -28,7 +29,7 @@ async def asked(
     call: Callable[[], Awaitable[_T]],
     jitter: FullJitter,
     *,
-    patience: float = _PATIENCE,
+    patience: float | None = None,
 ) -> _T:
     """Return what a call returns, trying again for a while where that may help.
 
@@ -36,16 +37,18 @@ async def asked(
         doing: What the call is for, as a clause: `"the topics cannot be listed"`.
         call: Makes the call.
         jitter: How long to wait between two attempts.
-        patience: For how many seconds it is tried again.
+        patience: For how many seconds it is tried again; None is half a minute.
 
     Raises:
         ServiceError: If the cluster refuses it for good, or does not answer for so long.
     """
+    clock = asyncio.get_running_loop().time
+    end = clock() + (_PATIENCE if patience is None else patience)
     try:
         async for attempt in AsyncRetrying(
             wait=jitter,
             retry=retry_if_exception(_may_pass),
-            stop=stop_after_delay(patience),
+            stop=lambda _: clock() >= end,
             reraise=True,
         ):
             with attempt:

@@ -38,6 +38,7 @@ from aiokafka.errors import (
     NodeNotReadyError,
     NotCoordinatorForGroupError,
     UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.transaction import (
@@ -222,6 +223,8 @@ class TransactionCalls:
         if code == _ID_NOT_FOUND:
             return TransactionState(phase=Phase.UNKNOWN, partitions={})
         check_permitted(code, transactional_id, transactional_id=transactional_id)
+        if phase not in {known.value for known in Phase}:
+            raise UnsupportedVersionError(f"the brokers name a state that is not known: {phase}")
         return TransactionState(
             phase=Phase(phase),
             incarnation=Incarnation(producer_id, epoch),

@@ -262,7 +262,11 @@ class Transactions:
         state = await calls.describe(token.transactional_id)
         if not marks.pending:
             return _told(token, state)
-        if state is None or state.settled or state.incarnation == token.incarnation:
+        if (
+            state is None
+            or state.phase is not Phase.ONGOING
+            or state.incarnation == token.incarnation
+        ):
             raise NotYetError("the transaction is still being ended")
         # The marker that is pending is that of a newer transaction, and hides the one before it.
         marks = await calls.marks(token.marker_group, token.topics, stable=False)
@@ -271,9 +275,7 @@ class Transactions:
     async def _asked(
         self, doing: str, call: Callable[[], Awaitable[_T]], *, patience: float | None = None
     ) -> _T:
-        return await asked(
-            doing, call, self._jitter, patience=self._patience if patience is None else patience
-        )
+        return await asked(doing, call, self._jitter, patience=patience or self._patience)
 
 
 def _has(marks: Marks, token: CommitToken) -> bool:

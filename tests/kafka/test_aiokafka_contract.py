@@ -15,16 +15,23 @@ import pytest
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, CloseReason
 from aiokafka.errors import BrokerResponseError, KafkaError, UnknownError, for_code
-from aiokafka.protocol.admin import SaslAuthenticateRequest
+from aiokafka.protocol.admin import DescribeConfigsRequest, SaslAuthenticateRequest
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
 
 from fanout.kafka.frames import Frame
 from fanout.kafka.layouts import fetched, has_moved, rows
 from fanout.kafka.partitions import Partition
+from fanout.kafka.transaction_layouts import DescribeTransactionsRequest, OffsetsRequest
 from fanout.kafka.transport import Aborted, Fetched
 from fanout.kafka.wire import _Terse
 
@@ -36,6 +43,13 @@ VERSIONS: dict[Any, range] = {
     OffsetFetchRequest: range(3, 4),
     OffsetCommitRequest: range(3, 4),
     FindCoordinatorRequest: range(1, 2),
+    InitProducerIdRequest: range(1),
+    AddOffsetsToTxnRequest: range(1),
+    TxnOffsetCommitRequest: range(1),
+    EndTxnRequest: range(1),
+    OffsetsRequest: range(7, 8),
+    DescribeTransactionsRequest: range(1),
+    DescribeConfigsRequest: range(3),
 }
 ROWS = [("orders", [(0, 5, 1)])]
 REQUESTS: dict[Any, Any] = {
@@ -45,6 +59,13 @@ REQUESTS: dict[Any, Any] = {
     OffsetFetchRequest: OffsetFetchRequest("group", [("orders", [0])]),
     OffsetCommitRequest: OffsetCommitRequest("group", -1, "", -1, [("orders", [(0, 5, "")])]),
     FindCoordinatorRequest: FindCoordinatorRequest("group", 0),
+    InitProducerIdRequest: InitProducerIdRequest("orders", 1000),
+    AddOffsetsToTxnRequest: AddOffsetsToTxnRequest("orders", 7, 1, "group"),
+    TxnOffsetCommitRequest: TxnOffsetCommitRequest("id", "group", 7, 1, [("orders", [(0, 5, "")])]),
+    EndTxnRequest: EndTxnRequest("orders", 7, 1, transaction_result=True),
+    OffsetsRequest: OffsetsRequest("group", ["orders"], stable=True),
+    DescribeTransactionsRequest: DescribeTransactionsRequest("orders"),
+    DescribeConfigsRequest: DescribeConfigsRequest([(4, "orders", ["name"])]),
 }
 EACH = [(kind, version) for kind, versions in VERSIONS.items() for version in versions]
 
@@ -138,6 +159,14 @@ LAYOUTS: list[tuple[Any, tuple[str, ...], list[str]]] = [
         (),
         ["throttle_time_ms", "error_code", "error_message", "coordinator_id", "host", "port"],
     ),
+    (
+        InitProducerIdRequest,
+        (),
+        ["throttle_time_ms", "error_code", "producer_id", "producer_epoch"],
+    ),
+    (AddOffsetsToTxnRequest, (), ["throttle_time_ms", "error_code"]),
+    (TxnOffsetCommitRequest, ("errors", "partition_errors"), ["partition", "error_code"]),
+    (EndTxnRequest, (), ["throttle_time_ms", "error_code"]),
 ]
 
 

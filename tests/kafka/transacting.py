@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from fanout.kafka.partitions import Partition
 from fanout.kafka.tokens import CommitToken
+from fanout.kafka.transaction_calls import Marks
 from fanout.kafka.transactions import open_transactions
 from tests.kafka.brokers import HERE, create
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from fanout.kafka.tokens import Incarnation
     from fanout.kafka.transactions import Transactions
@@ -72,12 +74,16 @@ class Sink:
             expires_at=now + timedelta(seconds=lasts),
         )
 
-    async def write(self, incarnation: Incarnation, *values: bytes) -> None:
+    @property
+    def partition(self) -> Partition:
+        return Partition(self.topic, 0)
+
+    async def write(self, incarnation: Incarnation, *values: bytes, partition: int = 0) -> None:
         """Write as a task does: join the transaction, flush, and leave it open."""
         async with self.writing(incarnation) as producer:
             for topic in (self.topic, *self.also):
                 for value in values:
-                    await producer.send(topic, value, partition=0)
+                    await producer.send(topic, value, partition=partition)
             await producer.flush()
 
     @asynccontextmanager
@@ -108,15 +114,16 @@ class Sink:
         await connection.mark(token)
         return token
 
-    async def committed(self, topic: str = "") -> list[bytes]:
+    async def committed(self, topic: str = "", partition: int = 0) -> list[bytes]:
         """Return what `read_committed` sees, up to what an open transaction holds back."""
-        return await asyncio.to_thread(_read, self.broker, topic or self.topic)
+        place = TopicPartition(topic or self.topic, partition, 0)
+        return await asyncio.to_thread(_read, self.broker, place)
 
-    async def until_committed(self, *values: bytes) -> None:
+    async def until_committed(self, *values: bytes, partition: int = 0) -> None:
         """Wait until `read_committed` sees these values and no others."""
         found: list[bytes] = []
         while len(found) < len(values):
-            found = await self.committed()
+            found = await self.committed(partition=partition)
         assert found == list(values)
 
 
@@ -128,16 +135,35 @@ async def new_sink(broker: KafkaBroker, *, also: int = 0) -> Sink:
     return Sink(broker, names[0], tuple(names[1:]))
 
 
-async def until(call: Callable[[], Any]) -> Any:
-    """Await a call over and over until its answer is true, and return that."""
+async def ended(connection: Transactions, sink: Sink) -> None:
+    """Wait until the transaction that is open, or being ended, has ended everywhere."""
+
+    async def settled() -> bool:
+        state = await connection.describe(sink.id)
+        assert state is not None
+        return state.settled
+
+    await until(settled)
+
+
+async def gone(connection: Transactions, sink: Sink) -> None:
+    """Wait until a topic that was deleted has taken its marker along, open or committed."""
+
+    async def is_gone() -> bool:
+        return await connection._calls.marks(sink.group, [sink.topic]) == Marks(None, pending=False)
+
+    await until(is_gone)
+
+
+async def until(call: Callable[[], Awaitable[bool]]) -> None:
+    """Make a call over and over until its answer is true."""
     while True:
-        answer = await call()
-        if answer:
-            return answer
+        if await call():
+            return
         await asyncio.sleep(0.02)
 
 
-def _read(broker: KafkaBroker, topic: str) -> list[bytes]:
+def _read(broker: KafkaBroker, place: TopicPartition) -> list[bytes]:
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -149,7 +175,7 @@ def _read(broker: KafkaBroker, topic: str) -> list[bytes]:
         }
     )
     try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
+        consumer.assign([place])
         values: list[bytes] = []
         while True:
             message = consumer.poll(30)
