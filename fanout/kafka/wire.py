@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ("BrokerConnection", "TokenProvider", "keep_freed_memory")
 
-_KEPT: Final = 16 * 1024 * 1024
+# A block of 32 MiB would have no effect, see DEFAULT_MMAP_THRESHOLD_MAX in glibc's malloc.c.
+_KEPT: Final = 31 * 1024 * 1024
 
 
 def keep_freed_memory() -> None:
@@ -40,7 +41,7 @@ def keep_freed_memory() -> None:
     much as the largest block that it has mapped and freed, see M_MMAP_THRESHOLD and
     M_TRIM_THRESHOLD in mallopt(3); a block that nobody writes to takes no memory.
     """
-    bytearray(_KEPT)
+    bytes(_KEPT)
 
 
 class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is untyped
