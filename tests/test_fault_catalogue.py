@@ -432,6 +432,7 @@ SURVIVED: Final = {
     "kafka: topics": kafka.TOPICS,
     "kafka: records": kafka.RECORDS,
     "kafka: offsets": kafka.OFFSETS,
+    "kafka: transactions": kafka.TRANSACTIONS,
 }
 
 # What the embedded server can only claim, and `make live STREAM=...` shows on a stream of yours. A

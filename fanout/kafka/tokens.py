@@ -60,7 +60,8 @@ class CommitToken:
         partitions: The partitions that it wrote to, by topic; its marker is on partition 0 of each
             of these topics.
         created_at: When the token was made, with a time zone.
-        expires_at: After when the broker aborts the transaction, with a time zone.
+        expires_at: After when the broker may abort the transaction, with a time zone: its timeout
+            counts from the first record, and so from `begin` at the earliest.
     """
 
     transactional_id: str

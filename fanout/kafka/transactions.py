@@ -222,12 +222,11 @@ class Transactions:
         """
 
         async def call() -> int | None:
-            named = await self._calls.marks(marker_group, topics) if topics else None
-            every = await self._calls.marks(marker_group, None)
-            if every.pending or (named is not None and named.pending):
+            found = [await self._calls.marks(marker_group, topics)] if topics else []
+            found.append(await self._calls.marks(marker_group, None))
+            if any(marks.pending for marks in found):
                 raise NotYetError(f"a transaction with a marker in {marker_group} is still open")
-            found = {marks.newest for marks in (named, every) if marks is not None} - {None}
-            return max((newest for newest in found if newest is not None), default=None)
+            return max((marks.newest for marks in found if marks.newest is not None), default=None)
 
         return await self._asked(f"the marker in {marker_group} cannot be read", call)
 

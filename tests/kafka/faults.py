@@ -266,3 +266,59 @@ OFFSETS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_source_commits.py::test_commits_are_never_read_where_positions_are_stored",
     ),
 }
+
+TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Whoever wrote a transaction is gone before it is committed: any process finishes it, once.": (
+        "tests/kafka/test_transactions.py::test_another_process_commits_by_the_stored_token_alone",
+        "tests/kafka/test_transactions.py::test_to_commit_twice_is_to_commit_once",
+        "tests/kafka/test_transactions.py::test_two_who_commit_at_the_same_time_both_hear_that_it_is_done",
+    ),
+    "A dead run has left a transaction open: readers get on when the next one begins.": (
+        "tests/kafka/test_transactions.py::test_to_begin_lets_readers_get_on",
+        "tests/kafka/test_transactions.py::test_whoever_begins_anew_fences_the_transaction_before",
+    ),
+    "A commit comes late, after a newer run: it changes nothing, and hears the truth.": (
+        "tests/kafka/test_transactions.py::test_a_late_commit_after_a_newer_run_changes_nothing_and_tells_the_truth",
+        "tests/kafka/test_transaction_calls.py::test_the_marker_that_a_newer_run_hides_is_looked_up",
+    ),
+    "A transaction takes longer than its timeout: that is told, and nothing of it is seen.": (
+        "tests/kafka/test_transactions.py::test_an_expired_transaction_is_told_as_such_and_its_batch_can_run_again",
+        "tests/kafka/test_transaction_calls.py::test_a_transaction_that_the_broker_is_just_aborting_is_waited_for",
+    ),
+    "A zombie writes with the same epoch after the end: what it opens is never committed.": (
+        "tests/kafka/test_transactions.py::test_a_zombie_that_opens_a_transaction_after_the_end_is_not_committed",
+        "tests/kafka/test_transactions.py::test_a_zombie_that_opens_a_transaction_after_an_abort_is_not_committed",
+        "tests/kafka/test_transaction_calls.py::test_what_a_lost_answer_may_have_committed_is_looked_at_before_it_is_committed_again",
+        "tests/kafka/test_transaction_calls.py::test_a_zombie_of_the_same_epoch_is_not_taken_for_a_newer_run",
+    ),
+    "A commit is still reaching the partitions when its marker is looked for: it is waited for.": (
+        "tests/kafka/test_transactions.py::test_a_marker_that_is_on_its_way_is_never_absent",
+    ),
+    "A broker is killed or hangs between the marker and the commit, or in the middle of it.": (
+        "tests/kafka/test_transactions_failures.py::test_a_transaction_outlives_a_broker_that_is_killed_before_the_commit",
+        "tests/kafka/test_transactions_failures.py::test_a_commit_whose_answer_a_killed_broker_never_gave_has_a_known_outcome",
+        "tests/kafka/test_transactions_failures.py::test_a_commit_survives_a_broker_that_hangs",
+        "tests/kafka/test_transactions_failures.py::test_a_commit_that_gets_no_answer_says_so_and_can_be_made_again",
+    ),
+    "A coordinator is being elected, or has just started: it is asked again.": (
+        "tests/kafka/test_transactions_failures.py::test_the_first_transaction_waits_for_a_broker_that_has_just_started",
+        "tests/kafka/test_transaction_calls.py::test_a_coordinator_that_is_busy_or_moves_is_asked_again",
+        "tests/kafka/test_transaction_calls.py::test_a_marker_group_that_is_busy_or_moves_is_asked_again",
+    ),
+    "Writing in a transaction is not permitted: the error names what to grant.": (
+        "tests/kafka/test_transactions_failures.py::test_what_is_not_permitted_is_named",
+    ),
+    "A topic that was written to is deleted before or after the commit.": (
+        "tests/kafka/test_transactions.py::test_a_transaction_in_several_topics_is_marked_in_each",
+        "tests/kafka/test_transactions.py::test_the_outcome_is_known_although_the_only_marked_topic_was_deleted",
+        "tests/kafka/test_transactions.py::test_a_transaction_whose_marker_went_with_its_topic_is_not_committed",
+        "tests/kafka/test_transactions.py::test_a_topic_that_does_not_exist_cannot_be_marked",
+    ),
+    "The brokers are too old to describe transactions, or to tell an open marker.": (
+        "tests/kafka/test_transaction_calls.py::test_a_broker_that_cannot_describe_transactions_is_enough",
+        "tests/kafka/test_transaction_calls.py::test_a_broker_that_cannot_tell_an_open_marker_is_refused",
+    ),
+    "Somebody stops waiting for a call: it leaves nothing, and can be made again.": (
+        "tests/kafka/test_transactions_failures.py::test_cancelling_a_call_leaves_nothing_behind_and_it_can_be_made_again",
+    ),
+}
