@@ -39,7 +39,7 @@ MAY_IMPORT_EVERYTHING = {
     "cli_sim",
     "demo",
 }
-HEAVY = ["pyspark", "aioboto3", "aiobotocore", "aiokafka", "pyarrow.parquet", "moto"]
+HEAVY = ["pyspark", "aioboto3", "aiobotocore", "aiokafka", "pyarrow.parquet", "moto", "numpy"]
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 

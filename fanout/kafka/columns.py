@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+import codecs
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aiokafka.record.default_records import DefaultRecord
+    from numpy.typing import NDArray
 
     from fanout.kafka.partitions import Partition
+    from fanout.kafka.unpacking import Fields, Headers, Spans
+    from fanout.kafka.varints import Bytes, Numbers
 
-__all__ = ("AT_ONCE", "NO_RECORDS", "SCHEMA", "Columns")
-
-AT_ONCE: Final = 300
-"""How many records are objects of Python at a time: their memory is used over and over, and fresh
-memory would cost more than the work. A record is two objects that Python's garbage collector knows
-of, and at 700 new ones it looks through all of them. Fewer records take longer, each call of Arrow
-having a price."""
+__all__ = ("NO_RECORDS", "SCHEMA", "columns")
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 # The value of a header may be null, its key may not, and may come twice.
-_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_HEADER: Final = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
+_HEADERS: Final = pa.list_(pa.struct(_HEADER))
 _NO_HEADERS: Final = pa.array([], _HEADERS.value_type)
 
 # https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html
@@ -47,96 +43,91 @@ NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 # The last millisecond of the year 9999: neither Python nor Spark has a timestamp after it.
 _LATEST: Final = 253_402_300_799_999
 
+_MARKED: Final = "fanout.kafka.marked"
 
-@final
-class Columns:
-    """Collect records, and turn them into the columns of SCHEMA.
+
+def columns(
+    fields: Fields,
+    data: Bytes,
+    partition: Partition,
+    *,
+    offsets: Numbers,
+    timestamps: Numbers,
+    timestamp_types: NDArray[np.int32],
+) -> pa.RecordBatch:
+    """Make the columns of SCHEMA; they share no memory with what they are made of.
 
     A timestamp that is missing (-1 in Kafka) or after the year 9999 is null: a producer may write
     microseconds there by mistake, and the record counts for more than its time.
 
     Args:
+        fields: The fields of the records.
+        data: The bytes that these are in, less than 2 GiB.
         partition: Where the records are from.
+        offsets: Their offsets.
+        timestamps: Their timestamps, in milliseconds since the Unix epoch.
+        timestamp_types: Who set each timestamp: 0 for the producer, 1 for the broker.
     """
-
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
-        self._records: list[DefaultRecord] = []
-        self._chunks: list[Sequence[pa.Array]] = []
-        self._timestamp_types: list[tuple[int, int]] = []
-
-    def add(self, records: Sequence[DefaultRecord], timestamp_type: int) -> None:
-        """Take records, in the order of their offsets.
-
-        Args:
-            records: The records; they are kept for a while.
-            timestamp_type: Who set their timestamps: 0 for the producer, 1 for the broker.
-        """
-        self._records += records
-        self._timestamp_types.append((timestamp_type, len(records)))
-        if len(self._records) >= AT_ONCE:
-            self._convert()
-
-    def taken(self) -> pa.RecordBatch:
-        """Return all that was taken."""
-        if self._records:
-            self._convert()
-        if not self._chunks:
-            return NO_RECORDS
-        key, value, offset, milliseconds, headers = map(_whole, zip(*self._chunks, strict=True))
-        rows = len(offset)
-        return pa.RecordBatch.from_arrays(
-            [
-                key,
-                value,
-                pa.repeat(self._partition.topic, rows),
-                _repeated(self._partition.number, rows),
-                offset,
-                _timestamps(milliseconds),
-                _runs(self._timestamp_types),
-                headers,
-            ],
-            schema=SCHEMA,
-        )
-
-    def _convert(self) -> None:
-        records = self._records
-        self._chunks.append(
-            (
-                pa.array([record.key for record in records], pa.binary()),
-                pa.array([record.value for record in records], pa.binary()),
-                pa.array([record.offset for record in records], pa.int64()),
-                pa.array([record.timestamp for record in records], pa.int64()),
-                _headers([record.headers for record in records]),
-            )
-        )
-        self._records = []
+    whole, rows = pa.py_buffer(data), len(fields)
+    return pa.RecordBatch.from_arrays(
+        [
+            _taken(whole, fields.keys),
+            _taken(whole, fields.values),
+            pa.repeat(partition.topic, rows),
+            pa.repeat(pa.scalar(partition.number, pa.int32()), rows),
+            pa.array(offsets),
+            _timestamps(timestamps),
+            pa.array(timestamp_types),
+            _headers(whole, fields.headers, rows),
+        ],
+        schema=SCHEMA,
+    )
 
 
-def _whole(chunks: Sequence[pa.Array]) -> pa.Array:
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+def _taken(whole: pa.Buffer, spans: Spans) -> pa.BinaryArray:
+    """Copy spans of a buffer in one go, without an object for any.
+
+    What lies in the buffer and between the spans is an array of which every other value is taken.
+    """
+    rows = len(spans.begins)
+    ends = np.empty(2 * rows + 1, np.int32)
+    ends[0:-1:2], ends[1::2] = spans.begins, spans.ends
+    ends[-1] = ends[-2]
+    everything = pa.BinaryArray.from_buffers(
+        pa.binary(), 2 * rows, [None, pa.py_buffer(ends), whole]
+    )
+    return everything.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=spans.null))
 
 
-def _repeated(number: int, rows: int) -> pa.Int32Array:
-    return pa.repeat(pa.scalar(number, pa.int32()), rows)
+def _timestamps(milliseconds: Numbers) -> pa.TimestampArray:
+    null = (milliseconds < 0) | (milliseconds > _LATEST)
+    return pa.array(milliseconds * 1000, mask=null if null.any() else None).view(_TIMESTAMP)
 
 
-def _timestamps(milliseconds: pa.Int64Array) -> pa.TimestampArray:
-    least, most = pc.min_max(milliseconds).values()
-    if least.as_py() < 0 or most.as_py() > _LATEST:
-        valid = pc.and_(pc.greater_equal(milliseconds, 0), pc.less_equal(milliseconds, _LATEST))
-        milliseconds = pc.if_else(valid, milliseconds, None)
-    return pc.multiply(milliseconds, 1000).view(_TIMESTAMP)
+def _headers(whole: pa.Buffer, headers: Headers | None, rows: int) -> pa.ListArray:
+    if headers is None:
+        # Repeating an empty list would cost as much as all other columns together.
+        return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), _NO_HEADERS)
+    keys, values = _texts(_taken(whole, headers.keys)), _taken(whole, headers.values)
+    pairs = pa.StructArray.from_arrays([keys, values], fields=_HEADER)
+    return pa.ListArray.from_arrays(pa.array(headers.ends.astype(np.int32)), pairs)
 
 
-def _runs(runs: Sequence[tuple[int, int]]) -> pa.Int32Array:
-    if len({number for number, _ in runs}) == 1:
-        return _repeated(runs[0][0], sum(rows for _, rows in runs))
-    return pa.concat_arrays([_repeated(number, rows) for number, rows in runs])
+def _texts(keys: pa.BinaryArray) -> pa.StringArray:
+    """Return the keys of headers with a question mark for each byte that is no UTF-8.
+
+    Kafka's protocol says that they are UTF-8, and some producers write others all the same. Java's
+    consumer puts replacement characters where such bytes were.
+    """
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode(errors=_MARKED) for key in keys.to_pylist()], pa.string())
 
 
-def _headers(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.ListArray:
-    if any(headers):
-        return pa.array(headers, _HEADERS)
-    # Repeating an empty list would cost as much as all other columns together.
-    return pa.ListArray.from_arrays(_repeated(0, len(headers) + 1), _NO_HEADERS)
+def _mark(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "?" * (error.end - error.start), error.end
+
+
+codecs.register_error(_MARKED, _mark)

@@ -7,16 +7,10 @@ have written since version 0.11, and the only one that brokers from 4.0 on can s
 from __future__ import annotations
 
 import struct
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatch
-
 from fanout.errors import DamagedFrameError, MalformedEventError
-from fanout.kafka.columns import AT_ONCE
 from fanout.kafka.compression import inflate
-from fanout.kafka.header_keys import with_readable_keys
 
 try:
     from google_crc32c.cext import value as crc32c
@@ -26,17 +20,29 @@ except ImportError:  # there is no build of it for this platform
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiokafka.record.default_records import DefaultRecord
-
     from fanout.kafka.partitions import Partition
 
-__all__ = ("RawBatch", "raw_batches", "uncompressed", "unpack")
+__all__ = (
+    "BREAKS_FORMAT",
+    "RECORDS_AT",
+    "RawBatch",
+    "damaged",
+    "nbytes",
+    "raw_batches",
+    "uncompressed",
+)
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _BEFORE_LENGTH_COUNTS: Final = 12
 _MAGIC_AT: Final = 16
-_FLAGS_AT: Final = 22
+_CHECKED_AT: Final = 21  # what the checksum is of begins with the attributes
 _MAGIC: Final = 2
+
+RECORDS_AT: Final = _HEADER.size - _CHECKED_AT
+"""Where the first record begins in what the checksum of a batch is of."""
+
+BREAKS_FORMAT: Final = "they break the format of records"
+"""What is wrong with records that say something about themselves that cannot be."""
 
 _MAX_OFFSET: Final = 2**63 - 1
 
@@ -56,17 +62,24 @@ class RawBatch(NamedTuple):
         base_offset: Its first offset.
         next_offset: The offset after its last one, whatever compaction has left of it.
         attributes: Its flags, as they came.
+        first_timestamp: From what the timestamps of its records count, in milliseconds since the
+            Unix epoch.
+        max_timestamp: The latest of them, and that of all where the broker set them.
         producer_id: Who wrote it; -1 where nobody said.
         rows: How many records it says that it holds.
-        data: The whole batch.
+        at: Where `data` begins in the answer.
+        data: What the checksum is of: the end of the header, and the records from RECORDS_AT on.
     """
 
     base_offset: int
     next_offset: int
     attributes: int
+    first_timestamp: int
+    max_timestamp: int
     producer_id: int
     rows: int
-    data: memoryview
+    at: int
+    data: bytes
 
     @property
     def transactional(self) -> bool:
@@ -79,14 +92,19 @@ class RawBatch(NamedTuple):
         return bool(self.attributes & _CONTROL)
 
     @property
-    def nbytes(self) -> int:
-        """About what its records take in Arrow: little ones take more there than in the batch."""
-        return len(self.data) + self.rows * _ROW_BYTES
-
-    @property
     def timestamp_type(self) -> int:
         """0 if producers set the timestamps, 1 if the broker did when it appended the batch."""
         return int(bool(self.attributes & _LOG_APPEND_TIME))
+
+
+def nbytes(data: bytes, rows: int) -> int:
+    """Return about what the records of a batch take in Arrow: little ones take more there.
+
+    Args:
+        data: The batch, not compressed.
+        rows: How many records it holds.
+    """
+    return len(data) + rows * _ROW_BYTES
 
 
 def raw_batches(data: bytes | memoryview, partition: Partition) -> Iterator[RawBatch]:
@@ -97,37 +115,40 @@ def raw_batches(data: bytes | memoryview, partition: Partition) -> Iterator[RawB
         MalformedEventError: If what follows cannot be a batch, or is of an older format.
     """
     view = memoryview(data)
+    size = len(view)
     at = 0
     behind = 0
-    while at + _MAGIC_AT < len(view):
+    while at + _MAGIC_AT < size:
         if view[at + _MAGIC_AT] < _MAGIC:
             raise MalformedEventError(
                 f"{partition} holds messages in a format from before Kafka 0.11, which brokers "
                 "from 4.0 on cannot send: have the topic written anew"
             )
-        if at + _HEADER.size > len(view):
+        if at + _HEADER.size > size:
             return
-        base, length, _, magic, crc, flags, last, _, _, producer, _, _, count = _HEADER.unpack_from(
-            view, at
+        base, length, _, magic, crc, flags, last, first_time, max_time, producer, _, _, rows = (
+            _HEADER.unpack_from(view, at)
         )
         end = at + _BEFORE_LENGTH_COUNTS + length
-        whole = magic == _MAGIC and end >= at + _HEADER.size and count >= 0
+        whole = magic == _MAGIC and end >= at + _HEADER.size and rows >= 0
         if not whole or not behind <= base <= base + last < _MAX_OFFSET:
             raise MalformedEventError(
                 f"{partition}: byte {at} of what the broker sent begins no record batch"
             )
-        if end > len(view):
+        if end > size:
             return
-        batch = RawBatch(base, base + last + 1, flags, producer, count, view[at:end])
-        if crc32c(bytes(batch.data[_FLAGS_AT - 1 :])) != crc:
-            raise _damaged(batch, partition, "their checksum is wrong")
-        yield batch
+        behind = base + last + 1
+        at += _CHECKED_AT
+        # The one function for checksums that is fast takes bytes, and indexing them is fast too.
+        checked = bytes(view[at:end])
+        if crc32c(checked) != crc:
+            raise damaged(partition, base, behind - 1, "their checksum is wrong")
+        yield RawBatch(base, behind, flags, first_time, max_time, producer, rows, at, checked)
         at = end
-        behind = batch.next_offset
 
 
-def uncompressed(batch: RawBatch, partition: Partition, max_bytes: int) -> RawBatch:
-    """Return a batch as it was before it was compressed, if it was.
+def uncompressed(batch: RawBatch, partition: Partition, max_bytes: int) -> bytes:
+    """Return the data of a batch as it was before it was compressed, if it was.
 
     Args:
         batch: The batch.
@@ -140,58 +161,25 @@ def uncompressed(batch: RawBatch, partition: Partition, max_bytes: int) -> RawBa
     """
     codec = batch.attributes & _CODEC
     if not codec:
-        return batch
+        return batch.data
     try:
         most = max_bytes - batch.rows * _ROW_BYTES
-        records = inflate(batch.data[_HEADER.size :], codec, most)
+        records = inflate(memoryview(batch.data)[RECORDS_AT:], codec, most)
     except MalformedEventError as error:
-        raise _damaged(batch, partition, str(error)) from error
-    header = bytearray(batch.data[: _HEADER.size])
-    header[_FLAGS_AT] &= ~_CODEC
-    return batch._replace(
-        attributes=batch.attributes & ~_CODEC, data=memoryview(b"".join((header, *records)))
-    )
+        last = batch.next_offset - 1
+        raise damaged(partition, batch.base_offset, last, str(error)) from error
+    return b"".join((batch.data[:RECORDS_AT], *records))
 
 
-def unpack(batch: RawBatch, partition: Partition) -> Iterator[list[DefaultRecord]]:
-    """Yield the records of a batch that is not compressed, some at a time.
+def damaged(partition: Partition, first: int, last: int, why: str) -> DamagedFrameError:
+    """Build the error for a batch that cannot be read.
 
-    Raises:
-        DamagedFrameError: If they break their own format.
+    Args:
+        partition: Where it is from.
+        first: Its first offset.
+        last: Its last offset.
+        why: What is wrong with its records.
     """
-    done = 0
-    try:
-        try:
-            for some in _some_at_a_time(batch.data):
-                _check_offsets(some, batch, partition)
-                done += len(some)
-                yield some
-        except UnicodeDecodeError:
-            readable = with_readable_keys(batch.data, _HEADER.size, batch.rows)
-            for some in _some_at_a_time(readable, done):
-                _check_offsets(some, batch, partition)
-                yield some
-    except (CorruptRecordException, ValueError, OverflowError, MemoryError):
-        # What was raised may quote a header, so it is not chained.
-        raise _damaged(batch, partition, "they break the format of records") from None
-
-
-def _some_at_a_time(
-    data: bytearray | memoryview, skipped: int = 0
-) -> Iterator[list[DefaultRecord]]:
-    # The slice asks no more of the decoder, once that has ended.
-    records = islice(DefaultRecordBatch(data), skipped, None)
-    while some := list(islice(records, AT_ONCE)):
-        yield some
-
-
-def _check_offsets(records: list[DefaultRecord], batch: RawBatch, partition: Partition) -> None:
-    if not batch.base_offset <= records[0].offset <= records[-1].offset < batch.next_offset:
-        raise _damaged(batch, partition, "they have offsets of other batches")
-
-
-def _damaged(batch: RawBatch, partition: Partition, why: str) -> DamagedFrameError:
     return DamagedFrameError(
-        f"the records of {partition} at offsets {batch.base_offset} to {batch.next_offset - 1} "
-        f"cannot be read: {why}"
+        f"the records of {partition} at offsets {first} to {last} cannot be read: {why}"
     )

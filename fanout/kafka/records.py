@@ -7,27 +7,23 @@ offset are what make the two differ: the position moves over all that was covere
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
-import pyarrow.compute as pc
+import pyarrow as pa
 
 from fanout.errors import FanOutError, MalformedEventError
-from fanout.kafka.columns import Columns
-from fanout.kafka.framing import raw_batches, uncompressed, unpack
+from fanout.kafka.aborts import Aborts
+from fanout.kafka.framing import nbytes, raw_batches, uncompressed
+from fanout.kafka.packed import PackedRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Iterator
 
     from fanout.kafka.framing import RawBatch
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.transport import Aborted, Fetched
+    from fanout.kafka.transport import Fetched
 
 __all__ = ("Decoded", "decode")
-
-_ABORT: Final = 0
-_MARKER_BYTES: Final = 64 * 1024
 
 
 @final
@@ -71,8 +67,29 @@ def decode(
         MalformedEventError: If what the broker sent is no record batch, or not one whole batch.
         SetupError: If a codec is missing.
     """
-    aborts = _Aborts(fetched.aborted) if read_committed else None
-    part = _Part(partition, offset, stop)
+    for part in _parts(
+        fetched, partition, offset, stop, read_committed=read_committed, max_bytes=max_bytes
+    ):
+        decoded, error = part.decoded()
+        if error is None or decoded.next_offset > part.first_offset:
+            yield decoded
+        del decoded
+        if error is not None:
+            raise error
+
+
+def _parts(
+    fetched: Fetched,
+    partition: Partition,
+    offset: int,
+    stop: int | None,
+    *,
+    read_committed: bool,
+    max_bytes: int,
+) -> Iterator[_Part]:
+    """Yield what is decoded at once; the last part has the error that ends the answer."""
+    aborts = Aborts(fetched.aborted) if read_committed else None
+    part = _Part(fetched, partition, offset, stop)
     try:
         for batch in raw_batches(fetched.batches, partition):
             if stop is not None and batch.base_offset >= stop:
@@ -82,30 +99,42 @@ def decode(
             if batch.control or left_out or batch.next_offset <= part.next_offset:
                 part.cover(batch.next_offset)
                 continue
-            whole = uncompressed(batch, partition, max_bytes)
-            if part.nbytes and part.nbytes + whole.nbytes > max_bytes:
-                yield part.decoded()
-                part = _Part(partition, part.next_offset, stop)
-            part.add(whole)
-    except FanOutError:
-        if part.next_offset > part.first_offset:
-            yield part.decoded()
-        raise
-    if fetched.batches and part.next_offset == offset and (stop is None or offset < stop):
-        raise MalformedEventError(f"{partition}: the broker sent no whole batch at offset {offset}")
-    yield part.decoded()
+            data = uncompressed(batch, partition, max_bytes)
+            size = nbytes(data, batch.rows)
+            if part.nbytes and part.nbytes + size > max_bytes:
+                yield part
+                part = _Part(fetched, partition, part.next_offset, stop)
+            part.add(batch, data, size)
+    except FanOutError as error:
+        part.error = error
+    else:
+        if fetched.batches and part.next_offset == offset and (stop is None or offset < stop):
+            raise MalformedEventError(
+                f"{partition}: the broker sent no whole batch at offset {offset}"
+            )
+    yield part
 
 
 @final
 class _Part:
-    """Collect the records of a part."""
+    """Collect the records of a part.
 
-    def __init__(self, partition: Partition, offset: int, stop: int | None) -> None:
+    Attributes:
+        first_offset: The first offset that is wanted.
+        next_offset: The offset after everything that was covered.
+        nbytes: About what the records take in Arrow.
+        error: What is wrong with what comes next, or None.
+    """
+
+    def __init__(
+        self, fetched: Fetched, partition: Partition, offset: int, stop: int | None
+    ) -> None:
         self._partition = partition
         self._stop = stop
-        self._columns = Columns(partition)
+        self._packed = PackedRecords(fetched.batches, partition)
         self.first_offset = self.next_offset = offset
         self.nbytes = 0
+        self.error: FanOutError | None = None
 
     def cover(self, next_offset: int) -> None:
         """Move on; never back, and never beyond the stop."""
@@ -113,68 +142,40 @@ class _Part:
             next_offset = min(next_offset, self._stop)
         self.next_offset = max(self.next_offset, next_offset)
 
-    def add(self, batch: RawBatch) -> None:
-        """Take what is wanted of a batch that is not compressed, and cover it."""
-        for records in unpack(batch, self._partition):
-            wanted = records
-            if records[0].offset < self.next_offset:
-                wanted = [record for record in wanted if record.offset >= self.next_offset]
-            if self._stop is not None and records[-1].offset >= self._stop:
-                wanted = [record for record in wanted if record.offset < self._stop]
-            self._columns.add(wanted, batch.timestamp_type)
-            self.cover(records[-1].offset + 1)
-        self.nbytes += batch.nbytes
+    def add(self, batch: RawBatch, data: bytes, size: int) -> None:
+        """Take a batch whose data is not compressed, and cover it.
+
+        Args:
+            batch: The batch.
+            data: Its data.
+            size: About what its records take in Arrow.
+        """
+        self._packed.add(batch, data)
+        self.nbytes += size
         self.cover(batch.next_offset)
 
-    def decoded(self) -> Decoded:
-        """Return the part as it is now."""
-        records = self._columns.taken()
-        offsets = records["offset"]
-        if pc.any(pc.greater_equal(offsets[:-1], offsets[1:])).as_py():
+    def decoded(self) -> tuple[Decoded, FanOutError | None]:
+        """Return the part up to what cannot be read, and what is wrong with that."""
+        records, damage = self._packed.unpacked()
+        records = self._wanted(records)
+        if damage is not None:
+            self.error = damage.error
+            self.next_offset = max(self.first_offset, damage.base_offset)
+        if self.error is not None and records.num_rows:
+            self.cover(records["offset"][-1].as_py() + 1)
+        return Decoded(records, self.next_offset), self.error
+
+    def _wanted(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Leave out what lies before the first wanted offset, and from the stop on."""
+        offsets = records["offset"].to_numpy()
+        wanted = offsets >= self.first_offset
+        if self._stop is not None:
+            wanted &= offsets < self._stop
+        if not wanted.all():
+            records, offsets = records.filter(pa.array(wanted)), offsets[wanted]
+        if (offsets[1:] <= offsets[:-1]).any():
             raise MalformedEventError(
                 f"the records of {self._partition} at offsets {self.first_offset} to "
                 f"{self.next_offset - 1} are in disorder"
             )
-        return Decoded(records, self.next_offset)
-
-
-@final
-class _Aborts:
-    """Know which batches belong to aborted transactions.
-
-    A transaction is open from its first offset to its marker, and a producer has one at a time.
-
-    Args:
-        aborted: The aborted transactions that touch the answer.
-    """
-
-    def __init__(self, aborted: Sequence[Aborted]) -> None:
-        self._ahead = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
-        self._producers: set[int] = set()
-
-    def leave_out(self, batch: RawBatch, partition: Partition) -> bool:
-        """Tell whether a batch is part of an aborted transaction; each batch is asked in turn."""
-        while self._ahead and self._ahead[-1].first_offset <= batch.base_offset:
-            self._producers.add(self._ahead.pop().producer_id)
-        if batch.control:
-            if _marker(batch, partition) == _ABORT:
-                self._producers.discard(batch.producer_id)
-            return True
-        return batch.transactional and batch.producer_id in self._producers
-
-
-def _marker(batch: RawBatch, partition: Partition) -> int | None:
-    """Return the type of a control batch; None where compaction has removed what it held.
-
-    Its key is a version and a type, of 16 bits each:
-    https://kafka.apache.org/documentation/#controlbatch
-    """
-    for records in unpack(uncompressed(batch, partition, _MARKER_BYTES), partition):
-        record = records[0]
-        key = record.key
-        if key is None or len(key) < 4:  # noqa: PLR2004 - two fields of two bytes
-            raise MalformedEventError(
-                f"{partition}: the control record at offset {record.offset} has no type"
-            )
-        return int.from_bytes(key[2:4])
-    return None
+        return records
