@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
     from fanout.core.positions import Position
 
-__all__ = ("MAX_JSON_BYTES", "Checkpoint", "SplitPosition")
+__all__ = ("MAX_JSON_BYTES", "MAX_STATE", "Checkpoint", "SplitPosition")
 
-# A full snapshot takes about 150 bytes per split; services stop at tens of thousands of splits.
+# A full snapshot takes about 150 bytes per split, and what its source keeps there; services stop at
+# tens of thousands of splits.
 MAX_JSON_BYTES = 16 * 1024 * 1024
+# Characters. Enough for the producers of a shuffle, 30 for each of a thousand.
+MAX_STATE: Final = 64 * 1024
 VERSION: Final = 1
 
 
@@ -61,14 +64,24 @@ class Checkpoint:
     splits: Mapping[str, SplitPosition] = field(default_factory=lambda: MappingProxyType({}))
 
     def to_json(self) -> str:
-        """Write the checkpoint as JSON that `from_json` reads back."""
+        """Write the checkpoint as JSON that `from_json` reads back.
+
+        Raises:
+            PositionError: If it would be larger than what can be read back.
+        """
         splits = {
             id_: _SplitWire(
                 state.split.parents, _to_wire(state.position), state.ended, state.newest
             )
             for id_, state in self.splits.items()
         }
-        return msgspec.json.encode(_CheckpointWire(VERSION, self.source, splits)).decode()
+        text = msgspec.json.encode(_CheckpointWire(VERSION, self.source, splits))
+        if len(text) > MAX_JSON_BYTES:
+            raise PositionError(
+                f"the positions of {len(splits)} splits take {len(text)} bytes, more than "
+                f"{MAX_JSON_BYTES}; read them with several sources"
+            )
+        return text.decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Checkpoint:
@@ -112,6 +125,7 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 # Kinesis sequence numbers have 56 digits today; the service's model allows 128. -1 stands before
 # the first offset of a Kafka partition.
 _Sequence = Annotated[str, msgspec.Meta(pattern=r"^(?:-1|[0-9]{1,128})\Z")]
+_State = Annotated[str, msgspec.Meta(max_length=MAX_STATE)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=WHOLE_RECORD)]
 
 
@@ -128,6 +142,7 @@ class _CursorWire(
 ):
     sequence: _Sequence
     sub: _Count = WHOLE_RECORD
+    state: _State = ""
 
 
 class _SplitWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -153,8 +168,8 @@ def _to_wire(position: Position) -> _HorizonWire | _TimestampWire | _CursorWire:
             return _HorizonWire()
         case Timestamp(millis):
             return _TimestampWire(millis)
-        case Cursor(sequence, sub):
-            return _CursorWire(str(sequence), sub)
+        case Cursor(sequence, sub, state=state):
+            return _CursorWire(str(sequence), sub, state)
 
 
 def _from_wire(wire: _HorizonWire | _TimestampWire | _CursorWire) -> Position:
@@ -163,5 +178,5 @@ def _from_wire(wire: _HorizonWire | _TimestampWire | _CursorWire) -> Position:
             return Horizon()
         case _TimestampWire(millis=millis):
             return Timestamp(millis)
-        case _CursorWire(sequence=sequence, sub=sub):
-            return Cursor(int(sequence), sub)
+        case _CursorWire(sequence=sequence, sub=sub, state=state):
+            return Cursor(int(sequence), sub, state=state)

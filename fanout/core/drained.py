@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from fanout.core.events import Batch, End
-from fanout.core.positions import Range
+from fanout.core.positions import Cursor, Range
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.checkpoint import Checkpoint
-    from fanout.core.positions import Cursor
 
 __all__ = ("Basket", "Drained")
 
@@ -112,6 +111,9 @@ class Basket:
         if rows == batch.num_records:
             return batch, None
         middle = self._cursor(batch.records, rows - 1)
+        if isinstance(batch.range.after, Cursor):
+            # A source changes its state behind the last row of a batch only.
+            middle = replace(middle, state=batch.range.after.state)
         head = replace(
             batch,
             records=batch.records.slice(0, rows),

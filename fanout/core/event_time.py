@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.events import Batch
+    from fanout.core.positions import Cursor
 
-__all__ = ("EventTime", "SplitWatermark", "TimesOf", "parse_event_time")
+__all__ = ("CarriedWatermarks", "EventTime", "SplitWatermark", "TimesOf", "parse_event_time")
 
 TimesOf: TypeAlias = "Callable[[pa.RecordBatch], pa.Array]"
 """A user's function: from records to their event times, an array of timestamps with a time zone.
@@ -65,6 +66,19 @@ class EventTime:
                 f"event_time: idleness={self.idleness} must be more than 0 seconds, and finite, "
                 f"or None"
             )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CarriedWatermarks:
+    """Watermarks that the records carry themselves: each batch comes with that of its split.
+
+    Args:
+        stored: Returns the watermark of a split at a stored position; None where it has none. It
+            raises PositionError for one that is damaged.
+    """
+
+    stored: Callable[[Cursor], int | None]
 
 
 def parse_event_time(event_time: object, schema: pa.Schema, *, default: str) -> EventTime | None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from fanout.core.backoff import FullJitter
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.consumer import FanOut
+from fanout.core.event_time import CarriedWatermarks, EventTime
+from fanout.core.positions import Cursor
 from fanout.core.progress import Progress
 from fanout.core.supervisor import Supervisor, listing_failure
 from fanout.core.verdicts import Phase
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from fanout.core.checkpoint import SplitPosition
     from fanout.core.lineage import Split
+    from fanout.core.positions import Position
     from fanout.core.source import Connection, Source
     from fanout.core.statistics import OnResubscribe
 
@@ -71,7 +74,7 @@ async def open_stream(
             jitter=FullJitter(connection.pacing.backoff, random or Random()),  # noqa: S311 - jitter
             on_resubscribe=on_resubscribe or _ignore,
             listed=splits,
-            event_time=source.event_time,
+            event_time=source.event_time if isinstance(source.event_time, EventTime) else None,
         )
         async with supervisor.supervise():
             yield FanOut(source, connection, progress, supervisor)
@@ -128,7 +131,13 @@ def _resumed(source: Source, connection: Connection, checkpoint: Checkpoint) -> 
     progress = _progress(source, connection, kept)
     for state in states:
         if state not in kept:
-            progress.add(state.split, state.position, ended=state.ended, newest=state.newest)
+            progress.add(
+                state.split,
+                state.position,
+                ended=state.ended,
+                newest=state.newest,
+                watermark=_stored_watermark(source, state.position),
+            )
     if kept:
         names = ", ".join(sorted(str(state.split) for state in kept))
         log.warning("these are no longer read, but their positions are kept: %s", names)
@@ -139,10 +148,23 @@ def _progress(
     source: Source, connection: Connection, kept: Iterable[SplitPosition] = ()
 ) -> Progress:
     watermarks = None
-    if source.event_time is not None:
-        idleness = source.event_time.idleness
-        watermarks = Watermarks(idleness=idleness, bounded=connection.bounded)
+    match source.event_time:
+        case EventTime(idleness=idleness):
+            watermarks = Watermarks(idleness=idleness, bounded=connection.bounded)
+        case CarriedWatermarks():
+            # A split stays at its stop: there a later run finds the watermark that it stored.
+            watermarks = Watermarks(idleness=None, bounded=False)
+        case None:
+            pass
     return Progress(connection.identity, source.arrival, kept, watermarks)
+
+
+def _stored_watermark(source: Source, position: Position) -> int | None:
+    match source.event_time, position:
+        case CarriedWatermarks(stored), Cursor():
+            return stored(position)
+        case _:
+            return None
 
 
 def _ignore(split: Split, cause: Exception, delay: float) -> None:

@@ -7,7 +7,7 @@ is what a checkpoint holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal, TypeAlias, final
 
@@ -107,6 +107,8 @@ class Cursor:
             would be the one before offset 0 of a Kafka partition.
         sub: The last sub-record that was read of an aggregated record; the default stands after
             the whole record.
+        state: What the source has to know again to go on from here, as text that it alone reads;
+            most sources need nothing. It takes no part in comparisons.
 
     Raises:
         OptionError: If the sequence number is below -1.
@@ -114,6 +116,7 @@ class Cursor:
 
     sequence: int
     sub: int = WHOLE_RECORD
+    state: str = field(default="", kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.sequence < -1:

@@ -98,6 +98,7 @@ class SplitProgress:
                 if event.num_records:
                     return self._hand_out(event, arrival)
                 if not self.untold:
+                    self._rise(event.watermark)
                     self._move(event.range.until)
                     self._acknowledge(self.acknowledged)
                 return None
@@ -110,11 +111,14 @@ class SplitProgress:
         self._measure_gap(arrival(batch.records, 0))
         self.newest = arrival(batch.records, batch.num_records - 1)
         gaps, self.untold = self.untold, ()
-        if batch.watermark is not None:
-            self.watermark = batch.watermark
+        self._rise(batch.watermark)
         if gaps == batch.gaps and batch.watermark == self.watermark:
             return batch
         return replace(batch, gaps=gaps, watermark=self.watermark)
+
+    def _rise(self, watermark: int | None) -> None:
+        if watermark is not None:
+            self.watermark = watermark
 
     def _begin_anew(self, position: Cursor) -> None:
         """Go on from before what was delivered: a split by the same name has replaced that one."""
@@ -197,16 +201,31 @@ class Progress:
         return iter(list(self._splits.values()))
 
     def add(
-        self, split: Split, position: Position, *, ended: bool = False, newest: int | None = None
+        self,
+        split: Split,
+        position: Position,
+        *,
+        ended: bool = False,
+        newest: int | None = None,
+        watermark: int | None = None,
     ) -> None:
-        """Begin to follow a split from a position up to which everything is done."""
-        self._splits[split.id] = SplitProgress(
+        """Begin to follow a split from a position up to which everything is done.
+
+        Args:
+            split: The split.
+            position: The position.
+            ended: Whether the split was read to its end.
+            newest: See `SplitPosition.newest`.
+            watermark: The split's watermark at the position; None where none is known.
+        """
+        progress = self._splits[split.id] = SplitProgress(
             split, position, position, position, ended=ended, caught_up=ended, newest=newest
         )
+        progress.watermark = watermark
         if not isinstance(position, Cursor):
-            self._splits[split.id].told = position  # there is nothing to tell yet
+            progress.told = position  # there is nothing to tell yet
         if self.watermarks is not None and not ended:
-            self.watermarks.add(split)
+            self.watermarks.add(split, watermark)
 
     def deliver(self, events: Iterable[Batch | End]) -> tuple[Batch, ...]:
         """Count events as handed to the consumer; return what it sees of them.
@@ -217,9 +236,10 @@ class Progress:
         return tuple(batch for batch in seen if batch is not None)
 
     def _deliver(self, event: Batch | End) -> Batch | None:
-        seen = self._splits[event.split.id].deliver(event, self._arrival)
+        split = self._splits[event.split.id]
+        seen = split.deliver(event, self._arrival)
         if self.watermarks is not None:
-            self.watermarks.deliver(event if seen is None else seen)
+            self.watermarks.deliver(event if seen is None else seen, split.watermark)
         return seen
 
     def acknowledge(self, positions: Mapping[str, Position]) -> dict[str, Position]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.core.event_time import EventTime
+    from fanout.core.event_time import CarriedWatermarks, EventTime
     from fanout.core.events import Batch, End
     from fanout.core.lineage import Split
     from fanout.core.positions import Cursor, Position
@@ -163,7 +163,7 @@ class Source(Protocol):
         """The schema of the records in a batch."""
 
     @property
-    def event_time(self) -> EventTime | None:
+    def event_time(self) -> EventTime | CarriedWatermarks | None:
         """Say what watermarks are taken from, as `parse_event_time` returned it; None for none."""
 
     def connect(self, *, available_now: bool = False) -> AbstractAsyncContextManager[Connection]:

@@ -58,12 +58,12 @@ class Watermarks:
         self._holder: _Member | None = None
         self._held_at: int | None = None
 
-    def add(self, split: Split) -> None:
-        """Let a split take part."""
-        self._members[split.id] = _Member(split, self._clock)
+    def add(self, split: Split, watermark: int | None = None) -> None:
+        """Let a split take part, with the watermark that it has; None for none yet."""
+        self._members[split.id] = _Member(split, self._clock, watermark)
 
-    def deliver(self, event: Batch | End) -> None:
-        """Take in what was handed to the consumer."""
+    def deliver(self, event: Batch | End, watermark: int | None) -> None:
+        """Take in what was handed to the consumer, and the watermark of its split after that."""
         member = self._members.get(event.split.id)
         if member is None:
             return  # it has left
@@ -73,8 +73,8 @@ class Watermarks:
             case Batch():
                 if event.num_records:
                     member.since = self._clock
-                    member.watermark = event.watermark
-                    self._advance()
+                member.watermark = watermark
+                self._advance()
                 if self._bounded and event.lag == 0:
                     self._leave(member)
         self._advance()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.core.checkpoint import MAX_JSON_BYTES, Checkpoint, SplitPosition
+from fanout.core.checkpoint import MAX_JSON_BYTES, MAX_STATE, Checkpoint, SplitPosition
 from fanout.core.lineage import Split
 from fanout.core.positions import (
     WHOLE_RECORD,
@@ -87,6 +87,25 @@ def test_the_stored_form_is_stable() -> None:
     }
 
 
+def test_what_a_source_keeps_at_a_position_is_stored_with_it_and_compared_with_nothing() -> None:
+    splits = {"a": SplitPosition(Split("a"), Cursor(7, state='[1, "x"]'))}
+    text = Checkpoint("s", splits).to_json()
+    position = Checkpoint.from_json(text).splits["a"].position
+    assert isinstance(position, Cursor)
+    assert position.state == '[1, "x"]'
+    assert json.loads(text)["splits"]["a"]["position"]["state"] == '[1, "x"]'
+    assert position == Cursor(7)
+    assert hash(position) == hash(Cursor(7))
+    assert "x" not in repr(position)
+
+
+def test_positions_that_could_not_be_read_back_are_not_written() -> None:
+    large = Cursor(7, state="x" * MAX_STATE)
+    splits = {str(n): SplitPosition(Split(str(n)), large) for n in range(300)}
+    with pytest.raises(PositionError, match=r"positions of 300 splits take .* more than"):
+        Checkpoint("s", splits).to_json()
+
+
 def test_the_example_of_the_damage_tests_is_itself_sound() -> None:
     assert Checkpoint.from_json(stored()).splits["a"].position == Cursor(7)
 
@@ -141,6 +160,10 @@ def test_another_version_is_refused_by_its_number(version: int) -> None:
         stored(split={"position": {"type": "cursor", "sequence": "9" * 200}}),
         stored(split={"position": {"type": "cursor", "sequence": "7", "sub": -1}}),
         stored(split={"position": {"type": "cursor", "sequence": "7", "sub": 2**63}}),
+        stored(split={"position": {"type": "cursor", "sequence": "7", "state": 1}}),
+        stored(
+            split={"position": {"type": "cursor", "sequence": "7", "state": "x" * (MAX_STATE + 1)}}
+        ),
     ],
     ids=lambda text: text[:60] if len(text) < 200 else f"{text[:20]}... {len(text)}",
 )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -43,6 +45,20 @@ def test_a_batch_is_cut_where_the_limit_of_records_falls() -> None:
     assert (sequences(head), head.range) == ([10, 20], Range(Cursor(5), Cursor(20)))
     assert (sequences(rest), rest.range) == ([30], Range(Cursor(20), Cursor(35)))
     assert filled.full
+
+
+def test_what_a_source_keeps_at_a_position_changes_behind_the_last_row_only() -> None:
+    span = Range(Cursor(5, state="before"), Cursor(35, state="behind"))
+    rest = basket(max_records=1).add(replace(batch(10, 20, 30), range=span))
+    assert rest is not None
+    filled = basket(max_records=1)
+    last = filled.add(rest)
+    assert last is not None
+    middle = filled.batches[0].range.until
+    for cursor in (rest.range.after, middle, last.range.after):
+        assert isinstance(cursor, Cursor)
+        assert cursor.state == "before"
+    assert last.range.until is span.until
 
 
 def test_only_the_last_part_of_a_cut_batch_knows_the_lag() -> None:

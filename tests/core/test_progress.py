@@ -19,6 +19,7 @@ from fanout.core.events import Batch, End, Gap
 from fanout.core.lineage import Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Range, Timestamp, reaches
 from fanout.core.progress import ABSENCES, Progress
+from fanout.core.watermarks import Watermarks
 from fanout.errors import StreamStateError
 from tests.core.scripted import Log, ScriptedSource, record_batch
 
@@ -103,6 +104,35 @@ def test_an_idle_event_at_the_horizon_behind_a_loss_moves_nothing_back() -> None
     made.deliver([batch(7)])
     made.acknowledge({"a": Cursor(7)})
     assert made.acknowledged().splits["a"].position == Cursor(7)
+
+
+def test_an_idle_event_moves_the_watermark_but_not_behind_a_gap_that_was_not_told() -> None:
+    """The position stays before the gap, and a restart there must not find a lower watermark."""
+    made = Progress(
+        "s", ScriptedSource(logs=[]).arrival, (), Watermarks(idleness=None, bounded=False)
+    )
+    made.add(A, Cursor(0), watermark=3)
+    assert made.watermarks is not None
+    assert made["a"].watermark == 3
+    made.deliver([replace(batch(until=1), watermark=5)])
+    assert (made["a"].watermark, made.watermarks.stream) == (5, 5)
+    lost = Gap(Cursor(1), Cursor(2), "expired")
+    made.deliver([replace(batch(until=2), gaps=(lost,), watermark=7)])
+    assert (made["a"].watermark, made.watermarks.stream) == (5, 5)
+    made.deliver([replace(batch(3), watermark=9)])
+    assert (made["a"].watermark, made.watermarks.stream) == (9, 9)
+
+
+def test_watermarks_that_were_stored_count_once_every_split_is_known() -> None:
+    made = Progress(
+        "s", ScriptedSource(logs=[]).arrival, (), Watermarks(idleness=None, bounded=False)
+    )
+    made.add(A, Cursor(0), watermark=30)
+    made.add(B, Cursor(0), watermark=20)
+    assert made.watermarks is not None
+    assert made.watermarks.stream is None
+    made.deliver([batch(1)])
+    assert made.watermarks.stream == 20
 
 
 def test_acknowledging_the_last_records_acknowledges_the_idle_progress_after_them() -> None:

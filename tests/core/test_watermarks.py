@@ -46,11 +46,11 @@ class Rig:
         """Deliver a batch with this watermark of its split; return that of the stream."""
         records = record_batch(Log(split=split), list(range(rows)))
         span = Range(Horizon(), Cursor(1))
-        self.made.deliver(Batch(split, records, span, lag=lag, watermark=watermark))
+        self.made.deliver(Batch(split, records, span, lag=lag, watermark=watermark), watermark)
         return self.made.stream
 
     def ends(self, split: Split) -> int | None:
-        self.made.deliver(End(split))
+        self.made.deliver(End(split), None)
         return self.made.stream
 
     def waits(self, seconds: float) -> int | None:
