@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = (
+    "BadFrameError",
     "BatchFailedError",
     "CheckpointError",
     "DamagedFrameError",
@@ -23,6 +24,7 @@ __all__ = (
     "RemoteError",
     "ServiceError",
     "SetupError",
+    "SilentProducerError",
     "SparkLostError",
     "SplitFailedError",
     "StreamStateError",
@@ -135,6 +137,14 @@ class BatchFailedError(FanOutError):
 
 class DecodeFailedError(FanOutError):
     """The user's `decode` raised, or returned what cannot be delivered; `__cause__` says which."""
+
+
+class BadFrameError(FanOutError):
+    """A record in the topic of a shuffle is no frame of it, or a row cannot become one."""
+
+
+class SilentProducerError(FanOutError):
+    """A producer of a shuffle wrote nothing for `producer_timeout`, and that is not to be borne."""
 
 
 class SparkLostError(FanOutError):

@@ -40,6 +40,11 @@ class PartitionCatalog:
         self._jitter = jitter
         self._topics: Mapping[str, Sequence[int]] | None = None
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many partitions each topic had, chosen or not, at the last listing."""
+        return {topic: len(numbers) for topic, numbers in (self._topics or {}).items()}
+
     async def refresh(self) -> Sequence[Split]:
         """List the chosen partitions.
 

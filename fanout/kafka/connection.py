@@ -92,6 +92,11 @@ class KafkaConnection:
         return self._stops is not None
 
     @property
+    def partition_counts(self) -> Mapping[str, int]:
+        """How many partitions each topic had, chosen or not, when they were listed last."""
+        return self._catalog.counts
+
+    @property
     def pacing(self) -> Pacing:
         """Say how brokers want to be asked; a bounded read has nothing to discover."""
         pacing = self._options.pacing

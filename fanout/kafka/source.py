@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.transport import Transport
 
-__all__ = ("KafkaSource", "open_connection")
+__all__ = ("KafkaSource", "open_cluster", "open_connection")
 
 
 @final
@@ -64,23 +64,9 @@ class KafkaSource(KafkaOptions):
         """
         async with AsyncExitStack() as stack:
             random = Random()  # noqa: S311 - jitter, no secret
-            transport = await asked(
-                "the cluster cannot be reached",
-                lambda: stack.enter_async_context(self._transport()),
-                FullJitter(self.pacing.backoff, random),
-            )
+            transport = await stack.enter_async_context(open_cluster(self, random))
             opening = open_connection(self, transport, random, available_now=available_now)
             yield await stack.enter_async_context(opening)
-
-    def _transport(self) -> AbstractAsyncContextManager[Transport]:
-        return open_transport(
-            self.servers,
-            security=self.security,
-            client_id=f"{self.client_id_prefix}-source",
-            client_rack=self.client_rack or "",
-            isolation_level=self.isolation_level,
-            options=self.fetching,
-        )
 
     def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
         """Return the position after one row."""
@@ -97,6 +83,33 @@ class KafkaSource(KafkaOptions):
             return None
         micros = records.column(column)[row].value
         return None if micros is None else int(micros // 1000)
+
+
+@asynccontextmanager
+async def open_cluster(options: KafkaOptions, random: Random) -> AsyncIterator[Transport]:
+    """Connect to the cluster, asking again for half a minute; see `KafkaSource.connect`.
+
+    Args:
+        options: What the user asked for.
+        random: The source of randomness for waits.
+    """
+
+    def opening() -> AbstractAsyncContextManager[Transport]:
+        return open_transport(
+            options.servers,
+            security=options.security,
+            client_id=f"{options.client_id_prefix}-source",
+            client_rack=options.client_rack or "",
+            isolation_level=options.isolation_level,
+            options=options.fetching,
+        )
+
+    async with AsyncExitStack() as stack:
+        yield await asked(
+            "the cluster cannot be reached",
+            lambda: stack.enter_async_context(opening()),
+            FullJitter(options.pacing.backoff, random),
+        )
 
 
 @asynccontextmanager

@@ -1,0 +1,10 @@
+"""Records distributed by key over the partitions of a Kafka topic, with their watermarks.
+
+The topic holds frames; docs/shuffle.md describes them, and what a reader makes of them.
+"""
+
+from fanout.kafka.shuffle.producers import Activity, Producer, Producers
+from fanout.kafka.shuffle.reader import producers_at
+from fanout.kafka.shuffle.source import ShuffleSource
+
+__all__ = ("Activity", "Producer", "Producers", "ShuffleSource", "producers_at")

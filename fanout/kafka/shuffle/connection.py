@@ -1,0 +1,130 @@
+"""One running stream's hold on the topics of shuffles."""
+
+from __future__ import annotations
+
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, final
+
+from fanout.core.positions import Cursor, reaches
+from fanout.core.verdicts import Skip
+from fanout.kafka.partitions import Partition
+from fanout.kafka.shuffle.producers import Producers
+from fanout.kafka.shuffle.reader import ShuffleReader, producers_at
+from fanout.kafka.shuffle.silence import Silence
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from fanout.core.events import Batch, End
+    from fanout.core.lineage import Split
+    from fanout.core.positions import Position
+    from fanout.core.source import Commits, Pacing, Reserve
+    from fanout.core.verdicts import Phase, Verdict
+    from fanout.kafka.connection import KafkaConnection
+    from fanout.kafka.shuffle.source import ShuffleSource
+    from fanout.kafka.shuffle.widths import Widths
+
+__all__ = ("ShuffleConnection",)
+
+
+@final
+class ShuffleConnection:
+    """One running stream's hold on the topics of shuffles.
+
+    Args:
+        source: What the user asked for.
+        kafka: The connection that reads the records, with the columns of `unframe`.
+        widths: Knows how many partitions the topics have.
+    """
+
+    def __init__(self, source: ShuffleSource, kafka: KafkaConnection, widths: Widths) -> None:
+        self._source = source
+        self._kafka = kafka
+        self._widths = widths
+        self._silences: dict[str, Silence] = {}
+
+    @property
+    def identity(self) -> str:
+        """Name the cluster; positions of a plain source of Kafka know nothing of producers."""
+        return f"shuffle:{self._kafka.identity}"
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the stream ends where every partition has reached its stop."""
+        return self._kafka.bounded
+
+    @property
+    def pacing(self) -> Pacing:
+        """Say how brokers want to be asked."""
+        return self._kafka.pacing
+
+    @property
+    def commits(self) -> Commits:
+        """Say what the group was told."""
+        return self._kafka.commits
+
+    def reads(self, split: Split) -> bool:
+        """Tell whether a partition of stored positions is one of those that are chosen."""
+        return self._kafka.reads(split)
+
+    async def splits(self) -> Sequence[Split]:
+        """List the chosen partitions, and check that their topics have as many as they should.
+
+        Raises:
+            ServiceError: If a topic has another number.
+        """
+        splits = await self._kafka.splits()
+        counts = self._kafka.partition_counts
+        self._widths.compare({topic: counts[topic] for topic in counts.keys() & _topics(splits)})
+        return splits
+
+    async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
+        """Turn the start into an offset for each partition."""
+        return await self._kafka.resolve(splits)
+
+    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        """Have the group's offsets committed soon."""
+        await self._kafka.acknowledge(positions)
+
+    @asynccontextmanager
+    async def subscribe(
+        self, split: Split, position: Position, reserve: Reserve
+    ) -> AsyncIterator[AsyncIterator[Batch | End]]:
+        """Read one partition from a position on, up to its stop, or to its end."""
+        timeout = self._source.producer_timeout
+        reader = ShuffleReader(
+            split,
+            position,
+            may_lose=self._source.on_bad_frame == "gap",
+            may_leave_out=self._source.on_silent_producer == "leave_out",
+            silence=self._silences.setdefault(split.id, Silence(timeout)),
+            check=partial(self._widths.announce, Partition.of(split.id).topic),
+        )
+        async with (
+            self._kafka.subscribe(split, position, reserve) as batches,
+            aclosing(reader.read(batches, reserve)) as pieces,
+        ):
+            yield pieces
+
+    async def verdict(
+        self,
+        error: Exception,
+        phase: Phase,
+        split: Split | None = None,
+        position: Position | None = None,
+    ) -> Verdict:
+        """Say what an error means, as for any source of Kafka; a skip forgets no watermark."""
+        verdict = await self._kafka.verdict(error, phase, split, position)
+        if position is None or not isinstance(verdict, Skip) or not isinstance(verdict.to, Cursor):
+            return verdict
+        producers = producers_at(position)
+        if not reaches(verdict.to, position):
+            # The topic begins anew, and so may the numbers of its generations.
+            producers = Producers.unknown(producers.watermark)
+        return replace(verdict, to=replace(verdict.to, state=producers.to_state()))
+
+
+def _topics(splits: Sequence[Split]) -> set[str]:
+    return {Partition.of(split.id).topic for split in splits}

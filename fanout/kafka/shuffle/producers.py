@@ -1,0 +1,263 @@
+"""What a partition of a shuffle knows of its producers, and the watermark that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, final
+
+import msgspec
+
+from fanout.core.checkpoint import MAX_STATE
+from fanout.core.malformed import MALFORMED_JSON
+from fanout.errors import BadFrameError, PositionError
+from fanout.kafka.shuffle.frames import MAX_GENERATION, MAX_PRODUCERS, End, Hello, Idle, Watermark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fanout.kafka.shuffle.frames import Control
+
+__all__ = ("Activity", "Producer", "Producers")
+
+_VERSION: Final = 1
+
+
+@final
+class Activity(IntEnum):
+    """Whether the watermark waits for a producer."""
+
+    ACTIVE = 0
+    IDLE = 1
+    """It has said that it has nothing to write for now."""
+    ENDED = 2
+    """It has said that it will write nothing any more."""
+    LEFT_OUT = 3
+    """It has said nothing for too long, and the reader goes on without it."""
+
+
+@final
+@dataclass(slots=True)
+class Producer:
+    """What a producer has said.
+
+    Args:
+        watermark: Its highest watermark, in milliseconds since the Unix epoch; None before one.
+        activity: Whether the watermark of the partition waits for it.
+    """
+
+    watermark: int | None = None
+    activity: Activity = Activity.ACTIVE
+
+
+@final
+@dataclass(slots=True)
+class Producers:
+    """The producers of one partition, and its watermark, which never goes back.
+
+    The newest generation that was heard of counts, and no other. The watermark is the least of its
+    producers that are active, once all that were announced were heard of; where none is active it
+    stays as it is. What a producer says makes it active, but for `Idle` and `End`.
+
+    Args:
+        generation: The newest generation; None before any.
+        announced: How many producers it has; None as long as none has said so.
+        partitions: How many partitions they write to; None as long as none has said so.
+        heard: The producers that have said something, by their numbers.
+        watermark: The watermark of the partition, in milliseconds since the Unix epoch.
+        repeated: Watermarks that were ignored because they were not higher than the one before.
+        outdated: Frames of older generations that were ignored.
+    """
+
+    generation: int | None
+    announced: int | None
+    partitions: int | None
+    heard: dict[int, Producer]
+    watermark: int | None
+    repeated: int = 0
+    outdated: int = 0
+
+    @classmethod
+    def unknown(cls, watermark: int | None = None) -> Self:
+        """Know nothing of any producer.
+
+        Args:
+            watermark: The watermark that was told already.
+        """
+        return cls(None, None, None, {}, watermark)
+
+    @classmethod
+    def from_state(cls, state: str) -> Self:
+        """Read back what `to_state` wrote, strictly; nothing is known where it is empty.
+
+        Raises:
+            PositionError: If it is damaged, or was written by another version of the format.
+        """
+        if not state:
+            return cls.unknown()
+        if len(state) > MAX_STATE:
+            raise PositionError(f"the stored producers take more than {MAX_STATE} characters")
+        try:
+            version = msgspec.json.decode(state, type=_VersionWire).version
+            if version != _VERSION:
+                raise PositionError(
+                    f"the stored producers have format version {version}, this library reads "
+                    f"version {_VERSION}; use the library version that wrote them"
+                )
+            wire = msgspec.json.decode(state, type=_StateWire)
+        except MALFORMED_JSON as error:
+            raise PositionError(f"the stored producers are damaged: {error}") from error
+        heard = {
+            one.number: Producer(one.watermark, Activity(one.activity)) for one in wire.producers
+        }
+        highest = max(heard, default=-1)
+        if len(heard) < len(wire.producers) or highest >= (wire.announced or MAX_PRODUCERS):
+            raise PositionError("the stored producers are damaged: their numbers are wrong")
+        return cls(
+            wire.generation,
+            wire.announced,
+            wire.partitions,
+            heard,
+            wire.watermark,
+            wire.repeated,
+            wire.outdated,
+        )
+
+    def to_state(self) -> str:
+        """Return text from which `from_state` makes the same again; none where nothing is known."""
+        if self.generation is None and self.watermark is None:
+            return ""
+        wire = _StateWire(
+            _VERSION,
+            self.generation,
+            self.announced,
+            self.partitions,
+            self.watermark,
+            self.repeated,
+            self.outdated,
+            [_ProducerWire(i, one.watermark, one.activity.value) for i, one in self.heard.items()],
+        )
+        return msgspec.json.encode(wire).decode()
+
+    def hear(self, frame: Control) -> bool:
+        """Take in what a producer says; tell whether it is one that counts.
+
+        Raises:
+            BadFrameError: If it contradicts what was said before; nothing has changed then. The
+                sentence begins with "it".
+        """
+        newest = -1 if self.generation is None else self.generation
+        if frame.generation < newest:
+            self.outdated += 1
+            return False
+        announced = self.announced if frame.generation == newest else None
+        if isinstance(frame, Hello):
+            self._check_hello(frame, newest)
+        elif announced is not None and frame.producer >= announced:
+            raise BadFrameError(
+                f"it is of producer {frame.producer}, but generation {frame.generation} has "
+                f"{announced} producers"
+            )
+        if frame.generation > newest:
+            self.generation, self.announced, self.partitions = frame.generation, None, None
+            self.heard = {}
+        self._take(frame, self.heard.setdefault(frame.producer, Producer()))
+        self._advance()
+        return True
+
+    def leave_out(self, silent: Iterable[int]) -> None:
+        """Go on without some producers, until they say something."""
+        for number in silent:
+            self.heard.setdefault(number, Producer()).activity = Activity.LEFT_OUT
+        self._advance()
+
+    @property
+    def awaited(self) -> list[int]:
+        """The producers that were announced and that the watermark waits for."""
+        return [
+            number
+            for number in range(self.announced or 0)
+            if number not in self.heard or self.heard[number].activity is Activity.ACTIVE
+        ]
+
+    @property
+    def ended(self) -> bool:
+        """Whether all producers that were announced have ended."""
+        return self._complete and all(
+            producer.activity is Activity.ENDED for producer in self.heard.values()
+        )
+
+    @property
+    def _complete(self) -> bool:
+        return self.announced is not None and len(self.heard) == self.announced
+
+    def _check_hello(self, hello: Hello, newest: int) -> None:
+        if hello.generation > newest:
+            return
+        if self.announced is None:
+            if (highest := max(self.heard)) >= hello.producers:
+                raise BadFrameError(
+                    f"it announces {hello.producers} producers, but generation {newest} has a "
+                    f"producer {highest}"
+                )
+        elif (hello.producers, hello.partitions) != (self.announced, self.partitions):
+            raise BadFrameError(
+                f"it announces {hello.producers} producers and {hello.partitions} partitions, but "
+                f"generation {newest} has {self.announced} and {self.partitions}"
+            )
+
+    def _take(self, frame: Control, producer: Producer) -> None:
+        match frame:
+            case Idle():
+                producer.activity = Activity.IDLE
+                return
+            case End():
+                producer.activity = Activity.ENDED
+                return
+            case Hello(producers=announced, partitions=partitions):
+                self.announced, self.partitions = announced, partitions
+            case Watermark(millis=millis):
+                if producer.watermark is not None and millis <= producer.watermark:
+                    self.repeated += 1
+                else:
+                    producer.watermark = millis
+        producer.activity = Activity.ACTIVE
+
+    def _advance(self) -> None:
+        if not self._complete:
+            return
+        least: int | None = None
+        for producer in self.heard.values():
+            if producer.activity is not Activity.ACTIVE:
+                continue
+            if producer.watermark is None:
+                return
+            if least is None or producer.watermark < least:
+                least = producer.watermark
+        if least is not None and (self.watermark is None or least > self.watermark):
+            self.watermark = least
+
+
+_Millis = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class _ProducerWire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    number: Annotated[int, msgspec.Meta(ge=0, lt=MAX_PRODUCERS)]
+    watermark: _Millis | None
+    activity: Literal[0, 1, 2, 3]
+
+
+class _VersionWire(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+
+
+class _StateWire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    generation: Annotated[int, msgspec.Meta(ge=0, le=MAX_GENERATION)] | None
+    announced: Annotated[int, msgspec.Meta(ge=1, le=MAX_PRODUCERS)] | None
+    partitions: Annotated[int, msgspec.Meta(ge=1, lt=2**31)] | None
+    watermark: _Millis | None
+    repeated: _Count
+    outdated: _Count
+    producers: Annotated[list[_ProducerWire], msgspec.Meta(max_length=MAX_PRODUCERS)]

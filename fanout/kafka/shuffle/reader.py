@@ -1,0 +1,139 @@
+"""Read one partition of a shuffle: records, watermarks, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, final
+
+from fanout.core.events import End
+from fanout.core.positions import Cursor
+from fanout.errors import SilentProducerError
+from fanout.kafka.shuffle.pieces import Cutter
+from fanout.kafka.shuffle.producers import Producers
+from fanout.kafka.subscription import HEARTBEAT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+
+    from fanout.core.events import Batch
+    from fanout.core.lineage import Split
+    from fanout.core.positions import Position
+    from fanout.core.source import Reserve
+    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.silence import Silence
+
+__all__ = ("ShuffleReader", "producers_at")
+
+log = logging.getLogger(__name__)
+
+
+def producers_at(position: Position) -> Producers:
+    """Return what is known of the producers of a partition at a position.
+
+    Args:
+        position: A position of a shuffle, as statistics and checkpoints have it.
+
+    Raises:
+        PositionError: If what is stored with it is damaged.
+    """
+    return Producers.from_state(position.state if isinstance(position, Cursor) else "")
+
+
+@final
+class ShuffleReader:
+    """Turn one subscription to a partition into one to a partition of a shuffle.
+
+    Args:
+        split: The partition.
+        position: Where the subscription begins.
+        may_lose: Whether what is no frame is left out, as a gap.
+        may_leave_out: Whether the watermark goes on without a producer that is silent.
+        silence: For how long producers have said nothing, in this subscription and those before.
+        check: Called with the number of partitions that producers announce; raises where the topic
+            has another number.
+
+    Raises:
+        PositionError: If what is stored with the position is damaged.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        position: Position,
+        *,
+        may_lose: bool,
+        may_leave_out: bool,
+        silence: Silence,
+        check: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._split = split
+        self._may_leave_out = may_leave_out
+        self._silence = silence
+        self._check = check
+        self._producers = producers_at(position)
+        self._cutter = Cutter(position, self._producers, may_lose=may_lose, hear=self._hear)
+
+    async def read(
+        self, batches: AsyncIterator[Batch | End], reserve: Reserve
+    ) -> AsyncGenerator[Batch | End]:
+        """Yield pieces, and the end where every producer has ended and nothing comes after it.
+
+        Args:
+            batches: What the partition has, with the columns of `unframe`.
+            reserve: Waits until memory may be taken.
+
+        Raises:
+            BadFrameError: If a record is no frame, and may not be lost.
+            ServiceError: If the topic has another number of partitions than producers announce.
+            SilentProducerError: If a producer is silent for too long, and may not be left out.
+        """
+        waits_at_end = False
+        while True:
+            began = asyncio.get_running_loop().time()
+            batch = await anext(batches)
+            waited = asyncio.get_running_loop().time() - began
+            if waits_at_end:
+                # It tells that there is nothing after this long. What takes longer is not the
+                # producers' fault: memory, the network, or other code in the loop.
+                self._silence.waited(min(waited, HEARTBEAT))
+            assert not isinstance(batch, End), "a partition of Kafka has no end"
+            async for piece in self._pieces(batch, reserve):
+                yield piece
+            waits_at_end = batch.behind == 0
+            if waits_at_end and self._producers.ended:
+                yield End(self._split)
+                return
+            if waits_at_end and self._leave_out():
+                yield self._cutter.changed(batch)
+
+    async def _pieces(self, batch: Batch, reserve: Reserve) -> AsyncGenerator[Batch]:
+        reserved = True  # for all that was read, and handed over with the first piece
+        for piece in self._cutter.cut(batch):
+            if self._producers.partitions is not None:
+                await self._check(self._producers.partitions)
+            if not reserved:
+                await reserve(piece.nbytes)
+            yield piece
+            reserved = False
+
+    def _hear(self, frame: Control) -> None:
+        self._silence.hear(frame.generation, frame.producer)
+
+    def _leave_out(self) -> bool:
+        """Leave out producers that are silent for too long; tell whether there are any."""
+        silent = self._silence.too_long(self._producers.awaited)
+        if not silent:
+            return False
+        names = ", ".join(map(str, silent))
+        told = (
+            f"of generation {self._producers.generation} of the producers of {self._split}, these "
+            f"have written nothing for {self._silence.timeout:g} s: {names}"
+        )
+        if not self._may_leave_out:
+            raise SilentProducerError(
+                f"{told}; start them again, or go on without them: on_silent_producer='leave_out'"
+            )
+        log.warning("%s; its watermark goes on without them", told)
+        self._producers.leave_out(silent)
+        return True

@@ -1,0 +1,146 @@
+"""A shuffle as a source: what a user writes down, and how it is connected."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Literal, final
+
+from fanout.core.checks import number, one_of, whole
+from fanout.core.event_time import CarriedWatermarks
+from fanout.errors import OptionError
+from fanout.kafka.shuffle.columns import SCHEMA, unframe
+from fanout.kafka.shuffle.connection import ShuffleConnection
+from fanout.kafka.shuffle.reader import producers_at
+from fanout.kafka.shuffle.widths import Widths
+from fanout.kafka.source import KafkaSource, open_cluster, open_connection
+from fanout.kafka.subscription import HEARTBEAT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import pyarrow as pa
+
+    from fanout.core.positions import Cursor
+    from fanout.kafka.transport import Transport
+
+__all__ = ("ShuffleSource", "open_shuffle")
+
+# A partition with nothing new says so this often, and what is measured is that exact.
+_LEAST_TIMEOUT = 2 * HEARTBEAT
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ShuffleSource:
+    """Read what was distributed by key over the partitions of a topic, with its watermarks.
+
+    Args:
+        kafka: Which topics or partitions are read, from where to where, and how. It has neither
+            `decode` nor `event_time`, as records have their times with them, and reads what is
+            committed.
+        partition_count: How many partitions each topic must have; None for any number. What the
+            writers announce is checked in any case.
+        on_bad_frame: What to do with a record that is no frame of a shuffle: `"fail"`, or `"gap"`
+            to leave it out. The gap is logged as an error and counted.
+        producer_timeout: After how many seconds without a sign of a producer, while the reader
+            waits at the end of a partition, the producer is silent; at least 10. None for never:
+            the watermark waits for it.
+        on_silent_producer: What to do with one: `"leave_out"` lets the watermark go on without it
+            until it says something, and tells the log; `"fail"` stops the stream.
+
+    Raises:
+        OptionError: If an option is malformed or out of range, or contradicts another one.
+    """
+
+    kafka: KafkaSource
+    partition_count: int | None = None
+    on_bad_frame: Literal["fail", "gap"] = "fail"
+    producer_timeout: float | None = None
+    on_silent_producer: Literal["leave_out", "fail"] = "leave_out"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kafka, KafkaSource):
+            raise OptionError("kafka must be a fanout.kafka.KafkaSource")
+        for name in ("decode", "event_time"):
+            if getattr(self.kafka, name) is not None:
+                raise OptionError(f"{name} is not for a shuffle, whose records have their times")
+        if self.kafka.isolation_level != "read_committed":
+            raise OptionError(
+                "a shuffle is read with isolation_level='read_committed': a watermark that was "
+                "aborted speaks of records that are written again"
+            )
+        one_of("on_bad_frame", self.on_bad_frame, "fail", "gap")
+        one_of("on_silent_producer", self.on_silent_producer, "leave_out", "fail")
+        count, timeout = self.partition_count, self.producer_timeout
+        if count is not None and whole("partition_count", count, or_none=True) < 1:
+            raise OptionError(f"partition_count={count} must be at least 1, or None")
+        if timeout is None:
+            return
+        if not _LEAST_TIMEOUT <= number("producer_timeout", timeout) < math.inf:
+            raise OptionError(
+                f"producer_timeout={timeout} must be at least {_LEAST_TIMEOUT:g} seconds, and "
+                f"finite, or None"
+            )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a record: those of Kafka with its own value, and `eventTime`."""
+        return SCHEMA
+
+    @property
+    def event_time(self) -> CarriedWatermarks:
+        """Say that watermarks come with the records."""
+        return CarriedWatermarks(_stored_watermark)
+
+    @asynccontextmanager
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[ShuffleConnection]:
+        """Connect as `KafkaSource.connect` does.
+
+        Args:
+            available_now: End at the ends of the partitions as they are now, or at an earlier
+                `stop`.
+
+        Raises:
+            OptionError: If a file of the security options cannot be used, or the start or the
+                stop does not fit the partitions.
+            ServiceError: If a topic or partition does not exist or may not be read, or no broker
+                answers.
+        """
+        random = Random()  # noqa: S311 - jitter, no secret
+        async with AsyncExitStack() as stack:
+            transport = await stack.enter_async_context(open_cluster(self.kafka, random))
+            opening = open_shuffle(self, transport, random, available_now=available_now)
+            yield await stack.enter_async_context(opening)
+
+    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
+        """Return the position after one row; its state is that before the row."""
+        return self.kafka.cursor(records, row)
+
+    def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
+        """Return Kafka's timestamp of a row in milliseconds; None where there is none."""
+        return self.kafka.arrival(records, row)
+
+
+@asynccontextmanager
+async def open_shuffle(
+    source: ShuffleSource, transport: Transport, random: Random, *, available_now: bool = False
+) -> AsyncIterator[ShuffleConnection]:
+    """Connect over a transport; see `ShuffleSource.connect`.
+
+    Args:
+        source: What the user asked for.
+        transport: The calls.
+        random: The source of randomness for waits.
+        available_now: Whether the read ends where the partitions end now.
+    """
+    framed = replace(source.kafka, decode=unframe)
+    opening = open_connection(framed, transport, random, available_now=available_now)
+    async with opening as connection:
+        yield ShuffleConnection(source, connection, Widths(transport, source.partition_count))
+
+
+def _stored_watermark(position: Cursor) -> int | None:
+    return producers_at(position).watermark
