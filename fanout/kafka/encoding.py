@@ -80,8 +80,8 @@ def sizes(rows: pa.RecordBatch) -> _Numbers:
     """
     most = _lengths(rows["key"], 0) + _lengths(rows["value"], 0) + _RECORD
     headers = rows["headers"]
-    if len(headers.values):
-        inside = headers.flatten()
+    inside = headers.flatten()
+    if len(inside):
         each = _lengths(inside.field("key"), 0) + _lengths(inside.field("value"), 0)
         ends = np.concatenate(([0], np.cumsum(each + _HEADER_OF_RECORD)))
         most += np.diff(ends[_list_offsets(headers)])
@@ -137,9 +137,9 @@ def _headers(headers: pa.ListArray) -> pa.BinaryArray:
     """Return the headers of each record, encoded, with their number."""
     offsets = _list_offsets(headers)
     counts = _binary(_Varints(np.diff(offsets)))
-    if not len(headers.values):
-        return counts
     inside = headers.flatten()
+    if not len(inside):
+        return counts
     keys, values = inside.field("key").cast(pa.binary()), inside.field("value")
     each = _joined(
         _binary(_Varints(_lengths(keys, 0))), keys, _binary(_Varints(_lengths(values, -1))), values

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
     NotCoordinatorForGroupError,
     OperationNotAttempted,
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ("Idempotent", "Joined", "Transaction", "Unconfirmed", "WriteMode", "introduce")
 
 _MOVED: Final = {GroupCoordinatorNotAvailableError.errno, NotCoordinatorForGroupError.errno}
+_GRANT: Final = (
+    "grant the principal WRITE on the topic (or before Kafka 2.8 IDEMPOTENT_WRITE on the cluster)"
+)
 _NO_TIMEOUT: Final = 2**31 - 1
 
 
@@ -72,7 +76,8 @@ async def introduce(connections: Connections, mode: WriteMode) -> Producer:
         case Idempotent():
             request = InitProducerIdRequest(None, _NO_TIMEOUT)
             response = await connections.send_to_any(request)
-            check(response.error_code, "a producer id")
+            forbidden = response.error_code == ClusterAuthorizationFailedError.errno
+            check(response.error_code, _GRANT if forbidden else "a producer id")
             return Producer(response.producer_id, response.producer_epoch)
 
 

@@ -6,7 +6,8 @@ import asyncio
 from collections import Counter, defaultdict, deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, final
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import LeaderNotAvailableError
 
@@ -16,7 +17,7 @@ from fanout.kafka.rows import cut
 from fanout.kafka.write_errors import TOO_LARGE, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
     import pyarrow as pa
     from aiokafka.errors import KafkaError
@@ -166,9 +167,10 @@ class Sender:
                     room[leader] -= nbytes
         for leader, queues in chosen.items():
             self._in_flight[leader] += 1
-            self._run(self._send(leader, queues), queues)
+            self._run(partial(self._send, leader, queues), queues)
         if homeless:
-            self._run(self._recover(homeless, LeaderNotAvailableError("nobody leads")), homeless)
+            nobody = LeaderNotAvailableError("partitions have no leader")
+            self._run(partial(self._recover, homeless, nobody), homeless)
 
     async def flush(self) -> None:
         """Wait until everything that was put is confirmed.
@@ -193,17 +195,17 @@ class Sender:
         if self._failure is not None:
             raise self._failure
 
-    def _run(self, work: Coroutine[Any, Any, None], queues: Sequence[_Queue]) -> None:
+    def _run(self, work: Callable[[], Awaitable[None]], queues: Sequence[_Queue]) -> None:
         for queue in queues:
             del self._ready[queue]
         task = self._group.create_task(self._guard(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
         """Have what is final raised by all that waits."""
         try:
-            await work
+            await work()
         except Exception as error:  # noqa: BLE001 - raised by those who wait
             if self._failure is None:
                 self._failure = error

@@ -42,13 +42,8 @@ _UNWRITABLE: Final[Mapping[type[Exception], str]] = {
 }
 
 _HINTS: Final[Mapping[type[Exception], str]] = {
-    kafka.TopicAuthorizationFailedError: "grant WRITE and DESCRIBE on the topic to the principal",
-    kafka.ClusterAuthorizationFailedError: (
-        "grant WRITE on the topic or IDEMPOTENT_WRITE on the cluster to the principal"
-    ),
-    kafka.TransactionalIdAuthorizationFailed: (
-        "grant WRITE and DESCRIBE on the transactional id to the principal"
-    ),
+    kafka.TopicAuthorizationFailedError: "grant the principal WRITE on the topic",
+    kafka.ClusterAuthorizationFailedError: "grant the principal what the broker's log names",
     kafka.OutOfOrderSequenceNumber: (
         "records that were confirmed are missing, or somebody else writes under the same name"
     ),

@@ -33,6 +33,8 @@ __all__ = ("KafkaWriter", "Written", "open_writer")
 
 # Kafka's defaults of retry.backoff.ms and retry.backoff.max.ms.
 _WAITS: Final = BackoffOptions(base=0.1, cap=1.0)
+# An election, or the restart of a broker, is over by then; somebody waits for the writer to open.
+_PATIENCE: Final = 30.0
 
 
 @final
@@ -138,18 +140,28 @@ async def open_writer(
 
     Raises:
         OptionError: A server would be used without TLS, or a file cannot be used.
-        ServiceError: The cluster cannot be reached for half a minute, or refuses us.
+        ServiceError: The cluster cannot be reached for half a minute, or for delivery.timeout.ms
+            if that is shorter, or refuses us.
     """
     options = options or ProducerOptions()
     servers = parse_servers(bootstrap_servers)
     jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
+    patience = min(_PATIENCE, options.delivery_timeout)
     async with open_connections(
         servers, security=security, client_id=client_id, options=options
     ) as connections:
         topology = Topology(connections)
-        await asked("the cluster cannot be reached", lambda: topology.refresh([]), jitter)
+        await asked(
+            "the cluster cannot be reached",
+            lambda: topology.refresh([]),
+            jitter,
+            patience=patience,
+        )
         producer = await asked(
-            "the cluster gives out no producer id", lambda: introduce(connections, mode), jitter
+            "the cluster gives out no producer id",
+            lambda: introduce(connections, mode),
+            jitter,
+            patience=patience,
         )
         requests = Requests(
             connections,

@@ -1,0 +1,71 @@
+"""Which partition Kafka's own producers choose for a key, for whole columns at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    _Hashes: TypeAlias = npt.NDArray[np.uint32]
+
+__all__ = ("murmur2", "partitions_of")
+
+# `murmur2` in Utils.java of Kafka's clients.
+_SEED: Final = 0x9747B28C
+_FACTOR: Final = np.uint32(0x5BD1E995)
+_SHIFT: Final = np.uint32(24)
+_WORD: Final = 4
+
+
+def partitions_of(keys: pa.BinaryArray, count: int, *, first_row: int = 0) -> pa.Int32Array:
+    """Return the partition of each key, as the default partitioner of Kafka's producers does.
+
+    A record without a key may go anywhere: they take turns by the numbers of their rows, so that
+    the same rows have the same partitions each time.
+
+    Args:
+        keys: The keys.
+        count: How many partitions there are.
+        first_row: The number of the first row.
+    """
+    chosen = (murmur2(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(count)
+    if keys.null_count:
+        turns = (np.arange(len(keys)) + first_row) % count
+        chosen = np.where(keys.is_null().to_numpy(zero_copy_only=False), turns, chosen)
+    return pa.array(chosen, pa.int32())
+
+
+def murmur2(keys: pa.BinaryArray) -> _Hashes:
+    """Return Kafka's hash of each key; that of a null key means nothing."""
+    _, offsets, data = keys.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4).astype(np.int64)
+    first, last = int(ends[0]), int(ends[-1])
+    ends -= first
+    # Where less than a word is left, zeros follow.
+    content = np.zeros(last - first + _WORD, np.uint8)
+    content[: last - first] = np.frombuffer(data or b"", np.uint8, last - first, first)
+    # Longest first: those that have a word left are the first ones.
+    lengths = np.diff(ends)
+    order = np.argsort(-lengths, kind="stable")
+    starts, lengths = ends[:-1][order], lengths[order]
+    hashes = np.uint32(_SEED) ^ lengths.astype(np.uint32)
+    whole = lengths // _WORD
+    words = np.ndarray((len(content) - _WORD + 1,), "<u4", content, strides=(1,))
+    for number in range(int(whole[0]) if len(whole) else 0):
+        left = int(np.searchsorted(-whole, -number))
+        mixed = words[starts[:left] + number * _WORD] * _FACTOR
+        mixed ^= mixed >> _SHIFT
+        hashes[:left] = (hashes[:left] * _FACTOR) ^ (mixed * _FACTOR)
+    tail = lengths % _WORD
+    rest = words[starts + whole * _WORD] & ((1 << 8 * tail) - 1).astype(np.uint32)
+    hashes = np.where(tail, (hashes ^ rest) * _FACTOR, hashes)
+    hashes ^= hashes >> np.uint32(13)
+    hashes *= _FACTOR
+    hashes ^= hashes >> np.uint32(15)
+    unsorted = np.empty_like(hashes)
+    unsorted[order] = hashes
+    return unsorted
