@@ -91,6 +91,13 @@ def test_rows_are_cut_into_batches_that_fit(records: list[Any], limit: int) -> N
         assert together > limit or after is rows[:1] or (part, nbytes) == parts[-1]
 
 
+def test_a_batch_is_filled_to_its_last_byte() -> None:
+    rows = columns([(b"key", b"value", 0, [("a", b"b")])] * 4)
+    two = int(sizes(rows[:2]).sum())
+    assert [len(part) for part, _ in cut(rows, two)] == [2, 2]
+    assert [len(part) for part, _ in cut(rows, two - 1)] == [1, 1, 1, 1]
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=40))
 def test_rows_are_told_apart_by_partitions_in_their_order(places: list[tuple[str, int]]) -> None:
     topics = pa.array([topic for topic, _ in places], pa.string())

@@ -91,6 +91,25 @@ async def test_cancellation_leaves_no_task_and_no_socket(
     gc.collect()
 
 
+async def test_a_flush_of_what_is_never_confirmed_waits_until_the_broker_has_read_it(
+    kafka_broker: KafkaBroker,
+) -> None:
+    await create(kafka_broker, "w-unconfirmed")
+    async with writing(kafka_broker, Unconfirmed()) as writer:
+        await writer.write(records("w-unconfirmed", [b"x"]))
+        await writer.flush()
+        await asyncio.to_thread(kafka_broker.pause)
+        try:
+            await writer.write(records("w-unconfirmed", [b"y"]))
+            flushing = asyncio.create_task(writer.flush())
+            await asyncio.sleep(0.2)
+            assert not flushing.done()
+        finally:
+            await asyncio.to_thread(kafka_broker.resume)
+        await flushing
+    assert await values(kafka_broker, "w-unconfirmed") == [b"x", b"y"]
+
+
 async def test_an_error_in_the_block_is_raised_as_it_is(kafka_broker: KafkaBroker) -> None:
     with pytest.raises(KeyError):
         async with writing(kafka_broker):
