@@ -77,6 +77,17 @@ def test_a_column_is_taken_apart_row_by_row(
             assert decoded.times[at].as_py() is None
 
 
+def test_a_null_is_no_record_whatever_lies_beneath_it() -> None:
+    whole = pa.array([framed((b"one", 1)), framed((b"two", 2))], pa.binary())
+    masked = pa.BinaryArray.from_buffers(
+        pa.binary(), 2, [pa.py_buffer(b"\x01"), *whole.buffers()[1:]]
+    )
+    assert masked.to_pylist()[1] is None
+    decoded = decode(masked)
+    assert decoded.control.to_pylist() == [None, b""]
+    assert decoded.times.cast(MS).cast(pa.int64()).to_pylist() == [1, None]
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_times_of_any_unit_and_zone_are_cut_to_milliseconds_before_1970_too(unit: str) -> None:
     early = datetime(1969, 12, 31, 23, 59, 58, tzinfo=UTC)

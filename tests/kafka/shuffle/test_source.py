@@ -388,6 +388,17 @@ def test_an_end_behind_which_a_newer_generation_writes_is_none() -> None:
     run(test)
 
 
+def test_an_end_with_which_an_answer_ends_is_none_where_more_follows() -> None:
+    async def test() -> None:
+        cluster = cluster_of(hello(), b"\x01\x01" + bytes(20_000), mark(10), End(0, 1))
+        write(cluster.log(), hello(generation=2), 2)
+        small = {"consumer_options": {"max.partition.fetch.bytes": 16_384}}
+        async with reading(cluster, kafka=small) as reader:
+            assert [(await anext(reader.stream)).num_records for _ in range(2)] == [1, 1]
+
+    run(test)
+
+
 def test_an_end_that_was_stored_before_it_was_told_is_told_after_a_restart() -> None:
     async def test() -> None:
         cluster = cluster_of(hello(), 1, mark(10), 2)
