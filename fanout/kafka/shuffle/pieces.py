@@ -17,6 +17,7 @@ from fanout.kafka.shuffle.frames import decode_control
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fanout.core.lineage import Split
     from fanout.core.positions import Position
     from fanout.kafka.shuffle.frames import Control
     from fanout.kafka.shuffle.producers import Producers
@@ -36,6 +37,7 @@ class Cutter:
     piece has another state than its beginning, and a piece can be cut anywhere.
 
     Args:
+        split: The partition.
         position: Where the reader stands.
         producers: What is known there; it is kept up to date.
         may_lose: Whether what is no frame of a shuffle is left out, as a gap.
@@ -44,12 +46,14 @@ class Cutter:
 
     def __init__(
         self,
+        split: Split,
         position: Position,
         producers: Producers,
         *,
         may_lose: bool,
         hear: Callable[[Control], None],
     ) -> None:
+        self._split = split
         self._position = position
         self._producers = producers
         self._may_lose = may_lose
@@ -90,30 +94,34 @@ class Cutter:
         assert isinstance(batch.range.until, Cursor), "a reader of Kafka knows its offset"
         yield self._made(piece, batch.range.until.sequence, whole=batch)
 
-    def changed(self, batch: Batch) -> Batch:
-        """Return a piece without records behind a batch, after producers were left out."""
+    def changed(self) -> Batch:
+        """Return a piece without records at the same place, after producers were left out."""
         assert isinstance(self._position, Cursor), "a piece came before"
-        return self._made(_Piece(batch, batch.num_records), self._position.sequence)
+        span = self._move(self._position.sequence)
+        return Batch(self._split, _NO_RECORDS, span, watermark=self._producers.watermark)
 
     def _made(self, piece: _Piece, last_offset: int, *, whole: Batch | None = None) -> Batch:
-        after, state = self._position, self._producers.to_state()
-        self._position = until = Cursor(last_offset, state=state)
         lag, behind = (None, None) if whole is None else (whole.lag, whole.behind)
         if behind == 0 and self._producers.ended:
             lag = None  # the end comes next, and is more than a stop
         gaps = tuple(piece.gaps)
         for gap in gaps:
-            lost = f"{piece.batch.split} after {gap.after} up to {gap.until}"
+            lost = f"{self._split} after {gap.after} up to {gap.until}"
             log.error("records of %s are left out: %s", lost, gap.reason)
         return Batch(
-            piece.batch.split,
+            self._split,
             piece.records(),
-            Range(after, until),
+            self._move(last_offset),
             lag,
             gaps,
             behind,
             self._producers.watermark,
         )
+
+    def _move(self, last_offset: int) -> Range:
+        after, state = self._position, self._producers.to_state()
+        self._position = Cursor(last_offset, state=state)
+        return Range(after, self._position)
 
 
 @final

@@ -72,7 +72,7 @@ class ShuffleReader:
         self._silence = silence
         self._check = check
         self._producers = producers_at(position)
-        self._cutter = Cutter(position, self._producers, may_lose=may_lose, hear=self._hear)
+        self._cutter = Cutter(split, position, self._producers, may_lose=may_lose, hear=self._hear)
 
     async def read(
         self, batches: AsyncIterator[Batch | End], reserve: Reserve
@@ -98,24 +98,21 @@ class ShuffleReader:
                 # producers' fault: memory, the network, or other code in the loop.
                 self._silence.waited(min(waited, HEARTBEAT))
             assert not isinstance(batch, End), "a partition of Kafka has no end"
-            async for piece in self._pieces(batch, reserve):
-                yield piece
             waits_at_end = batch.behind == 0
+            reserved = True  # for all that was read, and handed over with the first piece
+            for piece in self._cutter.cut(batch):
+                if self._producers.partitions is not None:
+                    await self._check(self._producers.partitions)
+                if not reserved and piece.nbytes:
+                    await reserve(piece.nbytes)
+                yield piece
+                reserved = False
+            del batch, piece  # nobody here holds on to records while others are waited for
             if waits_at_end and self._producers.ended:
                 yield End(self._split)
                 return
             if waits_at_end and self._leave_out():
-                yield self._cutter.changed(batch)
-
-    async def _pieces(self, batch: Batch, reserve: Reserve) -> AsyncGenerator[Batch]:
-        reserved = True  # for all that was read, and handed over with the first piece
-        for piece in self._cutter.cut(batch):
-            if self._producers.partitions is not None:
-                await self._check(self._producers.partitions)
-            if not reserved:
-                await reserve(piece.nbytes)
-            yield piece
-            reserved = False
+                yield self._cutter.changed()
 
     def _hear(self, frame: Control) -> None:
         self._silence.hear(frame.generation, frame.producer)

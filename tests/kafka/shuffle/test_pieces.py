@@ -62,7 +62,9 @@ def read(
 def cutter(position: Cursor | Horizon = Cursor(-1), *, may_lose: bool = False) -> Cutter:  # noqa: B008
     state = position.state if isinstance(position, Cursor) else ""
     heard = list[Control]()
-    return Cutter(position, Producers.from_state(state), may_lose=may_lose, hear=heard.append)
+    return Cutter(
+        SPLIT, position, Producers.from_state(state), may_lose=may_lose, hear=heard.append
+    )
 
 
 def numbers(piece: Batch) -> list[int]:
@@ -168,11 +170,11 @@ def test_bad_frames_that_may_be_lost_are_gaps() -> None:
 
 def test_after_producers_were_left_out_the_same_place_has_another_state() -> None:
     producers = Producers.unknown()
-    made = Cutter(Cursor(-1), producers, may_lose=False, hear=lambda _: None)
+    made = Cutter(SPLIT, Cursor(-1), producers, may_lose=False, hear=lambda _: None)
     batch = read([Hello(0, 1, 2, 1), mark(10)])
     (last,) = made.cut(batch)
     producers.leave_out([1])
-    changed = made.changed(batch)
+    changed = made.changed()
     assert (last.watermark, changed.watermark) == (None, 10)
     assert changed.range == Range(last.range.until, last.range.until)
     assert (changed.num_records, changed.lag) == (0, None)
@@ -181,7 +183,7 @@ def test_after_producers_were_left_out_the_same_place_has_another_state() -> Non
 
 def test_those_that_count_are_heard() -> None:
     heard = list[Control]()
-    made = Cutter(Cursor(-1), Producers.unknown(), may_lose=True, hear=heard.append)
+    made = Cutter(SPLIT, Cursor(-1), Producers.unknown(), may_lose=True, hear=heard.append)
     list(made.cut(read([HELLO, Idle(0, 0), 1, Idle(5, 1), mark(4), mark(4)])))
     assert heard == [HELLO, mark(4), mark(4)]
 

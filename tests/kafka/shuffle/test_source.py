@@ -630,6 +630,35 @@ def test_a_damaged_state_is_refused_when_the_stream_opens() -> None:
     run(test)
 
 
+def test_nothing_holds_on_to_records_that_were_handed_over() -> None:
+    async def nothing(nbytes: int) -> None:
+        assert nbytes > 0
+
+    async def no_more(events: AsyncIterator[Any]) -> None:
+        async for _ in events:
+            pass
+
+    async def test() -> None:
+        large = b"\x01\x01" + bytes(1 << 20)
+        cluster = cluster_of(hello(), large, mark(1), large, mark(2))
+        (split,) = (partition.split for partition in cluster.partitions)
+        async with (
+            ScriptedShuffle(cluster).connect() as connection,
+            connection.subscribe(split, Cursor(-1), nothing) as events,
+        ):
+            before = pa.total_allocated_bytes()
+            for _ in range(3):
+                assert isinstance(await anext(events), fanout.Batch)
+            assert pa.total_allocated_bytes() - before > 2 << 20
+            async with asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(no_more(events))
+                await asyncio.sleep(1)
+                assert pa.total_allocated_bytes() - before < 1 << 20
+                waiting.cancel()
+
+    run(test)
+
+
 def test_memory_is_reserved_for_each_piece() -> None:
     async def test() -> None:
         cluster = cluster_of(hello(), 1, mark(1), b"\x01\x01" + bytes(5_000), mark(2), 3)
