@@ -15,6 +15,7 @@ from pyspark.sql.types import StructField, StructType
 from fanout.entries import Entry, SegmentFile
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.spark.checkpoint.jvm import JAVA_ERRORS
+from fanout.spark.handling import handling
 from fanout.spark.ledger import SEGMENTS
 from fanout.spark.pump import Filled, Idle, Stopped
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.segments import OpenSegment
     from fanout.spark.checkpoint.storage import Storage
+    from fanout.spark.handling import BatchContext
     from fanout.spark.ledger import BatchLedger
     from fanout.spark.pump import Handover
 
@@ -74,6 +76,7 @@ class BatchRunner:
         handler: The user's function.
         storage: The checkpoint.
         ledger: What each batch id stands for.
+        context: Makes what `current_batch` returns, from the ids of a batch and of the query.
         take: Blocks until records are there, for at most the given seconds.
         acknowledge: Tells the stream that everything up to some positions is durable, and was
             handled: what a service shows as left to be read is what is left to be done; blocks.
@@ -87,6 +90,7 @@ class BatchRunner:
         *,
         storage: Storage,
         ledger: BatchLedger,
+        context: Callable[[int, str], BatchContext],
         take: Callable[[float], Handover],
         acknowledge: Callable[[Checkpoint], None],
     ) -> None:
@@ -103,6 +107,7 @@ class BatchRunner:
         self._handler = handler
         self._storage = storage
         self._ledger = ledger
+        self._context = context
         self._take = take
         self._acknowledge = acknowledge
 
@@ -136,8 +141,9 @@ class BatchRunner:
             case Filled(segment, positions):
                 started = time.perf_counter()
                 file = self._publish(segment)
-                self._remember(Entry(batch_id, query_id, file, positions, segment.watermark))
-                self._handle(batch_id, file)
+                entry = Entry(batch_id, query_id, file, positions, segment.watermark)
+                self._remember(entry)
+                self._handle(entry, file)
                 self._acknowledge(positions)
                 return BatchResult(batch_id, file.rows, file.size, time.perf_counter() - started)
 
@@ -147,7 +153,7 @@ class BatchRunner:
             self._acknowledge(entry.positions)
             return BatchResult(entry.batch_id)
         self._verify(entry.segment)
-        self._handle(entry.batch_id, entry.segment)
+        self._handle(entry, entry.segment)
         self._acknowledge(entry.positions)
         return BatchResult(
             entry.batch_id,
@@ -173,13 +179,14 @@ class BatchRunner:
         self._ledger.write(entry)
         self._ledger.prune()
 
-    def _handle(self, batch_id: int, file: SegmentFile) -> None:
+    def _handle(self, entry: Entry, file: SegmentFile) -> None:
         frame = self._read(file)
         try:
-            self._handler(frame, batch_id)
+            with handling(self._context(entry.batch_id, entry.query_id)):
+                self._handler(frame, entry.batch_id)
         except Exception as error:
             raise BatchFailedError(
-                f"the handler raised {type(error).__name__} in batch {batch_id}: {error}"
+                f"the handler raised {type(error).__name__} in batch {entry.batch_id}: {error}"
             ) from error
 
     def _verify(self, file: SegmentFile) -> None:

@@ -8,7 +8,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Hashable
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
 __all__ = ("LoopThread",)
@@ -28,6 +29,8 @@ class LoopThread:
             concurrent.futures.Future()
         )
         self._stop = asyncio.Event()
+        self._held: dict[Hashable, Any] = {}
+        self._holding = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="fanout loop", daemon=True)
 
     def __enter__(self) -> Self:
@@ -55,6 +58,24 @@ class LoopThread:
         """Run a coroutine in the loop and block the calling thread until it is done."""
         return self.start(work).result()
 
+    def hold(self, key: Hashable, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+        """Enter a context in the loop, once for a key, and leave it when the loop ends.
+
+        Args:
+            key: What the context is asked for by; the same key gets the same again.
+            make: Makes the context.
+
+        Raises:
+            Exception: What entering it raised; the next call with the key tries again.
+        """
+        with self._holding:
+            if key not in self._held:
+                entered: concurrent.futures.Future[T] = concurrent.futures.Future()
+                self.start(self._hold(make(), entered))
+                self._held[key] = entered.result()
+            held: T = self._held[key]
+            return held
+
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Run a function in the loop, soon, without waiting for it."""
         self._loop.call_soon_threadsafe(callback)
@@ -66,3 +87,16 @@ class LoopThread:
     async def _serve(self) -> None:
         self._started.set_result(asyncio.get_running_loop())
         await self._stop.wait()
+
+    async def _hold(
+        self, context: AbstractAsyncContextManager[T], entered: concurrent.futures.Future[T]
+    ) -> None:
+        """Keep a context until the loop ends."""
+        try:
+            async with context as value:
+                entered.set_result(value)
+                await self._stop.wait()
+        except BaseException as error:
+            if entered.done():
+                raise
+            entered.set_exception(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fanout.core.opening import origin
@@ -13,12 +14,15 @@ from fanout.spark.checkpoint.jvm import JAVA_ERRORS
 from fanout.spark.checkpoint.ownership import claim
 from fanout.spark.checkpoint.storage import open_storage
 from fanout.spark.feed import Feed
+from fanout.spark.handling import BatchContext, RecoveringHandler
 from fanout.spark.ledger import BatchLedger
 from fanout.spark.loop import LoopThread
 from fanout.spark.query import FanOutQuery
 from fanout.spark.session import require_classic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -53,7 +57,8 @@ def foreach_batch(
     Args:
         spark: A classic session (not Spark Connect).
         source: What to read, for example a `KinesisSource`.
-        handler: Called with a DataFrame and the batch id, in one thread, never with no rows.
+        handler: Called with a DataFrame and the batch id, in one thread, never with no rows; for
+            example a `kafka_sink`.
         checkpoint_location: A directory for this query alone, on any file system that Spark's
             own checkpoint can be on. Segments are stored there too.
         max_records: The most records in a batch.
@@ -76,7 +81,8 @@ def foreach_batch(
         SetupError: If the session is not classic, or Java, credentials or a library are missing.
         ServiceError: If the source does not exist, or may not be read.
         CheckpointError: If the checkpoint is another source's, is in use, is damaged, was written
-            by a newer version, or cannot be written.
+            by a newer version, or cannot be written; or if what an earlier run wrote to Kafka
+            cannot be told any more.
     """
     if available_now and processing_time is not None:
         raise OptionError("available_now and processing_time contradict each other; pass one")
@@ -100,6 +106,9 @@ def foreach_batch(
             max_bytes=max_bytes,
         )
         loop = resources.enter_context(LoopThread())
+        context = partial(BatchContext, storage=storage, ownership=ownership, loop=loop)
+        if isinstance(handler, RecoveringHandler):
+            _recover(handler, loop, ledger, context)
         try:
             feed = Feed(
                 loop,
@@ -118,12 +127,25 @@ def foreach_batch(
             handler,
             storage=storage,
             ledger=ledger,
+            context=context,
             take=feed.take,
             acknowledge=feed.acknowledge,
         )
         query = FanOutQuery(feed, runner, ledger, ownership, resources)
         query.start(clock)
         return query
+
+
+def _recover(
+    handler: RecoveringHandler,
+    loop: LoopThread,
+    ledger: BatchLedger,
+    context: Callable[[int, str], BatchContext],
+) -> None:
+    """Let a handler finish what an earlier run has left open, before anything is subscribed."""
+    handler.prepare(loop)
+    if (newest := ledger.newest) is not None:
+        handler.recover(context(newest.batch_id, newest.query_id))
 
 
 def _positions(ledger: BatchLedger, loop: LoopThread, source: Source) -> Checkpoint:

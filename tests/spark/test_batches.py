@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,14 @@ from fanout.core.events import Batch
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Range
 from fanout.entries import Entry
-from fanout.errors import BatchFailedError, CheckpointError
+from fanout.errors import BatchFailedError, CheckpointError, StreamStateError
 from fanout.segments import SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner
 from fanout.spark.checkpoint.ownership import claim
 from fanout.spark.checkpoint.storage import open_storage
+from fanout.spark.handling import BatchContext, current_batch
 from fanout.spark.ledger import BatchLedger
+from fanout.spark.loop import LoopThread
 from fanout.spark.pump import Filled, Idle, Stopped
 from tests.spark.harness import Recorder, fail
 from tests.spark.manual import SCHEMA, records_of
@@ -55,6 +58,9 @@ class Bench:
         self.ledger = BatchLedger(storage, ownership)
         self.log = SegmentLog(storage.scratch(), 1, SCHEMA, max_records=100, max_bytes=1 << 20)
         self.acknowledged: list[Checkpoint] = []
+        self.context = partial(
+            BatchContext, storage=storage, ownership=ownership, loop=LoopThread()
+        )
 
     def run(
         self, batch_id: int, handover: Handover, handler: Handler, schema: pa.Schema = SCHEMA
@@ -65,6 +71,7 @@ class Bench:
             handler,
             storage=self.storage,
             ledger=self.ledger,
+            context=self.context,
             take=lambda _: handover,
             acknowledge=self.acknowledged.append,
         )
@@ -174,3 +181,17 @@ def test_spark_takes_no_batch_for_done_that_a_newer_run_may_fill(
     newer.write(Entry(1, QUERY, None, at(9)))
     with pytest.raises(CheckpointError, match="another run"):
         bench.run(1, handover, recorder)
+
+
+def test_a_handler_can_ask_which_batch_it_is_called_for(bench: Bench) -> None:
+    asked = []
+
+    def handler(_: object, __: int) -> None:
+        asked.append(current_batch())
+
+    bench.run(0, bench.filled(b"one"), handler)
+    assert [(one.batch_id, one.query_id, one.storage) for one in asked] == [
+        (0, QUERY, bench.storage)
+    ]
+    with pytest.raises(StreamStateError, match="no handler is running"):
+        current_batch()

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from concurrent.futures import CancelledError
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 
 from fanout.spark.loop import LoopThread
 from tests.spark.harness import PATIENCE, fanout_threads
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 
 def test_a_call_runs_in_the_loops_thread_and_returns_its_result() -> None:
@@ -82,3 +88,38 @@ def test_an_error_in_the_block_still_ends_the_thread() -> None:
     with pytest.raises(ValueError, match="no"), LoopThread():
         raise ValueError("no")
     assert fanout_threads() == []
+
+
+def test_what_is_held_is_entered_once_for_a_key_and_left_with_the_loop() -> None:
+    events: list[str] = []
+
+    @asynccontextmanager
+    async def resource(name: str) -> AsyncIterator[str]:
+        events.append(f"enter {name}")
+        yield name
+        await asyncio.sleep(0)
+        events.append(f"leave {name}")
+
+    with LoopThread() as loop:
+        assert loop.hold("a", lambda: resource("one")) == "one"
+        gc.collect()  # nothing but the loop refers to it
+        assert loop.hold("a", lambda: resource("two")) == "one"
+        assert loop.hold("b", lambda: resource("two")) == "two"
+        assert events == ["enter one", "enter two"]
+    assert sorted(events[2:]) == ["leave one", "leave two"]
+
+
+def test_what_could_not_be_entered_is_tried_anew() -> None:
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[str]:
+        raise ValueError("no")
+        yield "never"
+
+    @asynccontextmanager
+    async def whole() -> AsyncIterator[str]:
+        yield "whole"
+
+    with LoopThread() as loop:
+        with pytest.raises(ValueError, match="no"):
+            loop.hold("a", broken)
+        assert loop.hold("a", whole) == "whole"

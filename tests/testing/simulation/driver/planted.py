@@ -80,7 +80,7 @@ def acknowledge_first(self: BatchRunner, entry: Entry) -> None:
 
 def handle_first(self: BatchRunner, entry: Entry) -> None:
     if entry.segment is not None:
-        self._handle(entry.batch_id, entry.segment)
+        self._handle(entry, entry.segment)
     self._ledger.write(entry)
     self._acknowledge(entry.positions)
     self._ledger.prune()
