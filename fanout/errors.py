@@ -12,6 +12,7 @@ from typing import ClassVar
 __all__ = (
     "BadFrameError",
     "BatchFailedError",
+    "BatchNotWrittenError",
     "CheckpointError",
     "DamagedFrameError",
     "DecodeFailedError",
@@ -133,6 +134,13 @@ class CheckpointError(FanOutError):
 
 class BatchFailedError(FanOutError):
     """The user's handler raised; `__cause__` is what it raised. The batch is replayed."""
+
+
+class BatchNotWrittenError(FanOutError):
+    """A batch could not be written to Kafka, or not in time; readers see nothing of it.
+
+    Where `delivery_guarantee` is not "exactly_once", they may see a part of it.
+    """
 
 
 class DecodeFailedError(FanOutError):

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "segments": {"segments", "core", "errors"},
     "entries": {"entries", "core", "errors"},
     "stored": {"stored", "entries", "core", "errors"},
-    "spark": {"spark", "segments", "entries", "core", "errors"},
+    "spark": {"spark", "kafka", "segments", "entries", "core", "errors"},
 }
 MAY_IMPORT_EVERYTHING = {
     "testing",
@@ -116,6 +116,14 @@ def test_importing_fanout_loads_no_service_and_no_spark() -> None:
     )
     loaded = json.loads(answer.stdout)
     assert [name for name in HEAVY if name in loaded] == []
+
+
+def test_reading_into_spark_loads_nothing_of_kafka() -> None:
+    code = "import sys, fanout.spark; print([name for name in sys.modules if 'kafka' in name])"
+    answer = subprocess.run(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert answer.stdout.strip() == "[]"
 
 
 def is_public(path: Path) -> bool:

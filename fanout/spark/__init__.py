@@ -1,9 +1,16 @@
 """Exact micro-batches of a fan-out, handed to Spark.
 
-Needs the extra `fanout[spark]`.
+Needs the extra `fanout[spark]`; what writes to Kafka needs `fanout[kafka]`, too.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from fanout.errors import SetupError
+
+if TYPE_CHECKING:
+    from fanout.spark.sink.handler import kafka_sink, write_to_kafka
 
 try:
     from fanout.spark.ledger import LedgerBatch
@@ -17,4 +24,20 @@ except ModuleNotFoundError as error:
         f"{error.name} is not installed; install the extra: pip install 'fanout[spark]'"
     ) from error
 
-__all__ = ("FanOutQuery", "LedgerBatch", "QueryProgress", "foreach_batch")
+__all__ = (
+    "FanOutQuery",
+    "LedgerBatch",
+    "QueryProgress",
+    "foreach_batch",
+    "kafka_sink",
+    "write_to_kafka",
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Load what writes to Kafka when it is asked for: not everybody has Kafka's library."""
+    if name in {"kafka_sink", "write_to_kafka"}:
+        from fanout.spark.sink import handler  # noqa: PLC0415 - see above
+
+        return getattr(handler, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

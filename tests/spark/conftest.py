@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # or workers are whatever python3 is
     session = (
         SparkSession.builder.master("local[2]")
         .appName("fanout-tests")

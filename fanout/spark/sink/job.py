@@ -1,0 +1,157 @@
+"""The Spark job that writes a batch, and the check that it did what it had to, once."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn, final
+
+from pyspark.errors import PySparkException
+
+from fanout.errors import FencedError
+from fanout.kafka.joining import Joined
+from fanout.spark.checkpoint.jvm import JAVA_ERRORS, has_gone
+from fanout.spark.sink.attempts import AttemptFailedError
+from fanout.spark.sink.rows import laid_out
+from fanout.spark.sink.tasks import REPORT_SCHEMA, read_report, task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fanout.errors import FanOutError
+    from fanout.spark.sink.options import Partitioner
+    from fanout.spark.sink.tasks import Delivery, Report
+
+__all__ = ("Delivered", "deliver")
+
+# Spark tells of a stage that has ended within milliseconds, but by a thread of its own.
+_TOLD_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.002
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What a job has written.
+
+    Args:
+        rows: How many records.
+        bytes: Their bytes, as they were sent.
+        partitions: Where they are, by topic.
+        new_topics: Topics of rows that were not written, because nobody knew them.
+    """
+
+    rows: int
+    bytes: int
+    partitions: Mapping[str, tuple[int, ...]]
+    new_topics: frozenset[str]
+
+
+def deliver(
+    df: DataFrame, delivery: Delivery, *, counts: Mapping[str, int], assign: Partitioner | None
+) -> Delivered:
+    """Write a DataFrame to Kafka in one Spark job.
+
+    Args:
+        df: What is written; its columns were checked.
+        delivery: How tasks write.
+        counts: How many partitions the known topics have.
+        assign: The user's partitioner, None for Kafka's own.
+
+    Raises:
+        AttemptFailedError: The job failed, or part of it may have been written twice.
+        FanOutError: What a task raised.
+    """
+    spark = df.sparkSession
+    tasks = max(1, min(spark.sparkContext.defaultParallelism, sum(counts.values())))
+    rows = laid_out(df, topic=delivery.topic, counts=counts, tasks=tasks, assign=assign)
+    try:
+        found = rows.mapInArrow(task(delivery), REPORT_SCHEMA).collect()
+    except (PySparkException, *JAVA_ERRORS) as error:
+        if has_gone(error) or _was_cancelled(error):
+            raise  # nobody wants it to be tried again
+        raise AttemptFailedError(f"the Spark job failed: {_last_line(error)}") from error
+    reports = [read_report(row.report) for row in found]
+    # A job without rows may be done without tasks.
+    if reports:
+        _check_reports(reports, tasks)
+        if isinstance(delivery.mode, Joined):
+            # Before anything else: where a stage ran twice, its tasks fail by what they did before.
+            _check_that_it_ran_once(spark, reports[0].stage, tasks)
+    for report in reports:
+        if report.failure is not None:
+            _raise(report.failure.error())
+    return Delivered(
+        rows=sum(report.rows for report in reports),
+        bytes=sum(report.bytes for report in reports),
+        partitions=_partitions(reports),
+        new_topics=frozenset(topic for report in reports for topic in report.new_topics),
+    )
+
+
+def _raise(error: FanOutError) -> NoReturn:
+    """Raise what a task has raised; it may be over with a new transaction."""
+    if error.retryable or isinstance(error, FencedError):
+        raise AttemptFailedError(str(error)) from error
+    raise error
+
+
+def _check_reports(reports: Sequence[Report], tasks: int) -> None:
+    """Check that every task of one stage has answered, and that no two wrote to a partition."""
+    if {report.stage for report in reports} != {reports[0].stage} or sorted(
+        report.task for report in reports
+    ) != list(range(tasks)):
+        raise AttemptFailedError(f"Spark's answers are not those of {tasks} tasks of one stage")
+    writers = Counter(
+        (topic, number)
+        for report in reports
+        for topic, numbers in report.partitions.items()
+        for number in numbers
+    )
+    for (topic, number), count in writers.items():
+        if count > 1:
+            raise AttemptFailedError(f"{count} tasks wrote to {topic}-{number}")
+
+
+def _check_that_it_ran_once(spark: SparkSession, stage: int, tasks: int) -> None:
+    """Check that Spark did not begin the stage anew while tasks of it may still have written.
+
+    It does where the output of the stage before it was lost, and nothing in a Python worker tells
+    it apart: each of its tasks is a first attempt again.
+    """
+    tracker = spark.sparkContext.statusTracker()
+    deadline = time.monotonic() + _TOLD_SECONDS
+    while time.monotonic() < deadline:
+        told = tracker.getStageInfo(stage)
+        if told is not None and told.currentAttemptId > 0:
+            raise AttemptFailedError("Spark began its stage anew, so rows may be there twice")
+        if told is not None and told.numCompletedTasks == tasks:
+            return
+        time.sleep(_LOOK_SECONDS)
+    raise AttemptFailedError(
+        f"Spark did not tell within {_TOLD_SECONDS:g} s whether its stage ran once; its listeners "
+        f"are too slow, or spark.ui.retainedStages is too small"
+    )
+
+
+def _partitions(reports: Sequence[Report]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, list[int]] = {}
+    for report in reports:
+        for topic, numbers in report.partitions.items():
+            found.setdefault(topic, []).extend(numbers)
+    return {topic: tuple(sorted(numbers)) for topic, numbers in sorted(found.items())}
+
+
+def _was_cancelled(error: BaseException) -> bool:
+    """Say whether somebody has stopped the query in Spark, which cancels its jobs."""
+    text = str(error)
+    return "cancelled" in text or "InterruptedException" in text
+
+
+def _last_line(error: BaseException) -> str:
+    """Return what a worker raised, which Spark tells last, or what Spark itself says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,195 @@
+"""What one Spark task does in its Python worker: write the rows of its partitions to Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from fanout.core.malformed import MALFORMED_JSON
+from fanout.errors import (
+    FanOutError,
+    FencedError,
+    OptionError,
+    ServiceError,
+    UnwritableRecordError,
+    WriteTimeoutError,
+)
+from fanout.kafka.joining import Joined, WriteMode
+from fanout.kafka.writer import open_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fanout.kafka.producer_options import ProducerOptions
+    from fanout.kafka.security import Security
+    from fanout.kafka.writer import KafkaWriter
+
+__all__ = ("REPORT_SCHEMA", "Delivery", "Failure", "Report", "read_report", "task")
+
+REPORT_SCHEMA: Final = "report string"
+_END: Final = object()
+_FAILURES: Final[dict[str, type[FanOutError]]] = {
+    kind.__name__: kind
+    for kind in (FencedError, OptionError, ServiceError, UnwritableRecordError, WriteTimeoutError)
+}
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """How tasks write; it is sent to them.
+
+    Args:
+        bootstrap_servers: Brokers to begin with.
+        make_security: Says how they are talked to.
+        mode: Whose records they are.
+        options: What users say by Kafka's own names.
+        client_id: What the brokers' logs and quotas call us.
+        topic: Where everything goes; None where the rows say it.
+    """
+
+    bootstrap_servers: str | Sequence[str]
+    make_security: Callable[[], Security]
+    mode: WriteMode
+    options: ProducerOptions
+    client_id: str
+    topic: str | None
+
+
+@final
+class Failure(msgspec.Struct, frozen=True):
+    """An error of this library in a task: Spark would try the task again, which helps nobody.
+
+    Args:
+        kind: The name of its class.
+        message: What it says.
+    """
+
+    kind: str
+    message: str
+
+    def error(self) -> FanOutError:
+        """Return the error as it was."""
+        return _FAILURES.get(self.kind, ServiceError)(self.message)
+
+
+@final
+class Report(msgspec.Struct, frozen=True):
+    """What a task has done.
+
+    Args:
+        stage: Spark's number of its stage.
+        task: Its number in the stage.
+        rows: The records that it has written.
+        bytes: Their bytes, as they were sent.
+        partitions: Where they are, by topic.
+        new_topics: Topics of rows that it has not written, because nobody knew them.
+        failure: Why it gave up; None where it has written everything else.
+    """
+
+    stage: _Count
+    task: _Count
+    rows: _Count = 0
+    bytes: _Count = 0
+    partitions: dict[str, list[_Count]] = {}
+    new_topics: list[str] = []
+    failure: Failure | None = None
+
+
+def read_report(text: str) -> Report:
+    """Read back what a task has said.
+
+    Raises:
+        ServiceError: It is no report.
+    """
+    try:
+        return msgspec.json.decode(text, type=Report)
+    except MALFORMED_JSON as error:
+        raise ServiceError(f"a Spark task answered with no report: {error}") from error
+
+
+def task(delivery: Delivery) -> Callable[[Batches], Batches]:
+    """Return what a task does with its rows: it writes them, and returns a report."""
+
+    def write_to_kafka(batches: Batches) -> Batches:
+        context = TaskContext.get()
+        assert context is not None, "it runs in a task"
+        _refuse_second_attempt(context, delivery)
+        try:
+            report = asyncio.run(_write(batches, delivery, context))
+        except FanOutError as error:
+            for _ in batches:  # Spark's side waits until it has said everything
+                pass
+            failure = Failure(type(error).__name__, str(error))
+            report = Report(context.stageId(), context.partitionId(), failure=failure)
+        text = msgspec.json.encode(report).decode()
+        yield pa.RecordBatch.from_arrays([pa.array([text])], names=["report"])
+
+    return write_to_kafka
+
+
+def _refuse_second_attempt(context: Any, delivery: Delivery) -> None:
+    """Fail before anything is written, where another attempt may have written the same rows."""
+    attempt = context.attemptNumber()
+    if isinstance(delivery.mode, Joined) and attempt > 0:
+        raise RuntimeError(
+            f"attempt {attempt} of a task does not write, because what the one before it wrote is "
+            f"part of the transaction; look above for why that failed: the whole batch is tried "
+            f"again"
+        )
+
+
+async def _write(batches: Batches, delivery: Delivery, context: Any) -> Report:
+    new_topics: set[str] = set()
+    async with open_writer(
+        delivery.bootstrap_servers,
+        security=delivery.make_security(),
+        mode=delivery.mode,
+        options=delivery.options,
+        client_id=delivery.client_id,
+    ) as writer:
+        # Spark's iterator reads a socket, which would block the loop.
+        while (records := await asyncio.to_thread(next, batches, _END)) is not _END:
+            await _write_known(writer, _with_topic(records, delivery.topic), new_topics)
+        written = await writer.flush()
+    partitions: dict[str, list[int]] = {}
+    for partition in sorted(written.partitions):
+        partitions.setdefault(partition.topic, []).append(partition.number)
+    return Report(
+        context.stageId(),
+        context.partitionId(),
+        rows=written.rows,
+        bytes=written.bytes,
+        partitions=partitions,
+        new_topics=sorted(new_topics),
+    )
+
+
+def _with_topic(records: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
+    if topic is None:
+        return records
+    column = pa.repeat(pa.scalar(topic), records.num_rows)
+    return records.append_column("topic", column)
+
+
+async def _write_known(writer: KafkaWriter, records: pa.RecordBatch, new_topics: set[str]) -> None:
+    """Write the rows that have a partition; the others' topics were not known to the driver."""
+    partitions = records["partition"]
+    if partitions.null_count:
+        topics = records.filter(pc.is_null(partitions))["topic"].unique().to_pylist()
+        if None in topics:
+            raise UnwritableRecordError("a record has no topic: give each one")
+        new_topics.update(topics)
+        records = records.filter(pc.is_valid(partitions))
+    if records.num_rows:
+        await writer.write(records)
