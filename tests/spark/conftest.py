@@ -28,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if pyspark.__version__.startswith("3."):
         # Its collect() leaves the socket of the result to the garbage collector.
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+        # It compares the version of pandas so.
+        config.addinivalue_line("filterwarnings", "ignore:.*distutils:DeprecationWarning")
 
 
 @pytest.fixture(scope="session")
