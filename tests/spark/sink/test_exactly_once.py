@@ -301,6 +301,20 @@ def test_two_drivers_write_a_batch_once(
     assert output.values() == sorted(FIRST)
 
 
+def test_a_batch_that_is_marked_is_not_written_again_though_nobody_sees_its_token(
+    spark: SparkSession, output: Output, tmp_path: Path
+) -> None:
+    """An older run may store its token when the newer one has just looked for it."""
+    with run(spark, tmp_path) as here:
+        Sink(output, here).write(0, *FIRST)
+        for file in here.storage.list("sinks/kafka"):
+            here.storage.delete(f"sinks/kafka/{file.name}")
+        sink = Sink(output, here)
+        sink.write(0, *FIRST)
+        assert sink.modes == []
+    assert output.values() == sorted(FIRST)
+
+
 def test_a_recorded_transaction_that_expired_is_written_again(
     spark: SparkSession, output: Output, tmp_path: Path
 ) -> None:
