@@ -10,12 +10,12 @@ from fanout.kafka.consumer_options import ConsumerOptions
 LARGEST = 2**31 - 1
 
 
-def test_the_defaults_are_those_of_kafka() -> None:
+def test_the_defaults_are_those_of_kafka_but_for_how_much_is_fetched_at_once() -> None:
     assert ConsumerOptions.parse({}) == ConsumerOptions(
         fetch_min_bytes=1,
-        fetch_max_bytes=52428800,
+        fetch_max_bytes=16777216,
         fetch_max_wait=0.5,
-        max_partition_fetch_bytes=1048576,
+        max_partition_fetch_bytes=2097152,
         request_timeout=30.0,
         connections_max_idle=540.0,
     )
