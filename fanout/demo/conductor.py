@@ -8,7 +8,8 @@ from contextlib import aclosing
 from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO, final
 
-from fanout.demo.driver_process import start_driver
+import msgspec
+
 from fanout.demo.messages import (
     BatchWritten,
     DriverOptions,
@@ -17,6 +18,7 @@ from fanout.demo.messages import (
     Reading,
     Resubscribed,
     Started,
+    decode_message,
 )
 from fanout.demo.options import DemoFailedError
 from fanout.demo.producer import produce
@@ -24,17 +26,18 @@ from fanout.demo.records import generate
 from fanout.demo.report import Resharded
 from fanout.demo.tally import Tally
 from fanout.demo.verification import Restart
+from fanout.testing.driver_process import start_driver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fanout.demo.display import Display
-    from fanout.demo.driver_process import DriverProcess
     from fanout.demo.messages import Message
     from fanout.demo.options import DemoOptions
     from fanout.demo.plan import Plan
     from fanout.demo.service import Service, Stream
     from fanout.demo.workspace import SentLog, Workspace
+    from fanout.testing.driver_process import DriverProcess
 
 __all__ = ("Conductor",)
 
@@ -183,7 +186,13 @@ class Conductor:
                 max_records=self._options.records // _BATCHES,
                 kill=kill,
             )
-            async with start_driver(options, self._service.environment, log) as driver:
+            async with start_driver(
+                "fanout.demo.driver",
+                msgspec.json.encode(options).decode(),
+                scratch=self._workspace.scratch,
+                environment=self._service.environment,
+                log=log,
+            ) as driver:
                 self._driver = driver
                 await self._listen(driver)
             if self._stopping:
@@ -197,7 +206,12 @@ class Conductor:
     async def _listen(self, driver: DriverProcess) -> None:
         """Follow a driver until it ends because it was killed or stopped."""
         killed = False
-        async for message in driver.messages():
+        async for line in driver.lines():
+            message = decode_message(line)
+            if message is None:
+                continue
+            if isinstance(message, Started):
+                driver.jvm_pid = message.jvm_pid
             self._take(message)
             if isinstance(message, Holding):
                 killed = True

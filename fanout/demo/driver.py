@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias, final
 
 import msgspec
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 
 from fanout.demo.messages import (
     BatchWritten,
@@ -28,11 +26,9 @@ from fanout.demo.sources import make_source
 from fanout.demo.workspace import Workspace
 from fanout.errors import FanOutError
 from fanout.spark import foreach_batch
-from fanout.spark.checkpoint.jvm import jvm
+from fanout.testing.driver_session import jvm_pid, short_lived_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import DataFrame
 
     from fanout.core.lineage import Split
@@ -43,9 +39,6 @@ __all__ = ("main",)
 
 _STDIN = 0
 
-# A JVM that lives for half a minute is better off without its second compiler and its parallel
-# collector: it starts with half of the work.
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _REPORT_EVERY = 0.25
 
 # None says that the demo wants the driver to stop. The main thread alone takes and prints.
@@ -110,7 +103,7 @@ def main(arguments: str) -> int:
         outbox.put(Resubscribed(split.id, type(cause).__name__, delay))
 
     try:
-        with _spark(workspace) as spark:
+        with short_lived_session("fanout demo", workspace.scratch) as spark:
             query = foreach_batch(
                 spark,
                 make_source(options.source),
@@ -119,7 +112,7 @@ def main(arguments: str) -> int:
                 max_records=options.max_records,
                 on_resubscribe=on_resubscribe,
             )
-            _send(Started(jvm(spark).java.lang.ProcessHandle.current().pid()))
+            _send(Started(jvm_pid(spark)))
             _report(query, outbox)
     except FanOutError as error:
         _send(Failed(str(error)))
@@ -133,28 +126,6 @@ def _await_stop(outbox: _Outbox, stopping: threading.Event) -> None:
         pass
     stopping.set()
     outbox.put(None)
-
-
-@contextmanager
-def _spark(workspace: Workspace) -> Iterator[SparkSession]:
-    scratch = str(workspace.scratch)
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("fanout demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", f"{_SHORT_LIVED} -Djava.io.tmpdir={scratch}")
-        .config("spark.local.dir", scratch)
-        .config("spark.sql.warehouse.dir", scratch)
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    try:
-        yield session
-    finally:
-        session.stop()
 
 
 def _report(query: FanOutQuery, outbox: _Outbox) -> None:

@@ -1,4 +1,4 @@
-"""The demo's hold on its Spark driver: start it, hear it, stop it, kill it, leave nothing of it."""
+"""A Spark driver in a process of its own: start it, hear it, stop it, kill it, leave nothing."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ import os
 import signal
 import sys
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, final
-
-import msgspec
-
-from fanout.demo.messages import Started, decode_message
-from fanout.demo.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
-
-    from fanout.demo.messages import DriverOptions, Message
+    from pathlib import Path
 
 __all__ = ("DriverProcess", "start_driver")
 
@@ -30,7 +23,8 @@ _JVM_GRACE = 10.0
 class DriverProcess:
     """A running driver; made by `start_driver`.
 
-    The JVM inherits the driver's stdout, so the end of that pipe says that both have gone.
+    The JVM inherits the driver's stdout, so the end of that pipe says that both have gone. Set
+    `jvm_pid` as soon as the driver has told it: Spark's JVM outlives a killed driver by a moment.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -39,16 +33,12 @@ class DriverProcess:
         self._process = process
         self._stdin = process.stdin
         self._stdout = process.stdout
-        self._jvm_pid: int | None = None
+        self.jvm_pid: int | None = None
 
-    async def messages(self) -> AsyncIterator[Message]:
-        """Yield what the driver says, until it and its JVM have gone."""
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Yield what the driver, or its JVM, prints, until both have gone."""
         async for line in self._stdout:
-            message = decode_message(line)
-            if isinstance(message, Started):
-                self._jvm_pid = message.jvm_pid
-            if message is not None:
-                yield message
+            yield line
 
     def stop(self) -> None:
         """Ask the driver to finish its batch and end."""
@@ -59,6 +49,13 @@ class DriverProcess:
         with suppress(ProcessLookupError):
             self._process.kill()
 
+    def kill_all(self) -> None:
+        """Send SIGKILL to the driver and to its JVM, if that is known."""
+        self.kill()
+        if self.jvm_pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.jvm_pid, signal.SIGKILL)
+
     async def close(self) -> None:
         """Kill what is left, and wait until driver and JVM have gone; idempotent."""
         self.kill()
@@ -66,10 +63,9 @@ class DriverProcess:
             async with asyncio.timeout(_JVM_GRACE):
                 await self._gone()
         except TimeoutError:
-            if self._jvm_pid is None:
+            if self.jvm_pid is None:
                 raise
-            with suppress(ProcessLookupError):
-                os.kill(self._jvm_pid, signal.SIGKILL)
+            self.kill_all()
             await self._gone()
 
     async def _gone(self) -> None:
@@ -80,28 +76,36 @@ class DriverProcess:
 
 @asynccontextmanager
 async def start_driver(
-    options: DriverOptions, environment: Mapping[str, str], log: BinaryIO
+    module: str,
+    argument: str,
+    *,
+    scratch: Path,
+    environment: Mapping[str, str],
+    log: BinaryIO,
 ) -> AsyncIterator[DriverProcess]:
     """Start a driver, and leave nothing of it when the block is left.
 
     Args:
-        options: What it needs to know.
+        module: The module that is run; it ends when its stdin closes.
+        argument: Its one argument.
+        scratch: Where it runs, and keeps temporary files.
         environment: What is added to this process's environment.
         log: An open file for its stderr.
     """
-    workspace = Workspace(Path(options.root))
     inherited = {name: value for name, value in os.environ.items() if name != "AWS_PROFILE"}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "fanout.demo.driver",
-        msgspec.json.encode(options).decode(),
+        module,
+        argument,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=log,
-        cwd=workspace.scratch,
-        env=inherited | dict(environment) | {"TMPDIR": str(workspace.scratch)},
-        # Ctrl-C is for the demo, which ends its children in order.
+        cwd=scratch,
+        env=inherited
+        | {"TMPDIR": str(scratch), "PYSPARK_PYTHON": sys.executable}
+        | dict(environment),
+        # Ctrl-C is for the caller, who ends its children in order.
         start_new_session=True,
     )
     driver = DriverProcess(process)
