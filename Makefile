@@ -8,14 +8,16 @@ BIN := $(VENV)/bin
 PARALLEL := -n auto
 SEEDS ?= 2000
 FIRST ?= 0
+ROUNDS ?= 30
 
-.PHONY: help demo test test-oldest sim live check bench clean
+.PHONY: help demo test test-oldest sim crash live check bench clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
 	@echo "make test         all tests, Spark ones on the newest pyspark"
 	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
 	@echo "make sim          simulate failures, by seed: make sim SEEDS=20000 [FIRST=...] [ARGS=--json]"
+	@echo "make crash        kill a Spark job into Kafka at every step: make crash ROUNDS=30 [ARGS=--json]"
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
 	@echo "make check        ruff, formatting, mypy, import direction"
 	@echo "make bench        the benchmarks, each against its peer"
@@ -32,6 +34,9 @@ test-oldest: $(OLDEST)/ready java kafka-oldest
 
 sim: $(VENV)/ready
 	$(BIN)/fanout sim run --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+
+crash: $(VENV)/ready java
+	$(BIN)/fanout crash --rounds $(ROUNDS) $(ARGS)
 
 # The longest test waits for the end of a subscription: five minutes.
 live: stream $(VENV)/ready

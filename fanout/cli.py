@@ -1,4 +1,4 @@
-"""The command line: `fanout demo`, `doctor`, `iam-policy`, `consumers` and `sim`."""
+"""The command line: `fanout demo`, `doctor`, `iam-policy`, `consumers`, `sim` and `crash`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fanout.cli_consumers import consumers
+from fanout.cli_crash import crash
 from fanout.cli_doctor import doctor
 from fanout.cli_iam import iam_policy
 from fanout.cli_shared import INTERRUPTED, UNUSABLE
@@ -123,6 +124,7 @@ app.command()(doctor)
 app.command()(iam_policy)
 app.add_typer(consumers)
 app.add_typer(sim)
+app.command()(crash)
 
 
 def _run_demo(options: DemoOptions, *, json: bool) -> bool:

@@ -33,6 +33,7 @@ MAY_IMPORT_EVERYTHING = {
     "testing",
     "cli",
     "cli_consumers",
+    "cli_crash",
     "cli_doctor",
     "cli_iam",
     "cli_shared",

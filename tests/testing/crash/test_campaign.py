@@ -1,0 +1,92 @@
+"""A short campaign against real Spark and Kafka, and one that has to find something."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.testing.crash.campaign import LOG, run_campaign
+from fanout.testing.crash.moments import Blow, Moment, Pipeline, Strike
+from fanout.testing.crash.plan import CampaignFailedError, CrashOptions, Round
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Half a minute each where nothing else runs; they wait for JVMs, which take their time.
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.usefixtures("_kafka_jars"),
+    pytest.mark.timeout(600),
+]
+
+
+@pytest.fixture(autouse=True)
+def temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(directory))
+    yield directory
+    assert left_of(directory) == []
+
+
+def left_of(directory: Path) -> list[str]:
+    """Return the command lines of processes that were started for a campaign, and still run."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+        except OSError:
+            continue  # another user's, or it has just ended
+        if process.name != str(os.getpid()) and os.fsencode(directory) in environment:
+            found.append((process / "cmdline").read_text())
+    return found
+
+
+def killed(pipeline: Pipeline, *moments: Moment) -> Round:
+    return Round(tuple(Strike(each, Blow.KILL_DRIVER, pipeline) for each in moments), 0.1, 0.5)
+
+
+def struck(moment: Moment, blow: Blow, pipeline: Pipeline) -> Round:
+    return Round((Strike(moment, blow, pipeline),), 0.1, 0.5)
+
+
+def test_each_record_is_written_once_whatever_is_killed(temporary_files: Path) -> None:
+    plan = [
+        killed(Pipeline.KINESIS, Moment.AFTER_TOKEN, Moment.AFTER_END),
+        struck(Moment.BEFORE_FLUSH, Blow.KILL_WORKER, Pipeline.KAFKA),
+        killed(Pipeline.KAFKA, Moment.AFTER_FLUSH),
+        struck(Moment.BEFORE_END, Blow.KILL_BROKER, Pipeline.KINESIS),
+    ]
+    report = run_campaign(CrashOptions(rounds=len(plan)), plan=plan)
+    assert report.holds, report
+    assert all(each.reached for each in report.struck)
+    assert all(verdict.read > 1_000 for verdict in report.verdicts.values())
+    assert list(temporary_files.iterdir()) == []
+
+
+def test_a_sink_that_writes_at_least_once_is_caught(temporary_files: Path) -> None:
+    options = CrashOptions(rounds=1, pipelines=(Pipeline.KAFKA,), guarantee="at_least_once")
+    report = run_campaign(options, plan=[killed(Pipeline.KAFKA, Moment.BEFORE_COMMIT)])
+    assert all(each.reached for each in report.struck)
+    verdict = report.verdicts[Pipeline.KAFKA]
+    assert verdict.duplicated > 0
+    assert (verdict.lost, verdict.altered) == (0, 0)
+    assert not report.holds
+    # What was wrong is kept for a look.
+    assert report.kept is not None
+    assert Path(report.kept).parent == temporary_files
+    assert (Path(report.kept) / Pipeline.KAFKA / "fanout").is_dir()
+
+
+def test_a_job_that_never_starts_ends_the_campaign(
+    monkeypatch: pytest.MonkeyPatch, temporary_files: Path
+) -> None:
+    monkeypatch.setattr("fanout.testing.crash.job._MODULE", "fanout.testing.crash.no_such_module")
+    with pytest.raises(CampaignFailedError, match="never got under way") as caught:
+        run_campaign(CrashOptions(rounds=1, pipelines=(Pipeline.KAFKA,)))
+    [kept] = temporary_files.iterdir()
+    assert str(kept / LOG) in str(caught.value)
+    assert "no_such_module" in (kept / LOG).read_text()
