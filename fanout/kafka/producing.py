@@ -62,6 +62,7 @@ class Requests:
         options: Sizes and times.
         producer: Who writes.
         transaction: What partitions are added to before they are written to; None without one.
+        written: How many records the producer has written elsewhere, by partition.
     """
 
     def __init__(
@@ -71,13 +72,14 @@ class Requests:
         options: ProducerOptions,
         producer: Producer,
         transaction: Transaction | None,
+        written: Mapping[Partition, int],
     ) -> None:
         self._connections = connections
         self._options = options
         self._producer = producer
         self._transaction = transaction
         self._confirmed = producer is not NO_PRODUCER
-        self._sequences: dict[Partition, int] = {}
+        self._sequences = {partition: rows % _SEQUENCES for partition, rows in written.items()}
         self._added: set[Partition] = set()
         self._told_nothing: set[int] = set()
 
@@ -108,6 +110,10 @@ class Requests:
             if answers[partition] is None:
                 self._sequences[partition] = self._next(partition, batch)
         return answers
+
+    def next_transaction(self) -> None:
+        """Add partitions anew, to the transaction that begins with the next request."""
+        self._added.clear()
 
     async def settle(self) -> None:
         """Wait until brokers have read what they do not confirm.

@@ -101,7 +101,7 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self.rows = 0
         self.bytes = 0
-        self.partitions: set[Partition] = set()
+        self.partitions: Counter[Partition] = Counter()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -183,6 +183,10 @@ class Sender:
         self._check()
         await self._requests.settle()
 
+    def next_transaction(self) -> None:
+        """Go on in a new transaction, after the one before was ended."""
+        self._requests.next_transaction()
+
     async def _move(self) -> None:
         """Wait until something was confirmed."""
         self.start()
@@ -247,7 +251,7 @@ class Sender:
         assert batch.data is not None
         self.rows += len(batch.rows)
         self.bytes += len(batch.data)
-        self.partitions.add(queue.partition)
+        self.partitions[queue.partition] += len(batch.rows)
         if queue.batches:
             self._ready[queue] = None
 

@@ -21,7 +21,7 @@ from fanout.kafka.servers import parse_servers
 from fanout.kafka.topology import Topology
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -45,12 +45,12 @@ class Written:
     Args:
         rows: How many records.
         bytes: How many bytes of record batches, as they were sent.
-        partitions: Where they are.
+        partitions: Where they are, and how many in each.
     """
 
     rows: int
     bytes: int
-    partitions: frozenset[Partition]
+    partitions: Mapping[Partition, int]
 
 
 @final
@@ -114,7 +114,14 @@ class KafkaWriter:
         """
         await self._sender.flush()
         sender = self._sender
-        return Written(sender.rows, sender.bytes, frozenset(sender.partitions))
+        return Written(sender.rows, sender.bytes, dict(sender.partitions))
+
+    def next_transaction(self) -> None:
+        """Go on in a new transaction of the same incarnation, after the one before was ended.
+
+        Everything that was written was flushed.
+        """
+        self._sender.next_transaction()
 
 
 @asynccontextmanager
@@ -125,6 +132,7 @@ async def open_writer(
     mode: WriteMode,
     options: ProducerOptions | None = None,
     client_id: str = "fanout",
+    written: Mapping[Partition, int] | None = None,
 ) -> AsyncIterator[KafkaWriter]:
     """Connect to a cluster, in order to write to it.
 
@@ -137,6 +145,8 @@ async def open_writer(
         mode: `Joined` to a transaction, `Idempotent`, or `Unconfirmed`.
         options: What users say by Kafka's own names.
         client_id: What the brokers' logs and quotas call us.
+        written: How many records the incarnation that is joined has written elsewhere, by
+            partition: brokers expect the number that comes next. None where it has not.
 
     Raises:
         OptionError: A server would be used without TLS, or a file cannot be used.
@@ -168,6 +178,7 @@ async def open_writer(
             options=options,
             producer=producer,
             transaction=Transaction(connections, mode) if isinstance(mode, Joined) else None,
+            written=written or {},
         )
         sender = Sender(requests, topology, options=options, jitter=jitter)
         async with sender.running():

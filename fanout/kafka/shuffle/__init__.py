@@ -1,10 +1,21 @@
 """Records distributed by key over the partitions of a Kafka topic, with their watermarks.
 
-The topic holds frames; docs/shuffle.md describes them, and what a reader makes of them.
+The topic holds frames; docs/shuffle.md describes them, who writes them, and what a reader makes of
+them.
 """
 
+from fanout.kafka.shuffle.opening import open_shuffle_writer
 from fanout.kafka.shuffle.producers import Activity, Producer, Producers
 from fanout.kafka.shuffle.reader import producers_at
 from fanout.kafka.shuffle.source import ShuffleSource
+from fanout.kafka.shuffle.writer import ShuffleWriter
 
-__all__ = ("Activity", "Producer", "Producers", "ShuffleSource", "producers_at")
+__all__ = (
+    "Activity",
+    "Producer",
+    "Producers",
+    "ShuffleSource",
+    "ShuffleWriter",
+    "open_shuffle_writer",
+    "producers_at",
+)

@@ -20,7 +20,7 @@ from fanout.kafka.shuffle.frames import (
     Tag,
 )
 
-__all__ = ("CONTROL", "SCHEMA", "Decoded", "decode", "encode", "unframe")
+__all__ = ("CONTROL", "SCHEMA", "Decoded", "decode", "encode", "newest", "unframe")
 
 _Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
 _Mask: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -91,6 +91,14 @@ def encode(keys: pa.Array, values: pa.Array, timestamps: pa.Array | None) -> pa.
     used[:, PREFIX:] = timed[:, np.newaxis]
     heads = _binary(np.where(timed, _TIMED, PREFIX), whole[used])
     return pc.binary_join_element_wise(heads, values.cast(pa.binary()), b"")
+
+
+def newest(timestamps: pa.Array | None) -> int | None:
+    """Return the latest of the times of rows, in milliseconds as in their frames; None for none."""
+    if timestamps is None or timestamps.null_count == len(timestamps):
+        return None
+    latest = pa.array([pc.max(timestamps)], timestamps.type)
+    return int(_millis(latest)[1][0])
 
 
 def decode(values: pa.BinaryArray) -> Decoded:

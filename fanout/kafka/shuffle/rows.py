@@ -1,0 +1,58 @@
+"""Rows for the topic of a shuffle: records by their keys, and what producers say everywhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from fanout.kafka.murmur2 import partitions_of
+from fanout.kafka.shuffle.columns import encode
+from fanout.kafka.shuffle.frames import encode_control
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fanout.kafka.shuffle.frames import Control
+
+__all__ = ("keyed", "said")
+
+
+def keyed(
+    topic: str, count: int, keys: pa.Array, values: pa.Array, timestamps: pa.Array | None
+) -> pa.RecordBatch:
+    """Return records, each for the partition that Kafka's own producers choose for its key.
+
+    Args:
+        topic: The topic.
+        count: How many partitions it has.
+        keys: As for `encode`, like the columns that follow.
+        values: The values.
+        timestamps: When the rows happened.
+
+    Raises:
+        BadFrameError: As `encode`.
+        OptionError: As `encode`.
+    """
+    frames = encode(keys, values, timestamps)
+    # Kafka's timestamp is left to be that of the writing: topics are kept for so long.
+    columns = {
+        "topic": pa.repeat(topic, len(keys)),
+        "partition": partitions_of(keys.cast(pa.binary()), count),
+        "key": keys.cast(pa.binary()),
+        "value": frames,
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def said(topic: str, partitions: Iterable[int], frames: Sequence[Control]) -> pa.RecordBatch:
+    """Return what a producer says, for each of some partitions in the order of the frames."""
+    values = [encode_control(frame) for frame in frames]
+    numbers = [number for number in partitions for _ in values]
+    columns = {
+        "topic": pa.repeat(topic, len(numbers)),
+        "partition": pa.array(numbers, pa.int32()),
+        "key": pa.nulls(len(numbers), pa.binary()),
+        "value": pa.array(values * (len(numbers) // max(1, len(values))), pa.binary()),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
