@@ -123,3 +123,13 @@ def test_what_a_partitioner_returns_is_checked(wrong: Any) -> None:
 
     with pytest.raises(UnwritableRecordError, match="the partitioner must return"):
         checked(lambda _, __: wrong)(pa.array([b"a", None]), 2)
+
+
+def test_rows_are_sorted_after_the_shuffle(spark: SparkSession) -> None:
+    # On one machine what was shuffled comes in order anyway, so the plan has to tell.
+    rows = spark.range(4).selectExpr("cast(id as string) value")
+    frame: Any = laid_out(rows, topic="t", counts={"t": 2}, tasks=2, assign=None)
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    operators = [line.strip(" :+-*()0123456789").split(" ")[0] for line in plan.splitlines()]
+    assert operators.index("Sort") < operators.index("Exchange")
+    assert "Sort [fanout_order" in plan
