@@ -1,4 +1,4 @@
-"""The command line: `fanout demo`, `doctor`, `iam-policy`, `consumers`, `sim` and `crash`."""
+"""The command line: `fanout demo`, `doctor`, `iam-policy`, `consumers`, `transactions` and others."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fanout.cli_doctor import doctor
 from fanout.cli_iam import iam_policy
 from fanout.cli_shared import INTERRUPTED, UNUSABLE
 from fanout.cli_sim import sim
+from fanout.cli_transactions import transactions
 from fanout.demo.options import (
     MAX_RECORDS,
     MAX_SHARDS,
@@ -123,6 +124,7 @@ def demo(
 app.command()(doctor)
 app.command()(iam_policy)
 app.add_typer(consumers)
+app.add_typer(transactions)
 app.add_typer(sim)
 app.command()(crash)
 

@@ -18,7 +18,7 @@ from fanout.entries import (
 )
 from fanout.errors import CheckpointError, FanOutError, OptionError, PositionError
 
-__all__ = ("read_positions",)
+__all__ = ("local_path", "read_positions")
 
 # A running query may write a newer entry, and delete what was the newest, before that is read.
 _TRIES = 3
@@ -45,7 +45,7 @@ def read_positions(location: str) -> Checkpoint:
 
 
 def _positions_at(location: str) -> Checkpoint:
-    path = _local(location)
+    path = local_path(location, "positions")
     if path.is_file():
         try:
             return Checkpoint.from_json(_read(path))
@@ -60,7 +60,16 @@ def _positions_at(location: str) -> Checkpoint:
     return positions
 
 
-def _local(location: str) -> Path:
+def local_path(location: str, what: str) -> Path:
+    """Return where a location is on the local disk.
+
+    Args:
+        location: A path, or a URI of the scheme `file`.
+        what: What is wanted of it, for the message.
+
+    Raises:
+        OptionError: It is not on the local disk.
+    """
     match urlsplit(location):
         case ("", _, _, _, _):
             return Path(location)
@@ -68,7 +77,7 @@ def _local(location: str) -> Path:
             return Path(unquote(path))
         case (scheme, _, _, _, _):
             raise OptionError(
-                f"positions are read from the local disk alone, not from {scheme}: copy the "
+                f"{what} are read from the local disk alone, not from {scheme}: copy the "
                 f"directory {DIRECTORY} of the checkpoint location here, and name what it is in"
             )
 

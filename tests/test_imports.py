@@ -38,6 +38,8 @@ MAY_IMPORT_EVERYTHING = {
     "cli_iam",
     "cli_shared",
     "cli_sim",
+    "cli_transactions",
+    "cli_transactions_report",
     "demo",
 }
 HEAVY = ["pyspark", "aioboto3", "aiobotocore", "aiokafka", "pyarrow.parquet", "moto", "numpy"]

@@ -7,7 +7,7 @@ connection (KIP-98), so whoever holds the three can end it. The token adds where
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
@@ -19,10 +19,14 @@ from fanout.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("MAX_TOKEN_BYTES", "CommitToken", "Incarnation")
+__all__ = ("MARKERS_LAST", "MAX_TOKEN_BYTES", "CommitToken", "Incarnation")
 
 MAX_TOKEN_BYTES: Final = 4 * 1024 * 1024
 """The largest token that is read; one with 200,000 partitions takes less."""
+MARKERS_LAST: Final = timedelta(days=6)
+"""For how long the brokers are sure to remember a marker. They forget it after
+`offsets.retention.minutes`, which is 7 days unless they say otherwise; a day is left for the time
+that their deletion and our clocks take."""
 _VERSION: Final = 1
 _LONGEST_NAME: Final = 2**15 - 1  # a string of Kafka's protocol has 16 bits for its length
 

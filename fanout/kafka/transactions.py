@@ -230,6 +230,15 @@ class Transactions:
 
         return await self._asked(f"the marker in {marker_group} cannot be read", call)
 
+    async def marks(self, group: str, topics: Sequence[str], *, stable: bool) -> Marks:
+        """Return what is marked in some topics now; see `TransactionCalls.marks`.
+
+        Raises:
+            ServiceError: The group may not be used, or the cluster does not answer.
+        """
+        doing = f"the marker in {group} cannot be read"
+        return await self._asked(doing, lambda: self._calls.marks(group, topics, stable=stable))
+
     async def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has.
 

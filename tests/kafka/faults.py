@@ -318,6 +318,12 @@ TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_transaction_calls.py::test_a_broker_that_cannot_describe_transactions_is_enough",
         "tests/kafka/test_transaction_calls.py::test_a_broker_that_cannot_tell_an_open_marker_is_refused",
     ),
+    "A dead job cannot be started for now: a person sees what it left open, and finishes it.": (
+        "tests/spark/sink/test_leftovers.py::test_a_killed_driver",
+        "tests/kafka/test_cli_transactions.py::test_what_brokers_have_forgotten_is_decided_by_who_has_looked",
+        "tests/kafka/test_cli_transactions.py::test_nothing_is_changed_while_the_job_runs",
+        "tests/kafka/test_cli_transactions.py::test_a_batch_that_is_committed_while_it_is_being_aborted_stays_so",
+    ),
     "Somebody stops waiting for a call: it leaves nothing, and can be made again.": (
         "tests/kafka/test_transactions_failures.py::test_cancelling_a_call_leaves_nothing_behind_and_it_can_be_made_again",
     ),

@@ -6,6 +6,7 @@ On a local checkpoint a file lock comes first, so that a new run waits for an ol
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 import uuid
@@ -20,6 +21,7 @@ from fanout.errors import CheckpointError
 from fanout.spark.checkpoint.jvm import java_errors, jvm
 from fanout.spark.checkpoint.local import LocalStorage
 from fanout.spark.checkpoint.lock import JvmLock
+from fanout.spark.checkpoint.posix_lock import PosixLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
 
     from fanout.spark.checkpoint.storage import Storage
 
-__all__ = ("Ownership", "claim")
+__all__ = ("Ownership", "claim", "claim_stopped", "is_claimed")
 
+_LOCK = "owner.lock"
 _RUNS = "runs"
 _KEPT_RUNS = 5
 _MAX_RUN_BYTES = 4096
@@ -60,13 +63,13 @@ class Ownership:
         run: The number of this run, larger than that of every run before; put it into what is
             written, so that two runs never write the same bytes.
         mark: What this run wrote into its run file.
-        lock: The lock of a local checkpoint, None for a remote one.
+        lock: The lock of a local checkpoint; None for a remote one.
     """
 
     storage: Storage
     run: int
     mark: bytes
-    lock: JvmLock | None
+    lock: JvmLock | PosixLock | None
 
     def check(self) -> None:
         """Return if this run still owns the checkpoint; call it before every write.
@@ -129,9 +132,53 @@ def claim(storage: Storage, spark: SparkSession, wait: float = 30.0) -> Iterator
             lock.release()
 
 
+@contextmanager
+def claim_stopped(storage: LocalStorage, application: str) -> Iterator[Ownership]:
+    """Own a local checkpoint without Spark while the block runs, if no query runs on it.
+
+    A query that starts meanwhile waits, as for another query.
+
+    Args:
+        storage: The checkpoint.
+        application: What we are, for the messages of others.
+
+    Raises:
+        CheckpointError: A query runs on the checkpoint, or it cannot be written.
+    """
+    lock = PosixLock.try_acquire(storage.root / _LOCK)
+    if lock is None:
+        raise CheckpointError(
+            f"the checkpoint {storage.location} is in use: {_describe_holder(storage)} is still "
+            f"running; stop it first"
+        )
+    try:
+        holder = _Holder(1, uuid.uuid4().hex, application, platform.node(), os.getpid())
+        run, mark = _start_run(storage, holder)
+        _prune_runs(storage, run)
+        yield Ownership(storage, run, mark, lock)
+    finally:
+        lock.release()
+
+
+def is_claimed(storage: LocalStorage) -> bool:
+    """Say whether another process runs a query on a local checkpoint.
+
+    Raises:
+        CheckpointError: Its lock cannot be looked at.
+    """
+    path = storage.root / _LOCK
+    if not path.exists():
+        return False
+    lock = PosixLock.try_acquire(path)
+    if lock is None:
+        return True
+    lock.release()
+    return False
+
+
 def _wait_for_lock(storage: LocalStorage, spark: SparkSession, wait: float) -> JvmLock:
     deadline = time.monotonic() + wait
-    path = storage.root / "owner.lock"
+    path = storage.root / _LOCK
     while (lock := JvmLock.try_acquire(spark, path)) is None:
         if JvmLock.held_here(spark, path):
             raise CheckpointError(

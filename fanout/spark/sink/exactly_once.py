@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from fanout.errors import BatchNotWrittenError, CheckpointError, FanOutError, FencedError
 from fanout.kafka.joining import Joined
-from fanout.kafka.tokens import CommitToken
+from fanout.kafka.tokens import MARKERS_LAST, CommitToken
 from fanout.kafka.transactions import Outcome
 from fanout.spark.sink.attempts import AttemptFailedError, in_attempts
 from fanout.spark.sink.state import SinkState
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 __all__ = ("ExactlyOnce",)
 
 log = logging.getLogger(__name__)
-
-# Brokers forget a marker after offsets.retention.minutes, which is 7 days unless they say
-# otherwise; a day is left for the time that their deletion and our clocks take.
-_MARKERS_LAST: Final = timedelta(days=6)
 
 
 @final
@@ -92,7 +88,7 @@ class ExactlyOnce:
             self._state.record_committed(token.batch_id)
             return True
         age = datetime.now(UTC) - token.created_at
-        if age > _MARKERS_LAST:
+        if age > MARKERS_LAST:
             raise CheckpointError(
                 f"nobody knows any more whether batch {token.batch_id} was committed to Kafka: its "
                 f"token is from {token.created_at:%Y-%m-%d %H:%M} UTC, and brokers forget after a "

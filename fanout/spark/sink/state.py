@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fanout.spark.checkpoint.ownership import Ownership
     from fanout.spark.checkpoint.storage import Storage
 
-__all__ = ("SINKS", "SinkState")
+__all__ = ("SINKS", "SinkState", "StoredTokens")
 
 SINKS: Final = "sinks"
 _COMMITTED: Final = ".committed"
@@ -28,19 +28,16 @@ class _Committed(msgspec.Struct, frozen=True):
     batch: int
 
 
-@final
-class SinkState:
-    """The files of one sink below a checkpoint. Every call blocks.
+class StoredTokens:
+    """What the files of one sink below a checkpoint say, for anybody. Every call blocks.
 
     Args:
         storage: The checkpoint.
-        ownership: The claim of this run; it is checked before a token is stored.
         sink_name: The sink.
     """
 
-    def __init__(self, storage: Storage, ownership: Ownership, sink_name: str) -> None:
+    def __init__(self, storage: Storage, sink_name: str) -> None:
         self._storage = storage
-        self._ownership = ownership
         self._directory = f"{SINKS}/{sink_name}"
 
     def is_committed(self, batch_id: int) -> bool:
@@ -77,6 +74,33 @@ class SinkState:
         names = {file.name for file in self._storage.list(self._directory)}
         ids = [id_ for id_ in batch_ids(names) if f"{id_:012}{_COMMITTED}.json" not in names]
         return [token for token in map(self.token, ids) if token is not None]
+
+    def newest(self) -> CommitToken | None:
+        """Return the newest token, whatever became of it; None where there is none.
+
+        Raises:
+            CheckpointError: If it is damaged, another batch's, or of a newer version.
+        """
+        ids = batch_ids(file.name for file in self._storage.list(self._directory))
+        return self.token(ids[-1]) if ids else None
+
+    def _name(self, batch_id: int, suffix: str = "") -> str:
+        return f"{self._directory}/{batch_id:012}{suffix}.json"
+
+
+@final
+class SinkState(StoredTokens):
+    """The files of one sink below a checkpoint, for its owner. Every call blocks.
+
+    Args:
+        storage: The checkpoint.
+        ownership: The claim of this run; it is checked before a token is stored.
+        sink_name: The sink.
+    """
+
+    def __init__(self, storage: Storage, ownership: Ownership, sink_name: str) -> None:
+        super().__init__(storage, sink_name)
+        self._ownership = ownership
 
     def record(self, token: CommitToken) -> None:
         """Store a token durably; its transaction may be committed when this returns.
@@ -118,6 +142,3 @@ class SinkState:
         """
         self._ownership.check()
         self._storage.delete(self._name(batch_id))
-
-    def _name(self, batch_id: int, suffix: str = "") -> str:
-        return f"{self._directory}/{batch_id:012}{suffix}.json"

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.spark.checkpoint.ownership import claim
+from fanout.spark.checkpoint.local import LocalStorage
+from fanout.spark.checkpoint.ownership import claim, claim_stopped, is_claimed
+from fanout.spark.checkpoint.posix_lock import PosixLock
 from fanout.spark.checkpoint.storage import open_storage
 from tests.spark.harness import SHORT_LIVED
 
@@ -29,7 +31,8 @@ pytestmark = pytest.mark.spark
 HOLDING_DRIVER = """
 import sys
 from pyspark.sql import SparkSession
-from fanout.spark.checkpoint.ownership import claim
+from fanout.spark.checkpoint.local import LocalStorage
+from fanout.spark.checkpoint.ownership import claim, claim_stopped, is_claimed
 from fanout.spark.checkpoint.storage import open_storage
 
 spark = (
@@ -230,3 +233,36 @@ def test_a_driver_waits_for_the_jvm_of_a_killed_one(
     os.kill(holding_driver.pid, signal.SIGKILL)
     with claim(local, spark, wait=30) as ownership:
         ownership.check()
+
+
+def test_a_process_without_spark_owns_what_no_query_runs_on(
+    local: Storage, spark: SparkSession
+) -> None:
+    assert isinstance(local, LocalStorage)
+    assert not is_claimed(local)
+    assert local.size("owner.lock") is None, "who looks leaves nothing"
+    with claim(local, spark):
+        assert is_claimed(local)
+        with pytest.raises(CheckpointError, match=r"Spark application .* still running; stop it"):
+            claim_stopped(local, "tool").__enter__()
+    assert not is_claimed(local)
+    with claim_stopped(local, "tool") as ownership:
+        ownership.check()
+        with pytest.raises(
+            CheckpointError, match=f"in use after .*'tool', process {os.getpid()} .* is still"
+        ):
+            claim(local, spark, wait=0.2).__enter__()
+        ownership.check()
+    with pytest.raises(CheckpointError, match="unlocked"):
+        ownership.check()
+    with claim(local, spark) as later:
+        assert later.run == ownership.run + 1
+
+
+def test_a_checkpoint_that_may_not_be_written_is_not_taken_for_a_running_one(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(CheckpointError, match="cannot lock"):
+        PosixLock.try_acquire(tmp_path / "missing" / "owner.lock")
+    with pytest.raises(CheckpointError, match="cannot lock"):
+        PosixLock.try_acquire(tmp_path)

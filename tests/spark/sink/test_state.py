@@ -9,7 +9,7 @@ from fanout.errors import CheckpointError
 from fanout.kafka.tokens import CommitToken, Incarnation
 from fanout.spark.checkpoint.local import LocalStorage
 from fanout.spark.checkpoint.ownership import Ownership
-from fanout.spark.sink.state import SinkState
+from fanout.spark.sink.state import SinkState, StoredTokens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +69,20 @@ def test_what_is_committed_is_known_and_nothing_before_it_is_kept(
         "000000000004.committed.json",
         "000000000004.json",
     ]
+
+
+def test_the_newest_token_is_there_whatever_became_of_it(
+    state: SinkState, storage: LocalStorage
+) -> None:
+    tokens = StoredTokens(storage, "kafka")
+    assert tokens.newest() is None
+    state.record(token(3))
+    state.record(token(4))
+    state.record_committed(3)
+    assert tokens.newest() == token(4)
+    assert tokens.unfinished() == [token(4)]
+    state.record_committed(4)
+    assert tokens.newest() == token(4)
 
 
 def test_sinks_do_not_see_each_other(
