@@ -1,4 +1,4 @@
-"""The command line: `fanout demo`, `doctor`, `iam-policy`, `consumers`, `transactions` and others."""
+"""The command line: `fanout demo`, `doctor`, `iam-policy`, `consumers` and all others."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ __all__ = (
     "DIAGNOSE",
     "IAM",
     "KAFKA_ASYNCIO",
+    "KAFKA_SINK",
     "KAFKA_SPARK",
     "POLLING",
     "README",
@@ -24,9 +25,17 @@ __all__ = (
 )
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
-SPARK, ASYNCIO, KAFKA_SPARK, KAFKA_ASYNCIO, RESUME, POLLING, TESTING, BROKER = re.findall(
-    r"```python\n(.*?)```", README, re.DOTALL
-)
+(
+    SPARK,
+    ASYNCIO,
+    KAFKA_SPARK,
+    KAFKA_ASYNCIO,
+    KAFKA_SINK,
+    RESUME,
+    POLLING,
+    TESTING,
+    BROKER,
+) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 IAM, DIAGNOSE = (
     re.sub(r"^>>> ", "", code, flags=re.MULTILINE)
     for code in re.findall(r"```pycon\n(.*?)```", README, re.DOTALL)

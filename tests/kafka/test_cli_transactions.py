@@ -87,7 +87,7 @@ class Job:
 
     def forgotten(self) -> CommitToken:
         """Record a token that is older than what brokers remember."""
-        token = self.do(self._begun)
+        token: CommitToken = self.do(self._begun)
         old = replace(token, created_at=token.created_at - LONG_AGO)
         self.state.record(old)
         return old

@@ -109,7 +109,16 @@ def test_the_page_names_every_column() -> None:
     assert named == SCHEMA.names
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/kafka.md", "docs/reliability.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/kafka.md",
+        "docs/reliability.md",
+        "docs/shuffle.md",
+        "docs/writing-to-kafka.md",
+    ],
+)
 def test_every_link_to_a_page_leads_to_one_of_its_headings(page: str) -> None:
     path = ROOT / page
     links = re.findall(r"\]\(((?!https:)[^)\s]*)\)", path.read_text())
