@@ -92,8 +92,8 @@ class ExactlyOnce:
             raise CheckpointError(
                 f"nobody knows any more whether batch {token.batch_id} was committed to Kafka: its "
                 f"token is from {token.created_at:%Y-%m-%d %H:%M} UTC, and brokers forget after a "
-                f"week; look whether its records are in {', '.join(token.topics)}, and tell by "
-                f"`fanout transactions`"
+                f"week; look whether its records are in {', '.join(token.topics)}, and say `fanout "
+                f"transactions commit --force` if they are, or `abort --force` if they are not"
             )
         log.info("batch %d was not committed (%s)", token.batch_id, outcome.value)
         return False
