@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from importlib.metadata import version
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from fanout.cli_consumers import consumers
 from fanout.cli_crash import crash
 from fanout.cli_doctor import doctor
 from fanout.cli_iam import iam_policy
-from fanout.cli_shared import INTERRUPTED, UNUSABLE
+from fanout.cli_shared import INTERRUPTED, UNUSABLE, end_like_ctrl_c
 from fanout.cli_sim import sim
 from fanout.cli_transactions import transactions
 from fanout.demo.options import (
@@ -103,8 +102,7 @@ def demo(
     The exit code is 0 if all of it came through: nothing lost, duplicated, altered or out of
     order. It is 1 if that was not proven, and 2 if the demo cannot run here.
     """
-    # Ends like Ctrl-C does, so that no child and no file stays behind.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    end_like_ctrl_c()
     try:
         proven = _run_demo(
             DemoOptions(source=source, records=records, shards=shards, seed=seed, kill=kill),

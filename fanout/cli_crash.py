@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanout.cli_shared import INTERRUPTED, UNUSABLE
+from fanout.cli_shared import INTERRUPTED, UNUSABLE, end_like_ctrl_c
 from fanout.errors import FanOutError, SetupError
 from fanout.testing.crash.moments import Pipeline
 from fanout.testing.crash.plan import MAX_ROUNDS, CampaignFailedError, CrashOptions
@@ -65,8 +64,7 @@ def crash(
     itself, was stuck or left a transaction open: then its checkpoints and its log are kept. It is
     2 if the campaign cannot run here.
     """
-    # Ends like Ctrl-C does, so that no child and no file stays behind.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    end_like_ctrl_c()
     try:
         options = CrashOptions(
             rounds=rounds, seed=seed, pipelines=tuple(dict.fromkeys(pipeline or Pipeline))

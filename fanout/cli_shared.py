@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,6 +23,7 @@ __all__ = (
     "Role",
     "Stream",
     "asking_the_service",
+    "end_like_ctrl_c",
     "print_json",
     "print_table",
     "stream_options",
@@ -35,6 +37,13 @@ Region = Annotated[str | None, typer.Option(help="The AWS region.")]
 Endpoint = Annotated[str | None, typer.Option(help="Another endpoint than the region's.")]
 Role = Annotated[str | None, typer.Option(help="A role to assume.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+
+
+def end_like_ctrl_c() -> None:
+    """Let SIGTERM end the command as Ctrl-C does, so that no child and no file stays behind."""
+    # A shell lets what runs in its background ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 def stream_options(

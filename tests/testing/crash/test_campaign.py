@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,3 +94,21 @@ def test_a_job_that_never_starts_ends_the_campaign(
     [kept] = temporary_files.iterdir()
     assert str(kept / LOG) in str(caught.value)
     assert "no_such_module" in (kept / LOG).read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_of_a_campaign_that_is_ended(
+    temporary_files: Path, number: signal.Signals
+) -> None:
+    command = [str(Path(sys.executable).with_name("fanout")), "crash", "--pipeline", "kafka"]
+    environment = os.environ | {"TMPDIR": str(temporary_files)}
+    with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - our own command
+        try:
+            while not any(temporary_files.glob(f"fanout-crash-*/{Pipeline.KAFKA}")):
+                assert process.poll() is None
+                time.sleep(0.05)  # until the driver runs
+            process.send_signal(number)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    assert list(temporary_files.iterdir()) == []

@@ -66,7 +66,7 @@ def test_one_alone_takes_a_strike_and_waits_until_it_is_released(control: Contro
         assert ended.acquire(timeout=20)
     assert control.taken()
     assert not control.disarm()
-    assert sum(thread.is_alive() for thread in threads) == 1
+    assert not ended.acquire(timeout=0.2)
     control.release()
     for thread in threads:
         thread.join(20)

@@ -29,7 +29,7 @@ def catalogue(*pipelines: Pipeline) -> int:
 def test_the_same_seed_draws_the_same_plan_and_another_does_not() -> None:
     options = CrashOptions(rounds=50, seed=4)
     assert draw_plan(options) == draw_plan(options)
-    assert draw_plan(options) != draw_plan(CrashOptions(rounds=50, seed=5))
+    assert strikes(rounds=50, seed=4) != strikes(rounds=50, seed=5)
 
 
 def test_every_step_of_a_batch_is_struck_in_one_deal() -> None:
