@@ -13,6 +13,7 @@ from fanout.cli_crash import crash
 from fanout.cli_doctor import doctor
 from fanout.cli_iam import iam_policy
 from fanout.cli_shared import INTERRUPTED, UNUSABLE, end_like_ctrl_c
+from fanout.cli_shuffle import shuffle
 from fanout.cli_sim import sim
 from fanout.cli_transactions import transactions
 from fanout.demo.options import (
@@ -123,6 +124,7 @@ app.command()(doctor)
 app.command()(iam_policy)
 app.add_typer(consumers)
 app.add_typer(transactions)
+app.add_typer(shuffle)
 app.add_typer(sim)
 app.command()(crash)
 

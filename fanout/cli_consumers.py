@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import asdict
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
@@ -18,6 +17,7 @@ from fanout.cli_shared import (
     Region,
     Role,
     Stream,
+    age,
     asking_the_service,
     print_json,
     print_table,
@@ -45,8 +45,6 @@ _MOST = 1_000_000_000
 
 _COLUMNS = ("consumer", "status", "registered (UTC)", "ARN")
 
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
 consumers = typer.Typer(
     name="consumers",
     no_args_is_help=True,
@@ -54,13 +52,6 @@ consumers = typer.Typer(
     "The exit code is 2 if nothing could be done, and 1 if a part failed.",
     rich_markup_mode="markdown",
 )
-
-
-def _age(text: str) -> timedelta:
-    match = re.fullmatch(r"([0-9]{1,6})([mhdw])", text)
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is not an age such as 90m, 12h, 7d or 2w")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do it, rather than say what would be done.")]
@@ -134,7 +125,7 @@ def gc(
     *,
     older_than: Annotated[
         timedelta,
-        typer.Option(parser=_age, metavar="AGE", help="The age, such as 90m, 12h, 7d or 2w."),
+        typer.Option(parser=age, metavar="AGE", help="The age, such as 90m, 12h, 7d or 2w."),
     ],
     yes: Yes = False,
     region: Region = None,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -22,12 +24,15 @@ __all__ = (
     "Region",
     "Role",
     "Stream",
+    "age",
     "asking_the_service",
     "end_like_ctrl_c",
     "print_json",
     "print_table",
     "stream_options",
 )
+
+_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 UNUSABLE: Final = 2
 INTERRUPTED: Final = 130
@@ -88,6 +93,18 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)
+
+
+def age(text: str) -> timedelta:
+    """Read how long ago something is, such as 90m, 12h, 7d or 2w.
+
+    Raises:
+        typer.BadParameter: It is no age.
+    """
+    match = re.fullmatch(r"([0-9]{1,6})([mhdw])", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not an age such as 90m, 12h, 7d or 2w")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 @contextmanager

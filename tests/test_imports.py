@@ -37,6 +37,7 @@ MAY_IMPORT_EVERYTHING = {
     "cli_doctor",
     "cli_iam",
     "cli_shared",
+    "cli_shuffle",
     "cli_sim",
     "cli_transactions",
     "cli_transactions_report",

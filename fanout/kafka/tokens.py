@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
@@ -17,9 +18,11 @@ from fanout.core.malformed import MALFORMED_JSON
 from fanout.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-__all__ = ("MARKERS_LAST", "MAX_TOKEN_BYTES", "CommitToken", "Incarnation")
+    from fanout.kafka.partitions import Partition
+
+__all__ = ("MARKERS_LAST", "MAX_TOKEN_BYTES", "CommitToken", "Incarnation", "numbers_of")
 
 MAX_TOKEN_BYTES: Final = 4 * 1024 * 1024
 """The largest token that is read; one with 200,000 partitions takes less."""
@@ -133,6 +136,14 @@ class CommitToken:
             created_at=wire.created_at,
             expires_at=wire.expires_at,
         )
+
+
+def numbers_of(partitions: Iterable[Partition]) -> dict[str, tuple[int, ...]]:
+    """Return the numbers of partitions by topic, both in order: what a token has of them."""
+    return {
+        topic: tuple(partition.number for partition in group)
+        for topic, group in groupby(sorted(partitions), key=lambda partition: partition.topic)
+    }
 
 
 class _VersionWire(msgspec.Struct, frozen=True):

@@ -11,6 +11,8 @@ from fanout.errors import SetupError
 
 if TYPE_CHECKING:
     from fanout.spark.sink.handler import kafka_sink, write_to_kafka
+    from fanout.spark.sink.key_by import key_by_sink, write_key_by
+    from fanout.spark.sink.persistent import PersistentKeyBy, persistent_key_by
 
 try:
     from fanout.spark.ledger import LedgerBatch
@@ -27,9 +29,13 @@ except ModuleNotFoundError as error:
 __all__ = (
     "FanOutQuery",
     "LedgerBatch",
+    "PersistentKeyBy",
     "QueryProgress",
     "foreach_batch",
     "kafka_sink",
+    "key_by_sink",
+    "persistent_key_by",
+    "write_key_by",
     "write_to_kafka",
 )
 
@@ -40,4 +46,12 @@ def __getattr__(name: str) -> Any:
         from fanout.spark.sink import handler  # noqa: PLC0415 - see above
 
         return getattr(handler, name)
+    if name in {"key_by_sink", "write_key_by"}:
+        from fanout.spark.sink import key_by  # noqa: PLC0415 - see above
+
+        return getattr(key_by, name)
+    if name in {"PersistentKeyBy", "persistent_key_by"}:
+        from fanout.spark.sink import persistent  # noqa: PLC0415 - see above
+
+        return getattr(persistent, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

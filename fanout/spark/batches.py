@@ -76,7 +76,7 @@ class BatchRunner:
         handler: The user's function.
         storage: The checkpoint.
         ledger: What each batch id stands for.
-        context: Makes what `current_batch` returns, from the ids of a batch and of the query.
+        context: Makes what `current_batch` returns for an entry of the ledger.
         take: Blocks until records are there, for at most the given seconds.
         acknowledge: Tells the stream that everything up to some positions is durable, and was
             handled: what a service shows as left to be read is what is left to be done; blocks.
@@ -90,7 +90,7 @@ class BatchRunner:
         *,
         storage: Storage,
         ledger: BatchLedger,
-        context: Callable[[int, str], BatchContext],
+        context: Callable[[Entry], BatchContext],
         take: Callable[[float], Handover],
         acknowledge: Callable[[Checkpoint], None],
     ) -> None:
@@ -182,7 +182,7 @@ class BatchRunner:
     def _handle(self, entry: Entry, file: SegmentFile) -> None:
         frame = self._read(file)
         try:
-            with handling(self._context(entry.batch_id, entry.query_id)):
+            with handling(self._context(entry)):
                 self._handler(frame, entry.batch_id)
         except Exception as error:
             raise BatchFailedError(

@@ -31,6 +31,9 @@ class BatchContext:
         ownership: The claim of this run; check it before anything that a newer run must not see.
         loop: Where coroutines run; what it holds is kept from batch to batch.
         sinks: The names of the sinks that this call of the handler has written to.
+        watermark: That of the stream behind the batch, in milliseconds since the Unix epoch: what
+            comes later and is no later is late. None where the source knows none. A replay has the
+            same.
     """
 
     batch_id: int
@@ -39,6 +42,7 @@ class BatchContext:
     ownership: Ownership
     loop: LoopThread
     sinks: set[str] = field(default_factory=set)
+    watermark: int | None = None
 
     def enter_sink(self, name: str) -> None:
         """Note that a sink is written to.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING
 
 from fanout.core.opening import origin
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe
+    from fanout.entries import Entry
     from fanout.spark.batches import Handler
 
 __all__ = ("foreach_batch",)
@@ -106,7 +106,17 @@ def foreach_batch(
             max_bytes=max_bytes,
         )
         loop = resources.enter_context(LoopThread())
-        context = partial(BatchContext, storage=storage, ownership=ownership, loop=loop)
+
+        def context(entry: Entry) -> BatchContext:
+            return BatchContext(
+                entry.batch_id,
+                entry.query_id,
+                storage,
+                ownership,
+                loop,
+                watermark=entry.watermark,
+            )
+
         if isinstance(handler, RecoveringHandler):
             _recover(handler, loop, ledger, context)
         try:
@@ -140,12 +150,12 @@ def _recover(
     handler: RecoveringHandler,
     loop: LoopThread,
     ledger: BatchLedger,
-    context: Callable[[int, str], BatchContext],
+    context: Callable[[Entry], BatchContext],
 ) -> None:
     """Let a handler finish what an earlier run has left open, before anything is subscribed."""
     handler.prepare(loop)
     if (newest := ledger.newest) is not None:
-        handler.recover(context(newest.batch_id, newest.query_id))
+        handler.recover(context(newest))
 
 
 def _positions(ledger: BatchLedger, loop: LoopThread, source: Source) -> Checkpoint:

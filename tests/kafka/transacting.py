@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from fanout.kafka.outcomes import Phase
 from fanout.kafka.partitions import Partition
 from fanout.kafka.tokens import CommitToken
 from fanout.kafka.transaction_calls import Marks
@@ -144,6 +145,18 @@ async def ended(connection: Transactions, sink: Sink) -> None:
         return state.settled
 
     await until(settled)
+
+
+async def told(broker: KafkaBroker, *ids: str) -> None:
+    """Wait until every partition has heard how the transactions of some ids were ended."""
+    async with transactions(broker) as connection:
+        for id_ in ids:
+            while True:
+                state = await connection.describe(id_)
+                assert state is not None
+                if state.phase not in {Phase.PREPARE_COMMIT, Phase.PREPARE_ABORT}:
+                    break
+                await asyncio.sleep(0.01)
 
 
 async def gone(connection: Transactions, sink: Sink) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -58,8 +57,9 @@ class Bench:
         self.ledger = BatchLedger(storage, ownership)
         self.log = SegmentLog(storage.scratch(), 1, SCHEMA, max_records=100, max_bytes=1 << 20)
         self.acknowledged: list[Checkpoint] = []
-        self.context = partial(
-            BatchContext, storage=storage, ownership=ownership, loop=LoopThread()
+        loop = LoopThread()
+        self.context = lambda entry: BatchContext(
+            entry.batch_id, entry.query_id, storage, ownership, loop, watermark=entry.watermark
         )
 
     def run(

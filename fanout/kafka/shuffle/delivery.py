@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from fanout.errors import BatchNotWrittenError, FanOutError, FencedError
-from fanout.kafka.tokens import CommitToken
+from fanout.kafka.tokens import CommitToken, numbers_of
 from fanout.kafka.transactions import Outcome
 
 if TYPE_CHECKING:
@@ -155,16 +155,12 @@ class Transacting:
 
     async def _token(self, expires_at: datetime) -> CommitToken:
         written = await self._writer.flush()
-        partitions: dict[str, tuple[int, ...]] = {}
-        for partition in sorted(written.partitions):
-            numbers = partitions.get(partition.topic, ())
-            partitions[partition.topic] = (*numbers, partition.number)
         return CommitToken(
             transactional_id=self._joined.transactional_id,
             incarnation=self._joined.incarnation,
             marker_group=self._marker_group,
             batch_id=self._number,
-            partitions=partitions,
+            partitions=numbers_of(written.partitions),
             created_at=datetime.now(UTC),
             expires_at=expires_at,
         )

@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from fanout.errors import ServiceError
 from fanout.kafka.joining import Idempotent, Joined
 from fanout.kafka.shuffle.delivery import Confirming, Transacting
 from fanout.kafka.shuffle.frames import Hello
+from fanout.kafka.shuffle.rows import check_count
 from fanout.kafka.shuffle.writer import ShuffleWriter
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from fanout.kafka.transactions import open_transactions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fanout.kafka.shuffle.delivery import Delivering
     from fanout.kafka.shuffle.writer_options import Chosen
 
-__all__ = ("check_count", "open_shuffle_writer")
+__all__ = ("open_shuffle_writer",)
 
 
 @asynccontextmanager
@@ -145,16 +145,3 @@ async def _open(options: ShuffleWriterOptions, stack: AsyncExitStack) -> tuple[D
     return Transacting(
         writer, transactions, mode, marker_group=marker_group, timeout=timeout, number=first
     ), hello
-
-
-def check_count(topic: str, found: int, expected: int | None) -> None:
-    """Check how many partitions a topic has.
-
-    Raises:
-        ServiceError: It has another number than was said.
-    """
-    if expected not in {None, found}:
-        raise ServiceError(
-            f"the topic {topic!r} has {found} partitions, and by partition_count it has "
-            f"{expected}: keys would not be where they were; write to a new topic"
-        )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fanout.errors import ServiceError
 from fanout.kafka.murmur2 import partitions_of
 from fanout.kafka.shuffle.columns import encode
 from fanout.kafka.shuffle.frames import encode_control
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from fanout.kafka.shuffle.frames import Control
 
-__all__ = ("keyed", "said")
+__all__ = ("check_count", "keyed", "said")
 
 
 def keyed(
@@ -56,3 +57,16 @@ def said(topic: str, partitions: Iterable[int], frames: Sequence[Control]) -> pa
         "value": pa.array(values * (len(numbers) // max(1, len(values))), pa.binary()),
     }
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def check_count(topic: str, found: int, expected: int | None) -> None:
+    """Check how many partitions a topic has.
+
+    Raises:
+        ServiceError: It has another number than was said.
+    """
+    if expected not in {None, found}:
+        raise ServiceError(
+            f"the topic {topic!r} has {found} partitions, and by partition_count it has "
+            f"{expected}: keys would not be where they were; write to a new topic"
+        )

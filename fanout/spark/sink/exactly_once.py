@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 
 from fanout.errors import BatchNotWrittenError, CheckpointError, FanOutError, FencedError
 from fanout.kafka.joining import Joined
-from fanout.kafka.tokens import MARKERS_LAST, CommitToken
+from fanout.kafka.tokens import MARKERS_LAST, CommitToken, numbers_of
 from fanout.kafka.transactions import Outcome
 from fanout.spark.sink.attempts import AttemptFailedError, in_attempts
 from fanout.spark.sink.state import SinkState
@@ -156,7 +156,7 @@ class ExactlyOnce:
             incarnation=incarnation,
             marker_group=self._marker_group,
             batch_id=self._batch_id,
-            partitions=delivered.partitions,
+            partitions=numbers_of(delivered.written),
             created_at=datetime.now(UTC),
             expires_at=expires_at,
         )

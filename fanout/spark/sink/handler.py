@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from fanout.errors import StreamStateError
-from fanout.kafka.joining import Idempotent, Unconfirmed
-from fanout.spark.handling import current_batch
-from fanout.spark.sink.attempts import AttemptFailedError, in_attempts
+from fanout.kafka.shuffle.rows import check_count
+from fanout.spark.sink.batch import write_batch
 from fanout.spark.sink.cluster import cluster_of
 from fanout.spark.sink.exactly_once import ExactlyOnce
-from fanout.spark.sink.job import deliver
 from fanout.spark.sink.options import KafkaSinkOptions
-from fanout.spark.sink.rows import check_columns
-from fanout.spark.sink.tasks import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +16,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from fanout.kafka.joining import WriteMode
     from fanout.kafka.security import Security
     from fanout.spark.handling import BatchContext
     from fanout.spark.loop import LoopThread
-    from fanout.spark.sink.cluster import Cluster
-    from fanout.spark.sink.job import Delivered
+    from fanout.spark.sink.framing import Framing
     from fanout.spark.sink.options import DeliveryGuarantee, Partitioner
 
 __all__ = ("KafkaSink", "kafka_sink", "write_to_kafka")
@@ -39,20 +32,26 @@ class KafkaSink:
     Args:
         options: The sink's options.
         transform: The user's function.
+        framing: Makes frames of a shuffle of the rows; None where they are written as they are.
     """
 
     def __init__(
-        self, options: KafkaSinkOptions, transform: Callable[[DataFrame], DataFrame] | None
+        self,
+        options: KafkaSinkOptions,
+        transform: Callable[[DataFrame], DataFrame] | None,
+        framing: Framing | None = None,
     ) -> None:
         self._options = options
         self._transform = transform
+        self._framing = framing
 
     def __repr__(self) -> str:
         return f"<KafkaSink {self._options.sink_name!r} to {self._options.topic or 'many topics'}>"
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write a batch; `foreach_batch` calls it."""
-        _write(df if self._transform is None else self._transform(df), batch_id, self._options)
+        rows = df if self._transform is None else self._transform(df)
+        write_batch(rows, batch_id, self._options, self._framing)
 
     def prepare(self, loop: LoopThread) -> None:
         """Look whether the topic exists, and whether a transaction may take so long.
@@ -64,7 +63,9 @@ class KafkaSink:
         options = self._options
         cluster = cluster_of(options, loop)
         if options.topic is not None:
-            cluster.partitions([options.topic])
+            count = cluster.partitions([options.topic])[options.topic]
+            if self._framing is not None:
+                check_count(options.topic, count, self._framing.partition_count)
         if options.delivery_guarantee == "exactly_once":
             cluster.transaction_timeout(options.transaction_timeout)
 
@@ -207,44 +208,4 @@ def write_to_kafka(
         client_id_prefix=client_id_prefix,
         producer_options=producer_options or {},
     )
-    _write(df, batch_id, options)
-
-
-def _write(df: DataFrame, batch_id: int, options: KafkaSinkOptions) -> None:
-    context = current_batch()
-    if context.batch_id != batch_id:
-        raise StreamStateError(
-            f"batch_id={batch_id} is not what the handler was called with: {context.batch_id}"
-        )
-    context.enter_sink(options.sink_name)
-    check_columns(df.schema, options.topic)
-    cluster = cluster_of(options, context.loop)
-
-    def send(mode: WriteMode) -> Delivered:
-        return _send(df, mode, options, cluster)
-
-    match options.delivery_guarantee:
-        case "exactly_once":
-            ExactlyOnce(options, context, cluster).write(send)
-        case "at_least_once":
-            in_attempts(batch_id, lambda: send(Idempotent()))
-        case "none":
-            in_attempts(batch_id, lambda: send(Unconfirmed()))
-
-
-def _send(df: DataFrame, mode: WriteMode, options: KafkaSinkOptions, cluster: Cluster) -> Delivered:
-    delivery = Delivery(
-        bootstrap_servers=options.bootstrap_servers,
-        make_security=options.make_security,
-        mode=mode,
-        options=options.producing,
-        client_id=options.client_id_prefix,
-        topic=options.topic,
-    )
-    counts = cluster.partitions([] if options.topic is None else [options.topic])
-    delivered = deliver(df, delivery, counts=counts, assign=options.partitioner)
-    if delivered.new_topics:
-        # How many partitions they have decides which task writes what: so all of it again.
-        cluster.partitions(delivered.new_topics)
-        raise AttemptFailedError(f"its rows name new topics: {', '.join(delivered.new_topics)}")
-    return delivered
+    write_batch(df, batch_id, options)

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 
 from fanout.errors import FencedError
 from fanout.kafka.joining import Joined
+from fanout.kafka.partitions import Partition
 from fanout.spark.checkpoint.jvm import JAVA_ERRORS, has_gone
 from fanout.spark.sink.attempts import AttemptFailedError
 from fanout.spark.sink.rows import laid_out
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fanout.spark.sink.options import Partitioner
     from fanout.spark.sink.tasks import Delivery, Report
 
-__all__ = ("Delivered", "deliver")
+__all__ = ("Delivered", "deliver", "raise_failure")
 
 # Spark tells of a stage that has ended within milliseconds, but by a thread of its own.
 _TOLD_SECONDS: Final = 10.0
@@ -40,14 +41,16 @@ class Delivered:
     Args:
         rows: How many records.
         bytes: Their bytes, as they were sent.
-        partitions: Where they are, by topic.
+        written: Where they are, and how many in each partition.
         new_topics: Topics of rows that were not written, because nobody knew them.
+        newest: The latest event time of the rows, in milliseconds, where they are encoded.
     """
 
     rows: int
     bytes: int
-    partitions: Mapping[str, tuple[int, ...]]
-    new_topics: frozenset[str]
+    written: Mapping[Partition, int]
+    new_topics: frozenset[str] = frozenset()
+    newest: int | None = None
 
 
 def deliver(
@@ -83,16 +86,17 @@ def deliver(
             _check_that_it_ran_once(spark, reports[0].stage, tasks)
     for report in reports:
         if report.failure is not None:
-            _raise(report.failure.error())
+            raise_failure(report.failure.error())
     return Delivered(
         rows=sum(report.rows for report in reports),
         bytes=sum(report.bytes for report in reports),
-        partitions=_partitions(reports),
+        written=_written(reports),
         new_topics=frozenset(topic for report in reports for topic in report.new_topics),
+        newest=max((one.newest for one in reports if one.newest is not None), default=None),
     )
 
 
-def _raise(error: FanOutError) -> NoReturn:
+def raise_failure(error: FanOutError) -> NoReturn:
     """Raise what a task has raised; it may be over with a new transaction."""
     if error.retryable or isinstance(error, FencedError):
         raise AttemptFailedError(str(error)) from error
@@ -137,12 +141,13 @@ def _check_that_it_ran_once(spark: SparkSession, stage: int, tasks: int) -> None
     )
 
 
-def _partitions(reports: Sequence[Report]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, list[int]] = {}
-    for report in reports:
-        for topic, numbers in report.partitions.items():
-            found.setdefault(topic, []).extend(numbers)
-    return {topic: tuple(sorted(numbers)) for topic, numbers in sorted(found.items())}
+def _written(reports: Sequence[Report]) -> dict[Partition, int]:
+    return {
+        Partition(topic, number): rows
+        for report in reports
+        for topic, counts in report.partitions.items()
+        for number, rows in counts.items()
+    }
 
 
 def _was_cancelled(error: BaseException) -> bool:

@@ -35,6 +35,7 @@ _TYPES: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
     "headers": ((ArrayType,), _HEADERS),
     "timestamp": ((TimestampType,), "timestamp"),
 }
+_EVENT_TIME: Final = {"eventTime": _TYPES["timestamp"]}
 _ORDER: Final = "fanout_order"
 _COUNT: Final = "fanout_count"
 _TASK: Final = "fanout_task"
@@ -44,18 +45,20 @@ _CANDIDATES: Final = 32
 _keys: dict[int, tuple[int, ...]] = {}
 
 
-def check_columns(schema: StructType, topic: str | None) -> None:
+def check_columns(schema: StructType, topic: str | None, *, event_times: bool = False) -> None:
     """Check that rows are what Kafka takes, by the columns of Spark's own Kafka sink.
 
     Args:
         schema: Of the DataFrame that is written.
         topic: Where everything goes; None where the rows say it.
+        event_times: Whether there may be a column `eventTime`, which an encoder takes.
 
     Raises:
         OptionError: A column is missing, unknown, there twice, or of another type.
     """
+    types = _TYPES | (_EVENT_TIME if event_times else {})
     for name in schema.names:
-        if name not in _TYPES or schema.names.count(name) > 1:
+        if name not in types or schema.names.count(name) > 1:
             raise OptionError(
                 f"the column {name!r} has no place in a Kafka record: select value, and what you "
                 f"need of key, topic, partition, headers and timestamp, each once"
@@ -65,7 +68,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
     if topic is None and "topic" not in schema.names:
         raise OptionError("nobody says where to write: pass topic=, or add a column 'topic'")
     for column in schema:
-        kinds, wanted = _TYPES[column.name]
+        kinds, wanted = types[column.name]
         if not isinstance(column.dataType, kinds) or (
             column.name == "headers" and not _is_headers(column.dataType)
         ):

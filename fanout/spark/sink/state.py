@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, final
 
 import msgspec
 
+from fanout.core.malformed import MALFORMED_JSON
 from fanout.entries import batch_ids
 from fanout.errors import CheckpointError
 from fanout.kafka.tokens import MAX_TOKEN_BYTES, CommitToken
@@ -21,11 +22,18 @@ __all__ = ("SINKS", "SinkState", "StoredTokens")
 
 SINKS: Final = "sinks"
 _COMMITTED: Final = ".committed"
+_GENERATION: Final = "generation.json"
+_MAX_GENERATION_BYTES: Final = 1000
 
 
 class _Committed(msgspec.Struct, frozen=True):
     version: Literal[1]
     batch: int
+
+
+class _Generation(msgspec.Struct, frozen=True):
+    version: Literal[1]
+    first: int
 
 
 class StoredTokens:
@@ -133,6 +141,28 @@ class SinkState(StoredTokens):
             number = file.name.partition(".")[0]
             if number.isdecimal() and int(number) < batch_id:
                 self._storage.delete(f"{self._directory}/{file.name}")
+
+    def first_generation(self, now: int) -> int:
+        """Return what the first run took the present for, in milliseconds since the Unix epoch.
+
+        Args:
+            now: The present; it is stored where nothing is.
+
+        Raises:
+            CheckpointError: If it is damaged, or the checkpoint cannot be written.
+        """
+        name = f"{self._directory}/{_GENERATION}"
+        data = self._storage.read(name, limit=_MAX_GENERATION_BYTES)
+        if data is None:
+            self._ownership.check()
+            self._storage.create(name, msgspec.json.encode(_Generation(1, now)))
+            return now
+        try:
+            return msgspec.json.decode(data, type=_Generation).first
+        except MALFORMED_JSON as error:
+            raise CheckpointError(
+                f"{name} in {self._storage.location} is damaged ({error}); restore it from a backup"
+            ) from error
 
     def forget(self, batch_id: int) -> None:
         """Delete the token of a batch whose transaction is known not to have been committed.

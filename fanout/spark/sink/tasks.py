@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias, final
 
 import msgspec
 import pyarrow as pa
@@ -14,6 +14,7 @@ from pyspark import TaskContext
 
 from fanout.core.malformed import MALFORMED_JSON
 from fanout.errors import (
+    BadFrameError,
     FanOutError,
     FencedError,
     OptionError,
@@ -31,17 +32,34 @@ if TYPE_CHECKING:
     from fanout.kafka.security import Security
     from fanout.kafka.writer import KafkaWriter
 
-__all__ = ("REPORT_SCHEMA", "Delivery", "Failure", "Report", "read_report", "task")
+__all__ = ("REPORT_SCHEMA", "Delivery", "Encoder", "Failure", "Report", "read_report", "task")
 
 REPORT_SCHEMA: Final = "report string"
 _END: Final = object()
 _FAILURES: Final[dict[str, type[FanOutError]]] = {
     kind.__name__: kind
-    for kind in (FencedError, OptionError, ServiceError, UnwritableRecordError, WriteTimeoutError)
+    for kind in (
+        BadFrameError,
+        FencedError,
+        OptionError,
+        ServiceError,
+        UnwritableRecordError,
+        WriteTimeoutError,
+    )
 }
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Encoder(Protocol):
+    """Makes of a task's rows what is written."""
+
+    newest: int | None
+    """The latest event time of all rows, in milliseconds; None where there is none."""
+
+    def encode(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield what is written of some rows, in order; the partitions are those of the rows."""
 
 
 @final
@@ -56,6 +74,7 @@ class Delivery:
         options: What users say by Kafka's own names.
         client_id: What the brokers' logs and quotas call us.
         topic: Where everything goes; None where the rows say it.
+        encoder: Makes what a task makes of its rows; None where they are written as they are.
     """
 
     bootstrap_servers: str | Sequence[str]
@@ -64,6 +83,7 @@ class Delivery:
     options: ProducerOptions
     client_id: str
     topic: str | None
+    encoder: Callable[[], Encoder] | None = None
 
 
 @final
@@ -92,8 +112,9 @@ class Report(msgspec.Struct, frozen=True):
         task: Its number in the stage.
         rows: The records that it has written.
         bytes: Their bytes, as they were sent.
-        partitions: Where they are, by topic.
+        partitions: Where they are, by topic, and how many in each.
         new_topics: Topics of rows that it has not written, because nobody knew them.
+        newest: The latest event time of its rows, in milliseconds, where they are encoded.
         failure: Why it gave up; None where it has written everything else.
     """
 
@@ -101,8 +122,9 @@ class Report(msgspec.Struct, frozen=True):
     task: _Count
     rows: _Count = 0
     bytes: _Count = 0
-    partitions: dict[str, list[_Count]] = {}
+    partitions: dict[str, dict[_Count, _Count]] = {}
     new_topics: list[str] = []
+    newest: int | None = None
     failure: Failure | None = None
 
 
@@ -151,6 +173,7 @@ def _refuse_second_attempt(context: Any, delivery: Delivery) -> None:
 
 async def _write(batches: Batches, delivery: Delivery, context: Any) -> Report:
     new_topics: set[str] = set()
+    encoder = None if delivery.encoder is None else delivery.encoder()
     async with open_writer(
         delivery.bootstrap_servers,
         security=delivery.make_security(),
@@ -160,11 +183,13 @@ async def _write(batches: Batches, delivery: Delivery, context: Any) -> Report:
     ) as writer:
         # Spark's iterator reads a socket, which would block the loop.
         while (records := await asyncio.to_thread(next, batches, _END)) is not _END:
-            await _write_known(writer, _with_topic(records, delivery.topic), new_topics)
+            rows = _with_topic(records, delivery.topic)
+            for some in [rows] if encoder is None else encoder.encode(rows):
+                await _write_known(writer, some, new_topics)
         written = await writer.flush()
-    partitions: dict[str, list[int]] = {}
-    for partition in sorted(written.partitions):
-        partitions.setdefault(partition.topic, []).append(partition.number)
+    partitions: dict[str, dict[int, int]] = {}
+    for partition, rows_there in written.partitions.items():
+        partitions.setdefault(partition.topic, {})[partition.number] = rows_there
     return Report(
         context.stageId(),
         context.partitionId(),
@@ -172,6 +197,7 @@ async def _write(batches: Batches, delivery: Delivery, context: Any) -> Report:
         bytes=written.bytes,
         partitions=partitions,
         new_topics=sorted(new_topics),
+        newest=None if encoder is None else encoder.newest,
     )
 
 

@@ -26,7 +26,7 @@ from tests.kafka.brokers import HERE
 from tests.kafka.reading import Topic, new_topic
 from tests.kafka.shuffle.reading import Drained
 from tests.kafka.shuffle.reading import drain as drain_now
-from tests.kafka.transacting import transactions
+from tests.kafka.transacting import told, transactions
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -68,13 +68,7 @@ def at(millis: int) -> datetime:
 
 async def drain(topic: Topic, **options: Any) -> Drained:
     """Read everything that is committed, in all partitions: brokers tell them one by one."""
-    async with transactions(topic.broker) as connection:
-        for number in range(3):
-            while True:
-                state = await connection.describe(f"fanout-{topic.name}-producer-{number}")
-                if state is None or state.phase not in {Phase.PREPARE_COMMIT, Phase.PREPARE_ABORT}:
-                    break
-                await asyncio.sleep(0.01)
+    await told(topic.broker, *(f"fanout-{topic.name}-producer-{n}" for n in range(3)))
     return await drain_now(topic, **options)
 
 
@@ -243,13 +237,13 @@ async def test_an_idle_writer_says_so_and_is_waited_for_when_it_writes_again(
         await second.watermark(100)
         await second.commit()
         # It told nothing of itself, and nobody called it.
-        while (told := (await producers(topic))).heard[0].activity is not Activity.IDLE:
-            assert told.watermark == 10
-        assert told.watermark == 100
+        while (last := (await producers(topic))).heard[0].activity is not Activity.IDLE:
+            assert last.watermark == 10
+        assert last.watermark == 100
         await first.write(rows(104))
         await first.commit()
-        told = await producers(topic)
-        assert told.heard[0].activity is Activity.ACTIVE, "also without another watermark"
+        last = await producers(topic)
+        assert last.heard[0].activity is Activity.ACTIVE, "also without another watermark"
         await second.watermark(200)
         await second.commit()
     found = await drain(topic)
@@ -284,8 +278,8 @@ async def test_a_writer_that_leaves_is_idle_and_one_that_ends_has_ended(topic: T
         await writer.end()
         with pytest.raises(StreamStateError, match="nothing comes any more"):
             await writer.write(rows(3))
-    told = await producers(topic)
-    assert told.ended
+    last = await producers(topic)
+    assert last.ended
     assert (await drain(topic)).values == ["1", "2"]
 
 
@@ -306,8 +300,8 @@ async def test_two_producers_are_followed_by_three(topic: Topic) -> None:
     before = (await drain(topic)).watermark
     assert before == 11, "the other one had left"
     await run(3, 2, 20)
-    told = await producers(topic)
-    assert (told.generation, told.announced, told.watermark) == (2, 3, 22)
+    last = await producers(topic)
+    assert (last.generation, last.announced, last.watermark) == (2, 3, 22)
 
 
 async def test_a_replay_of_at_least_once_does_no_harm(topic: Topic) -> None:

@@ -105,14 +105,25 @@ class Run:
         self.ownership = ownership
         self.loop = loop
 
-    def context(self, batch_id: int) -> BatchContext:
-        return BatchContext(batch_id, self.query_id, self.storage, self.ownership, self.loop)
+    def context(self, batch_id: int, watermark: int | None = None) -> BatchContext:
+        return BatchContext(
+            batch_id,
+            self.query_id,
+            self.storage,
+            self.ownership,
+            self.loop,
+            watermark=watermark,
+        )
 
-    def write(self, sink: KafkaSink, df: DataFrame, batch_id: int) -> None:
-        self.call(sink, df, batch_id)
+    def write(
+        self, sink: KafkaSink, df: DataFrame, batch_id: int, watermark: int | None = None
+    ) -> None:
+        self.call(sink, df, batch_id, watermark)
 
-    def call(self, handler: Handler, df: DataFrame, batch_id: int) -> None:
-        with handling(self.context(batch_id)):
+    def call(
+        self, handler: Handler, df: DataFrame, batch_id: int, watermark: int | None = None
+    ) -> None:
+        with handling(self.context(batch_id, watermark)):
             handler(df, batch_id)
 
 

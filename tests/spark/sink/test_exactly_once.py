@@ -95,9 +95,7 @@ class Sink:
                 }
                 await writer.write(pa.record_batch(columns))
             written = await writer.flush()
-        numbers = tuple(sorted(partition.number for partition in written.partitions))
-        partitions = {self.output.name: numbers} if numbers else {}
-        return Delivered(written.rows, written.bytes, partitions, frozenset())
+        return Delivered(written.rows, written.bytes, written.partitions)
 
     def phase(self) -> Phase:
         name = self.options.transactional_id(self.run.query_id)

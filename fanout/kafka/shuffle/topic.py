@@ -1,0 +1,173 @@
+"""The topic of a shuffle: created as it has to be, or checked whether it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, final
+
+from aiokafka.errors import (
+    KafkaError,
+    NotControllerError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+
+from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.checks import whole
+from fanout.errors import OptionError, ServiceError
+from fanout.kafka.asking import asked
+from fanout.kafka.connections import open_connections
+from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.layouts import check
+from fanout.kafka.metadata import ask_metadata
+from fanout.kafka.permissions import check_permitted
+from fanout.kafka.servers import parse_servers
+from fanout.kafka.shuffle.rows import check_count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanout.kafka.connections import Connections
+    from fanout.kafka.security import Security
+
+__all__ = ("ShuffleTopic", "ensure_topic")
+
+_TOPIC: Final = 2  # the kind of a resource whose configuration is asked for
+_FOR_EVER: Final = -1
+_WAITS: Final = BackoffOptions(base=0.02, cap=1.0)
+_REQUEST_SECONDS: Final = 30.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShuffleTopic:
+    """What the topic of a shuffle is to be like. It is never compacted.
+
+    Args:
+        name: Its name.
+        partition_count: How many partitions it has, for ever.
+        retention: For how long records are kept at least; None for ever. Both sides of the shuffle
+            may stand still for so long.
+        replication_factor: How many brokers have each record.
+
+    Raises:
+        OptionError: If a number is out of range.
+    """
+
+    name: str
+    partition_count: int
+    retention: timedelta | None
+    replication_factor: int
+
+    def __post_init__(self) -> None:
+        for name in ("partition_count", "replication_factor"):
+            if whole(name, getattr(self, name)) < 1:
+                raise OptionError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.retention is not None and self.retention <= timedelta(0):
+            raise OptionError(f"retention={self.retention} must be more than nothing, or None")
+
+    @property
+    def retention_millis(self) -> int:
+        """What Kafka's `retention.ms` says."""
+        if self.retention is None:
+            return _FOR_EVER
+        return self.retention // timedelta(milliseconds=1)
+
+
+@final
+class _NotThereYetError(KafkaError):  # type: ignore[misc]  # aiokafka is untyped
+    """A topic was created, and not every broker knows."""
+
+    retriable = True
+
+
+async def ensure_topic(
+    bootstrap_servers: str | Sequence[str], topic: ShuffleTopic, *, security: Security
+) -> None:
+    """Create a topic unless it exists, and check that one that exists fits.
+
+    Args:
+        bootstrap_servers: Brokers to begin with.
+        topic: The topic.
+        security: How they are talked to.
+
+    Raises:
+        OptionError: A server would be used without TLS, or a file cannot be used.
+        ServiceError: The topic does not fit, or may not be created or described, or no broker
+            answers for half a minute.
+    """
+    jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
+    async with open_connections(
+        parse_servers(bootstrap_servers),
+        security=security,
+        client_id="fanout-shuffle",
+        options=ConsumerOptions(request_timeout=_REQUEST_SECONDS),
+    ) as connections:
+        doing = f"the topic {topic.name!r} can be neither found nor created"
+        replicas = await asked(doing, lambda: _find_or_create(connections, topic), jitter)
+        check_count(topic.name, len(replicas), topic.partition_count)
+        doing = f"the configuration of the topic {topic.name!r} cannot be read"
+        configs = await asked(doing, lambda: _configs(connections, topic.name), jitter)
+    _check(topic, min(replicas), configs)
+
+
+async def _find_or_create(connections: Connections, topic: ShuffleTopic) -> list[int]:
+    """Return how many brokers have each partition; create the topic where there is none."""
+    response = await ask_metadata(connections, [topic.name])
+    ((code, _, _, partitions),) = response.topics
+    if code == UnknownTopicOrPartitionError.errno:
+        await _create(connections, response.controller_id, topic)
+        raise _NotThereYetError(f"{topic.name} was just created")
+    check_permitted(code, topic.name, topic=topic.name, operation="DESCRIBE")
+    return [len(replicas) for _, _, _, replicas, *_ in partitions]
+
+
+async def _create(connections: Connections, controller: int, topic: ShuffleTopic) -> None:
+    configs = {"cleanup.policy": "delete", "retention.ms": str(topic.retention_millis)}
+    wanted: Any = (
+        topic.name,
+        topic.partition_count,
+        topic.replication_factor,
+        [],
+        [*configs.items()],
+    )
+    request = CreateTopicsRequest([wanted], round(_REQUEST_SECONDS * 1000), validate_only=False)
+    response = await connections.send(controller, request)
+    ((_, code, *message),) = response.topic_errors
+    if code == NotControllerError.errno:
+        raise _NotThereYetError("the controller is another broker now")
+    if code != TopicAlreadyExistsError.errno:
+        what = message[0] if message and message[0] else topic.name
+        check_permitted(code, what, topic=topic.name, operation="CREATE")
+
+
+async def _configs(connections: Connections, name: str) -> Mapping[str, str]:
+    response = await connections.send_to_any(
+        DescribeConfigsRequest([(_TOPIC, name, ["cleanup.policy", "retention.ms"])])
+    )
+    ((code, _, _, _, entries),) = response.resources
+    check(code, f"grant the principal DESCRIBE_CONFIGS on the topic {name}")
+    found: dict[str, Any] = {key: value for key, value, *_ in entries}
+    return found
+
+
+def _check(topic: ShuffleTopic, replicas: int, configs: Mapping[str, str]) -> None:
+    if "compact" in configs["cleanup.policy"]:
+        raise ServiceError(
+            f"the topic {topic.name!r} is compacted, so that records and watermarks are deleted: "
+            f"set its cleanup.policy to delete, or take another topic"
+        )
+    kept, wanted = int(configs["retention.ms"]), topic.retention_millis
+    if kept != _FOR_EVER and (wanted == _FOR_EVER or kept < wanted):
+        raise ServiceError(
+            f"the topic {topic.name!r} keeps records for {kept} ms (retention.ms), less than "
+            f"retention={topic.retention}: raise it, or say less"
+        )
+    if replicas < topic.replication_factor:
+        raise ServiceError(
+            f"the topic {topic.name!r} has {replicas} replicas, fewer than replication_factor="
+            f"{topic.replication_factor}: add some, or say less"
+        )
