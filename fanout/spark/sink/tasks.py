@@ -24,6 +24,7 @@ from fanout.errors import (
 )
 from fanout.kafka.joining import Joined, WriteMode
 from fanout.kafka.writer import open_writer
+from fanout.spark.sink.workers import spare_worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,6 +148,7 @@ def task(delivery: Delivery) -> Callable[[Batches], Batches]:
         context = TaskContext.get()
         assert context is not None, "it runs in a task"
         _refuse_second_attempt(context, delivery)
+        spare_worker()
         try:
             report = asyncio.run(_write(batches, delivery, context))
         except FanOutError as error:
