@@ -62,16 +62,18 @@ def compare(
     record_bytes: int,
     records: Mapping[str, int],
     rounds: int,
+    job: str = "benchmarks.spark_job",
 ) -> list[Row]:
     """Run the jobs of contenders in turn, and return a row for each.
 
     Args:
-        source: What they read from; its jobs are in `benchmarks.spark_job`.
+        source: What they read from, or what they do: the names of their jobs begin with it.
         address: Where it is.
         shards: How many of its shards or partitions there are.
         record_bytes: Bytes of data in a record.
         records: How many records each contender counts.
         rounds: How often each is run.
+        job: The module of the jobs.
 
     Raises:
         ChildProcessError: If the job of a contender fails as it starts.
@@ -79,7 +81,7 @@ def compare(
     readings: dict[str, list[Reading]] = {name: [] for name in records}
     with ExitStack() as stack:
         jobs = {
-            name: stack.enter_context(_started(f"{source}/{name}", address, shards))
+            name: stack.enter_context(_started(job, f"{source}/{name}", address, shards))
             for name in records
         }
         for _ in range(rounds):
@@ -92,10 +94,10 @@ def compare(
 
 
 @contextmanager
-def _started(name: str, address: str, shards: int) -> Iterator[subprocess.Popen[str]]:
+def _started(module: str, name: str, address: str, shards: int) -> Iterator[subprocess.Popen[str]]:
     """Start a contender's process, wait until it is warm, and end it after the block."""
     with subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "benchmarks.spark_job", name, address, str(shards)],
+        [sys.executable, "-m", module, name, address, str(shards)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

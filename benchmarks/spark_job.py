@@ -12,22 +12,21 @@ that runs for months on compiling itself, more than on the batches.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tempfile
 import threading
 import time
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyspark
-from pyspark.sql import SparkSession
 
 from benchmarks.consume import kinesis_source, read_by_hand
 from benchmarks.consume_kafka import kafka_source
-from benchmarks.harness import own_cpu_seconds, own_peak_rss_bytes
+from benchmarks.driver import answer, cpu_seconds, session
+from benchmarks.harness import own_peak_rss_bytes
 from benchmarks.reading import Reading
 from benchmarks.topic import TOPIC
 from fanout.spark import foreach_batch
@@ -35,7 +34,7 @@ from fanout.spark import foreach_batch
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from fanout.kafka import KafkaSource
     from fanout.kinesis import KinesisSource
@@ -71,7 +70,7 @@ class Meter:
         assert row is not None
         self._batches += 1
         if self._batches == SKIPPED_BATCHES:
-            self._since, self._cpu_before = time.perf_counter(), self._cpu_seconds()
+            self._since, self._cpu_before = time.perf_counter(), cpu_seconds(self._spark)
         elif self._batches > SKIPPED_BATCHES and not self.enough.is_set():
             self._counted += row.records
             if self._counted >= self._wanted:
@@ -80,15 +79,8 @@ class Meter:
 
     def _read_clocks(self) -> None:
         self.records_per_second = self._counted / (time.perf_counter() - self._since)
-        cpu = self._cpu_seconds() - self._cpu_before
+        cpu = cpu_seconds(self._spark) - self._cpu_before
         self.cpu_seconds_per_million = cpu / self._counted * 1e6
-
-    def _cpu_seconds(self) -> float:
-        """Return the CPU seconds of this process and of its JVM."""
-        assert self._spark.sparkContext._jvm is not None  # noqa: SLF001 - no public way to it
-        jvm = self._spark.sparkContext._jvm.java.lang.ProcessHandle.current()  # noqa: SLF001
-        milliseconds: int = jvm.info().totalCpuDuration().get().toMillis()
-        return own_cpu_seconds() + milliseconds / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,26 +189,18 @@ CONTENDERS = {
 def main() -> None:
     """Run one job as often as it is asked to, and print one JSON object each time."""
     contender, address, shards = CONTENDERS[sys.argv[1]], sys.argv[2], int(sys.argv[3])
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "3g")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.jars.packages", contender.packages)
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session(contender.packages)
     warm_up = Meter(spark, WARM_UP_BATCHES * WARM_UP_BATCH_RECORDS, contender.column)
     contender.run(Job(spark, address, shards, WARM_UP_BATCH_RECORDS), warm_up)
-    print("warm", flush=True)  # noqa: T201 - the caller waits for it
-    for line in sys.stdin:
-        meter = Meter(spark, int(line), contender.column)
+
+    def run(wanted: int) -> Reading:
+        meter = Meter(spark, wanted, contender.column)
         contender.run(Job(spark, address, shards), meter)
-        reading = Reading(
+        return Reading(
             meter.records_per_second, meter.cpu_seconds_per_million, own_peak_rss_bytes()
         )
-        print(json.dumps(asdict(reading)), flush=True)  # noqa: T201 - the caller reads it
+
+    answer(run)
     spark.stop()
 
 
