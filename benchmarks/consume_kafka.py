@@ -22,8 +22,8 @@ from benchmarks.harness import Report, run_apart
 from benchmarks.reading import measure, median_row
 from benchmarks.topic import PARTITIONS, TOPIC, holding
 from fanout.kafka import KafkaSource, Security
-from fanout.kafka.columns import SCHEMA
 from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.decoding.columns import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

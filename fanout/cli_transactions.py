@@ -16,8 +16,8 @@ from fanout.errors import FanOutError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from fanout.kafka.client_properties import ClientProperties
-    from fanout.kafka.transactions import Transactions
+    from fanout.kafka.protocol.client_properties import ClientProperties
+    from fanout.kafka.transactions.transactions import Transactions
     from fanout.spark.checkpoint.local import LocalStorage
     from fanout.spark.sink.leftovers import Deed, Stored
 
@@ -214,7 +214,7 @@ class _Job:
         return [each for each in stored if self.sink in {None, each.sink}]
 
     def cluster(self) -> ClientProperties:
-        from fanout.kafka.client_properties import read_client_properties  # noqa: PLC0415
+        from fanout.kafka.protocol.client_properties import read_client_properties  # noqa: PLC0415
 
         said = read_client_properties(self.config, insecure=self.insecure)
         servers = self.servers or said.bootstrap_servers
@@ -262,7 +262,7 @@ def _errors_told() -> Iterator[None]:
 
 def _ask(cluster: ClientProperties, command: Callable[[Transactions], Awaitable[Answer]]) -> Answer:
     """Return what a command finds out; it prints after the loop, where it may block."""
-    from fanout.kafka.transactions import open_transactions  # noqa: PLC0415 - see above
+    from fanout.kafka.transactions.transactions import open_transactions  # noqa: PLC0415 - see above
 
     async def main() -> Answer:
         async with open_transactions(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, final
 from aiokafka.errors import UnknownTopicOrPartitionError
 
 from fanout.errors import ServiceError
-from fanout.kafka.asking import asked
 from fanout.kafka.partitions import Partition
+from fanout.kafka.protocol.asking import asked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

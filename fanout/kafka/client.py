@@ -22,10 +22,10 @@ from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from fanout.kafka.connections import Connections, Lane, open_connections
 from fanout.kafka.consumer_options import ConsumerOptions
-from fanout.kafka.coordinators import Coordinated, Coordinators
-from fanout.kafka.layouts import (
+from fanout.kafka.protocol.connections import Connections, Lane, open_connections
+from fanout.kafka.protocol.coordinators import Coordinated, Coordinators
+from fanout.kafka.protocol.layouts import (
     by_topic,
     check,
     error_of,
@@ -34,15 +34,15 @@ from fanout.kafka.layouts import (
     numbers_by_topic,
     rows,
 )
-from fanout.kafka.metadata import ask_metadata
+from fanout.kafka.protocol.metadata import ask_metadata
 from fanout.kafka.transport import Refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.security import Security
-    from fanout.kafka.servers import Server
+    from fanout.kafka.protocol.security import Security
+    from fanout.kafka.protocol.servers import Server
     from fanout.kafka.transport import Answer, Edge, Transport, Wanted
 
 __all__ = ("IsolationLevel", "open_transport")

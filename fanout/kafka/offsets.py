@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Timestamp
 from fanout.core.starts import Dialect, parse_start, start_of_each
 from fanout.errors import OptionError, ServiceError
-from fanout.kafka.asking import asked
 from fanout.kafka.partitions import Partition
+from fanout.kafka.protocol.asking import asked
 from fanout.kafka.transport import Edge
 
 if TYPE_CHECKING:

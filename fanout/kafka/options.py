@@ -13,14 +13,14 @@ from fanout.core.positions import Committed, Horizon
 from fanout.core.source import Pacing
 from fanout.core.starts import Chooser, PerSplit, parse_start
 from fanout.errors import OptionError
-from fanout.kafka.columns import SCHEMA
 from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.decoding.columns import SCHEMA
+from fanout.kafka.decoding.user_decode import UserDecode
 from fanout.kafka.offsets import DIALECT
-from fanout.kafka.security import Security
+from fanout.kafka.protocol.security import Security
+from fanout.kafka.protocol.servers import Server, parse_servers
 from fanout.kafka.selection import Selection, select
-from fanout.kafka.servers import Server, parse_servers
 from fanout.kafka.subscription import HEARTBEAT
-from fanout.kafka.user_decode import UserDecode
 
 if TYPE_CHECKING:
     import re

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.backoff import FullJitter
 from fanout.core.positions import Cursor, Latest
-from fanout.kafka.asking import asked
 from fanout.kafka.catalog import PartitionCatalog
 from fanout.kafka.client import open_transport
-from fanout.kafka.columns import SCHEMA
 from fanout.kafka.commits import open_committer
 from fanout.kafka.connection import KafkaConnection
+from fanout.kafka.decoding.columns import SCHEMA
 from fanout.kafka.fetcher import Fetcher
 from fanout.kafka.offsets import Places
 from fanout.kafka.options import KafkaOptions
+from fanout.kafka.protocol.asking import asked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
-from fanout.kafka.columns import NO_RECORDS
-from fanout.kafka.records import decode
+from fanout.kafka.decoding.columns import NO_RECORDS
+from fanout.kafka.decoding.records import decode
 from fanout.kafka.transport import Edge
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
+    from fanout.kafka.decoding.records import Decoded
+    from fanout.kafka.decoding.user_decode import UserDecode
     from fanout.kafka.fetcher import Fetcher
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.records import Decoded
     from fanout.kafka.transport import Fetched, Transport
-    from fanout.kafka.user_decode import UserDecode
 
 __all__ = ("HEARTBEAT", "PartitionReader")
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.consume_kafka import READERS, run
 from benchmarks.topic import PARTITIONS, holding
-from fanout.kafka.columns import SCHEMA
+from fanout.kafka.decoding.columns import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from fanout.errors import OptionError
 from fanout.kafka.client import open_transport
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import Partition
-from fanout.kafka.security import Security
-from fanout.kafka.servers import parse_servers
+from fanout.kafka.protocol.security import Security
+from fanout.kafka.protocol.servers import parse_servers
 from fanout.kafka.transport import Edge, Fetched, Wanted
 
 if TYPE_CHECKING:

@@ -41,9 +41,9 @@ BROKERS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_subscription.py::test_a_refusal_ends_the_subscription_and_the_next_one_goes_on_where_it_stood",
     ),
     "An answer breaks off, or breaks Kafka's protocol: an error that says so, and closes.": (
-        "tests/kafka/test_wire.py::test_a_connection_that_breaks_within_an_answer_fails_all_that_wait",
-        "tests/kafka/test_wire.py::test_what_breaks_the_protocol_is_an_error_that_says_so_and_closes",
-        "tests/kafka/test_frames.py::test_what_a_frame_announces_takes_no_memory_before_it_comes",
+        "tests/kafka/protocol/test_wire.py::test_a_connection_that_breaks_within_an_answer_fails_all_that_wait",
+        "tests/kafka/protocol/test_wire.py::test_what_breaks_the_protocol_is_an_error_that_says_so_and_closes",
+        "tests/kafka/protocol/test_frames.py::test_what_a_frame_announces_takes_no_memory_before_it_comes",
     ),
     "No broker answers when the stream opens: one clear sentence.": (
         "tests/kafka/test_source_faults.py::test_no_broker_is_one_clear_sentence",
@@ -137,31 +137,31 @@ TOPICS: Final[Mapping[str, tuple[str, ...]]] = {
 RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "Open, aborted and committed transactions lie in one partition.": (
         "tests/kafka/test_source_records.py::test_aborted_and_open_transactions_are_not_seen",
-        "tests/kafka/test_records.py::test_an_aborted_transaction_is_left_out_up_to_its_marker_and_not_beyond",
-        "tests/kafka/test_records.py::test_the_marker_is_seen_where_the_transaction_lies_before_the_wanted_offset",
-        "tests/kafka/test_records.py::test_only_the_marker_of_an_abort_ends_what_is_left_out",
+        "tests/kafka/decoding/test_records.py::test_an_aborted_transaction_is_left_out_up_to_its_marker_and_not_beyond",
+        "tests/kafka/decoding/test_records.py::test_the_marker_is_seen_where_the_transaction_lies_before_the_wanted_offset",
+        "tests/kafka/decoding/test_records.py::test_only_the_marker_of_an_abort_ends_what_is_left_out",
     ),
     "Compaction leaves holes, and batches without records.": (
         "tests/kafka/test_source_stops.py::test_records_that_compaction_has_removed_are_not_waited_for",
-        "tests/kafka/test_records.py::test_compacted_holes_and_empty_batches_move_the_position",
-        "tests/kafka/test_records.py::test_a_control_batch_that_compaction_has_emptied_ends_nothing",
+        "tests/kafka/decoding/test_records.py::test_compacted_holes_and_empty_batches_move_the_position",
+        "tests/kafka/decoding/test_records.py::test_a_control_batch_that_compaction_has_emptied_ends_nothing",
     ),
     "A batch begins before the offset that is wanted, or is cut short.": (
-        "tests/kafka/test_records.py::test_a_batch_that_begins_before_the_wanted_offset_is_trimmed",
-        "tests/kafka/test_records.py::test_a_batch_that_is_cut_short_is_left_to_the_next_answer",
+        "tests/kafka/decoding/test_records.py::test_a_batch_that_begins_before_the_wanted_offset_is_trimmed",
+        "tests/kafka/decoding/test_records.py::test_a_batch_that_is_cut_short_is_left_to_the_next_answer",
     ),
     "Keys and values are null or empty, headers repeat or have no value.": (
         "tests/kafka/test_source_records.py::test_keys_and_values_may_be_missing_or_empty",
         "tests/kafka/test_source_records.py::test_a_record_arrives_with_all_its_columns",
     ),
     "The key of a header is no text: its record comes all the same.": (
-        "tests/kafka/test_records.py::test_a_headers_key_that_is_no_text_has_marks_for_its_bytes",
+        "tests/kafka/decoding/test_records.py::test_a_headers_key_that_is_no_text_has_marks_for_its_bytes",
     ),
     "Records come in every codec, from librdkafka, from Kafka's own producer and from others.": (
         "tests/kafka/test_source_records.py::test_every_codec_is_read",
         "tests/spark/test_kafka_java.py::test_every_codec_of_the_java_producer_is_read",
-        "tests/kafka/test_records.py::test_a_batch_of_each_codec_becomes_the_columns_of_sparks_kafka_source",
-        "tests/kafka/test_records.py::test_a_missing_codec_says_what_to_install",
+        "tests/kafka/decoding/test_records.py::test_a_batch_of_each_codec_becomes_the_columns_of_sparks_kafka_source",
+        "tests/kafka/decoding/test_records.py::test_a_missing_codec_says_what_to_install",
     ),
     "A value has 10 MiB, more than is asked for at once.": (
         "tests/kafka/test_source_records.py::test_large_values_are_read_whole",
@@ -169,18 +169,18 @@ RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_fetcher.py::test_an_event_larger_than_half_of_the_memory_is_let_through_by_idle_partitions",
     ),
     "A little batch would decompress to more than is allowed: refused before memory is taken.": (
-        "tests/kafka/test_records.py::test_a_bomb_is_refused_before_its_memory_is_taken",
-        "tests/kafka/test_records.py::test_a_bomb_of_many_little_records_is_refused",
-        "tests/kafka/test_compression.py::test_a_batch_may_hold_as_much_as_is_allowed_and_no_more",
+        "tests/kafka/decoding/test_records.py::test_a_bomb_is_refused_before_its_memory_is_taken",
+        "tests/kafka/decoding/test_records.py::test_a_bomb_of_many_little_records_is_refused",
+        "tests/kafka/decoding/test_compression.py::test_a_batch_may_hold_as_much_as_is_allowed_and_no_more",
     ),
     "A batch is damaged: what comes before it is delivered once, then an error names the place.": (
-        "tests/kafka/test_records.py::test_a_damaged_batch_is_named_by_its_offsets_after_what_came_before_it",
+        "tests/kafka/decoding/test_records.py::test_a_damaged_batch_is_named_by_its_offsets_after_what_came_before_it",
         "tests/kafka/test_subscription.py::test_a_damaged_batch_is_an_error_and_what_comes_before_it_is_delivered_once",
-        "tests/kafka/test_record_properties.py::test_damaged_bytes_are_records_or_a_typed_error",
+        "tests/kafka/decoding/test_record_properties.py::test_damaged_bytes_are_records_or_a_typed_error",
     ),
     "The broker sets the timestamps, or nobody does.": (
         "tests/kafka/test_source_records.py::test_a_broker_may_set_the_timestamps",
-        "tests/kafka/test_records.py::test_a_timestamp_that_is_none_or_has_no_date_is_null",
+        "tests/kafka/decoding/test_records.py::test_a_timestamp_that_is_none_or_has_no_date_is_null",
     ),
     "The consumer is slow: who does not ask is not fetched, and memory is reserved before.": (
         "tests/kafka/test_fetcher.py::test_who_does_not_ask_is_not_fetched",
@@ -269,54 +269,54 @@ OFFSETS: Final[Mapping[str, tuple[str, ...]]] = {
 
 TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Whoever wrote a transaction is gone before it is committed: any process finishes it, once.": (
-        "tests/kafka/test_transactions.py::test_another_process_commits_by_the_stored_token_alone",
-        "tests/kafka/test_transactions.py::test_to_commit_twice_is_to_commit_once",
-        "tests/kafka/test_transactions.py::test_two_who_commit_at_the_same_time_both_hear_that_it_is_done",
+        "tests/kafka/transactions/test_transactions.py::test_another_process_commits_by_the_stored_token_alone",
+        "tests/kafka/transactions/test_transactions.py::test_to_commit_twice_is_to_commit_once",
+        "tests/kafka/transactions/test_transactions.py::test_two_who_commit_at_the_same_time_both_hear_that_it_is_done",
     ),
     "A dead run has left a transaction open: readers get on when the next one begins.": (
-        "tests/kafka/test_transactions.py::test_to_begin_lets_readers_get_on",
-        "tests/kafka/test_transactions.py::test_whoever_begins_anew_fences_the_transaction_before",
+        "tests/kafka/transactions/test_transactions.py::test_to_begin_lets_readers_get_on",
+        "tests/kafka/transactions/test_transactions.py::test_whoever_begins_anew_fences_the_transaction_before",
     ),
     "A commit comes late, after a newer run: it changes nothing, and hears the truth.": (
-        "tests/kafka/test_transactions.py::test_a_late_commit_after_a_newer_run_changes_nothing_and_tells_the_truth",
-        "tests/kafka/test_transaction_calls.py::test_the_marker_that_a_newer_run_hides_is_looked_up",
+        "tests/kafka/transactions/test_transactions.py::test_a_late_commit_after_a_newer_run_changes_nothing_and_tells_the_truth",
+        "tests/kafka/transactions/test_transaction_calls.py::test_the_marker_that_a_newer_run_hides_is_looked_up",
     ),
     "A transaction takes longer than its timeout: that is told, and nothing of it is seen.": (
-        "tests/kafka/test_transactions.py::test_an_expired_transaction_is_told_as_such_and_its_batch_can_run_again",
-        "tests/kafka/test_transaction_calls.py::test_a_transaction_that_the_broker_is_just_aborting_is_waited_for",
+        "tests/kafka/transactions/test_transactions.py::test_an_expired_transaction_is_told_as_such_and_its_batch_can_run_again",
+        "tests/kafka/transactions/test_transaction_calls.py::test_a_transaction_that_the_broker_is_just_aborting_is_waited_for",
     ),
     "A zombie writes with the same epoch after the end: what it opens is never committed.": (
-        "tests/kafka/test_transactions.py::test_a_zombie_that_opens_a_transaction_after_the_end_is_not_committed",
-        "tests/kafka/test_transactions.py::test_a_zombie_that_opens_a_transaction_after_an_abort_is_not_committed",
-        "tests/kafka/test_transaction_calls.py::test_what_a_lost_answer_may_have_committed_is_looked_at_before_it_is_committed_again",
-        "tests/kafka/test_transaction_calls.py::test_a_zombie_of_the_same_epoch_is_not_taken_for_a_newer_run",
+        "tests/kafka/transactions/test_transactions.py::test_a_zombie_that_opens_a_transaction_after_the_end_is_not_committed",
+        "tests/kafka/transactions/test_transactions.py::test_a_zombie_that_opens_a_transaction_after_an_abort_is_not_committed",
+        "tests/kafka/transactions/test_transaction_calls.py::test_what_a_lost_answer_may_have_committed_is_looked_at_before_it_is_committed_again",
+        "tests/kafka/transactions/test_transaction_calls.py::test_a_zombie_of_the_same_epoch_is_not_taken_for_a_newer_run",
     ),
     "A commit is still reaching the partitions when its marker is looked for: it is waited for.": (
-        "tests/kafka/test_transactions.py::test_a_marker_that_is_on_its_way_is_never_absent",
+        "tests/kafka/transactions/test_transactions.py::test_a_marker_that_is_on_its_way_is_never_absent",
     ),
     "A broker is killed or hangs between the marker and the commit, or in the middle of it.": (
-        "tests/kafka/test_transactions_failures.py::test_a_transaction_outlives_a_broker_that_is_killed_before_the_commit",
-        "tests/kafka/test_transactions_failures.py::test_a_commit_whose_answer_a_killed_broker_never_gave_has_a_known_outcome",
-        "tests/kafka/test_transactions_failures.py::test_a_commit_survives_a_broker_that_hangs",
-        "tests/kafka/test_transactions_failures.py::test_a_commit_that_gets_no_answer_says_so_and_can_be_made_again",
+        "tests/kafka/transactions/test_transactions_failures.py::test_a_transaction_outlives_a_broker_that_is_killed_before_the_commit",
+        "tests/kafka/transactions/test_transactions_failures.py::test_a_commit_whose_answer_a_killed_broker_never_gave_has_a_known_outcome",
+        "tests/kafka/transactions/test_transactions_failures.py::test_a_commit_survives_a_broker_that_hangs",
+        "tests/kafka/transactions/test_transactions_failures.py::test_a_commit_that_gets_no_answer_says_so_and_can_be_made_again",
     ),
     "A coordinator is being elected, or has just started: it is asked again.": (
-        "tests/kafka/test_transactions_failures.py::test_the_first_transaction_waits_for_a_broker_that_has_just_started",
-        "tests/kafka/test_transaction_calls.py::test_a_coordinator_that_is_busy_or_moves_is_asked_again",
-        "tests/kafka/test_transaction_calls.py::test_a_marker_group_that_is_busy_or_moves_is_asked_again",
+        "tests/kafka/transactions/test_transactions_failures.py::test_the_first_transaction_waits_for_a_broker_that_has_just_started",
+        "tests/kafka/transactions/test_transaction_calls.py::test_a_coordinator_that_is_busy_or_moves_is_asked_again",
+        "tests/kafka/transactions/test_transaction_calls.py::test_a_marker_group_that_is_busy_or_moves_is_asked_again",
     ),
     "Writing in a transaction is not permitted: the error names what to grant.": (
-        "tests/kafka/test_transactions_failures.py::test_what_is_not_permitted_is_named",
+        "tests/kafka/transactions/test_transactions_failures.py::test_what_is_not_permitted_is_named",
     ),
     "A topic that was written to is deleted before or after the commit.": (
-        "tests/kafka/test_transactions.py::test_a_transaction_in_several_topics_is_marked_in_each",
-        "tests/kafka/test_transactions.py::test_the_outcome_is_known_although_the_only_marked_topic_was_deleted",
-        "tests/kafka/test_transactions.py::test_a_transaction_whose_marker_went_with_its_topic_is_not_committed",
-        "tests/kafka/test_transactions.py::test_a_topic_that_does_not_exist_cannot_be_marked",
+        "tests/kafka/transactions/test_transactions.py::test_a_transaction_in_several_topics_is_marked_in_each",
+        "tests/kafka/transactions/test_transactions.py::test_the_outcome_is_known_although_the_only_marked_topic_was_deleted",
+        "tests/kafka/transactions/test_transactions.py::test_a_transaction_whose_marker_went_with_its_topic_is_not_committed",
+        "tests/kafka/transactions/test_transactions.py::test_a_topic_that_does_not_exist_cannot_be_marked",
     ),
     "The brokers are too old to describe transactions, or to tell an open marker.": (
-        "tests/kafka/test_transaction_calls.py::test_a_broker_that_cannot_describe_transactions_is_enough",
-        "tests/kafka/test_transaction_calls.py::test_a_broker_that_cannot_tell_an_open_marker_is_refused",
+        "tests/kafka/transactions/test_transaction_calls.py::test_a_broker_that_cannot_describe_transactions_is_enough",
+        "tests/kafka/transactions/test_transaction_calls.py::test_a_broker_that_cannot_tell_an_open_marker_is_refused",
     ),
     "A dead job cannot be started for now: a person sees what it left open, and finishes it.": (
         "tests/spark/sink/test_leftovers.py::test_a_killed_driver",
@@ -325,6 +325,6 @@ TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_cli_transactions.py::test_a_batch_that_is_committed_while_it_is_being_aborted_stays_so",
     ),
     "Somebody stops waiting for a call: it leaves nothing, and can be made again.": (
-        "tests/kafka/test_transactions_failures.py::test_cancelling_a_call_leaves_nothing_behind_and_it_can_be_made_again",
+        "tests/kafka/transactions/test_transactions_failures.py::test_cancelling_a_call_leaves_nothing_behind_and_it_can_be_made_again",
     ),
 }

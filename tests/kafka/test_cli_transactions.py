@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli import app
-from fanout.kafka.outcomes import Phase
-from fanout.kafka.transactions import Transactions
+from fanout.kafka.transactions.outcomes import Phase
+from fanout.kafka.transactions.transactions import Transactions
 from fanout.spark.checkpoint.local import LocalStorage
 from fanout.spark.checkpoint.ownership import Ownership
 from fanout.spark.checkpoint.posix_lock import PosixLock
 from fanout.spark.sink.state import SinkState
-from tests.kafka.transacting import ended, new_sink, transactions
+from tests.kafka.transactions.transacting import ended, new_sink, transactions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from typer.testing import Result
 
-    from fanout.kafka.tokens import CommitToken
+    from fanout.kafka.transactions.tokens import CommitToken
     from fanout.testing.kafka_broker import KafkaBroker
 
 LONG_AGO = timedelta(days=7)

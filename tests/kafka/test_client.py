@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from fanout.errors import OptionError
 from fanout.kafka.client import open_transport
 from fanout.kafka.partitions import Partition
-from fanout.kafka.servers import Server
+from fanout.kafka.protocol.servers import Server
 from fanout.kafka.transport import Edge, Fetched, Refused, Wanted
 from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce
 

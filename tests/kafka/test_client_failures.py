@@ -10,7 +10,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError, RequestTimedOutError
 
 from fanout.kafka.client import open_transport
-from fanout.kafka.servers import Server
+from fanout.kafka.protocol.servers import Server
 from fanout.kafka.transport import Edge
 from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce
 

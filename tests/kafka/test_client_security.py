@@ -26,8 +26,8 @@ from confluent_kafka.admin import (
 )
 
 from fanout.kafka.client import open_transport
-from fanout.kafka.security import Security
-from fanout.kafka.servers import Server, parse_servers
+from fanout.kafka.protocol.security import Security
+from fanout.kafka.protocol.servers import Server, parse_servers
 from fanout.testing.kafka_broker import KafkaBroker
 from tests.kafka.brokers import create, fetch, produce
 from tests.kafka.certificates import KEY_PASSWORD, Certificates, make_certificates

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.core.positions import Horizon
-from fanout.kafka.columns import SCHEMA
 from fanout.kafka.consumer_options import _NUMBERS, ConsumerOptions
+from fanout.kafka.decoding.columns import SCHEMA
 from fanout.kafka.options import KafkaOptions
-from fanout.kafka.security import Security
+from fanout.kafka.protocol.security import Security
 from tests.kafka.reading import Topic, committed, new_topic
 from tests.readme import KAFKA_ASYNCIO, defined_by, on_this_machine
 

@@ -84,7 +84,7 @@ async def test_a_cluster_that_cannot_be_reached_tells_no_secret(
     protocol: Any,
     secrets: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr("fanout.kafka.asking._PATIENCE", 0.1)
+    monkeypatch.setattr("fanout.kafka.protocol.asking._PATIENCE", 0.1)
     security = Security(protocol=protocol, **secrets)
     servers = f"127.0.0.1:{unused_tcp_port}"
     source = KafkaSource(bootstrap_servers=servers, topics="t", security=security)

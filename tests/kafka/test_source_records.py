@@ -9,7 +9,7 @@ import pytest
 
 from fanout.core.event_time import EventTime
 from fanout.errors import SplitFailedError
-from fanout.kafka.columns import SCHEMA
+from fanout.kafka.decoding.columns import SCHEMA
 from tests.kafka.reading import Topic, new_topic, transactional
 
 if TYPE_CHECKING:

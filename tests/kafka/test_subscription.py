@@ -9,11 +9,11 @@ from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
 
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.errors import DamagedFrameError, DecodeFailedError
-from fanout.kafka.columns import NO_RECORDS, SCHEMA
+from fanout.kafka.decoding.columns import NO_RECORDS, SCHEMA
+from fanout.kafka.decoding.user_decode import UserDecode
 from fanout.kafka.fetcher import Fetcher
 from fanout.kafka.subscription import HEARTBEAT, PartitionReader
 from fanout.kafka.transport import Aborted
-from fanout.kafka.user_decode import UserDecode
 from fanout.testing.kafka_batches import ABORT, COMMIT
 from fanout.testing.simulation.loop import running_loop, simulate
 from tests.kafka.scripted import ScriptedCluster

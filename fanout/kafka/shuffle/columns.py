@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.errors import BadFrameError, OptionError
-from fanout.kafka.columns import SCHEMA as KAFKA_SCHEMA
+from fanout.kafka.decoding.columns import SCHEMA as KAFKA_SCHEMA
 from fanout.kafka.shuffle.frames import (
     LONGEST_CONTROL,
     MAX_MILLIS,

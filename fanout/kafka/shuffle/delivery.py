@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from fanout.errors import BatchNotWrittenError, FanOutError, FencedError
-from fanout.kafka.tokens import CommitToken, numbers_of
-from fanout.kafka.transactions import Outcome
+from fanout.kafka.transactions.tokens import CommitToken, numbers_of
+from fanout.kafka.transactions.transactions import Outcome
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fanout.kafka.joining import Joined
-    from fanout.kafka.transactions import Transactions
-    from fanout.kafka.writer import KafkaWriter
+    from fanout.kafka.transactions.transactions import Transactions
+    from fanout.kafka.writing.joining import Joined
+    from fanout.kafka.writing.writer import KafkaWriter
 
 __all__ = ("Confirming", "Delivering", "Transacting")
 

@@ -6,19 +6,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from fanout.kafka.joining import Idempotent, Joined
 from fanout.kafka.shuffle.delivery import Confirming, Transacting
 from fanout.kafka.shuffle.frames import Hello
 from fanout.kafka.shuffle.rows import check_count
 from fanout.kafka.shuffle.writer import ShuffleWriter
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
-from fanout.kafka.transactions import open_transactions
-from fanout.kafka.writer import open_writer
+from fanout.kafka.transactions.transactions import open_transactions
+from fanout.kafka.writing.joining import Idempotent, Joined
+from fanout.kafka.writing.writer import open_writer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from fanout.kafka.security import Security
+    from fanout.kafka.protocol.security import Security
     from fanout.kafka.shuffle.delivery import Delivering
     from fanout.kafka.shuffle.writer_options import Chosen
 

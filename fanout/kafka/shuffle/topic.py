@@ -18,20 +18,20 @@ from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.core.checks import whole
 from fanout.errors import OptionError, ServiceError
-from fanout.kafka.asking import asked
-from fanout.kafka.connections import open_connections
 from fanout.kafka.consumer_options import ConsumerOptions
-from fanout.kafka.layouts import check
-from fanout.kafka.metadata import ask_metadata
-from fanout.kafka.permissions import check_permitted
-from fanout.kafka.servers import parse_servers
+from fanout.kafka.protocol.asking import asked
+from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.protocol.layouts import check
+from fanout.kafka.protocol.metadata import ask_metadata
+from fanout.kafka.protocol.permissions import check_permitted
+from fanout.kafka.protocol.servers import parse_servers
 from fanout.kafka.shuffle.rows import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fanout.kafka.connections import Connections
-    from fanout.kafka.security import Security
+    from fanout.kafka.protocol.connections import Connections
+    from fanout.kafka.protocol.security import Security
 
 __all__ = ("ShuffleTopic", "ensure_topic")
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from fanout.core.checks import number, one_of, whole
 from fanout.errors import OptionError
-from fanout.kafka.producer_options import ProducerOptions
-from fanout.kafka.security import Security
-from fanout.kafka.servers import parse_servers
+from fanout.kafka.protocol.security import Security
+from fanout.kafka.protocol.servers import parse_servers
 from fanout.kafka.shuffle.frames import MAX_GENERATION, MAX_PRODUCERS
+from fanout.kafka.writing.producer_options import ProducerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
-    from fanout.kafka.servers import Server
+    from fanout.kafka.protocol.servers import Server
 
 __all__ = ("Chosen", "ShuffleWriterOptions", "check_lateness", "check_producers")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fanout.errors import FanOutError, StreamStateError
-from fanout.kafka.joining import Idempotent, Unconfirmed
+from fanout.kafka.writing.joining import Idempotent, Unconfirmed
 from fanout.spark.handling import current_batch
 from fanout.spark.sink.attempts import AttemptFailedError, in_attempts
 from fanout.spark.sink.cluster import cluster_of
@@ -20,7 +20,7 @@ from fanout.spark.sink.tasks import Delivery
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from fanout.kafka.joining import WriteMode
+    from fanout.kafka.writing.joining import WriteMode
     from fanout.spark.sink.cluster import Cluster
     from fanout.spark.sink.framing import Framing
     from fanout.spark.sink.job import Delivered

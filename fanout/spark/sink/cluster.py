@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar, final
 
 from fanout.errors import OptionError
-from fanout.kafka.transactions import open_transactions
+from fanout.kafka.transactions.transactions import open_transactions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
     from typing import Any
 
-    from fanout.kafka.transactions import Transactions
+    from fanout.kafka.transactions.transactions import Transactions
     from fanout.spark.loop import LoopThread
     from fanout.spark.sink.options import KafkaSinkOptions
 

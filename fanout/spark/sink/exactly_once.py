@@ -12,16 +12,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, final
 
 from fanout.errors import BatchNotWrittenError, CheckpointError, FanOutError, FencedError
-from fanout.kafka.joining import Joined
-from fanout.kafka.tokens import MARKERS_LAST, CommitToken, numbers_of
-from fanout.kafka.transactions import Outcome
+from fanout.kafka.transactions.tokens import MARKERS_LAST, CommitToken, numbers_of
+from fanout.kafka.transactions.transactions import Outcome
+from fanout.kafka.writing.joining import Joined
 from fanout.spark.sink.attempts import AttemptFailedError, in_attempts
 from fanout.spark.sink.state import SinkState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fanout.kafka.tokens import Incarnation
+    from fanout.kafka.transactions.tokens import Incarnation
     from fanout.spark.handling import BatchContext
     from fanout.spark.sink.cluster import Cluster
     from fanout.spark.sink.job import Delivered

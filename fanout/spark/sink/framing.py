@@ -14,7 +14,7 @@ import pyarrow as pa
 from fanout.kafka.shuffle.columns import encode, newest
 from fanout.kafka.shuffle.frames import Hello, Idle, Watermark
 from fanout.kafka.shuffle.rows import check_count, said
-from fanout.kafka.writer import open_writer
+from fanout.kafka.writing.writer import open_writer
 from fanout.spark.sink.state import SinkState
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.shuffle.frames import Control
-    from fanout.kafka.writer import Written
+    from fanout.kafka.writing.writer import Written
     from fanout.spark.handling import BatchContext
     from fanout.spark.sink.job import Delivered
     from fanout.spark.sink.tasks import Delivery

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from fanout.kafka.security import Security
+    from fanout.kafka.protocol.security import Security
     from fanout.spark.handling import BatchContext
     from fanout.spark.loop import LoopThread
     from fanout.spark.sink.framing import Framing

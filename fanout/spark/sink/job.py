@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, final
 from pyspark.errors import PySparkException
 
 from fanout.errors import FencedError
-from fanout.kafka.joining import Joined
 from fanout.kafka.partitions import Partition
+from fanout.kafka.writing.joining import Joined
 from fanout.spark.checkpoint.jvm import JAVA_ERRORS, has_gone
 from fanout.spark.sink.attempts import AttemptFailedError
 from fanout.spark.sink.rows import laid_out

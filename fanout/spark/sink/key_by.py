@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from fanout.kafka.security import Security
+    from fanout.kafka.protocol.security import Security
 
 __all__ = ("Guarantee", "key_by_sink", "write_key_by")
 

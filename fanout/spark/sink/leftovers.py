@@ -12,15 +12,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import ServiceError
-from fanout.kafka.standing import Standing, Verdict, look_at
-from fanout.kafka.transactions import Outcome
+from fanout.kafka.transactions.standing import Standing, Verdict, look_at
+from fanout.kafka.transactions.transactions import Outcome
 from fanout.spark.sink.state import SINKS, SinkState, StoredTokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fanout.kafka.tokens import CommitToken
-    from fanout.kafka.transactions import Transactions
+    from fanout.kafka.transactions.tokens import CommitToken
+    from fanout.kafka.transactions.transactions import Transactions
     from fanout.spark.checkpoint.local import LocalStorage
     from fanout.spark.checkpoint.ownership import Ownership
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final, get_args
 
 from fanout.core.checks import number, one_of
 from fanout.errors import OptionError
-from fanout.kafka.producer_options import ProducerOptions
-from fanout.kafka.security import Security
-from fanout.kafka.servers import parse_servers
+from fanout.kafka.protocol.security import Security
+from fanout.kafka.protocol.servers import parse_servers
+from fanout.kafka.writing.producer_options import ProducerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

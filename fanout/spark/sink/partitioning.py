@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.functions import pandas_udf
 
 from fanout.errors import UnwritableRecordError
-from fanout.kafka.murmur2 import partitions_of
+from fanout.kafka.writing.murmur2 import partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanout.kafka.security import Security
+from fanout.kafka.protocol.security import Security
 from fanout.kafka.shuffle.source import ShuffleSource
 from fanout.kafka.shuffle.topic import ShuffleTopic, ensure_topic
 from fanout.kafka.source import KafkaSource

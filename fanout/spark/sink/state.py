@@ -12,7 +12,7 @@ import msgspec
 from fanout.core.malformed import MALFORMED_JSON
 from fanout.entries import batch_ids
 from fanout.errors import CheckpointError
-from fanout.kafka.tokens import MAX_TOKEN_BYTES, CommitToken
+from fanout.kafka.transactions.tokens import MAX_TOKEN_BYTES, CommitToken
 
 if TYPE_CHECKING:
     from fanout.spark.checkpoint.ownership import Ownership

@@ -22,16 +22,16 @@ from fanout.errors import (
     UnwritableRecordError,
     WriteTimeoutError,
 )
-from fanout.kafka.joining import Joined, WriteMode
-from fanout.kafka.writer import open_writer
+from fanout.kafka.writing.joining import Joined, WriteMode
+from fanout.kafka.writing.writer import open_writer
 from fanout.spark.sink.workers import spare_worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanout.kafka.producer_options import ProducerOptions
-    from fanout.kafka.security import Security
-    from fanout.kafka.writer import KafkaWriter
+    from fanout.kafka.protocol.security import Security
+    from fanout.kafka.writing.producer_options import ProducerOptions
+    from fanout.kafka.writing.writer import KafkaWriter
 
 __all__ = ("REPORT_SCHEMA", "Delivery", "Encoder", "Failure", "Report", "read_report", "task")
 

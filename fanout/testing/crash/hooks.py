@@ -33,7 +33,7 @@ def install_in_driver(control: Control) -> None:
     Args:
         control: Where strikes are taken from.
     """
-    from fanout.kafka.transactions import Transactions  # noqa: PLC0415 - not for Python workers
+    from fanout.kafka.transactions.transactions import Transactions  # noqa: PLC0415 - not for Python workers
     from fanout.spark.batches import BatchRunner  # noqa: PLC0415 - the same
     from fanout.spark.checkpoint.local import LocalStorage  # noqa: PLC0415 - the same
     from fanout.spark.ledger import BatchLedger  # noqa: PLC0415 - the same
@@ -65,7 +65,7 @@ def install_in_worker(control: Control) -> None:
     Args:
         control: Where strikes are taken from.
     """
-    from fanout.kafka.writer import KafkaWriter  # noqa: PLC0415 - not for the driver
+    from fanout.kafka.writing.writer import KafkaWriter  # noqa: PLC0415 - not for the driver
 
     reach = functools.partial(_reach, control)
     _wrap(KafkaWriter, "write", reach, (Moment.BEFORE_WRITE, None))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import BadFrameError, OptionError
-from fanout.kafka.columns import NO_RECORDS
+from fanout.kafka.decoding.columns import NO_RECORDS
 from fanout.kafka.shuffle.columns import SCHEMA, decode, encode, unframe
 from fanout.kafka.shuffle.frames import (
     LONGEST_CONTROL,

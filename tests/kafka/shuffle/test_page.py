@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.kafka.reading import Topic
 from tests.kafka.shuffle.reading import drain
-from tests.kafka.transacting import told
+from tests.kafka.transactions.transacting import told
 
 if TYPE_CHECKING:
     from fanout.testing.kafka_broker import KafkaBroker

@@ -13,7 +13,7 @@ from fanout.core.events import Batch, Gap
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import BadFrameError
-from fanout.kafka.columns import SCHEMA as KAFKA_SCHEMA
+from fanout.kafka.decoding.columns import SCHEMA as KAFKA_SCHEMA
 from fanout.kafka.shuffle.columns import SCHEMA, unframe
 from fanout.kafka.shuffle.frames import Control, End, Hello, Idle, Watermark, encode_control
 from fanout.kafka.shuffle.pieces import Cutter

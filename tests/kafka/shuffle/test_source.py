@@ -23,7 +23,7 @@ from fanout.errors import (
     SplitFailedError,
 )
 from fanout.kafka import KafkaSource, Security
-from fanout.kafka.columns import SCHEMA as KAFKA_SCHEMA
+from fanout.kafka.decoding.columns import SCHEMA as KAFKA_SCHEMA
 from fanout.kafka.shuffle import Activity, Producers, ShuffleSource, producers_at
 from fanout.kafka.shuffle.frames import Control, End, Hello, Idle, Watermark
 from fanout.kafka.transport import Aborted

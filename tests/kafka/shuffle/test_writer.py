@@ -19,14 +19,14 @@ from fanout.errors import (
     ServiceError,
     StreamStateError,
 )
-from fanout.kafka.murmur2 import partitions_of
-from fanout.kafka.outcomes import Phase
 from fanout.kafka.shuffle import Activity, open_shuffle_writer
+from fanout.kafka.transactions.outcomes import Phase
+from fanout.kafka.writing.murmur2 import partitions_of
 from tests.kafka.brokers import HERE
 from tests.kafka.reading import Topic, new_topic
 from tests.kafka.shuffle.reading import Drained
 from tests.kafka.shuffle.reading import drain as drain_now
-from tests.kafka.transacting import told, transactions
+from tests.kafka.transactions.transacting import told, transactions
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

@@ -17,10 +17,10 @@ from fanout.errors import (
     OptionError,
     UnwritableRecordError,
 )
-from fanout.kafka.outcomes import Phase
-from fanout.kafka.tokens import CommitToken, Incarnation
-from fanout.kafka.transactions import Transactions
-from fanout.kafka.writer import open_writer
+from fanout.kafka.transactions.outcomes import Phase
+from fanout.kafka.transactions.tokens import CommitToken, Incarnation
+from fanout.kafka.transactions.transactions import Transactions
+from fanout.kafka.writing.writer import open_writer
 from fanout.spark.sink.attempts import AttemptFailedError
 from fanout.spark.sink.cluster import cluster_of
 from fanout.spark.sink.exactly_once import ExactlyOnce
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fanout.kafka.joining import Joined
+    from fanout.kafka.writing.joining import Joined
     from fanout.testing.kafka_broker import KafkaBroker
 
 pytestmark = pytest.mark.spark

@@ -10,14 +10,14 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import BadFrameError, OptionError, ServiceError, UnwritableRecordError
 from fanout.kafka.shuffle import Activity
-from fanout.kafka.transactions import Transactions
+from fanout.kafka.transactions.transactions import Transactions
 from fanout.spark import key_by_sink, write_key_by
 from fanout.spark.sink import batch, framing
 from fanout.spark.sink.exactly_once import ExactlyOnce
 from fanout.spark.sink.state import SinkState
 from tests.kafka.reading import PLAINTEXT, Topic
 from tests.kafka.shuffle.reading import Drained, drain
-from tests.kafka.transacting import told
+from tests.kafka.transactions.transacting import told
 from tests.spark.sink.harness import Run, run
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli import app
-from fanout.kafka.transactions import Transactions
+from fanout.kafka.transactions.transactions import Transactions
 from fanout.spark.sink.exactly_once import ExactlyOnce
 from tests.spark.sink.harness import Output, run
 from tests.spark.sink.test_exactly_once import FIRST, SECOND, KilledError, Sink, kill

@@ -26,17 +26,17 @@ from typer.testing import CliRunner
 from fanout.cli import app
 from fanout.errors import ServiceError
 from fanout.kafka import Security
-from fanout.kafka.joining import Joined
-from fanout.kafka.producer_options import _OPTIONS, ProducerOptions
-from fanout.kafka.standing import Verdict
-from fanout.kafka.transactions import Outcome, open_transactions
-from fanout.kafka.writer import open_writer
+from fanout.kafka.transactions.standing import Verdict
+from fanout.kafka.transactions.transactions import Outcome, open_transactions
+from fanout.kafka.writing.joining import Joined
+from fanout.kafka.writing.producer_options import _OPTIONS, ProducerOptions
+from fanout.kafka.writing.writer import open_writer
 from fanout.spark import foreach_batch, kafka_sink, write_to_kafka
 from fanout.spark.sink.options import DeliveryGuarantee
 from fanout.spark.sink.rows import _TYPES
 from tests.kafka.brokers import create
 from tests.kafka.reading import Topic
-from tests.kafka.transacting import Sink
+from tests.kafka.transactions.transacting import Sink
 from tests.readme import KAFKA_SINK
 from tests.spark.sink.harness import Output, run
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fanout.kafka.tokens import Incarnation
+    from fanout.kafka.transactions.tokens import Incarnation
     from fanout.testing.kafka_broker import KafkaBroker
 
 pytestmark = pytest.mark.spark

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import OptionError, UnwritableRecordError
-from fanout.kafka.murmur2 import partitions_of
+from fanout.kafka.writing.murmur2 import partitions_of
 from fanout.spark.sink.rows import check_columns, laid_out
 
 if TYPE_CHECKING:

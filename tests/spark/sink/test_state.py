@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.kafka.tokens import CommitToken, Incarnation
+from fanout.kafka.transactions.tokens import CommitToken, Incarnation
 from fanout.spark.checkpoint.local import LocalStorage
 from fanout.spark.checkpoint.ownership import Ownership
 from fanout.spark.sink.state import SinkState, StoredTokens

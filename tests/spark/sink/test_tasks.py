@@ -6,15 +6,15 @@ import pytest
 from pyspark import TaskContext
 
 from fanout.errors import ServiceError, WriteTimeoutError
-from fanout.kafka.joining import Idempotent, Joined
-from fanout.kafka.producer_options import ProducerOptions
-from fanout.kafka.tokens import Incarnation
+from fanout.kafka.transactions.tokens import Incarnation
+from fanout.kafka.writing.joining import Idempotent, Joined
+from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.spark.sink.tasks import Delivery, Failure, Report, read_report, task
 from tests.kafka.reading import PLAINTEXT
 
 if TYPE_CHECKING:
-    from fanout.kafka.joining import WriteMode
-    from fanout.kafka.security import Security
+    from fanout.kafka.protocol.security import Security
+    from fanout.kafka.writing.joining import WriteMode
 
 
 class Context:

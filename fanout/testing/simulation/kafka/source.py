@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, final
 
-from fanout.kafka.security import Security
+from fanout.kafka.protocol.security import Security
 from fanout.kafka.source import KafkaSource, open_connection
 from fanout.testing.simulation.stream import EPOCH_MILLIS
 

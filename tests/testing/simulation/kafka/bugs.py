@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from fanout.kafka.aborts import Aborts
 from fanout.kafka.catalog import PartitionCatalog
 from fanout.kafka.commits import Committer
 from fanout.kafka.connection import KafkaConnection
+from fanout.kafka.decoding.aborts import Aborts
+from fanout.kafka.decoding.framing import raw_batches
+from fanout.kafka.decoding.records import _Part, _parts
 from fanout.kafka.fetcher import _Broker
-from fanout.kafka.framing import raw_batches
 from fanout.kafka.leaders import Leaders
 from fanout.kafka.losses import Losses
 from fanout.kafka.offsets import Places
-from fanout.kafka.records import _Part, _parts
 from fanout.kafka.subscription import PartitionReader, _Subscription
 from tests.testing.simulation.bugs import Change, Edit
 

@@ -11,7 +11,7 @@ import pytest
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Batch, Gap
 from fanout.core.positions import Cursor, Range
-from fanout.kafka.columns import SCHEMA
+from fanout.kafka.decoding.columns import SCHEMA
 from fanout.kafka.partitions import Partition
 from fanout.testing.kafka_batches import ABORT, COMMIT, batch, marker, rows
 from fanout.testing.simulation.faults.armed import Armed

@@ -1,0 +1,1 @@
+"""Answers of Fetch as Arrow columns."""

@@ -1,0 +1,133 @@
+"""The columns that a Kafka source delivers: names, order and types of Spark's own Kafka source."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fanout.kafka.decoding.unpacking import Fields, Headers, Spans
+    from fanout.kafka.decoding.varints import Bytes, Numbers
+    from fanout.kafka.partitions import Partition
+
+__all__ = ("NO_RECORDS", "SCHEMA", "columns")
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+# The value of a header may be null, its key may not, and may come twice.
+_HEADER: Final = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
+_HEADERS: Final = pa.list_(pa.struct(_HEADER))
+_NO_HEADERS: Final = pa.array([], _HEADERS.value_type)
+
+# https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", _TIMESTAMP),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", _HEADERS),
+    ]
+)
+
+NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+
+# The last millisecond of the year 9999: neither Python nor Spark has a timestamp after it.
+_LATEST: Final = 253_402_300_799_999
+
+_MARKED: Final = "fanout.kafka.marked"
+
+
+def columns(
+    fields: Fields,
+    data: Bytes,
+    partition: Partition,
+    *,
+    offsets: Numbers,
+    timestamps: Numbers,
+    timestamp_types: NDArray[np.int32],
+) -> pa.RecordBatch:
+    """Make the columns of SCHEMA; they share no memory with what they are made of.
+
+    A timestamp that is missing (-1 in Kafka) or after the year 9999 is null: a producer may write
+    microseconds there by mistake, and the record counts for more than its time.
+
+    Args:
+        fields: The fields of the records.
+        data: The bytes that these are in, less than 2 GiB.
+        partition: Where the records are from.
+        offsets: Their offsets.
+        timestamps: Their timestamps, in milliseconds since the Unix epoch.
+        timestamp_types: Who set each timestamp: 0 for the producer, 1 for the broker.
+    """
+    whole, rows = pa.py_buffer(data), len(fields)
+    return pa.RecordBatch.from_arrays(
+        [
+            _taken(whole, fields.keys),
+            _taken(whole, fields.values),
+            pa.repeat(partition.topic, rows),
+            pa.repeat(pa.scalar(partition.number, pa.int32()), rows),
+            pa.array(offsets),
+            _timestamps(timestamps),
+            pa.array(timestamp_types),
+            _headers(whole, fields.headers, rows),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _taken(whole: pa.Buffer, spans: Spans) -> pa.BinaryArray:
+    """Copy spans of a buffer in one go, without an object for any.
+
+    What lies in the buffer and between the spans is an array of which every other value is taken.
+    """
+    rows = len(spans.begins)
+    ends = np.empty(2 * rows + 1, np.int32)
+    ends[0:-1:2], ends[1::2] = spans.begins, spans.ends
+    ends[-1] = ends[-2]
+    everything = pa.BinaryArray.from_buffers(
+        pa.binary(), 2 * rows, [None, pa.py_buffer(ends), whole]
+    )
+    return everything.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=spans.null))
+
+
+def _timestamps(milliseconds: Numbers) -> pa.TimestampArray:
+    null = (milliseconds < 0) | (milliseconds > _LATEST)
+    return pa.array(milliseconds * 1000, mask=null if null.any() else None).view(_TIMESTAMP)
+
+
+def _headers(whole: pa.Buffer, headers: Headers | None, rows: int) -> pa.ListArray:
+    if headers is None:
+        # Repeating an empty list would cost as much as all other columns together.
+        return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), _NO_HEADERS)
+    keys, values = _texts(_taken(whole, headers.keys)), _taken(whole, headers.values)
+    pairs = pa.StructArray.from_arrays([keys, values], fields=_HEADER)
+    return pa.ListArray.from_arrays(pa.array(headers.ends.astype(np.int32)), pairs)
+
+
+def _texts(keys: pa.BinaryArray) -> pa.StringArray:
+    """Return the keys of headers with a question mark for each byte that is no UTF-8.
+
+    Kafka's protocol says that they are UTF-8, and some producers write others all the same. Java's
+    consumer puts replacement characters where such bytes were.
+    """
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode(errors=_MARKED) for key in keys.to_pylist()], pa.string())
+
+
+def _mark(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "?" * (error.end - error.start), error.end
+
+
+codecs.register_error(_MARKED, _mark)

@@ -1,0 +1,1 @@
+"""Talking to brokers: connections, frames, security, and what every kind of call needs."""

@@ -1,0 +1,1 @@
+"""Arrow records into Kafka: encoded, sent to the partitions' leaders in order, and confirmed."""

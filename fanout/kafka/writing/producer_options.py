@@ -1,0 +1,108 @@
+"""The options of Kafka's producer by the names that Kafka users know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+from fanout.errors import OptionError
+from fanout.kafka.protocol.dotted_options import DottedOptions
+from fanout.kafka.writing.encoding import CODECS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ("ProducerOptions",)
+
+_LARGEST: Final = 2**31 - 1  # Kafka's protocol has 32 bits for each of these
+
+_GUARANTEE: Final = "say delivery_guarantee"
+_BYTES: Final = "a DataFrame's columns are bytes already"
+_AT_ONCE: Final = "what is written at once is sent at once, in batches of up to batch.size"
+_WAITS: Final = "waits between attempts grow from 0.1 to 1 second, for delivery.timeout.ms"
+_JAVA: Final = "a Java class means nothing here"
+
+_OPTIONS: Final = DottedOptions(
+    whose="producer",
+    numbers={
+        "batch.size": (1, _LARGEST),
+        "buffer.memory": (1, 2**63 - 1),
+        "connections.max.idle.ms": (1000, _LARGEST),
+        "delivery.timeout.ms": (1, _LARGEST),
+        "max.request.size": (1, _LARGEST),
+        "request.timeout.ms": (1, _LARGEST),
+    },
+    words={"compression.type": CODECS},
+    refused={
+        "acks": _GUARANTEE,
+        "bootstrap.servers": "say bootstrap_servers",
+        "client.id": "say client_id_prefix",
+        "enable.idempotence": _GUARANTEE,
+        "interceptor.classes": _JAVA,
+        "key.serializer": _BYTES,
+        "linger.ms": _AT_ONCE,
+        "max.block.ms": "say delivery.timeout.ms",
+        "max.in.flight.requests.per.connection": "order is kept with what is sent at a time",
+        "metadata.max.age.ms": "leaders are learnt when they move",
+        "metric.reporters": _JAVA,
+        "partitioner.class": "say partitioner",
+        "receive.buffer.bytes": "the operating system sizes its buffers",
+        "reconnect.backoff.max.ms": _WAITS,
+        "reconnect.backoff.ms": _WAITS,
+        "retries": "say delivery.timeout.ms",
+        "retry.backoff.max.ms": _WAITS,
+        "retry.backoff.ms": _WAITS,
+        "security.protocol": "say security=Security(protocol=...)",
+        "send.buffer.bytes": "the operating system sizes its buffers",
+        "transaction.timeout.ms": "say transaction_timeout, in seconds",
+        "transactional.id": "say transactional_id_prefix",
+        "value.serializer": _BYTES,
+    },
+    refused_prefixes={
+        "sasl.": "say security=Security(username=..., password=..., mechanism=...)",
+        "ssl.": "say security=Security(ca_file=..., certificate_file=..., key_file=...)",
+    },
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """What the options mean here. Times are in seconds; the defaults are Kafka's but one.
+
+    Args:
+        compression_type: `"none"`, `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"` (`compression.type`).
+        batch_size: About the most bytes in a batch before it is compressed (`batch.size`); the
+            default is larger than Kafka's, because whole blocks of rows are written.
+        max_request_size: The most bytes in a record, and about those in a request
+            (`max.request.size`).
+        buffer_memory: About how many bytes may wait to be confirmed (`buffer.memory`).
+        request_timeout: How long a broker may take to answer (`request.timeout.ms`).
+        delivery_timeout: How long records may take to be confirmed, attempts together
+            (`delivery.timeout.ms`).
+        connections_max_idle: After how long an idle connection is closed
+            (`connections.max.idle.ms`).
+    """
+
+    compression_type: str = "none"
+    batch_size: int = 512 * 1024
+    max_request_size: int = 1024 * 1024
+    buffer_memory: int = 32 * 1024 * 1024
+    request_timeout: float = 30.0
+    delivery_timeout: float = 120.0
+    connections_max_idle: float = 540.0
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> ProducerOptions:
+        """Read options by their dotted names, numbers as such or as text.
+
+        Raises:
+            OptionError: An option is unknown, refused, no such value, or contradicts another.
+        """
+        parsed = cls(**_OPTIONS.parse(options))
+        if parsed.delivery_timeout < parsed.request_timeout:
+            raise OptionError(
+                f"delivery.timeout.ms={parsed.delivery_timeout * 1000:.0f} must be at least "
+                f"request.timeout.ms={parsed.request_timeout * 1000:.0f}, which is one attempt"
+            )
+        return parsed

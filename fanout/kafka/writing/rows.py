@@ -1,0 +1,120 @@
+"""Rows that are to be written: checked, brought to one form, and cut into batches."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fanout.errors import UnwritableRecordError
+from fanout.kafka.partitions import Partition
+from fanout.kafka.writing.encoding import sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+__all__ = ("cut", "of_partitions", "prepare")
+
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_COLUMNS: Final = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": _HEADERS,
+    "timestamp": pa.timestamp("ms", tz="UTC"),
+}
+_REQUIRED: Final = ("topic", "partition", "value")
+
+
+def prepare(records: pa.RecordBatch, now: datetime) -> pa.RecordBatch:
+    """Bring records to the columns that are encoded.
+
+    Args:
+        records: The columns `topic`, `partition` and `value`, and where there are any `key`,
+            `headers` and `timestamp`.
+        now: The timestamp of records that have none.
+
+    Raises:
+        UnwritableRecordError: A column is missing, unknown or of another type, or Kafka has no
+            place for a value: a null topic or partition, a timestamp before 1970.
+    """
+    _check_names(records.schema.names)
+    columns = {name: _column(records, name) for name in _COLUMNS}
+    for name in ("topic", "partition"):
+        if columns[name].null_count:
+            raise UnwritableRecordError(f"a record has no {name}: give each one")
+    times = pc.fill_null(columns["timestamp"], pa.scalar(now, _COLUMNS["timestamp"]))
+    columns["timestamp"] = times = times.view(pa.int64())
+    for name, numbers in (("timestamp", times), ("partition", columns["partition"])):
+        if pc.any(pc.less(numbers, 0)).as_py():
+            raise UnwritableRecordError(f"a record's {name} is less than 0, which Kafka has not")
+    headers = columns["headers"]
+    if pc.struct_field(headers.flatten(), "key").null_count:
+        raise UnwritableRecordError("a record has a header without a key: give each header one")
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def of_partitions(rows: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
+    """Yield each partition with its rows, in their order."""
+    topics = rows["topic"].dictionary_encode()
+    numbers = rows["partition"].to_numpy().astype(np.int64)
+    places = (topics.indices.to_numpy().astype(np.int64) << 32) + numbers
+    if len(places) and (places[1:] < places[:-1]).any():
+        order = np.argsort(places, kind="stable")
+        rows, places = rows.take(pa.array(order)), places[order]
+    edges = [0, *(np.flatnonzero(np.diff(places)) + 1), len(places)] if len(places) else []
+    for begin, end in pairwise(edges):
+        topic, number = divmod(int(places[begin]), 1 << 32)
+        partition = Partition(topics.dictionary[topic].as_py(), number)
+        yield partition, rows.slice(begin, end - begin)
+
+
+def cut(rows: pa.RecordBatch, max_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Cut rows into batches.
+
+    Args:
+        rows: Rows of one partition.
+        max_bytes: The most bytes in a batch, unless one record takes more: it goes alone.
+
+    Yields:
+        The rows of a batch, and how many bytes they take at the most.
+    """
+    ends = np.cumsum(sizes(rows))
+    begin, behind = 0, 0
+    while begin < len(ends):
+        end = max(begin + 1, int(np.searchsorted(ends, behind + max_bytes, side="right")))
+        yield rows.slice(begin, end - begin), int(ends[end - 1]) - behind
+        begin, behind = end, int(ends[end - 1])
+
+
+def _check_names(names: list[str]) -> None:
+    missing = [name for name in _REQUIRED if name not in names]
+    if missing:
+        raise UnwritableRecordError(f"the records have no column {missing[0]!r}")
+    unknown = [name for name in names if name not in _COLUMNS or names.count(name) > 1]
+    if unknown:
+        raise UnwritableRecordError(
+            f"the records have a column {unknown[0]!r} that Kafka has no place for: leave it out, "
+            f"or name it {', '.join(_COLUMNS)}, each at most once"
+        )
+
+
+def _column(records: pa.RecordBatch, name: str) -> pa.Array:
+    kind = _COLUMNS[name]
+    if name not in records.schema.names:
+        return pa.nulls(len(records), kind)
+    column = records[name]
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind, safe=name != "timestamp")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        # What was raised may quote a value, so it is not chained.
+        raise UnwritableRecordError(
+            f"the column {name!r} has the type {column.type}, which cannot be made {kind}"
+        ) from None

@@ -1,0 +1,185 @@
+"""Write Arrow records to given partitions of Kafka topics."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from random import Random
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.errors import UnwritableRecordError
+from fanout.kafka.protocol.asking import asked
+from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.protocol.servers import parse_servers
+from fanout.kafka.writing.joining import Joined, Transaction, introduce
+from fanout.kafka.writing.producer_options import ProducerOptions
+from fanout.kafka.writing.producing import Requests
+from fanout.kafka.writing.rows import cut, of_partitions, prepare
+from fanout.kafka.writing.sender import Sender
+from fanout.kafka.writing.topology import Topology
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.protocol.security import Security
+    from fanout.kafka.writing.joining import WriteMode
+
+__all__ = ("KafkaWriter", "Written", "open_writer")
+
+# Kafka's defaults of retry.backoff.ms and retry.backoff.max.ms.
+_WAITS: Final = BackoffOptions(base=0.1, cap=1.0)
+# An election, or the restart of a broker, is over by then; somebody waits for the writer to open.
+_PATIENCE: Final = 30.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a writer has written since it was opened.
+
+    Args:
+        rows: How many records.
+        bytes: How many bytes of record batches, as they were sent.
+        partitions: Where they are, and how many in each.
+    """
+
+    rows: int
+    bytes: int
+    partitions: Mapping[Partition, int]
+
+
+@final
+class KafkaWriter:
+    """Writes records; made by `open_writer`. Its methods are called one at a time.
+
+    An error that is final ends the writing: every later call raises it as well.
+
+    Args:
+        sender: What sends batches.
+        options: Sizes.
+    """
+
+    def __init__(self, sender: Sender, options: ProducerOptions) -> None:
+        self._sender = sender
+        self._options = options
+
+    async def write(self, records: pa.RecordBatch) -> None:
+        """Write records: those of a partition in the order of their rows.
+
+        It returns when there is room for all of them in `buffer.memory`; `flush` confirms them.
+
+        Args:
+            records: The columns `topic`, `partition` and `value`, and where there are any `key`,
+                `headers` and `timestamp` (null: now).
+
+        Raises:
+            UnwritableRecordError: A record is too large, or has what Kafka has not.
+            ServiceError: A topic or partition does not exist, or the cluster refuses us.
+            FencedError: A newer run has taken over, or the transaction has ended.
+            WriteTimeoutError: The cluster did not confirm records in time.
+
+        Cancellation: some of the records may be written.
+        """
+        rows = prepare(records, datetime.now(UTC))
+        batches = [
+            (partition, *batch)
+            for partition, of_partition in of_partitions(rows)
+            for batch in cut(of_partition, self._options.batch_size)
+        ]
+        for partition, _, nbytes in batches:
+            if nbytes > max(self._options.max_request_size, self._options.batch_size):
+                raise UnwritableRecordError(
+                    f"a record for {partition} takes {nbytes} bytes, more than max.request.size="
+                    f"{self._options.max_request_size}: raise it, and the topic's max.message.bytes"
+                )
+        await self._sender.locate(dict.fromkeys(partition for partition, *_ in batches))
+        for partition, some, nbytes in batches:
+            await self._sender.put(partition, some, nbytes)
+        self._sender.start()
+
+    async def flush(self) -> Written:
+        """Wait until everything is confirmed that was written.
+
+        Where nothing is ever confirmed, wait until brokers have read it.
+
+        Raises:
+            FanOutError: As for `write`.
+
+        Cancellation: nothing is lost; call it again.
+        """
+        await self._sender.flush()
+        sender = self._sender
+        return Written(sender.rows, sender.bytes, dict(sender.partitions))
+
+    def next_transaction(self) -> None:
+        """Go on in a new transaction of the same incarnation, after the one before was ended.
+
+        Everything that was written was flushed.
+        """
+        self._sender.next_transaction()
+
+
+@asynccontextmanager
+async def open_writer(
+    bootstrap_servers: str | Sequence[str],
+    *,
+    security: Security,
+    mode: WriteMode,
+    options: ProducerOptions | None = None,
+    client_id: str = "fanout",
+    written: Mapping[Partition, int] | None = None,
+) -> AsyncIterator[KafkaWriter]:
+    """Connect to a cluster, in order to write to it.
+
+    Leaving the block closes every connection at once, and drops what has not been flushed. A
+    transaction is left open.
+
+    Args:
+        bootstrap_servers: Some of its brokers, as `"host:port"`.
+        security: How they are talked to.
+        mode: `Joined` to a transaction, `Idempotent`, or `Unconfirmed`.
+        options: What users say by Kafka's own names.
+        client_id: What the brokers' logs and quotas call us.
+        written: How many records the incarnation that is joined has written elsewhere, by
+            partition: brokers expect the number that comes next. None where it has not.
+
+    Raises:
+        OptionError: A server would be used without TLS, or a file cannot be used.
+        ServiceError: The cluster cannot be reached for half a minute, or for delivery.timeout.ms
+            if that is shorter, or refuses us.
+    """
+    options = options or ProducerOptions()
+    servers = parse_servers(bootstrap_servers)
+    jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
+    patience = min(_PATIENCE, options.delivery_timeout)
+    async with open_connections(
+        servers, security=security, client_id=client_id, options=options
+    ) as connections:
+        topology = Topology(connections)
+        await asked(
+            "the cluster cannot be reached",
+            lambda: topology.refresh([]),
+            jitter,
+            patience=patience,
+        )
+        producer = await asked(
+            "the cluster gives out no producer id",
+            lambda: introduce(connections, mode),
+            jitter,
+            patience=patience,
+        )
+        requests = Requests(
+            connections,
+            options=options,
+            producer=producer,
+            transaction=Transaction(connections, mode) if isinstance(mode, Joined) else None,
+            written=written or {},
+        )
+        sender = Sender(requests, topology, options=options, jitter=jitter)
+        async with sender.running():
+            yield KafkaWriter(sender, options)

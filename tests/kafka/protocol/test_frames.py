@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fanout.kafka.protocol.frames import Frame, Frames
+
+MIB = 1 << 20
+
+
+class Receiver:
+    """What a transport does with a protocol that has a buffer, and what comes of it."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.failures: list[str] = []
+        self.frames = Frames(asyncio.Protocol(), self._take, self.failures.append)
+        self.largest = 0
+
+    def _take(self, frame: Frame) -> None:
+        self.bodies.append(bytes(frame.read(1 << 30)))
+
+    def receive(self, data: bytes, at_once: int) -> None:
+        while data and not self.failures:
+            buffer = self.frames.get_buffer(-1)
+            self.largest = max(self.largest, len(buffer))
+            piece = data[: min(len(buffer), at_once)]
+            buffer[: len(piece)] = piece
+            self.frames.buffer_updated(len(piece))
+            data = data[len(piece) :]
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(len(body).to_bytes(4) + body for body in bodies)
+
+
+@pytest.mark.parametrize("at_once", [*range(1, 40), 1000])
+def test_frames_come_whole_however_they_are_split(at_once: int) -> None:
+    bodies = [b"four", b"five5", bytes(range(30))]
+    receiver = Receiver()
+    receiver.receive(framed(*bodies), at_once)
+    assert receiver.bodies == bodies
+    assert not receiver.failures
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 3])
+def test_a_length_that_no_answer_has_is_an_error(length: int) -> None:
+    receiver = Receiver()
+    receiver.receive(length.to_bytes(4, signed=True) + b"more", 4)
+    assert receiver.failures == [f"an answer cannot have {length} bytes"]
+    assert not receiver.bodies
+
+
+def test_what_a_frame_announces_takes_no_memory_before_it_comes() -> None:
+    receiver = Receiver()
+    receiver.receive((2**31 - 1).to_bytes(4) + bytes(17 * MIB), MIB)
+    assert receiver.largest == 16 * MIB
+    assert not receiver.bodies
+
+
+def test_a_frame_that_is_large_comes_whole() -> None:
+    body = b"".join(number.to_bytes(4) for number in range(10 * MIB))
+    receiver = Receiver()
+    receiver.receive(framed(body, b"next"), 3 * MIB)
+    assert receiver.bodies == [body, b"next"]
+
+
+def test_many_bytes_of_a_frame_are_not_copied_and_cannot_be_changed() -> None:
+    data = bytearray(b"name" + bytes(MIB))
+    frame = Frame(data)
+    assert frame.read(4) == b"name"
+    batches = frame.read(MIB)
+    data[4] = 1
+    assert batches[0] == 1
+    assert isinstance(batches, memoryview)
+    assert batches.readonly
+    assert frame.read(4) == b""
+
+
+def test_what_a_frame_does_not_receive_is_passed_on() -> None:
+    told = []
+
+    class Replaced(asyncio.Protocol):
+        def eof_received(self) -> bool:
+            told.append("eof")
+            return True
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            told.append(repr(exc))
+
+        def pause_writing(self) -> None:
+            told.append("pause")
+
+        def resume_writing(self) -> None:
+            told.append("resume")
+
+    frames = Frames(Replaced(), lambda _: None, lambda _: None)
+    frames.pause_writing()
+    frames.resume_writing()
+    assert frames.eof_received() is True
+    frames.connection_lost(OSError())
+    assert told == ["pause", "resume", "eof", "OSError()"]

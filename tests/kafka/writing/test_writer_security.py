@@ -1,0 +1,134 @@
+"""Writing to brokers that ask who writes, and to those that do not let everybody."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from fanout.errors import ServiceError
+from fanout.kafka.protocol.security import Security
+from fanout.kafka.transactions.tokens import Incarnation
+from fanout.kafka.writing.joining import Idempotent, Joined, Unconfirmed
+from fanout.kafka.writing.writer import open_writer
+from fanout.testing.kafka_broker import KafkaBroker
+from tests.kafka.brokers import create
+from tests.kafka.certificates import KEY_PASSWORD
+from tests.kafka.test_client_security import PASSWORD, WRONG, Cluster, cluster, token
+from tests.kafka.writing.writing import records, values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ("cluster",)
+
+
+def securities(cluster: Cluster) -> dict[str, tuple[str, Security]]:
+    files = cluster.files
+    users, certificates = str(cluster.users), str(cluster.certificates)
+    own = Security(
+        protocol="SSL",
+        ca_file=files.ca,
+        certificate_file=files.reader,
+        key_file=files.reader_key,
+        key_password=KEY_PASSWORD,
+    )
+    return {
+        "PLAIN": (users, cluster.login("PLAIN")),
+        "SCRAM-SHA-256": (users, cluster.login("SCRAM-SHA-256")),
+        "SCRAM-SHA-512": (users, cluster.login("SCRAM-SHA-512")),
+        "OAUTHBEARER": (users, Security(token=token, ca_file=files.ca)),
+        "SSL": (certificates, own),
+    }
+
+
+@pytest.mark.parametrize("how", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "SSL"])
+async def test_who_is_let_in_may_write(
+    cluster: Cluster, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    await create(cluster.broker, f"w-{how}")
+    servers, security = securities(cluster)[how]
+    async with open_writer(servers, security=security, mode=Idempotent()) as writer:
+        await writer.write(records(f"w-{how}", [b"x", bytes(1 << 19)]))
+        await writer.flush()
+    assert await values(cluster.broker, f"w-{how}") == [b"x", bytes(1 << 19)]
+    assert PASSWORD not in caplog.text
+
+
+async def test_a_wrong_password_is_an_error_at_once(cluster: Cluster) -> None:
+    security = cluster.login("SCRAM-SHA-512", WRONG)
+    with pytest.raises(ServiceError, match=r"cannot be reached: .*SaslAuth") as caught:
+        async with open_writer(str(cluster.users), security=security, mode=Idempotent()):
+            raise AssertionError
+    assert "canary" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.fixture(scope="module")
+def guarded(_kafka_jars: None) -> Iterator[KafkaBroker]:
+    """Run a broker on which the user `writer` may do nothing but what tests allow."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "listener.name.users.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.users.plain.sasl.jaas.config": (
+            f'{module} required user_writer="{PASSWORD}";'
+        ),
+    }
+    with KafkaBroker(settings=settings, listeners={"USERS": "SASL_PLAINTEXT"}) as broker:
+        yield broker
+
+
+def allow(
+    broker: KafkaBroker, kind: ResourceType, name: str, operation: AclOperation, *, yes: bool = True
+) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    permission = AclPermissionType.ALLOW if yes else AclPermissionType.DENY
+    pattern = ResourcePatternType.LITERAL
+    rule = AclBinding(kind, name, pattern, "User:writer", "*", operation, permission)
+    for done in admin.create_acls([rule]).values():
+        done.result(10)
+
+
+def opening(broker: KafkaBroker, mode: Any) -> Any:
+    security = Security(
+        protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="writer", password=PASSWORD
+    )
+    return open_writer(broker.address("USERS"), security=security, mode=mode)
+
+
+JOINED = Joined("w-guarded", Incarnation(0, 0))
+
+
+async def test_who_may_not_write_is_told_what_to_grant(guarded: KafkaBroker) -> None:
+    for topic in ("w-seen", "w-unseen", "w-allowed"):
+        await create(guarded, topic)
+    with pytest.raises(ServiceError, match=r"gives out no producer id: .*IDEMPOTENT_WRITE"):
+        async with opening(guarded, Idempotent()):
+            raise AssertionError
+    async with opening(guarded, Unconfirmed()) as writer:
+        with pytest.raises(ServiceError, match=r"w-unseen: grant the principal WRITE on the topic"):
+            await writer.write(records("w-unseen", [b"x"]))
+    allow(guarded, ResourceType.TOPIC, "w-allowed", AclOperation.WRITE)
+    allow(guarded, ResourceType.TOPIC, "w-seen", AclOperation.DESCRIBE)
+    async with opening(guarded, Idempotent()) as writer:
+        await writer.write(records("w-allowed", [b"x"]))
+        await writer.flush()
+        await writer.write(records("w-seen", [b"x"]))
+        with pytest.raises(ServiceError, match=r"w-seen-0: grant the principal WRITE on the topic"):
+            await writer.flush()
+    async with opening(guarded, JOINED) as writer:
+        await writer.write(records("w-allowed", [b"x"]))
+        with pytest.raises(ServiceError, match="grant the principal WRITE on the transactional id"):
+            await writer.flush()
+    assert await values(guarded, "w-allowed") == [b"x"]
