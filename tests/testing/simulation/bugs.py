@@ -187,7 +187,7 @@ BUGS: Final[dict[str, Change]] = {
         Edit(KinesisSource.cursor, "if following == [number]:", "if not number:"),
     ),
     "a stored position has no sub-sequence number": (
-        Edit(_to_wire, "_CursorWire(str(sequence), sub)", "_CursorWire(str(sequence))"),
+        Edit(_to_wire, "str(sequence), sub, state)", "str(sequence), state=state)"),
     ),
     "a batch is cut one row too late": (
         Edit(Basket._cut, "records.slice(rows)", "records.slice(rows + 1)"),
