@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from fanout.errors import BatchNotWrittenError, FanOutError, FencedError
+from fanout.kafka.transactions.outcomes import Outcome
 from fanout.kafka.transactions.tokens import CommitToken, numbers_of
-from fanout.kafka.transactions.transactions import Outcome
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,22 +22,18 @@ from fanout.kafka.protocol.asking import asked
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.servers import parse_servers
 from fanout.kafka.transactions.calls import Marks, NotYetError, TransactionCalls
-from fanout.kafka.transactions.outcomes import (
-    Outcome,
-    Phase,
-    TransactionState,
-    outcome_without_marker,
-)
+from fanout.kafka.transactions.outcomes import Outcome, Phase, outcome_without_marker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from fanout.kafka.protocol.security import Security
+    from fanout.kafka.transactions.outcomes import TransactionState
     from fanout.kafka.transactions.tokens import CommitToken, Incarnation
 
     _T = TypeVar("_T")
 
-__all__ = ("Outcome", "Phase", "TransactionState", "Transactions", "open_transactions")
+__all__ = ("Transactions", "open_transactions")
 
 _DEFAULT_MAX_TIMEOUT: Final = 900.0  # Kafka's default of transaction.max.timeout.ms
 _SHORTEST_TIMEOUT: Final = 0.001

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, final
 
 from fanout.errors import BatchNotWrittenError, CheckpointError, FanOutError, FencedError
+from fanout.kafka.transactions.outcomes import Outcome
 from fanout.kafka.transactions.tokens import MARKERS_LAST, CommitToken, numbers_of
-from fanout.kafka.transactions.transactions import Outcome
 from fanout.kafka.writing.joining import Joined
 from fanout.spark.sink.attempts import AttemptFailedError, in_attempts
 from fanout.spark.sink.state import SinkState

@@ -12,8 +12,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import ServiceError
+from fanout.kafka.transactions.outcomes import Outcome
 from fanout.kafka.transactions.standing import Standing, Verdict, look_at
-from fanout.kafka.transactions.transactions import Outcome
 from fanout.spark.sink.state import SINKS, SinkState, StoredTokens
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from typer.testing import CliRunner
 from fanout.cli import app
 from fanout.errors import ServiceError
 from fanout.kafka import Security
+from fanout.kafka.transactions.outcomes import Outcome
 from fanout.kafka.transactions.standing import Verdict
-from fanout.kafka.transactions.transactions import Outcome, open_transactions
+from fanout.kafka.transactions.transactions import open_transactions
 from fanout.kafka.writing.joining import Joined
 from fanout.kafka.writing.producer_options import _OPTIONS, ProducerOptions
 from fanout.kafka.writing.writer import open_writer
