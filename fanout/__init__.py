@@ -20,6 +20,7 @@ from fanout.core.opening import origin
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Range, Timestamp
 from fanout.core.statistics import SplitState, SplitStatistics, Statistics
 from fanout.errors import (
+    AcknowledgementError,
     BatchFailedError,
     CheckpointError,
     DamagedFrameError,
@@ -41,6 +42,7 @@ from fanout.errors import (
 )
 
 __all__ = (
+    "AcknowledgementError",
     "Batch",
     "BatchFailedError",
     "Checkpoint",

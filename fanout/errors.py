@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = (
+    "AcknowledgementError",
     "BadFrameError",
     "BatchFailedError",
     "BatchNotWrittenError",
@@ -118,6 +119,19 @@ class SubscriptionEndedError(FanOutError):
     """The service ended a subscription although its split goes on; ordinary after 5 minutes."""
 
     retryable = True
+
+
+class AcknowledgementError(FanOutError):
+    """Records that were lent were acknowledged too late; they come again, to anybody.
+
+    Args:
+        message: A sentence for people.
+        records: Which records, as the source names pieces of its splits.
+    """
+
+    def __init__(self, message: str, records: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.records = records
 
 
 class SplitFailedError(FanOutError):

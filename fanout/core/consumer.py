@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fanout.core.events import End
     from fanout.core.lineage import Split
     from fanout.core.progress import Progress, SplitProgress
-    from fanout.core.source import Commits, Connection, Source
+    from fanout.core.source import Commits, Connection, Lending, Source
     from fanout.core.supervisor import Supervisor
     from fanout.errors import FanOutError
 
@@ -80,6 +80,11 @@ class FanOut:
     def delivered(self) -> Checkpoint:
         """The positions after everything that was handed out, acknowledged or not."""
         return self._progress.delivered()
+
+    @property
+    def lending(self) -> Lending | None:
+        """The hold on records that have to be acknowledged in time; None where none do."""
+        return self._connection.lending
 
     def __aiter__(self) -> FanOut:
         return self
@@ -154,6 +159,8 @@ class FanOut:
 
         Raises:
             StreamStateError: If it was not delivered by this stream.
+            AcknowledgementError: If the service lends its records, and some of them were
+                acknowledged too late.
 
         Cancellation: the call may or may not have taken effect; it can be repeated.
         """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fanout.core.positions import Cursor, Position
     from fanout.core.verdicts import Phase, Verdict
 
-__all__ = ("Commits", "Connection", "Pacing", "Reserve", "Source")
+__all__ = ("Commits", "Connection", "Lending", "Pacing", "Reserve", "Source")
 
 
 @final
@@ -78,6 +78,52 @@ class Commits:
     positions: Mapping[str, Position] = field(default_factory=dict)
     succeeded: int = 0
     failed: int = 0
+
+
+class Lending(Protocol):
+    """A hold on records that come again, to anybody, unless they are acknowledged in time."""
+
+    @property
+    def seconds(self) -> float:
+        """Within how many seconds what was delivered has to be acknowledged."""
+
+    async def pause(self) -> None:
+        """Ask for no more records; what was asked for is in the slots when this returns.
+
+        Cancellation: nothing is asked for until `resume` all the same.
+        """
+
+    def resume(self) -> None:
+        """Ask for records again."""
+
+    def doubts(self, positions: Mapping[str, Position]) -> str:
+        """Name the records up to these positions that the service may deliver again.
+
+        Those are the ones whose acknowledgement it has not confirmed, also of earlier runs. The
+        caller has them in a safe place, or puts them there together with what is returned, and
+        acknowledges after that: from this call on they are dropped when they come again, and
+        acknowledged once more.
+
+        Args:
+            positions: The positions of what is safe, which is going to be acknowledged; what was
+                delivered behind them is not named.
+
+        Returns:
+            JSON with a version, of a limited size, that only the source reads.
+
+        Raises:
+            ServiceError: If they are so many that something must be wrong.
+        """
+
+    def remember(self, doubts: str) -> None:
+        """Take in what an earlier run has stored; before the first subscription.
+
+        Args:
+            doubts: What `doubts` returned last.
+
+        Raises:
+            PositionError: If it is damaged, or of another version.
+        """
 
 
 class Connection(Protocol):
@@ -152,7 +198,18 @@ class Connection(Protocol):
         """Say what the service was told of acknowledged positions; nothing where it keeps none."""
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Tell the service that everything up to these positions is durable."""
+        """Tell the service that everything up to these positions is durable.
+
+        Where the service lends its records, the call returns when it has answered.
+
+        Raises:
+            AcknowledgementError: If the service lends its records and did not take the
+                acknowledgement of some of them; the others are acknowledged.
+        """
+
+    @property
+    def lending(self) -> Lending | None:
+        """Return the hold on records that have to be acknowledged in time; None where none do."""
 
 
 class Source(Protocol):

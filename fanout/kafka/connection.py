@@ -149,6 +149,10 @@ class KafkaConnection:
             }
         )
 
+    @property
+    def lending(self) -> None:
+        """Return none: the records of a partition stay where they are."""
+
     @asynccontextmanager
     async def subscribe(
         self, split: Split, position: Position, reserve: Reserve

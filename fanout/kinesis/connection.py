@@ -181,6 +181,10 @@ class KinesisConnection:
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Do nothing; see `commits`."""
 
+    @property
+    def lending(self) -> None:
+        """Return none: the records of a shard stay where they are."""
+
 
 def identity(stream: StreamDescription) -> str:
     """Return what the positions of a stream are stored under."""

@@ -246,6 +246,10 @@ class ScriptedConnection:
     def commits(self) -> Commits:
         return Commits()
 
+    @property
+    def lending(self) -> None:
+        return None
+
     def reads(self, split: Split) -> bool:
         return split.id not in self._source.unread
 

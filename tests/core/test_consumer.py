@@ -137,6 +137,14 @@ def test_a_split_that_is_no_longer_wanted_keeps_its_position_and_is_not_read() -
     simulate(main)
 
 
+def test_a_source_that_keeps_its_records_lends_none() -> None:
+    async def main() -> None:
+        async with fanout.open(ScriptedSource(logs=FAMILY)) as stream:
+            assert stream.lending is None
+
+    simulate(main)
+
+
 def test_what_was_not_acknowledged_comes_again() -> None:
     async def main() -> None:
         async with fanout.open(ScriptedSource(logs=FAMILY)) as stream:

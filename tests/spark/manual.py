@@ -155,6 +155,10 @@ class ManualConnection:
     def commits(self) -> Commits:
         return Commits()
 
+    @property
+    def lending(self) -> None:
+        return None
+
     def reads(self, split: Split) -> bool:  # noqa: ARG002 - a name of the protocol
         return True
 

@@ -88,6 +88,10 @@ class ShuffleConnection:
         """Have the group's offsets committed soon."""
         await self._kafka.acknowledge(positions)
 
+    @property
+    def lending(self) -> None:
+        """Return none, as for any source of partitions."""
+
     @asynccontextmanager
     async def subscribe(
         self, split: Split, position: Position, reserve: Reserve

@@ -129,6 +129,10 @@ class _Connection:
     def commits(self) -> Commits:
         return Commits()
 
+    @property
+    def lending(self) -> None:
+        return None
+
     def reads(self, split: Split) -> bool:  # noqa: ARG002 - a name of the protocol
         return True
 
