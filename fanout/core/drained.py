@@ -12,8 +12,6 @@ from fanout.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pyarrow as pa
-
     from fanout.core.checkpoint import Checkpoint
 
 __all__ = ("Basket", "Drained")
@@ -63,7 +61,7 @@ class Basket:
         *,
         max_records: int,
         max_bytes: int,
-        cursor: Callable[[pa.RecordBatch, int], Cursor],
+        cursor: Callable[[Batch, int], Cursor],
     ) -> None:
         if max_records < 1 or max_bytes < 1:
             raise OptionError(
@@ -110,7 +108,7 @@ class Basket:
     def _cut(self, batch: Batch, rows: int) -> tuple[Batch, Batch | None]:
         if rows == batch.num_records:
             return batch, None
-        middle = self._cursor(batch.records, rows - 1)
+        middle = self._cursor(batch, rows - 1)
         if isinstance(batch.range.after, Cursor):
             # A source changes its state behind the last row of a batch only.
             middle = replace(middle, state=batch.range.after.state)

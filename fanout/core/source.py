@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fanout.core.event_time import CarriedWatermarks, EventTime
     from fanout.core.events import Batch, End
     from fanout.core.lineage import Split
-    from fanout.core.positions import Cursor, Position
+    from fanout.core.positions import Cursor, Position, Range
     from fanout.core.verdicts import Phase, Verdict
 
 __all__ = ("Commits", "Connection", "Lending", "Pacing", "Reserve", "Source")
@@ -95,6 +95,30 @@ class Lending(Protocol):
 
     def resume(self) -> None:
         """Ask for records again."""
+
+    async def release(self, split_id: str, piece: Range) -> None:
+        """Give records back at once, for anybody, instead of acknowledging them.
+
+        Args:
+            split_id: The split that delivered them.
+            piece: Which piece of it they are.
+
+        Raises:
+            AcknowledgementError: If the service did not take some of them back.
+        """
+
+    async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
+        """Refuse records for good, instead of acknowledging them.
+
+        Args:
+            split_id: The split that delivered them.
+            piece: Which piece of it the rows are of.
+            rows: Which rows of the piece are refused.
+            reason: Why, for people.
+
+        Raises:
+            AcknowledgementError: If the service did not take the refusal of some of them.
+        """
 
     def doubts(self, positions: Mapping[str, Position]) -> str:
         """Name the records up to these positions that the service may deliver again.
@@ -231,8 +255,8 @@ class Source(Protocol):
                 each split ends makes the connection bounded by that.
         """
 
-    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
-        """Return the position after one row, so that a batch can be cut behind it."""
+    def cursor(self, batch: Batch, row: int) -> Cursor:
+        """Return the position after one row of a batch, so that a batch can be cut behind it."""
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
         """Return when one row arrived at the service, in milliseconds since the Unix epoch."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.events import Batch
     from fanout.kafka.partitions import Partition
     from fanout.kafka.transport import Transport
 
@@ -68,9 +69,9 @@ class KafkaSource(KafkaOptions):
             opening = open_connection(self, transport, random, available_now=available_now)
             yield await stack.enter_async_context(opening)
 
-    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
+    def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after one row."""
-        return Cursor(records.column("offset")[row].as_py())
+        return Cursor(batch.records.column("offset")[row].as_py())
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
         """Return the timestamp of a row in milliseconds; None where there is none.

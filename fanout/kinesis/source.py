@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.events import Batch
     from fanout.kinesis.transport import StreamDescription, Transport
 
 __all__ = ("KinesisSource", "open_connection")
@@ -76,16 +77,16 @@ class KinesisSource(KinesisOptions):
             random = Random()  # noqa: S311 - jitter, no secret
             yield await stack.enter_async_context(open_connection(self, transport, random))
 
-    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
+    def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after one row: inside its record if the next row is of it too.
 
         Args:
-            records: The rows as they came, so that a record's last row is its last sub-record.
+            batch: Its rows as they came, so that a record's last row is its last sub-record.
             row: The row.
         """
-        number, *following = records.column("sequenceNumber").slice(row, 2).to_pylist()
+        number, *following = batch.records.column("sequenceNumber").slice(row, 2).to_pylist()
         if following == [number]:
-            return Cursor(int(number), records.column("subSequenceNumber")[row].as_py())
+            return Cursor(int(number), batch.records.column("subSequenceNumber")[row].as_py())
         return Cursor(int(number))
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:

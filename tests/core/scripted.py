@@ -218,8 +218,8 @@ class ScriptedSource:
         if self.live.total():
             self.broken.append("a subscription outlived its connection")
 
-    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
-        return Cursor(records.column("sequence")[row].as_py())
+    def cursor(self, batch: Batch, row: int) -> Cursor:
+        return Cursor(batch.records.column("sequence")[row].as_py())
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int:
         """Say that a record arrives each second."""

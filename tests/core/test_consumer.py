@@ -141,6 +141,13 @@ def test_a_source_that_keeps_its_records_lends_none() -> None:
     async def main() -> None:
         async with fanout.open(ScriptedSource(logs=FAMILY)) as stream:
             assert stream.lending is None
+            batch = await anext(stream)
+            with pytest.raises(StreamStateError, match="lends no records"):
+                await stream.release(batch)
+            with pytest.raises(StreamStateError, match="lends no records"):
+                await stream.reject(batch, [0], reason="bad")
+            with pytest.raises(OptionError, match="rows, so none is"):
+                await stream.reject(batch, [batch.num_records], reason="bad")
 
     simulate(main)
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from fanout.core.checkpoint import Checkpoint
+from fanout.core.events import Batch
 from fanout.core.lineage import Split
-from fanout.core.positions import Cursor, reaches
+from fanout.core.positions import Cursor, Range, reaches
 from fanout.errors import MalformedEventError, SplitFailedError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.aggregation import MAGIC
@@ -235,7 +236,8 @@ def test_what_an_event_may_grow_to_has_a_limit(monkeypatch: pytest.MonkeyPatch) 
 def test_a_row_within_an_aggregate_has_a_position_within_it() -> None:
     source = KinesisSource(stream="orders", consumer="etl")
     records = disaggregate(batch(b"before", encode_aggregate(PAIRS), b"after"))
-    positions = [source.cursor(records, row) for row in range(records.num_rows)]
+    whole = Batch(Split("shard"), records, Range(Cursor(10), Cursor(13)))
+    positions = [source.cursor(whole, row) for row in range(records.num_rows)]
     assert positions == [Cursor(11), Cursor(12, 0), Cursor(12, 1), Cursor(12), Cursor(13)]
 
 

@@ -100,8 +100,8 @@ class ManualSource:
         self.available_now.append(available_now)
         yield ManualConnection(self)
 
-    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
-        return Cursor(records.column("sequence")[row].as_py())
+    def cursor(self, batch: Batch, row: int) -> Cursor:
+        return Cursor(batch.records.column("sequence")[row].as_py())
 
     def arrival(self, records: pa.RecordBatch, row: int) -> None:
         """Leave open when a record arrived."""

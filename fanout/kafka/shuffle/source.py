@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.events import Batch
     from fanout.core.positions import Cursor
     from fanout.kafka.transport import Transport
 
@@ -115,9 +116,9 @@ class ShuffleSource:
             opening = open_shuffle(self, transport, random, available_now=available_now)
             yield await stack.enter_async_context(opening)
 
-    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
+    def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after one row; its state is that before the row."""
-        return self.kafka.cursor(records, row)
+        return self.kafka.cursor(batch, row)
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
         """Return Kafka's timestamp of a row in milliseconds; None where there is none."""

@@ -108,9 +108,9 @@ class ArrivingSource:
         del available_now
         yield _Connection(self)
 
-    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
+    def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after one row."""
-        return Cursor(records.column("sequence")[row].as_py())
+        return Cursor(batch.records.column("sequence")[row].as_py())
 
     def arrival(self, records: pa.RecordBatch, row: int) -> None:
         """Leave open when a record arrived."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.event_time import EventTime
+    from fanout.core.events import Batch
     from fanout.core.positions import Cursor
     from fanout.kafka.connection import KafkaConnection
     from fanout.kafka.transport import Transport
@@ -64,9 +65,9 @@ class KafkaSimSource:
         async with opening as connection:
             yield connection
 
-    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
+    def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after one row."""
-        return self.kafka.cursor(records, row)
+        return self.kafka.cursor(batch, row)
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
         """Return the timestamp of a row."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.event_time import EventTime
+    from fanout.core.events import Batch
     from fanout.core.positions import Cursor
     from fanout.kinesis.connection import KinesisConnection
     from fanout.testing.simulation.plan import Plan
@@ -67,9 +68,9 @@ class SimSource:
             connection.pacing = replace(connection.pacing, max_pending_subscribes=pending)
             yield connection
 
-    def cursor(self, records: pa.RecordBatch, row: int) -> Cursor:
+    def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after one row."""
-        return self.kinesis.cursor(records, row)
+        return self.kinesis.cursor(batch, row)
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
         """Return when a row arrived at the service."""
