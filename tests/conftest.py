@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, final
 
 import hypothesis
@@ -9,6 +10,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from fanout.testing.kafka_broker import KafkaBroker
 
 # The same examples in each run. To search for hours with fresh ones, name the other profile:
 # `pytest --hypothesis-profile=search --timeout=0 -k Machine`, with `--hypothesis-seed=N` to repeat.
@@ -24,25 +27,63 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("fanout")
 
 
-_JVMS = ("tests/spark/", "tests/kafka/", "tests/testing/test_kafka", "tests/demo/test_kafka")
+# Tests that share what takes long to start, by where they are: Spark's JVM, or Kafka's.
+_TOGETHER = {
+    "tests/spark/": "Spark",
+    "tests/kafka/": "Kafka",
+    "tests/testing/test_kafka": "Kafka",
+    "tests/demo/test_kafka": "Kafka",
+}
+# Tests that take long, share nothing, and wait for processes of their own.
+_ALONE = ("tests/testing/crash/", "tests/demo/test_demo")
+# What takes longest begins first, so that no process is left with it alone.
+_LONGEST = (*_ALONE, "tests/kafka/", "tests/spark/", "tests/testing/simulation/campaign/")
 
 
 @final
 class Together(LoadScopeScheduling):  # type: ignore[misc]
-    """With `-n`, run the tests of a file in one process, and those of the JVMs in the same one.
+    """With `-n`, run the tests of a file in one process, and those of a JVM in the same one.
 
     So whatever a module, Spark or Kafka starts for many tests is started once. The groups of
     `--dist loadgroup` would say it too, but pytest-xdist 3.8 does not see them with pytest 9.2.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(_JVMS):
-            return "JVMs"
+        if nodeid.startswith(_ALONE):
+            return nodeid
+        for place, scope in _TOGETHER.items():
+            if nodeid.startswith(place):
+                return scope
         return nodeid.partition("::")[0]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # the order is ours
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one more process than there are cores: tests wait for servers half of their time."""
+    return 1 + (os.cpu_count() or 1)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     return Together(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((n for n, each in enumerate(_LONGEST) if item.nodeid.startswith(each)), 99)
+
+    items.sort(key=place)
+
+
+@pytest.fixture(scope="session")
+def mortal_broker(_kafka_jars: None) -> Iterator[KafkaBroker]:
+    """A broker to be killed: it holds little, so it is soon back."""
+    from fanout.testing.kafka_broker import KafkaBroker  # noqa: PLC0415 - it imports confluent_kafka
+
+    with KafkaBroker() as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session", autouse=True)

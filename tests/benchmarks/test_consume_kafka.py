@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 RECORDS = 2000
 
-pytestmark = pytest.mark.usefixtures("kafka_broker")  # skipped where there is no Kafka
+pytestmark = pytest.mark.usefixtures("_kafka_jars")  # skipped where there is no Kafka
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def test_a_batch_has_as_many_records_as_are_asked_for_in_a_piece_for_each_reader
     assert {len(value) for value in values} == {100}
 
 
-@pytest.mark.usefixtures("kafka_broker")  # skipped where there is no Kafka
+@pytest.mark.usefixtures("_kafka_jars")  # skipped where there is no Kafka
 def test_exactly_once_is_compared_with_at_least_once_and_with_sparks_own_sink(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -54,7 +54,7 @@ def test_exactly_once_is_compared_with_at_least_once_and_with_sparks_own_sink(
     }
 
 
-@pytest.mark.usefixtures("kafka_broker")
+@pytest.mark.usefixtures("_kafka_jars")
 def test_ours_are_measured_alone_where_spark_has_no_sink_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -188,28 +188,29 @@ async def test_a_topic_grows_and_its_new_partitions_get_records_at_once(topic: T
 
 
 async def test_a_broker_that_is_killed_has_each_record_once(
-    kafka_broker: KafkaBroker, topic: Topic
+    mortal_broker: KafkaBroker,
 ) -> None:
-    before = await asyncio.to_thread(lambda: kafka_broker.pid)
-    await topic.stream.perform(act(Kind.RESTART))
-    sent = await topic.stream.put(RECORDS)
-    assert await asyncio.to_thread(lambda: kafka_broker.pid) not in {before, None}
-    found = await topic.records(200)
-    assert len(found) == 200
-    assert arrived(found) == places(sent)
-    assert topic.service.faults() == {"KillBroker": 1}
+    before = await asyncio.to_thread(lambda: mortal_broker.pid)
+    async with opened(mortal_broker) as topic:
+        await topic.stream.perform(act(Kind.RESTART))
+        sent = await topic.stream.put(RECORDS)
+        assert await asyncio.to_thread(lambda: mortal_broker.pid) not in {before, None}
+        found = await topic.records(200)
+        assert len(found) == 200
+        assert arrived(found) == places(sent)
+        assert topic.service.faults() == {"KillBroker": 1}
 
 
 async def test_a_broker_that_is_down_is_not_waited_for_by_a_run_that_is_given_up(
-    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+    mortal_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fanout.demo.kafka._GRACE", 0.1)
-    async with opened(kafka_broker) as topic:
-        await asyncio.to_thread(kafka_broker.kill)
+    async with opened(mortal_broker) as topic:
+        await asyncio.to_thread(mortal_broker.kill)
         putting = asyncio.create_task(topic.stream.put(RECORDS))
         await asyncio.wait([putting], timeout=0.1)
         assert putting.cancel()
-    await asyncio.to_thread(kafka_broker.restart)
+    await asyncio.to_thread(mortal_broker.restart)
 
 
 class Answering:

@@ -38,15 +38,15 @@ async def still_running() -> set[Any]:
 
 
 async def test_a_broker_killed_in_mid_fetch_is_an_error_and_found_again_when_it_is_back(
-    kafka_broker: KafkaBroker,
+    mortal_broker: KafkaBroker,
 ) -> None:
-    first = await create(kafka_broker, "killed")
-    await produce(kafka_broker, first, b"value")
-    async with connect(kafka_broker) as transport:
+    first = await create(mortal_broker, "killed")
+    await produce(mortal_broker, first, b"value")
+    async with connect(mortal_broker) as transport:
         await transport.describe(["killed"])
         fetching = asyncio.create_task(fetch(transport, first, 1, max_wait=20.0))
         await fetch_is_under_way(transport, fetching)
-        await asyncio.to_thread(kafka_broker.kill)
+        await asyncio.to_thread(mortal_broker.kill)
         try:
             with pytest.raises(KafkaConnectionError):
                 async with asyncio.timeout(SOON):
@@ -54,7 +54,7 @@ async def test_a_broker_killed_in_mid_fetch_is_an_error_and_found_again_when_it_
             with pytest.raises(KafkaConnectionError, match="cannot connect to 127"):
                 await transport.describe(["killed"])
         finally:
-            await asyncio.to_thread(kafka_broker.restart)
+            await asyncio.to_thread(mortal_broker.restart)
         assert await persist(lambda: transport.offsets({first: Edge.LATEST})) == {first: 1}
         assert (await persist(lambda: fetch(transport, first, 0))).high_watermark == 1
 

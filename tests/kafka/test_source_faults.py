@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 async def test_a_broker_that_is_killed_and_leads_again_loses_and_repeats_nothing(
-    kafka_broker: KafkaBroker,
+    mortal_broker: KafkaBroker,
 ) -> None:
-    topic = await new_topic(kafka_broker, partitions=3)
+    topic = await new_topic(mortal_broker, partitions=3)
     for partition in range(3):
         topic.put(2_000, partition=partition)
     small = {"max.partition.fetch.bytes": 1024}
     async with topic.reading(group_id="etl", consumer_options=small) as reader:
         await reader.has(1)
         try:
-            await asyncio.to_thread(kafka_broker.kill)
+            await asyncio.to_thread(mortal_broker.kill)
             await reader.until(lambda: reader.causes)
         finally:
-            await asyncio.to_thread(kafka_broker.restart)
+            await asyncio.to_thread(mortal_broker.restart)
         await reader.has(6_000)
         topic.put(10)
         await reader.has(6_010)

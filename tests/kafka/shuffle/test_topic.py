@@ -45,9 +45,9 @@ async def test_a_topic_may_keep_its_records_for_ever(kafka_broker: KafkaBroker) 
 
 async def test_a_compacted_topic_is_refused(kafka_broker: KafkaBroker) -> None:
     configs = {"cleanup.policy": "compact,delete"}
-    await asyncio.to_thread(kafka_broker.create_topic, "compacted", 3, configs)
-    with pytest.raises(ServiceError, match="'compacted' is compacted"):
-        await ensure(kafka_broker, wanted("compacted"))
+    await asyncio.to_thread(kafka_broker.create_topic, "shuffle-compacted", 3, configs)
+    with pytest.raises(ServiceError, match="'shuffle-compacted' is compacted"):
+        await ensure(kafka_broker, wanted("shuffle-compacted"))
 
 
 async def test_what_the_cluster_refuses_is_said(kafka_broker: KafkaBroker) -> None:

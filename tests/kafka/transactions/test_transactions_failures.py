@@ -34,33 +34,33 @@ if TYPE_CHECKING:
 
 
 async def test_a_transaction_outlives_a_broker_that_is_killed_before_the_commit(
-    kafka_broker: KafkaBroker,
+    mortal_broker: KafkaBroker,
 ) -> None:
-    sink = await new_sink(kafka_broker)
-    async with transactions(kafka_broker, request_timeout=5.0) as connection:
+    sink = await new_sink(mortal_broker)
+    async with transactions(mortal_broker, request_timeout=5.0) as connection:
         token = await sink.open(connection)
-        await asyncio.to_thread(kafka_broker.kill)
+        await asyncio.to_thread(mortal_broker.kill)
         try:
             committing = asyncio.create_task(connection.commit(token))
         finally:
-            await asyncio.to_thread(kafka_broker.restart)
+            await asyncio.to_thread(mortal_broker.restart)
         assert await committing is Outcome.COMMITTED
         assert await connection.marked(sink.group, token.topics) == 0
     await sink.until_committed(b"batch 0")
 
 
 async def test_a_commit_whose_answer_a_killed_broker_never_gave_has_a_known_outcome(
-    kafka_broker: KafkaBroker,
+    mortal_broker: KafkaBroker,
 ) -> None:
-    sink = await new_sink(kafka_broker)
-    async with transactions(kafka_broker, request_timeout=5.0) as connection:
+    sink = await new_sink(mortal_broker)
+    async with transactions(mortal_broker, request_timeout=5.0) as connection:
         token = await sink.open(connection)
         committing = asyncio.create_task(connection.commit(token))
         try:
             await asyncio.sleep(0.002)
-            await asyncio.to_thread(kafka_broker.kill)
+            await asyncio.to_thread(mortal_broker.kill)
         finally:
-            await asyncio.to_thread(kafka_broker.restart)
+            await asyncio.to_thread(mortal_broker.restart)
         assert await committing is Outcome.COMMITTED
         assert await connection.commit(token) is Outcome.COMMITTED
     await sink.until_committed(b"batch 0")

@@ -167,28 +167,28 @@ async def test_a_writer_whose_transaction_was_begun_anew_is_fenced(
 
 @pytest.mark.parametrize("mode", CONFIRMED)
 async def test_a_broker_killed_in_the_middle_has_each_record_once_and_in_order(
-    kafka_broker: KafkaBroker, mode: str
+    mortal_broker: KafkaBroker, mode: str
 ) -> None:
     topic = f"w-killed-{mode}"
-    await create(kafka_broker, topic, 3)
-    sink = Sink(kafka_broker, topic)
+    await create(mortal_broker, topic, 3)
+    sink = Sink(mortal_broker, topic)
     given = [b"%d-" % number + bytes(500) for number in range(40_000)]
-    async with transactions(kafka_broker) as driver:
+    async with transactions(mortal_broker) as driver:
         incarnation = await driver.begin(sink.id, LONG)
         how = Joined(sink.id, incarnation) if mode == "joined" else Idempotent()
-        async with writing(kafka_broker, how, batch_size=100_000) as writer:
+        async with writing(mortal_broker, how, batch_size=100_000) as writer:
             for begin in range(0, len(given), 20_000):
                 some = given[begin : begin + 20_000]
                 await writer.write(records(topic, some, [n % 3 for n in range(len(some))]))
                 if not begin:
                     # Some of it is on its way, some confirmed, some neither.
-                    await asyncio.to_thread(kafka_broker.restart)
+                    await asyncio.to_thread(mortal_broker.restart)
             assert (await writer.flush()).rows == len(given)
         if mode == "joined":
             token = sink.token(incarnation)
             await driver.mark(token)
             await driver.commit(token)
-    found = await read(kafka_broker, topic, 3)
+    found = await read(mortal_broker, topic, 3)
     for number in range(3):
         expected = [v for i, v in enumerate(given) if (i % 20_000) % 3 == number]
         assert [each.value for each in found[number]] == expected
@@ -196,14 +196,14 @@ async def test_a_broker_killed_in_the_middle_has_each_record_once_and_in_order(
 
 @pytest.mark.parametrize("mode", [Idempotent(), Unconfirmed()])
 async def test_a_broker_that_is_gone_for_longer_than_the_timeout_is_an_error(
-    kafka_broker: KafkaBroker, mode: Any
+    mortal_broker: KafkaBroker, mode: Any
 ) -> None:
     topic = f"w-gone-{type(mode).__name__}"
-    await create(kafka_broker, topic)
-    async with writing(kafka_broker, mode, request_timeout=0.5, delivery_timeout=1.0) as writer:
+    await create(mortal_broker, topic)
+    async with writing(mortal_broker, mode, request_timeout=0.5, delivery_timeout=1.0) as writer:
         await writer.write(records(topic, [b"x"]))
         await writer.flush()
-        await asyncio.to_thread(kafka_broker.kill)
+        await asyncio.to_thread(mortal_broker.kill)
         try:
             with pytest.raises(WriteTimeoutError, match=r"delivery\.timeout\.ms") as caught:  # noqa: PT012 - the first may go to a socket that is still open
                 while True:
@@ -214,7 +214,7 @@ async def test_a_broker_that_is_gone_for_longer_than_the_timeout_is_an_error(
             with pytest.raises(WriteTimeoutError):
                 await writer.flush()
         finally:
-            await asyncio.to_thread(kafka_broker.restart)
+            await asyncio.to_thread(mortal_broker.restart)
 
 
 async def test_a_broker_that_hangs_is_an_error_too_and_its_records_may_come(
