@@ -7,7 +7,7 @@ A `Source` is what a user writes down: frozen, picklable, without secrets in its
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from fanout.core.backoff import BackoffOptions
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from fanout.core.positions import Cursor, Position, Range
     from fanout.core.verdicts import Phase, Verdict
 
-__all__ = ("Commits", "Connection", "Lending", "Pacing", "Reserve", "Source")
+__all__ = ("MAX_DOUBTS", "Commits", "Connection", "Lending", "Pacing", "Reserve", "Source")
+
+# Characters. Ranges of offsets take about 20 each, and only what is under way is in doubt.
+MAX_DOUBTS: Final = 1024 * 1024
 
 
 @final
@@ -81,7 +84,12 @@ class Commits:
 
 
 class Lending(Protocol):
-    """A hold on records that come again, to anybody, unless they are acknowledged in time."""
+    """A hold on records that come again, to anybody, unless they are acknowledged in time.
+
+    A stream delivers a record once, however often it comes: one whose lock has run out while it
+    was on its way to the consumer, or lay with it, is not delivered a second time. It is settled
+    as the first one is.
+    """
 
     @property
     def seconds(self) -> float:
@@ -125,15 +133,16 @@ class Lending(Protocol):
 
         Those are the ones whose acknowledgement it has not confirmed, also of earlier runs. The
         caller has them in a safe place, or puts them there together with what is returned, and
-        acknowledges after that: from this call on they are dropped when they come again, and
-        acknowledged once more.
+        acknowledges after that: from this call on they are dropped when they come again. They are
+        acknowledged once more then, but not before `Connection.acknowledge` was called for them:
+        until then they are nowhere else, should the process end.
 
         Args:
             positions: The positions of what is safe, which is going to be acknowledged; what was
                 delivered behind them is not named.
 
         Returns:
-            JSON with a version, of a limited size, that only the source reads.
+            JSON with a version, of at most `MAX_DOUBTS` characters, that only the source reads.
 
         Raises:
             ServiceError: If they are so many that something must be wrong.
