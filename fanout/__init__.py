@@ -18,7 +18,7 @@ from fanout.core.lineage import Split
 from fanout.core.opening import open_stream as open  # noqa: A004 - read as `fanout.open(...)`
 from fanout.core.opening import origin
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Range, Timestamp
-from fanout.core.statistics import SplitState, SplitStatistics, Statistics
+from fanout.core.statistics import LendingStatistics, SplitState, SplitStatistics, Statistics
 from fanout.errors import (
     AcknowledgementError,
     BatchFailedError,
@@ -58,6 +58,7 @@ __all__ = (
     "Gap",
     "Horizon",
     "Latest",
+    "LendingStatistics",
     "MalformedEventError",
     "OptionError",
     "PositionError",

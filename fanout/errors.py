@@ -33,6 +33,7 @@ __all__ = (
     "SubscribeTimeoutError",
     "SubscriptionEndedError",
     "SubscriptionSilentError",
+    "TooManyDeliveriesError",
     "UnconfirmedEndError",
     "UnwritableRecordError",
     "WriteTimeoutError",
@@ -159,6 +160,10 @@ class BatchNotWrittenError(FanOutError):
 
 class DecodeFailedError(FanOutError):
     """The user's `decode` raised, or returned what cannot be delivered; `__cause__` says which."""
+
+
+class TooManyDeliveriesError(FanOutError):
+    """A record was delivered more often than `max_deliveries`, and bad records end the stream."""
 
 
 class BadFrameError(FanOutError):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TypeVar
 
-__all__ = ("cancelled_by_us", "prefer_cancellation")
+__all__ = ("cancelled_by_us", "finished", "prefer_cancellation")
+
+_T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
 
@@ -33,3 +36,21 @@ def prefer_cancellation(error: Exception) -> None:
     if cancelled_by_us():
         log.warning("an error while stopping: %s", error)
         raise asyncio.CancelledError from error
+
+
+async def finished(work: asyncio.Future[_T]) -> _T:
+    """Wait for what nobody can stop, such as a call in a thread; return or raise what it does.
+
+    Cancellation: raised when the work is done, so that nothing of it outlives the caller.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if (failure := work.exception()) is not None:
+            log.warning("an error while stopping: %s", failure)
+        raise cancelled
+    return work.result()

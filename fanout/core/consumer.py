@@ -189,7 +189,6 @@ class FanOut:
 
         Raises:
             StreamStateError: If the source lends nothing, or the stream did not deliver the batch.
-            AcknowledgementError: If the service did not take some of the records back.
 
         Cancellation: the records may or may not be given back.
         """

@@ -23,12 +23,13 @@ def count(progress: Progress, supervisor: Supervisor, connection: Connection) ->
         supervisor: Runs the subscribers.
         connection: The service.
     """
-    commits = connection.commits
+    commits, lending = connection.commits, connection.lending
     return Statistics(
         MappingProxyType({s.split.id: _of_split(s, supervisor, commits) for s in progress}),
         supervisor.budget.used,
         commits_succeeded=commits.succeeded,
         commits_failed=commits.failed,
+        lending=None if lending is None else lending.statistics,
     )
 
 

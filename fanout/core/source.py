@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch, End
     from fanout.core.lineage import Split
     from fanout.core.positions import Cursor, Position, Range
+    from fanout.core.statistics import LendingStatistics
     from fanout.core.verdicts import Phase, Verdict
 
 __all__ = ("MAX_DOUBTS", "Commits", "Connection", "Lending", "Pacing", "Reserve", "Source")
@@ -104,15 +105,16 @@ class Lending(Protocol):
     def resume(self) -> None:
         """Ask for records again."""
 
+    @property
+    def statistics(self) -> LendingStatistics:
+        """Say what became of the records that were lent so far."""
+
     async def release(self, split_id: str, piece: Range) -> None:
         """Give records back at once, for anybody, instead of acknowledging them.
 
         Args:
             split_id: The split that delivered them.
             piece: Which piece of it they are.
-
-        Raises:
-            AcknowledgementError: If the service did not take some of them back.
         """
 
     async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
@@ -151,8 +153,11 @@ class Lending(Protocol):
     def remember(self, doubts: str) -> None:
         """Take in what an earlier run has stored; before the first subscription.
 
+        From this call on a record is not delivered again while it was delivered and is not
+        confirmed: whoever calls this makes each one safe, or ends the stream.
+
         Args:
-            doubts: What `doubts` returned last.
+            doubts: What `doubts` returned last; empty where nothing is stored.
 
         Raises:
             PositionError: If it is damaged, or of another version.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fanout.core.positions import Position
 
-__all__ = ("OnResubscribe", "SplitState", "SplitStatistics", "Statistics")
+__all__ = ("LendingStatistics", "OnResubscribe", "SplitState", "SplitStatistics", "Statistics")
 
 OnResubscribe: TypeAlias = Callable[[Split, Exception, float], None]
 """Called with the split, the cause, and the delay in seconds before the next subscription."""
@@ -79,6 +79,38 @@ class SplitStatistics:
 
 @final
 @dataclass(frozen=True, slots=True)
+class LendingStatistics:
+    """What became of the records that a service has lent since the stream was opened.
+
+    Args:
+        acquired: Records that the service has lent.
+        redelivered: Those of them that had been delivered before, to anybody.
+        repeated: Those of them that this stream had delivered itself, and did not deliver again.
+        accepted: Records whose acknowledgement was confirmed.
+        released: Records that were given back.
+        rejected: Records that were refused for good.
+        expired: Records whose time ran out before they were acknowledged.
+        pending_records: Records that are held, and neither acknowledged nor given back.
+        pending_bytes: The bytes of whatever came together with them.
+        oldest: Seconds since the longest-held of them was lent, at the most; None without any.
+        doubtful: Records that are safe, and whose acknowledgement is not confirmed.
+    """
+
+    acquired: int = 0
+    redelivered: int = 0
+    repeated: int = 0
+    accepted: int = 0
+    released: int = 0
+    rejected: int = 0
+    expired: int = 0
+    pending_records: int = 0
+    pending_bytes: int = 0
+    oldest: float | None = None
+    doubtful: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """A whole stream's counters since it was opened.
 
@@ -87,12 +119,14 @@ class Statistics:
         bytes_in_flight: Bytes reserved for events that wait for the consumer.
         commits_succeeded: Requests that told the service what is acknowledged.
         commits_failed: Requests that did not, or not of every split; they are tried again.
+        lending: What became of records that are lent; None where the source lends none.
     """
 
     splits: Mapping[str, SplitStatistics]
     bytes_in_flight: int
     commits_succeeded: int = 0
     commits_failed: int = 0
+    lending: LendingStatistics | None = None
 
     @property
     def records(self) -> int:

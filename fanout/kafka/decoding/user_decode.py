@@ -33,18 +33,23 @@ class UserDecode:
     Args:
         function: Takes a batch with the columns of Kafka, and returns one with the same schema
             each time.
+        given: A batch without rows, with the columns that the function gets.
 
     Raises:
         DecodeFailedError: If the function fails for a batch without rows.
     """
 
-    def __init__(self, function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
+    def __init__(
+        self,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        given: pa.RecordBatch = NO_RECORDS,
+    ) -> None:
         self._function = function
         try:
-            self.no_records = function(NO_RECORDS)
+            self.no_records = function(given)
         except Exception as error:
             raise DecodeFailedError("decode failed for a batch without rows") from error
-        if problem := _problem(NO_RECORDS, self.no_records):
+        if problem := _problem(given, self.no_records):
             raise DecodeFailedError(f"decode was given a batch without rows, and {problem}")
         self.schema: pa.Schema = self.no_records.schema
 

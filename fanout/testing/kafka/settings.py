@@ -62,6 +62,9 @@ _DEFAULTS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.share.record.lock.duration.ms": "1000",
     "group.share.min.record.lock.duration.ms": "1000",
+    # A member hears of its partitions with its second heartbeat.
+    "group.share.heartbeat.interval.ms": "200",
+    "group.share.min.heartbeat.interval.ms": "200",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "200",
