@@ -82,7 +82,16 @@ def demo(
         typer.Option(
             "--kill",
             help="Kill the Spark driver in the middle of a batch, split and merge shards, or add "
-            "partitions, while it is down, and start another one.",
+            "partitions, while it is down, and start another one; with --shuffle each of the two, "
+            "in turn.",
+        ),
+    ] = False,
+    shuffle: Annotated[
+        bool,
+        typer.Option(
+            "--shuffle",
+            help="Let a second query read what the first one distributes by key over the "
+            "partitions of another topic; with --source kafka.",
         ),
     ] = False,
     json: Annotated[
@@ -100,15 +109,20 @@ def demo(
     while records flow, the broker is killed and started again, one transaction is committed and two
     are aborted.
 
+    With `--shuffle` two queries run, each in a driver of its own. The first writes each record by
+    its key to a second topic, exactly once, and the second reads that. The proof counts two things
+    more: a record whose event time a watermark had excluded before, and a watermark that went back.
+
     The exit code is 0 if all of it came through: nothing lost, duplicated, altered or out of
-    order. It is 1 if that was not proven, and 2 if the demo cannot run here.
+    order, and no watermark violated. It is 1 if that was not proven, and 2 if the demo cannot run
+    here.
     """
     end_like_ctrl_c()
     try:
-        proven = _run_demo(
-            DemoOptions(source=source, records=records, shards=shards, seed=seed, kill=kill),
-            json=json,
+        options = DemoOptions(
+            source=source, records=records, shards=shards, seed=seed, kill=kill, shuffle=shuffle
         )
+        proven = _run_demo(options, json=json)
     except FanOutError as error:
         typer.echo(f"fanout demo: {error}", err=True)
         code = _NOT_PROVEN if isinstance(error, DemoFailedError) else UNUSABLE

@@ -36,6 +36,7 @@ def report(
     second_generation: int | None = None,
     source: ServiceName = ServiceName.KINESIS,
     second_reshard: Resharded | None = None,
+    watermark_violations: int | None = None,
 ) -> Report:
     return Report(
         source=source,
@@ -49,6 +50,7 @@ def report(
             altered=0,
             out_of_order=0,
             second_generation=second_generation,
+            watermark_violations=watermark_violations,
         ),
         splits_seen=7,
         resubscriptions={"RemoteError": 1, "SubscriptionSilentError": 2},
@@ -68,7 +70,15 @@ def test_help_names_every_option_of_the_demo(run: CliRunner) -> None:
     text = run.invoke(app, ["demo", "--help"]).stdout
     assert [
         option
-        for option in ("--source", "--records", "--shards", "--seed", "--kill", "--json")
+        for option in (
+            "--source",
+            "--records",
+            "--shards",
+            "--seed",
+            "--kill",
+            "--shuffle",
+            "--json",
+        )
         if option not in text
     ] == []
 
@@ -159,6 +169,25 @@ def test_partitions_of_kafka_are_called_so_and_none_has_ended(
     assert "ended" not in told
 
 
+def test_a_watermark_that_is_violated_is_not_proven(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for violations, code in ((0, 0), (3, 1)):
+        found = report(watermark_violations=violations)
+        monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_, found=found: found)
+        result = run.invoke(app, ["demo", "--source", "kafka", "--shuffle"])
+        assert result.exit_code == code
+        assert re.search(rf"watermark violations +│ +{violations} │", result.stdout)
+
+
+def test_a_shuffle_without_kafka_is_refused(run: CliRunner) -> None:
+    result = run.invoke(app, ["demo", "--shuffle"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert (
+        result.stderr == "fanout demo: shuffle is through a topic of Kafka; pass source='kafka'\n"
+    )
+
+
 def test_without_the_jars_of_kafka_one_sentence_says_so(
     run: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +220,6 @@ def test_json_is_one_flat_object_and_nothing_else(
     assert run.invoke(app, ["demo", "--json"]).stdout == (
         '{"source":"kinesis","seed":1,"records_sent":9,"records_read":9,"batches":2,"lost":0,'
         '"duplicated":0,"altered":0,"out_of_order":0,"second_generation":null,'
-        '"resubscriptions":3,"splits_seen":7,"faults":{"Stall":1},"restarts":0,"replayed":[],'
+        '"watermark_violations":null,"watermark_passed":null,"resubscriptions":3,"splits_seen":7,"faults":{"Stall":1},"restarts":0,"replayed":[],'
         '"second_reshard":null,"seconds":1.2}\n'
     )

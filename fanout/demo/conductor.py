@@ -1,4 +1,4 @@
-"""Run producer, faults and Spark driver side by side until everything sent has been read."""
+"""Run producer, faults and Spark drivers side by side until everything sent has been read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from contextlib import aclosing
 from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO, final
 
-import msgspec
-
+from fanout.demo.job import Job
 from fanout.demo.messages import (
     BatchWritten,
     DriverOptions,
@@ -18,18 +17,18 @@ from fanout.demo.messages import (
     Reading,
     Resubscribed,
     Started,
-    decode_message,
 )
 from fanout.demo.options import DemoFailedError
 from fanout.demo.producer import produce
 from fanout.demo.records import generate
 from fanout.demo.report import Resharded
+from fanout.demo.service import STREAM
+from fanout.demo.sources import KafkaSettings, ShuffleSettings
 from fanout.demo.tally import Tally
 from fanout.demo.verification import Restart
-from fanout.testing.driver_process import start_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fanout.demo.display import Display
     from fanout.demo.messages import Message
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from fanout.demo.plan import Plan
     from fanout.demo.service import Service, Stream
     from fanout.demo.workspace import SentLog, Workspace
-    from fanout.testing.driver_process import DriverProcess
 
 __all__ = ("Conductor",)
 
@@ -87,51 +85,60 @@ class Conductor:
         self._options = options
         self._plan = plan
         self._service = service
-        self._workspace = workspace
         self._display = display
+        self._jobs = [
+            Job(
+                each,
+                scratch=workspace.scratch,
+                environment=service.environment,
+                on_message=self._take,
+                on_down=self._restart,
+            )
+            for each in _queries(options, plan, service, workspace)
+        ]
+        self._waiting_for = {job.query for job in self._jobs}
         self._started = asyncio.Event()
         self._all_read = asyncio.Event()
         self._patience = asyncio.Timeout(None)
         self._stream: Stream | None = None
-        self._driver: DriverProcess | None = None
-        self._killed_in: int | None = None
-        self._stopping = False
+        self._splits_told = asyncio.Event()
         # One at a time looks for open splits and then closes some of them.
         self._resharding = asyncio.Lock()
         self._resharded = asyncio.Event()
 
     @property
     def restart(self) -> Restart | None:
-        """What the new driver was to meet; None if there is none."""
-        if self._killed_in is None or self.second_reshard is None:
+        """What the new driver of the stream was to meet; None if there is none."""
+        killed_in = self._jobs[0].killed_in
+        if killed_in is None or self.second_reshard is None:
             return None
-        return Restart(self._killed_in, self.second_reshard.born)
+        return Restart(killed_in, self.second_reshard.born)
 
     async def run(self, sent_log: SentLog, driver_log: BinaryIO) -> None:
-        """Run until everything sent has been read, and the driver has ended.
+        """Run until everything sent has been read, and the drivers have ended.
 
         Args:
             sent_log: Where to write down what was sent.
-            driver_log: An open file for what the driver says on stderr.
+            driver_log: An open file for what drivers say on stderr.
 
         Raises:
-            DemoFailedError: If the driver fails, or nothing happens for a minute.
+            DemoFailedError: If a driver fails, or nothing happens for a minute.
 
-        Cancellation: the driver and its JVM are killed and waited for.
+        Cancellation: drivers and their JVMs are killed and waited for.
         """
         try:
             async with self._patience, asyncio.TaskGroup() as tasks:
                 self._progressed()
-                tasks.create_task(self._run_drivers(driver_log))
+                for job in self._jobs:
+                    tasks.create_task(job.run(driver_log))
                 await self._started.wait()
                 async with self._service.connect() as stream:
                     self._stream = stream
                     await self._send(stream, sent_log)
                     await self._all_read.wait()
                 await asyncio.sleep(_AFTERMATH)
-                assert self._driver is not None
-                self._stopping = True
-                self._driver.stop()
+                for job in self._jobs:
+                    job.stop()
         except TimeoutError as error:
             if not self._patience.expired():
                 raise
@@ -159,6 +166,8 @@ class Conductor:
                     async with self._resharding:
                         done = await stream.perform(acts.popleft())
                     self._tell(done.told)
+                    if self._options.shuffle:
+                        await self._known(done.born)
                 if hold_at <= self.tally.sent < count:
                     await self._resharded.wait()
         self.parents = await stream.parents()
@@ -176,79 +185,59 @@ class Conductor:
         for each in done:
             self._tell(f"{each.told} while nobody reads")
 
-    async def _run_drivers(self, log: BinaryIO) -> None:
-        """Run a driver, and another one after each that is killed."""
-        kill = self._plan.kill
-        while True:
-            options = DriverOptions(
-                root=str(self._workspace.root),
-                source=self._service.settings,
-                max_records=self._options.records // _BATCHES,
-                kill=kill,
-            )
-            async with start_driver(
-                "fanout.demo.driver",
-                msgspec.json.encode(options).decode(),
-                scratch=self._workspace.scratch,
-                environment=self._service.environment,
-                log=log,
-            ) as driver:
-                self._driver = driver
-                await self._listen(driver)
-            if self._stopping:
-                return
-            kill = None
-            self._tell("the driver and its JVM have gone")
+    async def _known(self, splits: Sequence[str]) -> None:
+        """Wait until splits are known to their reader.
+
+        What is sent to one before that is late: the watermark has gone on without it.
+        """
+        while not self.tally.splits.issuperset(splits):
+            self._splits_told.clear()
+            await self._splits_told.wait()
+
+    async def _restart(self, job: Job) -> None:
+        """Do what is to be done while a query has no driver, and let there be another one."""
+        self._tell(f"the driver of the {job.query} and its JVM have gone")
+        if job is self._jobs[0]:
             await self._reshard_again()
-            self.tally.restarts += 1
-            self._tell("start a new driver on the same checkpoint")
+        self.tally.restarts += 1
+        self._tell("start a new driver on the same checkpoint")
 
-    async def _listen(self, driver: DriverProcess) -> None:
-        """Follow a driver until it ends because it was killed or stopped."""
-        killed = False
-        async for line in driver.lines():
-            message = decode_message(line)
-            if message is None:
-                continue
-            if isinstance(message, Started):
-                driver.jvm_pid = message.jvm_pid
-            self._take(message)
-            if isinstance(message, Holding):
-                killed = True
-                driver.kill()
-        if not killed and not self._stopping:
-            raise DemoFailedError("the Spark driver has ended by itself", explained=False)
-
-    def _take(self, message: Message) -> None:
+    def _take(self, job: Job, message: Message) -> None:
         tally = self.tally
         match message:
             case Started():
-                self._started.set()
+                self._waiting_for.discard(job.query)
+                if not self._waiting_for:
+                    self._started.set()
                 self._progressed()
-                self._tell("the query runs")
+                self._tell(f"the {job.query} runs")
             case BatchWritten(batch_id=batch_id, rows=rows):
-                tally.rows[batch_id] = rows
-                self._progressed()
-                if batch_id == self._killed_in:
-                    tally.replayed.append(batch_id)
-                    self._tell(f"batch {batch_id} was given to the new driver again, and written")
-                if tally.read >= self._options.records:
-                    self._all_read.set()
+                self._count(job, batch_id, rows)
             case Holding(batch_id=batch_id, written=written):
-                self._killed_in = batch_id
                 state = "its output written" if written else "nothing of it written"
                 self._tell(
-                    f"SIGKILL the driver in batch {batch_id}: its segment is sealed, {state}, "
-                    f"Spark has not committed it"
+                    f"SIGKILL the driver of the {job.query} in batch {batch_id}: its segment is "
+                    f"sealed, {state}, Spark has not committed it"
                 )
             case Resubscribed(split=split, cause=cause, delay=delay):
                 tally.resubscriptions[cause] += 1
                 self._tell(f"resubscribe to {split} in {delay:.1f} s after {cause}")
             case Reading(splits=splits):
                 tally.splits.update(splits)
+                self._splits_told.set()
             case Failed(sentence=sentence):
-                raise DemoFailedError(f"the query has failed: {sentence}")
+                raise DemoFailedError(f"the {job.query} has failed: {sentence}")
         self._display.update(tally)
+
+    def _count(self, job: Job, batch_id: int, rows: int) -> None:
+        self._progressed()
+        if batch_id == job.killed_in:
+            self.tally.replayed.append(batch_id)
+            self._tell(f"batch {batch_id} was given to the new driver again, and written")
+        if job is self._jobs[-1]:
+            self.tally.rows[batch_id] = rows
+        if self.tally.read >= self._options.records:
+            self._all_read.set()
 
     def _progressed(self) -> None:
         self._patience.reschedule(asyncio.get_running_loop().time() + _PATIENCE)
@@ -256,3 +245,18 @@ class Conductor:
 
     def _tell(self, event: str) -> None:
         self._display.tell(self.tally, event)
+
+
+def _queries(
+    options: DemoOptions, plan: Plan, service: Service, workspace: Workspace
+) -> Iterator[DriverOptions]:
+    """Yield what the drivers of the queries are told: of one, or of two with a shuffle between."""
+    root, settings = str(workspace.root), service.settings
+    most = options.records // _BATCHES
+    if not options.shuffle:
+        yield DriverOptions("query", root, settings, None, most, plan.kill)
+        return
+    assert isinstance(settings, KafkaSettings), "the options say so"
+    shuffle = ShuffleSettings(f"{STREAM}-by-key", settings.bootstrap_servers, options.shards)
+    yield DriverOptions("shuffling query", root, settings, shuffle, most, plan.kill)
+    yield DriverOptions("reading query", root, shuffle, None, most, plan.kill_reader)

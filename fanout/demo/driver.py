@@ -1,4 +1,4 @@
-"""The Spark driver of the demo: `python -m fanout.demo.driver OPTIONS`, a process to be killed."""
+"""A Spark driver of the demo: `python -m fanout.demo.driver OPTIONS`, a process to be killed."""
 
 from __future__ import annotations
 
@@ -7,21 +7,12 @@ import sys
 import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
-import pyarrow.parquet as pq
 
-from fanout.demo.messages import (
-    BatchWritten,
-    DriverOptions,
-    Failed,
-    Holding,
-    Message,
-    Reading,
-    Resubscribed,
-    Started,
-)
+from fanout.demo.handlers import DoomedHandler, make_write
+from fanout.demo.messages import DriverOptions, Failed, Message, Reading, Resubscribed, Started
 from fanout.demo.sources import make_source
 from fanout.demo.workspace import Workspace
 from fanout.errors import FanOutError
@@ -29,10 +20,7 @@ from fanout.spark import foreach_batch
 from fanout.testing.driver_session import jvm_pid, short_lived_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from fanout.core.lineage import Split
-    from fanout.demo.plan import Kill
     from fanout.spark import FanOutQuery
 
 __all__ = ("main",)
@@ -43,45 +31,6 @@ _REPORT_EVERY = 0.25
 
 # None says that the demo wants the driver to stop. The main thread alone takes and prints.
 _Outbox: TypeAlias = "SimpleQueue[Message | None]"
-
-
-@final
-class ParquetHandler:
-    """Write each batch into a directory of its own; writing it again replaces it.
-
-    Args:
-        workspace: Where the directories are.
-        kill: In which batch to hold still; None for none.
-        outbox: Where messages go.
-        stopping: Set when the demo wants no more, or has died.
-    """
-
-    def __init__(
-        self, workspace: Workspace, kill: Kill | None, outbox: _Outbox, stopping: threading.Event
-    ) -> None:
-        self._workspace = workspace
-        self._kill = kill
-        self._outbox = outbox
-        self._stopping = stopping
-        self._rows = 0
-
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Handle one batch."""
-        kill = self._kill
-        doomed = kill is not None and self._rows >= kill.after
-        if doomed and kill is not None and not kill.written:
-            self._hold(batch_id, written=False)
-        target = self._workspace.batch(batch_id)
-        frame.write.mode("overwrite").parquet(str(target))
-        if doomed:
-            self._hold(batch_id, written=True)
-        rows = sum(pq.read_metadata(path).num_rows for path in target.glob("*.parquet"))
-        self._rows += rows
-        self._outbox.put(BatchWritten(batch_id, rows))
-
-    def _hold(self, batch_id: int, *, written: bool) -> None:
-        self._outbox.put(Holding(batch_id, written))
-        self._stopping.wait()
 
 
 def main(arguments: str) -> int:
@@ -104,11 +53,12 @@ def main(arguments: str) -> int:
 
     try:
         with short_lived_session("fanout demo", workspace.scratch) as spark:
+            write = make_write(options, workspace)
             query = foreach_batch(
                 spark,
                 make_source(options.source),
-                ParquetHandler(workspace, options.kill, outbox, stopping),
-                checkpoint_location=str(workspace.checkpoint),
+                DoomedHandler(write, options.kill, outbox.put, stopping),
+                checkpoint_location=str(workspace.checkpoint(options.query)),
                 max_records=options.max_records,
                 on_resubscribe=on_resubscribe,
             )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from fanout.demo.options import DemoFailedError
 from fanout.demo.plan import Kind
-from fanout.demo.records import digest
+from fanout.demo.records import digest, event_time
 from fanout.demo.service import STREAM, Done
 from fanout.demo.sources import KafkaSettings
 from fanout.demo.verification import SentRecord
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from fanout.demo.plan import Act
     from fanout.demo.records import Record
 
-__all__ = ("KafkaService", "KafkaStream", "start_kafka")
+__all__ = ("TOPIC_CONFIGS", "KafkaService", "KafkaStream", "start_kafka")
+
+TOPIC_CONFIGS: Final = {"retention.ms": "-1"}
+"""Of a topic whose records tell of long ago, and are to stay."""
 
 # How many partitions the topic gets each time it grows.
 _GROWTH = 2
@@ -48,7 +51,7 @@ def start_kafka(partitions: int) -> Iterator[KafkaService]:
         SetupError: If there is no Java, or Kafka cannot be downloaded or does not start.
     """
     with KafkaBroker() as broker:
-        broker.create_topic(STREAM, partitions)
+        broker.create_topic(STREAM, partitions, TOPIC_CONFIGS)
         yield KafkaService(broker, STREAM, partitions)
 
 
@@ -201,8 +204,14 @@ class KafkaStream:
     async def _send(
         self, producer: AIOKafkaProducer, records: Sequence[Record]
     ) -> list[tuple[Record, asyncio.Future[Any]]]:
+        topic = self._topic
         return [
-            (record, await producer.send(self._topic, record.data, record.key.encode()))
+            (
+                record,
+                await producer.send(
+                    topic, record.data, record.key.encode(), None, event_time(record.number)
+                ),
+            )
             for record in records
         ]
 

@@ -11,7 +11,7 @@ import msgspec
 
 from fanout.core.malformed import MALFORMED_JSON
 from fanout.demo.plan import Kill  # noqa: TC001 - msgspec reads the annotation
-from fanout.demo.sources import SourceSettings  # noqa: TC001 - see above
+from fanout.demo.sources import ShuffleSettings, SourceSettings  # noqa: TC001 - see above
 
 __all__ = (
     "BatchWritten",
@@ -31,14 +31,18 @@ class DriverOptions(msgspec.Struct, frozen=True):
     """What the driver needs to know.
 
     Args:
+        query: The name of its query.
         root: The directory of the run.
         source: What it reads.
+        shuffle: Where it distributes what it reads by key; None if it writes Parquet.
         max_records: The most records in a batch.
         kill: When the driver holds still to be killed; None for never.
     """
 
+    query: str
     root: str
     source: SourceSettings
+    shuffle: ShuffleSettings | None
     max_records: int
     kill: Kill | None
 

@@ -58,10 +58,14 @@ class DemoOptions:
         records: How many records are sent.
         shards: How many shards, or partitions, the stream begins with.
         seed: What the records, the faults and their moments are drawn from.
-        kill: Whether the Spark driver is killed in the middle of a batch, and started again.
+        kill: Whether the Spark driver is killed in the middle of a batch, and started again; with
+            a shuffle each of the two, in turn.
+        shuffle: Whether a second query reads what the first one distributes by key over the
+            partitions of another topic.
 
     Raises:
-        OptionError: If a number is out of its range, or there are too few records for the shards.
+        OptionError: If a number is out of its range, there are too few records for the shards, or
+            a shuffle is asked for without Kafka.
     """
 
     source: ServiceName = ServiceName.KINESIS
@@ -69,6 +73,7 @@ class DemoOptions:
     shards: int = 4
     seed: int = 89  # of its faults some strike before the kill, and some after the restart
     kill: bool = False
+    shuffle: bool = False
 
     def __post_init__(self) -> None:
         if not MIN_RECORDS <= self.records <= MAX_RECORDS:
@@ -77,6 +82,8 @@ class DemoOptions:
             )
         if not 1 <= self.shards <= MAX_SHARDS:
             raise OptionError(f"shards={self.shards} must be between 1 and {MAX_SHARDS}")
+        if self.shuffle and self.source is not ServiceName.KAFKA:
+            raise OptionError("shuffle is through a topic of Kafka; pass source='kafka'")
         least = _MIN_RECORDS_PER_SHARD * self.shards
         if self.records < least:
             raise OptionError(

@@ -119,13 +119,15 @@ class Plan:
 
     Args:
         acts: What is done to the stream, in the order of its moments.
-        kill: When the driver is killed; None for never.
-        while_down: What is done to the stream while the killed driver is down, whatever was sent by
-            then; nothing without a kill.
+        kill: When the driver is killed that reads the stream; None for never.
+        kill_reader: When the driver is killed that reads the shuffle; None for never.
+        while_down: What is done to the stream while the killed driver that reads it is down,
+            whatever was sent by then; nothing without a kill.
     """
 
     acts: tuple[Act, ...]
     kill: Kill | None
+    kill_reader: Kill | None
     while_down: tuple[Act, ...]
 
 
@@ -148,4 +150,8 @@ def draw_plan(options: DemoOptions) -> Plan:
     # Drawn in any case, so that a seed means the same with and without it.
     kill = Kill(int(options.records * random.uniform(0.25, 0.6)), random.random() < 0.5)  # noqa: PLR2004 - a fair coin
     while_down = tuple(Act(kill.after, kind, random.random()) for kind in script.while_down)
-    return Plan(acts, kill, while_down) if options.kill else Plan(acts, None, ())
+    if not options.kill:
+        return Plan(acts, None, None, ())
+    # One driver after the other, and at the other moment of its batch.
+    reader = Kill(int(options.records * random.uniform(0.65, 0.8)), not kill.written)
+    return Plan(acts, kill, reader if options.shuffle else None, while_down)

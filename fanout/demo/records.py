@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import msgspec
 
@@ -14,10 +14,20 @@ from fanout.core.malformed import MALFORMED_JSON
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("Record", "digest", "generate", "number_in")
+__all__ = ("OUT_OF_ORDERNESS", "Record", "digest", "event_time", "generate", "number_in")
 
 _KEYS = 1_000
 _PAYLOAD_BYTES = 32
+
+# 1 January 2026. Something happens every 4 ms, and is told up to a second late.
+_EPOCH = 1_767_225_600_000
+_EVERY = 4
+_LATENESS = 1_000
+# Has no divisor in common with the lateness, so that each one occurs.
+_SCATTER = 7_919
+
+OUT_OF_ORDERNESS: Final = _LATENESS / 1_000
+"""Seconds by which the event time of a record may be earlier than that of one before it."""
 
 
 class _Data(msgspec.Struct, frozen=True):
@@ -55,6 +65,11 @@ def number_in(data: bytes) -> int | None:
         return msgspec.json.decode(data, type=_Data).number
     except MALFORMED_JSON:
         return None
+
+
+def event_time(number: int) -> int:
+    """Return when that happened of which a record tells, in milliseconds since the Unix epoch."""
+    return _EPOCH + number * _EVERY - (number * _SCATTER) % _LATENESS
 
 
 def digest(data: bytes) -> str:

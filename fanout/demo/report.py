@@ -42,11 +42,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         source: The service that was read.
         seed: What everything was drawn from.
         proof: What the comparison of the output with what was sent found.
-        splits_seen: The splits that the query has known, closed ones included.
+        splits_seen: The splits that the query, or both, has known, closed ones included.
         resubscriptions: Subscriptions that were opened again, by the error that ended the one
             before.
         faults: Injected faults that struck, by kind.
-        restarts: How often the Spark driver was killed and started again.
+        restarts: How often a Spark driver was killed and started again.
         replayed: The batches that a new driver was given again.
         second_reshard: What was done to the stream between the kill and the restart; None without
             a kill.
@@ -91,7 +91,7 @@ def faults_table(report: Report) -> Table:
         table.add_row(f"injected: {kind}", str(times))
     for cause, times in sorted(report.resubscriptions.items()):
         table.add_row(f"resubscribed after {cause}", str(times))
-    table.add_row("Spark driver killed and started again", str(report.restarts))
+    table.add_row("Spark drivers killed and started again", str(report.restarts))
     table.add_row("batches replayed", str(len(report.replayed)))
     if (resharded := report.second_reshard) is not None:
         splits = _SPLITS[report.source]
@@ -115,10 +115,17 @@ def proof_table(report: Report) -> Table:
         ("duplicated", proof.duplicated),
         ("altered", proof.altered),
         ("out of order", proof.out_of_order),
+        ("watermark violations", proof.watermark_violations),
     ):
-        table.add_row(claim, f"{count:,}", _BAD if count else _GOOD)
-    late = proof.second_generation
-    if late is not None:
-        claim = f"of {_SPLITS[report.source]} made while the driver was down"
-        table.add_row(claim, f"{late:,}", _GOOD if late else _BAD)
+        if count is not None:
+            table.add_row(claim, f"{count:,}", _BAD if count else _GOOD)
+    for claim, count in (
+        ("passed by the last watermark", proof.watermark_passed),
+        (
+            f"of {_SPLITS[report.source]} made while the driver was down",
+            proof.second_generation,
+        ),
+    ):
+        if count is not None:
+            table.add_row(claim, f"{count:,}", _GOOD if count else _BAD)
     return table

@@ -100,4 +100,4 @@ def _start(options: DemoOptions) -> AbstractContextManager[Service]:
 
 def _tail(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
-    return "\n".join(["; the Spark driver's log ends with:", *lines]) if lines else ""
+    return "\n".join(["; the log of Spark drivers ends with:", *lines]) if lines else ""

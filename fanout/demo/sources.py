@@ -1,4 +1,4 @@
-"""The source that the Spark driver reads, as its command line describes it."""
+"""The source that a Spark driver reads, as its command line describes it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 import msgspec
 
+from fanout.core.event_time import EventTime
+from fanout.demo.records import OUT_OF_ORDERNESS
+
 if TYPE_CHECKING:
     from fanout.core.source import Source
 
-__all__ = ("KafkaSettings", "KinesisSettings", "SourceSettings", "make_source")
+__all__ = ("KafkaSettings", "KinesisSettings", "ShuffleSettings", "SourceSettings", "make_source")
 
 # New partitions are to be found while the run lasts; who reads for days looks once a minute.
 _DISCOVERY_INTERVAL = 1.0
@@ -45,7 +48,22 @@ class KafkaSettings(msgspec.Struct, frozen=True, tag=True):
     bootstrap_servers: str
 
 
-SourceSettings: TypeAlias = KinesisSettings | KafkaSettings
+@final
+class ShuffleSettings(msgspec.Struct, frozen=True, tag=True):
+    """A topic between two queries, in which records are distributed by their keys.
+
+    Args:
+        topic: Its name.
+        bootstrap_servers: Where the broker is.
+        partitions: How many partitions it has.
+    """
+
+    topic: str
+    bootstrap_servers: str
+    partitions: int
+
+
+SourceSettings: TypeAlias = KinesisSettings | KafkaSettings | ShuffleSettings
 
 
 def make_source(settings: SourceSettings) -> Source:
@@ -70,4 +88,9 @@ def make_source(settings: SourceSettings) -> Source:
                 bootstrap_servers=settings.bootstrap_servers,
                 security=Security(protocol="PLAINTEXT"),
                 discovery_interval=_DISCOVERY_INTERVAL,
+                event_time=EventTime(out_of_orderness=OUT_OF_ORDERNESS),
             )
+        case ShuffleSettings():
+            from fanout.demo.shuffle import make_shuffle  # noqa: PLC0415 - see above
+
+            return make_shuffle(settings).source

@@ -12,14 +12,14 @@ __all__ = ("Tally",)
 @final
 @dataclass(slots=True)
 class Tally:
-    """Count what the producer and the driver report. One task at a time changes it.
+    """Count what the producer and the drivers report. One task at a time changes it.
 
     Args:
         sent: Records that the service has accepted.
-        rows: Records by batch id; a batch that is written again is counted once.
-        splits: The splits that the query has known.
+        rows: Records in the output by batch id; a batch that is written again is counted once.
+        splits: The splits that a query has known.
         resubscriptions: By the error that ended the subscription before.
-        restarts: How often the driver was killed and started again.
+        restarts: How often a driver was killed and started again.
         replayed: The batches that a new driver was given again.
     """
 

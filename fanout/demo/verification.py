@@ -12,7 +12,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ("Proof", "ReadRecord", "Restart", "SentRecord", "verify")
+__all__ = ("Proof", "ReadRecord", "Restart", "SentRecord", "misplaced", "prove", "verify")
 
 
 @final
@@ -45,6 +45,7 @@ class ReadRecord(msgspec.Struct, frozen=True):
         split: Its split.
         sequence: Its sequence number.
         digest: Of its data.
+        time: Its event time in milliseconds since the Unix epoch; None where it has none.
     """
 
     batch: int
@@ -53,6 +54,7 @@ class ReadRecord(msgspec.Struct, frozen=True):
     split: str
     sequence: int
     digest: str
+    time: int | None = None
 
 
 @final
@@ -83,6 +85,11 @@ class Proof(msgspec.Struct, frozen=True):
             earlier batch than one of a parent split.
         second_generation: Records of splits that were made between a kill and the restart, in
             batches after the one that was killed; None without a kill.
+        watermark_violations: Records with an event time that a watermark had excluded which was
+            reported before, and watermarks below one that was reported before; None without a
+            shuffle.
+        watermark_passed: Records with an event time that the last watermark had excluded; None
+            without a shuffle.
     """
 
     records_sent: int
@@ -93,16 +100,20 @@ class Proof(msgspec.Struct, frozen=True):
     altered: int
     out_of_order: int
     second_generation: int | None
+    watermark_violations: int | None = None
+    watermark_passed: int | None = None
 
     @property
     def holds(self) -> bool:
         """Whether every record came through once, as it was, and in order.
 
-        After a kill, some must have come from splits that the restart met for the first time:
-        otherwise the run shows nothing about them.
+        After a kill, some must have come from splits that the restart met for the first time, and
+        behind a shuffle a watermark must have passed some: otherwise the run shows nothing about
+        them.
         """
         broken = self.lost or self.duplicated or self.altered or self.out_of_order
-        return not broken and self.second_generation != 0
+        shown = self.second_generation != 0 and self.watermark_passed != 0
+        return shown and not broken and not self.watermark_violations
 
 
 def verify(
@@ -123,6 +134,26 @@ def verify(
         restart: The restart of the query; None if it was not killed.
     """
     expected = {record.number: record for record in sent}
+    return prove(
+        expected,
+        read,
+        altered=sum(not _same(record, expected) for record in read),
+        out_of_order=misplaced(read, parents),
+        second_generation=None if restart is None else _second_generation(read, restart),
+    )
+
+
+def prove(
+    expected: Mapping[int, SentRecord],
+    read: Sequence[ReadRecord],
+    *,
+    altered: int,
+    out_of_order: int,
+    second_generation: int | None,
+    watermark_violations: int | None = None,
+    watermark_passed: int | None = None,
+) -> Proof:
+    """Count what is lost and what is duplicated; the other counts are given."""
     seen = Counter(record.number for record in read if record.number in expected)
     return Proof(
         records_sent=len(expected),
@@ -130,9 +161,11 @@ def verify(
         batches=len({record.batch for record in read}),
         lost=len(expected) - len(seen),
         duplicated=seen.total() - len(seen),
-        altered=sum(not _same(record, expected) for record in read),
-        out_of_order=_out_of_order(read, parents),
-        second_generation=None if restart is None else _second_generation(read, restart),
+        altered=altered,
+        out_of_order=out_of_order,
+        second_generation=second_generation,
+        watermark_violations=watermark_violations,
+        watermark_passed=watermark_passed,
     )
 
 
@@ -151,7 +184,13 @@ def _second_generation(read: Iterable[ReadRecord], restart: Restart) -> int:
     return sum(record.split in born and record.batch > restart.killed_in for record in read)
 
 
-def _out_of_order(read: Sequence[ReadRecord], parents: Mapping[str, Sequence[str]]) -> int:
+def misplaced(read: Sequence[ReadRecord], parents: Mapping[str, Sequence[str]]) -> int:
+    """Count the records in a batch behind, or before, where the order of their split has them.
+
+    Args:
+        read: What was read, in any order.
+        parents: The parents of every split that has any.
+    """
     last_batch: dict[str, int] = {}
     for record in read:
         last_batch[record.split] = max(record.batch, last_batch.get(record.split, 0))

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from fanout.demo.options import DemoFailedError
+from fanout.demo.shuffled import verify_shuffled
 from fanout.demo.verification import Proof, verify
 from fanout.demo.workspace import Workspace
 
@@ -32,12 +33,12 @@ def verify_in_process(workspace: Workspace) -> Proof:
 def main(root: str) -> None:
     """Print the proof of the run in a directory as JSON."""
     workspace = Workspace(Path(root))
-    proof = verify(
-        workspace.read_sent(),
-        list(workspace.read_output()),
-        workspace.read_parents(),
-        workspace.read_restart(),
-    )
+    sent, read = workspace.read_sent(), list(workspace.read_output())
+    reported, restart = workspace.read_reported(), workspace.read_restart()
+    if reported is None:
+        proof = verify(sent, read, workspace.read_parents(), restart)
+    else:
+        proof = verify_shuffled(sent, read, reported, restart)
     sys.stdout.buffer.write(msgspec.json.encode(proof))
 
 

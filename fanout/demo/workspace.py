@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from fanout.demo.shuffled import Reported
     from fanout.demo.verification import ReadRecord
 
 __all__ = ("SentLog", "Workspace")
@@ -48,11 +49,6 @@ class Workspace:
     root: Path
 
     @property
-    def checkpoint(self) -> Path:
-        """The checkpoint of the query."""
-        return self.root / "checkpoint"
-
-    @property
     def output(self) -> Path:
         """The directory in which each batch has one of its own."""
         return self.root / "output"
@@ -64,13 +60,17 @@ class Workspace:
 
     @property
     def driver_log(self) -> Path:
-        """What the Spark driver says on stderr."""
+        """What Spark drivers say on stderr."""
         return self.root / "driver.log"
 
     @property
     def scratch(self) -> Path:
-        """Where the driver and its JVM keep temporary files, so that a kill leaves none behind."""
+        """Where drivers and their JVMs keep temporary files, so that a kill leaves none behind."""
         return self.root / "scratch"
+
+    def checkpoint(self, query: str) -> Path:
+        """Return the checkpoint of a query, by its name."""
+        return self.root / "checkpoints" / query.replace(" ", "-")
 
     def batch(self, batch_id: int) -> Path:
         """Return the output directory of a batch."""
@@ -94,6 +94,18 @@ class Workspace:
             return None
         return msgspec.json.decode(self._restart.read_bytes(), type=Restart)
 
+    def report(self, batch_id: int, watermark: int | None) -> None:
+        """Note the watermark behind a batch."""
+        with self._watermarks.open("ab") as file:
+            file.write(msgspec.json.encode((batch_id, watermark)) + b"\n")
+
+    def read_reported(self) -> list[Reported] | None:
+        """Return the watermarks in the order of their reports; None if there was no shuffle."""
+        if not self._watermarks.exists():
+            return None
+        lines = self._watermarks.read_bytes().splitlines()
+        return [msgspec.json.decode(line, type=tuple[int, int | None]) for line in lines]
+
     def read_sent(self) -> Iterator[SentRecord]:
         """Return what was sent."""
         with self.sent.open(newline="") as file:
@@ -105,6 +117,10 @@ class Workspace:
         for path in sorted(self.output.glob("batch=*/*.parquet")):
             batch = int(path.parent.name.removeprefix("batch="))
             yield from read_records(path, batch)
+
+    @property
+    def _watermarks(self) -> Path:
+        return self.root / "watermarks.jsonl"
 
     @property
     def _parents(self) -> Path:

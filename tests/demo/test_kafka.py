@@ -12,10 +12,10 @@ from aiokafka.errors import RequestTimedOutError
 from aiokafka.structs import RecordMetadata
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from fanout.demo.kafka import KafkaService, KafkaStream
+from fanout.demo.kafka import TOPIC_CONFIGS, KafkaService, KafkaStream
 from fanout.demo.options import DemoFailedError
 from fanout.demo.plan import Act, Kind
-from fanout.demo.records import digest, generate, number_in
+from fanout.demo.records import digest, event_time, generate, number_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -73,6 +73,9 @@ class Topic:
                 offset, data = message.offset(), message.value()
                 assert offset is not None
                 assert data is not None
+                number = number_in(data)
+                assert number is not None
+                assert message.timestamp()[1] == event_time(number)
                 found.append(((f"{message.topic()}-{partition}", offset), data))
                 behind.add(partition)
             return found
@@ -103,7 +106,7 @@ class Topic:
 @asynccontextmanager
 async def opened(broker: KafkaBroker, partitions: int = 2) -> AsyncIterator[Topic]:
     name = f"demo{next(NAMES)}"
-    await asyncio.to_thread(broker.create_topic, name, partitions)
+    await asyncio.to_thread(broker.create_topic, name, partitions, TOPIC_CONFIGS)
     service = KafkaService(broker, name, partitions)
     async with service.connect() as stream:
         yield Topic(broker, service, stream)

@@ -15,7 +15,7 @@ from fanout.demo.messages import (
     decode_message,
 )
 from fanout.demo.plan import Kill
-from fanout.demo.sources import KafkaSettings, KinesisSettings, SourceSettings
+from fanout.demo.sources import KafkaSettings, KinesisSettings, ShuffleSettings, SourceSettings
 
 EVERY_KIND: list[Message] = [
     Started(17),
@@ -41,14 +41,19 @@ def test_what_the_jvm_prints_is_no_message(line: bytes) -> None:
     assert decode_message(line) is None
 
 
+SHUFFLE = ShuffleSettings("orders-by-key", "127.0.0.1:1", 4)
+
+
 @pytest.mark.parametrize(
     "source",
     [
         KinesisSettings("orders", "http://127.0.0.1:1", "us-east-1", 3.0),
         KafkaSettings("orders", "127.0.0.1:1"),
+        SHUFFLE,
     ],
     ids=lambda source: type(source).__name__,
 )
 def test_options_survive_the_command_line(source: SourceSettings) -> None:
-    options = DriverOptions("/r", source, 10, Kill(5, True))  # noqa: FBT003 - as JSON has it
+    kill = Kill(5, written=True)
+    options = DriverOptions("query", "/r", source, SHUFFLE, 10, kill)
     assert msgspec.json.decode(msgspec.json.encode(options), type=DriverOptions) == options

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.demo.options import DemoOptions
+from fanout.demo.options import DemoOptions, ServiceName
 from fanout.errors import OptionError
 
 
@@ -21,3 +21,9 @@ def test_records_that_would_leave_a_shard_without_any_are_refused() -> None:
 def test_a_number_of_shards_out_of_range_is_refused(shards: int) -> None:
     with pytest.raises(OptionError, match="between 1 and 50"):
         DemoOptions(shards=shards)
+
+
+def test_a_shuffle_needs_kafka() -> None:
+    assert DemoOptions(shuffle=True, source=ServiceName.KAFKA).shuffle
+    with pytest.raises(OptionError, match="pass source='kafka'"):
+        DemoOptions(shuffle=True)

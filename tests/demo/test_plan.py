@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fanout.demo.options import DemoOptions, ServiceName
@@ -29,7 +31,20 @@ def test_the_kill_changes_nothing_else() -> None:
 
 def test_nobody_is_killed_unless_asked_for() -> None:
     plan = draw_plan(options(kill=False))
-    assert (plan.kill, plan.while_down) == (None, ())
+    assert (plan.kill, plan.kill_reader, plan.while_down) == (None, None, ())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_reader_of_a_shuffle_is_killed_after_its_writer_and_at_the_other_moment(
+    seed: int,
+) -> None:
+    alone = DemoOptions(records=10_000, seed=seed, kill=True, source=KAFKA)
+    plan = draw_plan(replace(alone, shuffle=True))
+    assert plan.kill is not None
+    assert plan.kill_reader is not None
+    assert plan.kill.after < plan.kill_reader.after < 8_000
+    assert plan.kill.written is not plan.kill_reader.written
+    assert draw_plan(alone) == replace(plan, kill_reader=None)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -72,6 +72,32 @@ def test_a_record_of_kafka_is_read_with_its_partition_and_offset(workspace: Work
     assert list(workspace.read_output()) == [expected]
 
 
+def test_a_record_of_a_shuffle_is_read_with_its_time(workspace: Workspace) -> None:
+    (record,) = generate(1, 1)
+    path = workspace.batch(3) / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    columns = {
+        "key": [record.key.encode()],
+        "value": [record.data],
+        "topic": ["orders-by-key"],
+        "partition": pa.array([4], pa.int32()),
+        "offset": [17],
+        "eventTime": pa.array([1_234], pa.timestamp("ms")),
+    }
+    # As Spark writes timestamps.
+    pq.write_table(pa.table(columns), path, use_deprecated_int96_timestamps=True)
+    expected = ReadRecord(3, 0, record.key, "orders-by-key-4", 17, digest(record.data), 1_234)
+    assert list(workspace.read_output()) == [expected]
+
+
+def test_reports_of_watermarks_are_read_in_their_order(workspace: Workspace) -> None:
+    assert workspace.read_reported() is None
+    for batch_id, watermark in [(0, None), (1, 7), (1, 7)]:
+        workspace.report(batch_id, watermark)
+    assert workspace.read_reported() == [(0, None), (1, 7), (1, 7)]
+    assert verify_in_process(workspace).watermark_passed == 0
+
+
 def test_files_that_spark_has_not_committed_do_not_count(workspace: Workspace) -> None:
     (workspace.batch(0) / "_temporary").mkdir(parents=True)
     write(workspace, 0, *generate(1, 1), name="_temporary/part-0")
