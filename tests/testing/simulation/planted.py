@@ -1,4 +1,4 @@
-"""How soon the simulator finds the mistakes of `bugs.py` and `kafka/bugs.py`.
+"""How soon the simulator finds the mistakes of `bugs.py`, and of those in `kafka`.
 
 A simulator that has never been seen failing proves nothing. Print how many seeds each mistake took,
 and as what it was seen, with `python -m tests.testing.simulation.planted [WORD...]`.
@@ -13,12 +13,14 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import count, islice
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.simulation import SimulationError, draw_plan, run_plan
 from fanout.testing.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
 from tests.testing.simulation.bugs import BUGS, HARMLESS, Change
 from tests.testing.simulation.kafka.bugs import KAFKA_BUGS
+from tests.testing.simulation.kafka.shuffle_bugs import SHUFFLE_BUGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ("SEEDS", "Found", "hunt", "hunters", "planted")
 
 SEEDS: Final = 500
-_CHANGES: Final = BUGS | HARMLESS | KAFKA_BUGS
+_CHANGES: Final = BUGS | HARMLESS | KAFKA_BUGS | SHUFFLE_BUGS
 # What Python says of words that make no program: then the mistake is one in these tests.
 _OF_THE_EDIT: Final = (AttributeError, NameError, TypeError)
 
@@ -64,12 +66,13 @@ def hunt(name: str, seeds: int = SEEDS) -> Found | None:
     A seed counts only where the product as it is passes it.
 
     Args:
-        name: A name of BUGS, HARMLESS or KAFKA_BUGS.
+        name: A name of BUGS, HARMLESS, KAFKA_BUGS or SHUFFLE_BUGS.
         seeds: How many seeds to run, the cheapest ones first.
     """
     change = _CHANGES[name]
-    draw = draw_kafka_plan if name in KAFKA_BUGS else draw_plan
-    for tried, seed in enumerate(_cheapest_first(draw)[:seeds], 1):
+    draw = draw_plan if name in BUGS | HARMLESS else draw_kafka_plan
+    found = _cheapest_first(draw, shuffles=name in SHUFFLE_BUGS)
+    for tried, seed in enumerate(found[:seeds], 1):
         with planted(change):
             error = _error_of(draw(seed))
         if error is not None and _passes(draw, seed):
@@ -94,9 +97,15 @@ def _quiet() -> None:
 
 
 @cache
-def _cheapest_first(draw: Callable[[int], AnyPlan]) -> list[int]:
-    """Return the seeds, whatever the bug: those first whose plans are run fastest."""
-    return sorted(range(SEEDS), key=lambda seed: _cost(draw(seed)))
+def _cheapest_first(draw: Callable[[int], AnyPlan], *, shuffles: bool) -> list[int]:
+    """Return the first seeds, whatever the bug: those before others whose plans are run fastest.
+
+    Args:
+        draw: Draws the plan of a seed.
+        shuffles: Whether only seeds count whose jobs read a shuffle.
+    """
+    seeds = (seed for seed in count() if not shuffles or draw_kafka_plan(seed).producers)
+    return sorted(islice(seeds, SEEDS), key=lambda seed: _cost(draw(seed)))
 
 
 def _cost(plan: AnyPlan) -> float:

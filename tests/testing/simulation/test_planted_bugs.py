@@ -6,6 +6,7 @@ import pytest
 
 from tests.testing.simulation.bugs import BUGS, HARMLESS
 from tests.testing.simulation.kafka.bugs import KAFKA_BUGS
+from tests.testing.simulation.kafka.shuffle_bugs import SHUFFLE_BUGS
 from tests.testing.simulation.planted import SEEDS, Found, hunt, hunters
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def hunts(request: pytest.FixtureRequest) -> Iterator[Mapping[str, Future[Found 
         }
 
 
-@pytest.mark.parametrize("name", [*BUGS, *KAFKA_BUGS])
+@pytest.mark.parametrize("name", [*BUGS, *KAFKA_BUGS, *SHUFFLE_BUGS])
 def test_a_planted_bug_is_found(name: str, hunts: Mapping[str, Future[Found | None]]) -> None:
     assert hunts[name].result() is not None, f"{SEEDS} seeds do not show that {name}"
 

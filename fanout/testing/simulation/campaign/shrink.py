@@ -25,7 +25,16 @@ __all__ = ("Shrunk", "shrink")
 
 # The least that each number of a plan can be.
 _NUMBERS: Final[Mapping[str, int]] = MappingProxyType(
-    {"shards": 1, "reshards": 0, "records": 1, "partitions": 1, "brokers": 1, "batches": 1}
+    {
+        "shards": 1,
+        "reshards": 0,
+        "records": 1,
+        "partitions": 1,
+        "brokers": 1,
+        "batches": 1,
+        "producers": 0,
+        "generations": 1,
+    }
 )
 
 _PLAINEST: Final[Mapping[str, Any]] = MappingProxyType(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fanout.testing.simulation.kafka.log import Record
 from fanout.testing.simulation.oracle.errors import OracleError
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fanout.testing.simulation.kafka.log import Era
 
 __all__ = ("difference", "records_of")
+
+_EVENT_TIME: Final = "eventTime"
 
 
 def records_of(batch: Batch, partition: Partition) -> Iterable[Record]:
@@ -32,6 +34,9 @@ def records_of(batch: Batch, partition: Partition) -> Iterable[Record]:
         raise OracleError(f"altered: records of {partition} are said to be of {whose}")
     micros = batch.records.column("timestamp").cast("int64").to_pylist()
     headers = batch.records.column("headers").to_pylist()
+    happened: list[int | None] = [None] * batch.num_records
+    if _EVENT_TIME in batch.records.schema.names:
+        happened = batch.records.column(_EVENT_TIME).cast("int64").to_pylist()
     return (
         Record(
             offset,
@@ -39,9 +44,16 @@ def records_of(batch: Batch, partition: Partition) -> Iterable[Record]:
             key,
             value,
             tuple((header["key"], header["value"]) for header in some or ()),
+            None if time is None else time // 1000,
         )
-        for offset, micro, key, value, some in zip(
-            columns["offset"], micros, columns["key"], columns["value"], headers, strict=True
+        for offset, micro, key, value, some, time in zip(
+            columns["offset"],
+            micros,
+            columns["key"],
+            columns["value"],
+            headers,
+            happened,
+            strict=True,
         )
     )
 

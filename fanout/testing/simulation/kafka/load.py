@@ -1,4 +1,4 @@
-"""Make what a simulated topic holds: plain and transactional batches, holes, and upheavals."""
+"""Make what simulated topics hold: what is written, and the upheavals in between."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.kafka.partitions import Partition
-from fanout.testing.kafka_batches import ABORT, CODECS, COMMIT, Row, batch, empty, marker
-from fanout.testing.simulation.chance import happens
 from fanout.testing.simulation.kafka.faults import ClusterFault, ClusterKind
-from fanout.testing.simulation.kafka.log import Era, PartitionLog, Record, Stored, Transaction
-from fanout.testing.simulation.stream import millis
+from fanout.testing.simulation.kafka.log import PartitionLog
+from fanout.testing.simulation.kafka.plain import PlainAuthor
+from fanout.testing.simulation.kafka.sheet import Sheet
+from fanout.testing.simulation.kafka.shuffle.author import ShuffleAuthor
+from fanout.testing.simulation.kafka.shuffle.generations import draw_generations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from random import Random
 
+    from fanout.testing.simulation.kafka.log import Era
+    from fanout.testing.simulation.kafka.sheet import Author
+
 __all__ = ("make_logs",)
 
-_PRODUCERS: Final = (101, 102, 103)
-_HELD: Final = 104
 _UPHEAVALS: Final = {
     ClusterKind.EXPIRED,
     ClusterKind.TRUNCATED,
     ClusterKind.RECREATED,
     ClusterKind.DELETED,
 }
+# The share of transactions that are aborted.
+_ABORTED: Final = 0.5
+_ABORTED_IN_SHUFFLE: Final = 0.25
 # When the last transaction is over, as a part of the seconds in which records come.
 _SETTLED: Final = 0.98
 
@@ -41,6 +46,8 @@ def make_logs(
     seconds: float,
     transactions: bool,
     large: bool,
+    producers: int = 0,
+    generations: int = 1,
 ) -> dict[Partition, PartitionLog]:
     """Make the logs of some partitions, those that are added later included.
 
@@ -52,6 +59,8 @@ def make_logs(
         seconds: For how long records come, in virtual seconds.
         transactions: Whether there are any.
         large: Whether there are large records.
+        producers: How many producers of a shuffle write at once, at the most; 0 for no shuffle.
+        generations: How many generations there are of those.
     """
     began = dict.fromkeys(partitions, -math.inf)
     gone: set[str] = set()
@@ -63,11 +72,27 @@ def make_logs(
             number = sum(partition.topic == topic for partition in began)
             for added in range(number, number + fault.amount):
                 began[Partition(topic, added)] = fault.at
+    shuffles = {
+        topic: draw_generations(
+            stream(f"producers {topic}"),
+            generations,
+            producers,
+            partitions=sum(partition.topic == topic for partition in partitions),
+            seconds=seconds,
+            transactions=transactions,
+        )
+        for topic in {partition.topic: None for partition in partitions if producers}
+    }
     logs = {}
     for partition, since in began.items():
-        scribe = _Scribe(
-            stream(f"load {partition}"), seconds, batches, transactions=transactions, large=large
-        )
+        random = stream(f"load {partition}")
+        if partition.topic in shuffles:
+            sheet = Sheet(random, aborted=_ABORTED_IN_SHUFFLE)
+            author: Author = ShuffleAuthor(sheet, random, shuffles[partition.topic])
+        else:
+            sheet = Sheet(random, aborted=_ABORTED)
+            author = PlainAuthor(sheet, random, transactions=transactions, large=large)
+        scribe = _Scribe(sheet, author, random, seconds, batches)
         own = [f for f in faults if f.partition in {None, str(partition)} or _of_topic(f)]
         logs[partition] = PartitionLog(
             partition, tuple(scribe.write(since, _own(own, partition, partitions)))
@@ -98,32 +123,24 @@ def _own(
 
 @final
 class _Scribe:
-    """Write one partition.
+    """Let a partition be written, and upheavals happen to it.
 
     Args:
-        random: Where chance comes from.
+        sheet: The partition.
+        author: Who writes it.
+        random: When something is written.
         seconds: For how long records come.
         batches: About how many batches there are in an era.
-        transactions: Whether there are any.
-        large: Whether there are large records.
     """
 
     def __init__(
-        self, random: Random, seconds: float, batches: int, *, transactions: bool, large: bool
+        self, sheet: Sheet, author: Author, random: Random, seconds: float, batches: int
     ) -> None:
+        self._sheet = sheet
+        self._author = author
         self._random = random
         self._seconds = seconds
         self._count = batches
-        self._has_transactions = transactions
-        self._large = large
-        self._clear()
-
-    def _clear(self) -> None:
-        self._end = 0
-        self._batches: list[Stored] = []
-        self._transactions: list[Transaction] = []
-        self._open: dict[int, int] = {}
-        self._starts: list[tuple[float, int]] = [(-math.inf, 0)]
 
     def write(self, since: float, faults: Iterable[ClusterFault]) -> Iterator[Era]:
         """Yield the eras of the partition, which begins at a moment."""
@@ -135,20 +152,20 @@ class _Scribe:
                 case str():
                     self._go_on(at, what)
                 case ClusterFault(kind=ClusterKind.EXPIRED):
-                    self._expire(at, what.amount)
+                    self._sheet.expire(at, what.amount)
                 case ClusterFault(kind=ClusterKind.TRUNCATED):
-                    if self._can_cut(what.amount):
-                        yield self._era(since, at)
-                        self._truncate(at, what.amount)
+                    if self._sheet.can_cut(what.amount):
+                        yield self._sheet.era(since, at)
+                        self._sheet.truncate(at, what.amount)
                         since = at
                 case ClusterFault(kind=ClusterKind.RECREATED):
-                    yield self._era(since, at)
-                    self._clear()
+                    yield self._sheet.era(since, at)
+                    self._sheet.clear()
                     gone_until = since = at + what.seconds
                 case _:
-                    yield self._era(since, at)
+                    yield self._sheet.era(since, at)
                     return
-        yield self._era(since, math.inf)
+        yield self._sheet.era(since, math.inf)
 
     def _happenings(
         self, since: float, faults: Iterable[ClusterFault]
@@ -159,7 +176,7 @@ class _Scribe:
         for fault in faults:
             if fault.kind in _UPHEAVALS:
                 happenings.append((fault.at, fault))
-            elif fault.kind is ClusterKind.HELD_TRANSACTION and self._has_transactions:
+            elif fault.kind is ClusterKind.HELD_TRANSACTION:
                 over = min(fault.at + fault.seconds, self._seconds * _SETTLED)
                 happenings += [(fault.at, "hold"), (over, "let go")]
         happenings.append((self._seconds * _SETTLED, "settle"))
@@ -176,125 +193,10 @@ class _Scribe:
     def _go_on(self, at: float, what: str) -> None:
         match what:
             case "hold":
-                self._append(at, _HELD)
+                self._author.hold(at)
             case "let go":
-                self._finish(at, _HELD)
+                self._author.let_go(at)
             case "settle":
-                for producer in list(self._open):
-                    self._finish(at, producer)
-            case _ if self._has_transactions and happens(self._random, 0.6):
-                producer = self._random.choice(_PRODUCERS)
-                if producer in self._open and happens(self._random, 0.5):
-                    self._finish(at, producer)
-                else:
-                    self._append(at, producer)
+                self._author.settle(at)
             case _:
-                self._append(at, None)
-
-    def _era(self, since: float, until: float) -> Era:
-        return Era(
-            since=since,
-            until=until,
-            batches=tuple(self._batches),
-            transactions=tuple(self._transactions),
-            starts=tuple(self._starts),
-        )
-
-    def _append(self, at: float, producer: int | None) -> None:
-        """Append a batch, from which compaction may have taken something."""
-        random, base = self._random, self._end
-        if happens(random, 0.1):
-            base += random.randint(1, 5)  # all that was there has been compacted
-        count = random.choice((1, 1, 2, 3, 8))
-        rows = [self._row(number, at) for number in range(count)]
-        compacted = happens(random, 0.15)
-        left = [row for row in rows if not (compacted and happens(random, 0.6))]
-        place = None if producer is None else self._transaction(producer, base, at)
-        codec = random.choice(CODECS)
-        whose = -1 if producer is None else producer
-        if left:
-            data = batch(
-                left,
-                base,
-                codec=codec,
-                transactional=producer is not None,
-                last=count - 1,
-                producer=whose,
-            )
-        else:
-            data = empty(base, count - 1, transactional=producer is not None, producer=whose)
-        records = tuple(Record(base + row.offset, *row[1:]) for row in left)
-        self._store(Stored(base, base + count, at, data, records, place))
-
-    def _transaction(self, producer: int, first: int, at: float) -> int:
-        if producer not in self._open:
-            self._open[producer] = len(self._transactions)
-            aborted = happens(self._random, 0.5)
-            self._transactions.append(
-                Transaction(producer, first, None, at, math.inf, aborted=aborted)
-            )
-        return self._open[producer]
-
-    def _finish(self, at: float, producer: int) -> None:
-        """Append the marker of a transaction's end, if it is open."""
-        place = self._open.pop(producer, None)
-        if place is None:
-            return
-        transaction = self._transactions[place]
-        data = marker(ABORT if transaction.aborted else COMMIT, self._end, producer)
-        self._transactions[place] = replace(transaction, last=self._end, ended=at)
-        self._store(Stored(self._end, self._end + 1, at, data, ()))
-
-    def _store(self, stored: Stored) -> None:
-        self._batches.append(stored)
-        self._end = stored.next_offset
-
-    def _expire(self, at: float, left: int) -> None:
-        """Delete what is old, but for the newest batches; sometimes up to the middle of one."""
-        first = len(self._batches) - left
-        if first <= 0:
-            return
-        stored = self._batches[first] if left else self._batches[-1]
-        start = stored.base if left else stored.next_offset
-        if left and happens(self._random, 0.3):
-            start = self._random.randrange(stored.base, stored.next_offset)
-        # A transaction that is open is newer than what expires.
-        opened = [self._transactions[place].first for place in self._open.values()]
-        start = min([start, *opened])
-        if start > self._starts[-1][1]:
-            self._starts.append((at, start))
-
-    def _can_cut(self, batches: int) -> bool:
-        return 0 < batches < len(self._batches) and (
-            self._batches[-batches].base >= self._starts[-1][1]
-        )
-
-    def _truncate(self, at: float, batches: int) -> None:
-        """Cut the newest batches off; transactions that end in them are ended once more."""
-        self._end = self._batches[-batches].base
-        del self._batches[-batches:]
-        self._transactions = [one for one in self._transactions if one.first < self._end]
-        reopened = {
-            one.producer: place
-            for place, one in enumerate(self._transactions)
-            if one.last is None or one.last >= self._end
-        }
-        self._open = {}
-        for producer, place in reopened.items():
-            one = self._transactions[place]
-            self._transactions[place] = replace(one, last=None, ended=math.inf, aborted=True)
-            self._open[producer] = place
-            self._finish(at, producer)
-
-    def _row(self, number: int, at: float) -> Row:
-        random = self._random
-        size = random.choice((0, 1, 10, 100))
-        if self._large and happens(random, 0.2):
-            size = random.randrange(300_000)
-        return Row(
-            number,
-            millis(at),
-            random.choice((None, b"", random.randbytes(3))),
-            None if happens(random, 0.05) else random.randbytes(size),
-            (("h", random.choice((None, b"x"))),) if happens(random, 0.1) else (),
-        )
+                self._author.write(at)

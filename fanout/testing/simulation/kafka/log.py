@@ -13,11 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from fanout.kafka.partitions import Partition
+    from fanout.kafka.shuffle.frames import Control
 
-__all__ = ("Era", "PartitionLog", "Record", "Stored", "Transaction")
+__all__ = ("Era", "PartitionLog", "Record", "Said", "Stored", "Transaction")
 
 
 class Record(NamedTuple):
@@ -29,6 +30,8 @@ class Record(NamedTuple):
         key: Its key.
         value: Its value.
         headers: Its headers.
+        event_time: When it happened, in milliseconds since the Unix epoch, where it is one of a
+            shuffle and has a time.
     """
 
     offset: int
@@ -36,6 +39,26 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    event_time: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a producer of a shuffle says with a batch.
+
+    Args:
+        generation: The producer's generation.
+        producer: Its number.
+        controls: What it says of itself, with the offset of each, counted from the first.
+        repeated: Whether it has written the same before, and does not know that it has arrived:
+            such records may come behind its own watermark.
+    """
+
+    generation: int
+    producer: int
+    controls: tuple[tuple[int, Control], ...]
+    repeated: bool = False
 
 
 @final
@@ -50,6 +73,7 @@ class Stored:
         data: Its bytes.
         records: Its records; none in a marker of a transaction's end.
         transaction: The place of its transaction in those of the era; None where it has none.
+        said: What a producer of a shuffle says with it; None where there is no shuffle.
     """
 
     base: int
@@ -58,6 +82,7 @@ class Stored:
     data: bytes = field(repr=False)
     records: tuple[Record, ...] = field(repr=False)
     transaction: int | None = None
+    said: Said | None = field(default=None, repr=False)
 
 
 @final
@@ -138,6 +163,21 @@ class Era:
         records = self.committed if committed else self.everything
         low = bisect_left(records, first, key=_offset)
         return records[low : bisect_left(records, end, key=_offset)]
+
+    def spoken(self, first: int, end: int) -> Iterator[tuple[Stored, Said]]:
+        """Yield the batches of producers of a shuffle that touch what lies between two offsets.
+
+        Args:
+            first: The first offset.
+            end: The offset after the last.
+        """
+        for batch in self.batches[bisect_right(self._ends, first) :]:
+            if batch.base >= end:
+                return
+            if batch.said is not None and (
+                batch.transaction is None or self._is_committed(batch.transaction)
+            ):
+                yield batch, batch.said
 
     def start(self, now: float) -> int:
         """Return the oldest offset at a moment."""

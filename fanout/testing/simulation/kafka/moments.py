@@ -49,6 +49,12 @@ class KafkaSometimes(StrEnum):
     COMMITTED_NEWER = "a commit that has failed is followed by one of newer offsets"
     COMMIT_UNHEARD = "a commit succeeds, and nobody hears of it"
     CLOSED_COMMITTING = "a stream is closed while a commit is under way"
+    # The producers of a shuffle.
+    SUPERSEDED = "a generation of producers takes the place of one that has spoken"
+    OUTDATED = "a producer speaks whose generation was superseded"
+    BACK_FROM_IDLE = "a producer that was idle, or had ended, speaks again"
+    NOT_BOUND = "a record comes behind a watermark that does not bind its producer"
+    KNOWN_AGAIN = "a process goes on with producers of whom it has not heard itself"
 
 
 def note_answer(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.testing.simulation.kafka.served import Served
     from fanout.testing.simulation.kafka.service import Service
+    from fanout.testing.simulation.kafka.shuffle.watch import Past
     from fanout.testing.simulation.reader.life import Life
 
 __all__ = ("KafkaOracle",)
@@ -29,6 +30,7 @@ class KafkaOracle:
         served: What each process was told, by its number.
         reads: Tells whether a partition is one of those that are read.
         start: Where they are read from.
+        past: What was heard of the producers of a shuffle; None where there is none.
     """
 
     generations = 1
@@ -39,10 +41,12 @@ class KafkaOracle:
         served: dict[int, Served],
         reads: Callable[[Partition], bool],
         start: Literal["earliest", "latest", "timestamp"],
+        past: Past | None = None,
     ) -> None:
         self.logs = {p: log for p, log in service.cluster.logs.items() if reads(p)}
         self.moments = service.moments
         self.start = start
+        self.past = past
         self.cluster = service.cluster
         self.committed = service.committed
         self.checked = 0

@@ -23,6 +23,8 @@ from fanout.testing.simulation.kafka.load import make_logs
 from fanout.testing.simulation.plan import decode_plan, order_of, stream_of
 
 if TYPE_CHECKING:
+    from random import Random
+
     from fanout.testing.simulation.kafka.log import PartitionLog
     from fanout.testing.simulation.schedule import Schedule
 
@@ -30,6 +32,8 @@ __all__ = ("KafkaPlan", "draw_kafka_plan")
 
 # The share of plans in which a partition stays broken.
 _BROKEN = 0.1
+# The share in which the job reads a shuffle.
+_SHUFFLED = 0.3
 
 
 @final
@@ -66,6 +70,8 @@ class KafkaPlan:
         broken: The partition that stays broken when everything else is repaired, where one does.
         faults: What goes wrong with the job and its store.
         cluster_faults: What goes wrong with the cluster.
+        producers: How many producers of a shuffle write at once, at the most; 0 for no shuffle.
+        generations: How many generations of them there are at the most.
     """
 
     seed: int
@@ -93,6 +99,8 @@ class KafkaPlan:
     broken: str | None
     faults: tuple[Fault, ...] = field(repr=False)
     cluster_faults: tuple[ClusterFault, ...] = field(repr=False)
+    producers: int = 0
+    generations: int = 1
 
     def __post_init__(self) -> None:
         """Check every range."""
@@ -138,6 +146,8 @@ class KafkaPlan:
             seconds=self.seconds,
             transactions=self.transactions,
             large=self.large,
+            producers=self.producers,
+            generations=self.generations,
         )
 
     def task_order(self) -> Schedule:
@@ -187,16 +197,38 @@ def draw_kafka_plan(seed: int) -> KafkaPlan:
         faults=(),
         cluster_faults=(),
     )
+    plan = _with_shuffle(plan, stream_of(seed, "kafka shuffle"))
     faults = stream_of(seed, "kafka faults")
     lossy = on_data_loss == "earliest" or happens(faults, 0.1)
-    unlisted = {ClusterKind.PARTITIONS_ADDED} if plan.listing_every is None else set()
+    # A shuffle has its number of partitions for ever.
+    fixed = plan.listing_every is None or plan.producers
+    unlisted = {ClusterKind.PARTITIONS_ADDED} if fixed else set()
     cluster_faults = draw_cluster_faults(faults, names, plan.seconds, lossy=lossy, but=unlisted)
     if happens(faults, 0.03):
         fatal = [kind for kind in ClusterKind if CLUSTER_CATALOGUE[kind].fatal]
         kind = faults.choice(fatal)
         cluster_faults.append(draw_cluster_fault(faults, kind, names, plan.seconds))
+    if plan.producers:
+        cluster_faults = [replace(f, amount=_whole(f, partitions)) for f in cluster_faults]
     return replace(
         plan,
         faults=tuple(draw_job_faults(stream_of(seed, "kafka job faults"), plan.seconds)),
         cluster_faults=tuple(sorted(cluster_faults, key=attrgetter("at"))),
     )
+
+
+def _with_shuffle(plan: KafkaPlan, random: Random) -> KafkaPlan:
+    """Return a plan whose job reads a shuffle, or the plan as it is."""
+    if not happens(random, _SHUFFLED):
+        return plan
+    return replace(
+        plan,
+        isolation_level="read_committed",
+        producers=random.choice((1, 2, 2, 4)),
+        generations=random.choice((1, 2, 4)),
+    )
+
+
+def _whole(fault: ClusterFault, partitions: int) -> int:
+    """Return the amount of a fault with which a topic has all of its partitions again."""
+    return partitions if fault.kind is ClusterKind.RECREATED else fault.amount

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from fanout.core.checkpoint import Checkpoint
@@ -11,45 +10,21 @@ from fanout.core.positions import Cursor
 from fanout.kafka.partitions import Partition
 from fanout.testing.simulation.kafka.comparison import difference, records_of
 from fanout.testing.simulation.kafka.moments import KafkaSometimes
+from fanout.testing.simulation.kafka.place import Place
+from fanout.testing.simulation.kafka.shuffle.watch import Watch
 from fanout.testing.simulation.oracle.errors import OracleError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fanout.core.consumer import FanOut
     from fanout.core.events import Batch, Gap
     from fanout.core.positions import Position
     from fanout.testing.simulation.kafka.log import Era, Record
     from fanout.testing.simulation.kafka.oracle import KafkaOracle
     from fanout.testing.simulation.kafka.served import Served
 
-__all__ = ("KafkaReading", "Place")
-
-
-@dataclass(slots=True)
-class Place:
-    """How far one run of the reader has come in one partition.
-
-    Args:
-        next: The offset that it has to get next, or a later one.
-        era: In which era of the partition that is.
-        begun: Whether it was begun at an offset; otherwise it begins with the oldest there is.
-        acknowledged: The offset after the last that its job has acknowledged, as the latest.
-        furthest: The highest of those, whatever has become of the partition since then.
-        records: The records that it has got.
-        nbytes: Their bytes in memory.
-        gaps: How often it was told that records are lost.
-        anew: Whether it has begun anew, with a log that has taken the place of another one.
-    """
-
-    next: int
-    era: int
-    begun: bool
-    acknowledged: int
-    furthest: int
-    records: int = 0
-    nbytes: int = 0
-    gaps: int = 0
-    anew: bool = False
+__all__ = ("KafkaReading",)
 
 
 @final
@@ -73,14 +48,33 @@ class KafkaReading:
             reached = oracle.reached.get(partition, 0)
             log = oracle.logs[partition].eras[place.era]
             oracle.replayed += len(log.records(place.next, reached, committed=oracle.committed))
+        self.stream: FanOut | None = None
+        self._watch: Watch | None = None
+        if oracle.past is not None:
+            eras = {partition: place.era for partition, place in self.places.items()}
+            self._watch = Watch(oracle.logs, oracle.past, served, stored, eras)
+
+    def look(self) -> None:
+        """Check the watermarks that the stream tells between two reads, where it has any.
+
+        Raises:
+            OracleError: If they are wrong.
+        """
+        if self._watch is not None and self.stream is not None:
+            gaps = {partition: place.gaps for partition, place in self.places.items()}
+            self._watch.look(self.stream, gaps)
 
     def missing(self, broken: str | None) -> dict[str, int]:
-        """Return how many records of each partition are still to come.
+        """Return how many records of each partition are still to come, and whether a watermark is.
 
         Args:
             broken: A partition that stays broken, of which nothing is missed.
         """
-        missing = {str(p): self._missing(p) for p in self.places if str(p) != broken}
+        whole = [partition for partition in self.places if str(partition) != broken]
+        missing = {str(partition): self._missing(partition) for partition in whole}
+        if self._watch is not None:
+            self.look()
+            missing |= {f"watermark of {p}": self._watch.held_back(p, self._now) for p in whole}
         return {name: count for name, count in missing.items() if count}
 
     def generations(self) -> int:
@@ -118,6 +112,8 @@ class KafkaReading:
         place.era, place.begun = number, True
         place.records += batch.num_records
         place.nbytes += batch.nbytes
+        if self._watch is not None:
+            self._watch.deliver(partition, number, stood, until, batch.watermark)
         reached = self._oracle.reached.get(partition, 0)
         self._oracle.reached[partition] = max(reached, place.next)
 
@@ -263,6 +259,8 @@ class KafkaReading:
             place.acknowledged, place.anew = to, True
             fitting = [number for number in fitting if number > place.era] or fitting
         place.next, place.era = to, fitting[0]
+        if self._watch is not None:
+            self._watch.lose(partition, stood, to, place.era)
 
     @staticmethod
     def _may_begin(era: Era, to: int, now: float) -> bool:

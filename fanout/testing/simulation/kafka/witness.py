@@ -64,6 +64,14 @@ class KafkaWitness:
     def opened(self, stream: FanOut) -> None:
         """Begin to look at a stream."""
         self._stream = stream
+        if self._reading is not None:
+            self._reading.stream = stream
+            self._reading.look()
+
+    def looks(self) -> None:
+        """Look at the stream between two reads."""
+        if self._reading is not None and not self._life.dead:
+            self._reading.look()
 
     def asks(self, wanted: Mapping[Partition, Wanted]) -> None:
         """Take note of a fetch: who asks for more has handed on what there was before."""
@@ -159,6 +167,7 @@ class KafkaWitness:
 
     def closing(self, reading: KafkaReading) -> None:
         """Compare the counters of a stream that is about to be closed with what was seen."""
+        reading.stream = None
         if self._stream is None or self._life.dead:
             return
         self._closed_when_repaired = self._service.armed.stopped

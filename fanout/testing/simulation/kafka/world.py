@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.kafka.shuffle.source import ShuffleSource
 from fanout.testing.simulation.faults.armed import Armed
 from fanout.testing.simulation.faults.faults import OF_THE_PROCESS, Fault
 from fanout.testing.simulation.kafka.cluster import Cluster
@@ -16,6 +17,8 @@ from fanout.testing.simulation.kafka.judge import judge_kafka_failure
 from fanout.testing.simulation.kafka.oracle import KafkaOracle
 from fanout.testing.simulation.kafka.served import Served
 from fanout.testing.simulation.kafka.service import Service
+from fanout.testing.simulation.kafka.shuffle.source import ShuffleSimSource
+from fanout.testing.simulation.kafka.shuffle.watch import Past
 from fanout.testing.simulation.kafka.source import KafkaSimSource, kafka_options
 from fanout.testing.simulation.kafka.transport import SimTransport
 from fanout.testing.simulation.kafka.witness import KafkaWitness
@@ -79,7 +82,11 @@ class KafkaWorld:
         self._served: dict[int, Served] = {}
         self._witnesses: dict[int, KafkaWitness] = {}
         self.oracle = KafkaOracle(
-            self._service, self._served, self._options.selection.includes, plan.start
+            self._service,
+            self._served,
+            self._options.selection.includes,
+            plan.start,
+            Past(self._service.moments) if plan.producers else None,
         )
 
     @property
@@ -129,13 +136,15 @@ class KafkaWorld:
         self.armed.stop()
         self._troubles.stop(*self._for_ever())
 
-    def source(self, life: Life) -> KafkaSimSource:
+    def source(self, life: Life) -> KafkaSimSource | ShuffleSimSource:
         """Return what a process reads from."""
 
         def transport() -> SimTransport:
             number = life.number
             return SimTransport(self._service, life, self._served[number], self._witnesses[number])
 
+        if self.plan.producers:
+            return ShuffleSimSource(ShuffleSource(self._options), transport, self.product)
         return KafkaSimSource(self._options, transport, self.product)
 
     def witness(self, life: Life) -> KafkaWitness:

@@ -59,6 +59,9 @@ class Witness:
         """Begin to look at a stream."""
         self._stream = stream
 
+    def looks(self) -> None:
+        """Look at the stream between two reads: what there is to see is told."""
+
     def resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
         """Take what `on_resubscribe` is told; it is one itself.
 

@@ -158,6 +158,7 @@ class Job:
     async def _read(self, stream: FanOut) -> None:
         reads = 0
         while not self.done:
+            self._witness.looks()
             patience = await self._pause()
             try:
                 async with asyncio.timeout(patience) as waiting:

@@ -102,6 +102,9 @@ class Witness(Protocol):
     def opened(self, stream: FanOut) -> None:
         """Begin to look at a stream."""
 
+    def looks(self) -> None:
+        """Look at the stream between two reads."""
+
     def resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
         """Take what `on_resubscribe` is told."""
 

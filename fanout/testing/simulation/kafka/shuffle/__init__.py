@@ -1,0 +1,1 @@
+"""A shuffle in a simulated topic: its producers, and what their watermarks promise a reader."""
