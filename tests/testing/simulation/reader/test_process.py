@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fanout.core.consumer import FanOut
+from fanout.core import counting
 from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.core.supervisor import Supervisor
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def said(
     monkeypatch: pytest.MonkeyPatch,
-    owner: type,
+    owner: object,
     name: str,
     broken: Any,
     plans: Iterable[Plan] = (),
@@ -133,21 +133,21 @@ def test_another_failure_after_the_first_is_told(monkeypatch: pytest.MonkeyPatch
 def test_a_lag_that_is_told_while_a_split_backs_off_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    statistics = FanOut._split_statistics
+    of_split = counting._of_split
 
-    def healthy(self: FanOut, progress: Any, commits: Any) -> Any:
-        return replace(statistics(self, progress, commits), lag=progress.lag)
+    def healthy(progress: Any, supervisor: Supervisor, commits: Any) -> Any:
+        return replace(of_split(progress, supervisor, commits), lag=progress.lag)
 
-    assert "backs off, but is said to be" in said(monkeypatch, FanOut, "_split_statistics", healthy)
+    assert "backs off, but is said to be" in said(monkeypatch, counting, "_of_split", healthy)
 
 
 def test_counters_that_count_something_else_are_miscounted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    statistics = FanOut._split_statistics
+    of_split = counting._of_split
 
-    def generous(self: FanOut, progress: Any, commits: Any) -> Any:
-        said = statistics(self, progress, commits)
+    def generous(progress: Any, supervisor: Supervisor, commits: Any) -> Any:
+        said = of_split(progress, supervisor, commits)
         return replace(said, subscriptions=said.subscriptions + said.resubscriptions)
 
-    assert said(monkeypatch, FanOut, "_split_statistics", generous).startswith("miscounted")
+    assert said(monkeypatch, counting, "_of_split", generous).startswith("miscounted")
