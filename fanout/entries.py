@@ -6,23 +6,30 @@ What was written by another version, or is damaged, is refused; nothing is guess
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, final
+from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
 import msgspec
 
-from fanout.core.checkpoint import MAX_JSON_BYTES, Checkpoint
-from fanout.core.malformed import MALFORMED_JSON
-from fanout.errors import CheckpointError, PositionError
+from fanout.core.checkpoint import MAX_JSON_BYTES
+from fanout.core.source import MAX_DOUBTS
+from fanout.entry_json import VERSION, damaged, decode, decode_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from fanout.core.checkpoint import Checkpoint
 
 __all__ = (
     "BATCHES",
     "DIRECTORY",
     "MAX_ENTRY_BYTES",
     "ORIGIN",
+    "SEGMENTS",
+    "Count",
+    "Doubts",
     "Entry",
+    "Lent",
+    "Millis",
     "SegmentFile",
     "batch_ids",
     "decode_entry",
@@ -35,13 +42,14 @@ __all__ = (
 # Below the checkpoint location, beside Spark's own offsets/, commits/, sources/ and metadata.
 DIRECTORY: Final = "fanout"
 BATCHES: Final = "batches"
+SEGMENTS: Final = "segments"
 ORIGIN: Final = "origin.json"
-MAX_ENTRY_BYTES: Final = MAX_JSON_BYTES + 4096
-_VERSION: Final = 1
+# Doubts are JSON in a string, in which each quote takes two bytes.
+MAX_ENTRY_BYTES: Final = MAX_JSON_BYTES + 2 * MAX_DOUBTS + 64 * 1024
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_Millis = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Millis = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Doubts = Annotated[str, msgspec.Meta(max_length=MAX_DOUBTS)]
 
 
 @final
@@ -55,8 +63,23 @@ class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"^segments/[a-z0-9-]+\.parquet\Z", max_length=100)]
-    rows: _Count
-    size: _Count
+    rows: Count
+    size: Count
+
+
+@final
+class Lent(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What an entry says of records that were lent; see `Lending`.
+
+    Args:
+        taken: The number of the last pending segment that this batch, or one before it, has taken.
+        doubts: Which records the service may deliver again although a batch has them.
+        more: The segments of the batch besides its first.
+    """
+
+    taken: Count
+    doubts: Doubts
+    more: tuple[SegmentFile, ...] = ()
 
 
 @final
@@ -71,6 +94,7 @@ class Entry:
         positions: Every split's position after the batch.
         watermark: The stream's watermark after its records, in milliseconds since the Unix epoch;
             None where there is none.
+        lent: What is to be known of records that were lent; None where the source lends none.
     """
 
     batch_id: int
@@ -78,10 +102,14 @@ class Entry:
     segment: SegmentFile | None
     positions: Checkpoint
     watermark: int | None = None
+    lent: Lent | None = None
 
-
-class _VersionWire(msgspec.Struct, frozen=True):
-    version: int
+    @property
+    def segments(self) -> tuple[SegmentFile, ...]:
+        """All of its records; more than one segment only where they were lent."""
+        if self.segment is None:
+            return ()
+        return (self.segment, *(() if self.lent is None else self.lent.more))
 
 
 class _OriginWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,12 +119,13 @@ class _OriginWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _EntryWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     version: Literal[1]
-    run: _Count
-    batch: _Count
+    run: Count
+    batch: Count
     query: Annotated[str, msgspec.Meta(max_length=100)]
     segment: SegmentFile | None
     positions: msgspec.Raw
-    watermark: _Millis | None = None
+    watermark: Millis | None = None
+    lent: Lent | None = None
 
 
 def entry_name(batch_id: int) -> str:
@@ -105,7 +134,7 @@ def entry_name(batch_id: int) -> str:
 
 
 def batch_ids(names: Iterable[str]) -> list[int]:
-    """Return the ids of the batches whose files are in a directory, in order."""
+    """Return the numbers of the batches, or pending segments, that files are named after."""
     stems = (name.removesuffix(".json") for name in names)
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
@@ -118,13 +147,14 @@ def encode_entry(entry: Entry, *, run: int) -> bytes:
         run: The number of the run that made it.
     """
     wire = _EntryWire(
-        _VERSION,
+        VERSION,
         run,
         entry.batch_id,
         entry.query_id,
         entry.segment,
         msgspec.Raw(entry.positions.to_json().encode()),
         entry.watermark,
+        entry.lent,
     )
     return msgspec.json.encode(wire)
 
@@ -142,16 +172,16 @@ def decode_entry(data: bytes, batch_id: int, *, location: str) -> Entry:
             version.
     """
     name = entry_name(batch_id)
-    wire = _decode(name, data, _EntryWire, location)
+    wire = decode(name, data, _EntryWire, location)
     if wire.batch != batch_id:
-        raise CheckpointError(_damaged(name, f"it speaks of batch {wire.batch}", location))
-    positions = _positions(name, wire.positions, location)
-    return Entry(wire.batch, wire.query, wire.segment, positions, wire.watermark)
+        raise damaged(name, f"it speaks of batch {wire.batch}", location)
+    positions = decode_positions(name, wire.positions, location)
+    return Entry(wire.batch, wire.query, wire.segment, positions, wire.watermark, wire.lent)
 
 
 def encode_origin(positions: str) -> bytes:
     """Write down the positions, in JSON, that a start was resolved into."""
-    return msgspec.json.encode(_OriginWire(_VERSION, msgspec.Raw(positions.encode())))
+    return msgspec.json.encode(_OriginWire(VERSION, msgspec.Raw(positions.encode())))
 
 
 def decode_origin(data: bytes, *, location: str) -> Checkpoint:
@@ -164,32 +194,5 @@ def decode_origin(data: bytes, *, location: str) -> Checkpoint:
     Raises:
         CheckpointError: If they are damaged or were written by a newer version.
     """
-    wire = _decode(ORIGIN, data, _OriginWire, location)
-    return _positions(ORIGIN, wire.positions, location)
-
-
-def _decode(name: str, data: bytes, wire: type[T], location: str) -> T:
-    try:
-        version = msgspec.json.decode(data, type=_VersionWire).version
-        if version != _VERSION:
-            raise CheckpointError(
-                f"{name} in {location} has format version {version}, this library reads version "
-                f"{_VERSION}; use the library version that wrote it"
-            )
-        return msgspec.json.decode(data, type=wire)
-    except MALFORMED_JSON as error:
-        raise CheckpointError(_damaged(name, error, location)) from error
-
-
-def _positions(name: str, json: msgspec.Raw, location: str) -> Checkpoint:
-    try:
-        return Checkpoint.from_json(bytes(json))
-    except PositionError as error:
-        raise CheckpointError(f"{name} in {location}: {error}") from error
-
-
-def _damaged(name: str, reason: object, location: str) -> str:
-    return (
-        f"{name} in {location} is damaged ({reason}); restore it from a backup, or start with a "
-        f"new checkpoint location"
-    )
+    wire = decode(ORIGIN, data, _OriginWire, location)
+    return decode_positions(ORIGIN, wire.positions, location)

@@ -173,9 +173,9 @@ class SegmentLog:
     ) -> None:
         self._directory = directory
         self._run = run
+        self.max_records = max_records
+        self.max_bytes = max_bytes
         self._schema = schema
-        self._max_records = max_records
-        self._max_bytes = max_bytes
         self._count = 0
 
     def open(self) -> OpenSegment:
@@ -184,7 +184,7 @@ class SegmentLog:
         # Spark takes a file whose name begins with "_" or "." for hidden and reads no rows.
         path = self._directory / f"run-{self._run:06}-{self._count:08}.parquet"
         return OpenSegment(
-            path, self._schema, max_records=self._max_records, max_bytes=self._max_bytes
+            path, self._schema, max_records=self.max_records, max_bytes=self.max_bytes
         )
 
 

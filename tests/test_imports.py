@@ -25,9 +25,11 @@ MAY_IMPORT = {
     "kinesis": {"kinesis", "core", "errors"},
     "kafka": {"kafka", "core", "errors"},
     "segments": {"segments", "core", "errors"},
-    "entries": {"entries", "core", "errors"},
+    "entry_json": {"entry_json", "core", "errors"},
+    "entries": {"entries", "entry_json", "core", "errors"},
+    "lent": {"lent", "entries", "entry_json", "core", "errors"},
     "stored": {"stored", "entries", "core", "errors"},
-    "spark": {"spark", "kafka", "segments", "entries", "core", "errors"},
+    "spark": {"spark", "kafka", "segments", "entries", "lent", "core", "errors"},
 }
 MAY_IMPORT_EVERYTHING = {
     "testing",

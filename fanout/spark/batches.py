@@ -12,23 +12,25 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from fanout.entries import Entry, SegmentFile
+from fanout.entries import Entry
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.spark.checkpoint.jvm import JAVA_ERRORS
 from fanout.spark.handling import handling
-from fanout.spark.ledger import SEGMENTS
+from fanout.spark.publishing import publish
 from fanout.spark.pump import Filled, Idle, Stopped
+from fanout.spark.spool import Spooled
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from fanout.core.checkpoint import Checkpoint
+    from fanout.entries import SegmentFile
     from fanout.segments import OpenSegment
     from fanout.spark.checkpoint.storage import Storage
     from fanout.spark.handling import BatchContext
     from fanout.spark.ledger import BatchLedger
-    from fanout.spark.pump import Handover
+    from fanout.spark.spool import Taken
 
 __all__ = ("BatchResult", "BatchRunner", "Handler")
 
@@ -91,7 +93,7 @@ class BatchRunner:
         storage: Storage,
         ledger: BatchLedger,
         context: Callable[[Entry], BatchContext],
-        take: Callable[[float], Handover],
+        take: Callable[[float], Taken],
         acknowledge: Callable[[Checkpoint], None],
     ) -> None:
         self._spark = spark
@@ -131,11 +133,10 @@ class BatchRunner:
             case Stopped():
                 positions = self._ledger.positions()
                 assert positions is not None, "the origin comes before the first batch"
-                self._ledger.write(Entry(batch_id, query_id, None, positions))
-                self._ledger.prune()
+                self._remember(self._without_records(batch_id, query_id, positions))
                 return BatchResult(batch_id, finished=True)
             case Idle(positions, finished):
-                self._remember(Entry(batch_id, query_id, None, positions))
+                self._remember(self._without_records(batch_id, query_id, positions))
                 self._acknowledge(positions)
                 return BatchResult(batch_id, finished=finished)
             case Filled(segment, positions):
@@ -143,44 +144,49 @@ class BatchRunner:
                 file = self._publish(segment)
                 entry = Entry(batch_id, query_id, file, positions, segment.watermark)
                 self._remember(entry)
-                self._handle(entry, file)
-                self._acknowledge(positions)
-                return BatchResult(batch_id, file.rows, file.size, time.perf_counter() - started)
+                return self._finish(entry, started)
+            case Spooled(pending):
+                started = time.perf_counter()
+                for left in (one for one in pending if one in self._ledger.pending.left):
+                    self._verify(left.segment)
+                first, last = pending[0].segment, pending[-1]
+                lent = self._ledger.pending.lent(pending)
+                entry = Entry(batch_id, query_id, first, last.positions, last.watermark, lent)
+                self._remember(entry)
+                return self._finish(entry, started)
 
     def _replay(self, entry: Entry) -> BatchResult:
         started = time.perf_counter()
         if entry.segment is None:
             self._acknowledge(entry.positions)
             return BatchResult(entry.batch_id)
-        self._verify(entry.segment)
-        self._handle(entry, entry.segment)
+        for segment in entry.segments:
+            self._verify(segment)
+        return self._finish(entry, started)
+
+    def _finish(self, entry: Entry, started: float) -> BatchResult:
+        self._handle(entry)
         self._acknowledge(entry.positions)
         return BatchResult(
             entry.batch_id,
-            entry.segment.rows,
-            entry.segment.size,
+            sum(segment.rows for segment in entry.segments),
+            sum(segment.size for segment in entry.segments),
             time.perf_counter() - started,
         )
 
     def _publish(self, segment: OpenSegment) -> SegmentFile:
-        try:
-            sealed = segment.seal()
-            name = f"{SEGMENTS}/{sealed.path.name}"
-            self._storage.publish(sealed.path, name)
-        except OSError as error:
-            segment.discard()
-            raise CheckpointError(
-                f"a segment cannot be written to {self._storage.location}: {error}; its records "
-                f"were not acknowledged and come again"
-            ) from error
-        return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)
+        return publish(self._storage, segment)
+
+    def _without_records(self, batch_id: int, query_id: str, positions: Checkpoint) -> Entry:
+        lent = self._ledger.pending.lent()
+        return Entry(batch_id, query_id, None, positions, lent=lent)
 
     def _remember(self, entry: Entry) -> None:
         self._ledger.write(entry)
         self._ledger.prune()
 
-    def _handle(self, entry: Entry, file: SegmentFile) -> None:
-        frame = self._read(file)
+    def _handle(self, entry: Entry) -> None:
+        frame = self._read(*entry.segments)
         try:
             with handling(self._context(entry)):
                 self._handler(frame, entry.batch_id)
@@ -211,12 +217,13 @@ class BatchRunner:
         if rows != file.rows:
             raise CheckpointError(f"{name} has {rows} rows instead of {file.rows}; {restore}")
 
-    def _read(self, file: SegmentFile) -> DataFrame:
-        size = self._storage.size(file.name)
-        if size != file.size:
-            found = "is missing" if size is None else f"has {size} bytes instead of {file.size}"
-            raise CheckpointError(
-                f"the segment {file.name} in {self._storage.location} {found}; restore it from a "
-                f"backup, or start with a new checkpoint location"
-            )
-        return self._reader.parquet(self._storage.uri(file.name))
+    def _read(self, *files: SegmentFile) -> DataFrame:
+        for file in files:
+            size = self._storage.size(file.name)
+            if size != file.size:
+                found = "is missing" if size is None else f"has {size} bytes instead of {file.size}"
+                raise CheckpointError(
+                    f"the segment {file.name} in {self._storage.location} {found}; restore it from "
+                    f"a backup, or start with a new checkpoint location"
+                )
+        return self._reader.parquet(*(self._storage.uri(file.name) for file in files))

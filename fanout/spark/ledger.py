@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.positions import Horizon, Range
@@ -12,6 +12,7 @@ from fanout.entries import (
     BATCHES,
     MAX_ENTRY_BYTES,
     ORIGIN,
+    SEGMENTS,
     Entry,
     batch_ids,
     decode_entry,
@@ -22,6 +23,7 @@ from fanout.entries import (
 )
 from fanout.errors import CheckpointError
 from fanout.segments import run_of
+from fanout.spark.pending import PendingSegments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ("BatchLedger", "LedgerBatch")
 
-SEGMENTS: Final = "segments"
 # A handler may have kept a lazy DataFrame, so the newest batches keep their segments.
 _KEPT_BATCHES = 10
 
@@ -66,6 +67,9 @@ class BatchLedger:
         storage: The checkpoint.
         ownership: The claim of this run; it is checked before every write.
 
+    Attributes:
+        pending: The segments that are named before a batch takes them.
+
     Raises:
         CheckpointError: If an entry is damaged or was written by a newer version.
     """
@@ -78,6 +82,8 @@ class BatchLedger:
         self._newest = entries[-1] if entries else None
         self._entries = {entry.batch_id: entry for entry in entries}
         self._swept_orphans = False
+        lent = None if self._newest is None else self._newest.lent
+        self.pending = PendingSegments(storage, ownership, lent)
 
     @property
     def newest(self) -> Entry | None:
@@ -120,11 +126,10 @@ class BatchLedger:
             before: Checkpoint | None = known[nearest].positions
         else:
             before = self.origin() if batch_id == 0 else None
-        segment = entry.segment
         return LedgerBatch(
             batch_id,
-            rows=0 if segment is None else segment.rows,
-            bytes=0 if segment is None else segment.size,
+            rows=sum(segment.rows for segment in entry.segments),
+            bytes=sum(segment.size for segment in entry.segments),
             ranges=None if before is None else _ranges(before, entry.positions),
             watermark=entry.watermark,
         )
@@ -190,10 +195,11 @@ class BatchLedger:
         with_segment = [id_ for id_, entry in self._entries.items() if entry.segment is not None]
         kept = {*with_segment[-_KEPT_BATCHES:], max(self._entries)}
         for batch_id in [id_ for id_ in self._entries if id_ not in kept]:
-            segment = self._entries.pop(batch_id).segment
-            if segment is not None:
+            for segment in self._entries.pop(batch_id).segments:
                 self._storage.delete(segment.name)
             self._storage.delete(entry_name(batch_id))
+        if self._newest is not None:
+            self.pending.settle(self._newest.lent)
 
     def read(self, batch_id: int) -> Entry:
         """Read one entry.
@@ -219,8 +225,9 @@ class BatchLedger:
             )
 
     def _delete_orphans(self) -> None:
-        segments = (entry.segment for entry in self._entries.values())
-        named = {segment.name for segment in segments if segment is not None}
+        entries = self._entries.values()
+        named = {segment.name for entry in entries for segment in entry.segments}
+        named |= self.pending.segments
         for file in self._storage.list(SEGMENTS):
             name = f"{SEGMENTS}/{file.name}"
             run = run_of(file.name)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from fanout.errors import CheckpointError, FanOutError, StreamStateError
+from fanout.spark.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.consumer import FanOut
     from fanout.core.drained import Drained
@@ -129,7 +128,7 @@ class Pump:
             self._closed = closed
             if self._request is not None and not self._request.answer.done():
                 self._request.answer.set_exception(closed)
-            await _in_thread(self._segment.discard)
+            await in_thread(self._segment.discard)
 
     async def next(self, idle: float) -> Handover:
         """Wait for records and take the open segment; one caller at a time.
@@ -197,9 +196,9 @@ class Pump:
             self._add(drained)
         if self._full:
             # Nothing comes into it any more: finish it while Spark works on the one before.
-            await _in_thread(self._segment.seal)
+            await in_thread(self._segment.seal)
         elif self._segment.row_group_ready:
-            await _in_thread(self._segment.write_row_group)
+            await in_thread(self._segment.write_row_group)
         return True
 
     @property
@@ -249,16 +248,3 @@ class Pump:
             request.answer.set_result(Idle(self._stream.delivered))
         if request.answer.done():
             self._request = None  # its deadline is nobody's any more
-
-
-async def _in_thread(work: Callable[[], object]) -> None:
-    """Run what blocks on the disk in a thread.
-
-    Cancellation: the work is waited for first, so that a segment is never in two threads' hands.
-    """
-    running = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.gather(running, return_exceptions=True)
-        raise

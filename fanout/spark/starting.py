@@ -125,6 +125,7 @@ def foreach_batch(
                 source,
                 _positions(ledger, loop, source),
                 segments,
+                ledger.pending,
                 max_wait=max_wait,
                 bounded=available_now,
                 on_resubscribe=on_resubscribe,
@@ -160,7 +161,8 @@ def _recover(
 
 def _positions(ledger: BatchLedger, loop: LoopThread, source: Source) -> Checkpoint:
     """Return where to go on; at the very first, resolve the start and store it."""
-    return ledger.positions() or ledger.write_origin(loop.call(origin(source)))
+    stored = ledger.pending.positions or ledger.positions()
+    return stored or ledger.write_origin(loop.call(origin(source)))
 
 
 def _clock(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from fanout.core.drained import Drained
 from fanout.core.events import Batch
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Range
-from fanout.entries import Entry
+from fanout.entries import Entry, Lent
 from fanout.errors import BatchFailedError, CheckpointError, StreamStateError
 from fanout.segments import SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner
@@ -23,6 +24,7 @@ from fanout.spark.handling import BatchContext, current_batch
 from fanout.spark.ledger import BatchLedger
 from fanout.spark.loop import LoopThread
 from fanout.spark.pump import Filled, Idle, Stopped
+from fanout.spark.spool import Spooled
 from tests.spark.harness import Recorder, fail
 from tests.spark.manual import SCHEMA, records_of
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from fanout.spark.checkpoint.ownership import Ownership
     from fanout.spark.checkpoint.storage import Storage
     from fanout.spark.pump import Handover
+    from fanout.spark.spool import Taken
 
 pytestmark = pytest.mark.spark
 
@@ -62,8 +65,12 @@ class Bench:
             entry.batch_id, entry.query_id, storage, ownership, loop, watermark=entry.watermark
         )
 
+    def again(self) -> Bench:
+        """Read the checkpoint as the next run does."""
+        return Bench(self.spark, self.storage, self.ownership)
+
     def run(
-        self, batch_id: int, handover: Handover, handler: Handler, schema: pa.Schema = SCHEMA
+        self, batch_id: int, handover: Taken, handler: Handler, schema: pa.Schema = SCHEMA
     ) -> BatchResult:
         runner = BatchRunner(
             self.spark,
@@ -134,6 +141,47 @@ def test_a_batch_is_not_replayed_with_other_columns_than_it_has(bench: Bench) ->
     for schema, names in ((added, "added"), (SCHEMA.remove(0), SCHEMA.names[0])):
         with pytest.raises(CheckpointError, match=f"differs from .* by the columns {names}; .*"):
             bench.run(0, Stopped(), fail, schema)
+
+
+def test_lent_records_of_several_segments_are_one_batch_for_ever(
+    bench: Bench, recorder: Recorder
+) -> None:
+    pending = [bench.ledger.pending.keep(bench.filled(b"x", b"y"), "") for _ in range(3)]
+    with pytest.raises(BatchFailedError):
+        bench.run(0, Spooled(tuple(pending[:2])), fail)
+    result = bench.run(0, Spooled(tuple(pending)), recorder)
+    assert recorder.sequences == [1, 1, 2, 2]
+    assert result.rows == 4
+    assert result.bytes == sum(one.segment.size for one in pending[:2])
+    bench.run(1, Stopped(), recorder)
+    bench.run(2, Idle(at(2)), recorder)
+    newest = bench.ledger.newest
+    assert newest is not None
+    assert newest.lent == Lent(2, "")
+    later = bench.again()
+    assert later.ledger.pending.left == (pending[2],)
+    later.run(3, Spooled(later.ledger.pending.left), recorder)
+    assert recorder.batch_ids == [0, 3]
+    assert bench.again().ledger.pending.left == ()
+
+
+def test_what_an_earlier_run_has_left_pending_is_read_whole_before_it_is_handled(
+    bench: Bench, recorder: Recorder
+) -> None:
+    pending = bench.ledger.pending.keep(bench.filled(b"one", b"two"), "")
+    path = Path(bench.storage.location) / pending.segment.name
+    data = path.read_bytes()
+    later = bench.again()
+    path.write_bytes(data.replace(b"two", b"2wo"))
+    with pytest.raises(CheckpointError, match="cannot be read; if it is damaged, restore it"):
+        later.run(0, Spooled(later.ledger.pending.left), recorder)
+    path.unlink()
+    with pytest.raises(CheckpointError, match="is missing; restore it"):
+        later.run(0, Spooled(later.ledger.pending.left), recorder)
+    assert later.ledger.newest is None
+    path.write_bytes(data)
+    later.run(0, Spooled(later.ledger.pending.left), recorder)
+    assert recorder.sequences == [1, 2]
 
 
 @pytest.mark.parametrize("finished", [False, True])

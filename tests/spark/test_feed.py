@@ -3,24 +3,32 @@ from __future__ import annotations
 import asyncio
 import errno
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.opening import origin
+from fanout.entries import Lent
 from fanout.errors import CheckpointError, ServiceError, SplitFailedError
 from fanout.segments import OpenSegment, SegmentLog
+from fanout.spark.checkpoint.local import LocalStorage
 from fanout.spark.feed import Feed
 from fanout.spark.loop import LoopThread
+from fanout.spark.pending import PendingSegments
 from fanout.spark.pump import Stopped
+from fanout.spark.spool import Spooled
 from tests.spark.harness import PATIENCE, eventually
+from tests.spark.lending import LendingSource
 from tests.spark.manual import SCHEMA, ManualSource
+from tests.spark.test_ledger import Owner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from fanout.core.source import Source
+    from fanout.spark.checkpoint.ownership import Ownership
     from tests.spark.manual import ManualConnection
 
 
@@ -59,13 +67,19 @@ def loop() -> Iterator[LoopThread]:
 
 
 def open_feed(
-    loop: LoopThread, source: ManualSource, directory: Path, *, bounded: bool = False
+    loop: LoopThread,
+    source: Source,
+    directory: Path,
+    *,
+    bounded: bool = False,
+    lent: Lent | None = None,
 ) -> Feed:
     return Feed(
         loop,
         source,
         Checkpoint.from_json(loop.call(origin(source))),
         SegmentLog(directory, 1, SCHEMA, max_records=4, max_bytes=1 << 20),
+        PendingSegments(LocalStorage(directory), cast("Ownership", Owner()), lent),
         max_wait=1.0,
         bounded=bounded,
         on_resubscribe=None,
@@ -127,6 +141,29 @@ def test_the_end_of_the_loop_is_no_failure(source: BreakingSource, tmp_path: Pat
     with LoopThread() as loop:
         feed = open_feed(loop, source, tmp_path)
     assert feed.failure is None
+
+
+def test_lent_records_are_acknowledged_before_they_are_taken(
+    loop: LoopThread, tmp_path: Path
+) -> None:
+    source = LendingSource()
+    source.put(3)
+    feed = open_feed(loop, source, tmp_path)
+    eventually(lambda: source.accepted == [1, 2, 3])
+    taken = feed.take(PATIENCE)
+    assert isinstance(taken, Spooled)
+    feed.acknowledge(taken.pending[-1].positions)
+    assert source.accepted == [1, 2, 3]
+
+
+def test_doubts_are_known_before_a_lent_record_can_come_again(
+    loop: LoopThread, tmp_path: Path
+) -> None:
+    source = LendingSource()
+    source.put(3)
+    open_feed(loop, source, tmp_path, lent=Lent(0, "[1, 2]"))
+    eventually(lambda: source.accepted == [1, 2, 3])
+    assert source.dropped == [1, 2]
 
 
 @pytest.mark.parametrize("bounded", [False, True])

@@ -12,8 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fanout.entries import BATCHES
-from fanout.spark.ledger import SEGMENTS
+from fanout.entries import BATCHES, SEGMENTS
 from fanout.testing.crash.moments import Moment, Pipeline
 
 if TYPE_CHECKING:

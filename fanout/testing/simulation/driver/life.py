@@ -18,6 +18,7 @@ from fanout.testing.simulation.driver.checkpoint import ROOT, LocalFiles, Remote
 from fanout.testing.simulation.driver.disk import Folder, sync
 from fanout.testing.simulation.driver.faults import HandlerFails, LostAnswer, PowerLoss, Refuse
 from fanout.testing.simulation.driver.files import DiskPath
+from fanout.testing.simulation.driver.lending import Lender, LendingSource
 from fanout.testing.simulation.driver.oracle import Oracle
 from fanout.testing.simulation.driver.plan import Run
 from fanout.testing.simulation.driver.process import Machine, Process, current_process
@@ -30,6 +31,7 @@ from fanout.testing.simulation.driver.threads import Threads
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fanout.core.source import Source
     from fanout.spark.checkpoint.storage import Storage
     from fanout.testing.simulation.driver.checkpoint import Files
     from fanout.testing.simulation.driver.faults import Damage
@@ -78,8 +80,15 @@ class Life:
         self._files: Files = (
             RemoteFiles(self._objects) if plan.remote else LocalFiles(self._machine)
         )
-        self.oracle = Oracle(logs, self._files, self._spark, not plan.remote)
-        self._source = ArrivingSource(logs, self.oracle.acknowledged)
+        self.oracle = Oracle(
+            logs, self._files, self._spark, exclusive=not plan.remote, lending=plan.lending
+        )
+        self._source: ArrivingSource | LendingSource
+        if plan.lending:
+            lender = Lender(logs, self._random("lender"), self.oracle.accepted)
+            self._source = LendingSource(lender)
+        else:
+            self._source = ArrivingSource(logs, self.oracle.acknowledged)
 
     async def live(self) -> None:
         """Live through the runs of the plan, and one more that reads what is left.
@@ -208,7 +217,7 @@ class Driver:
         self._calls = 0
         self._lazy: deque[tuple[int, Frame]] = deque(maxlen=_LAZY)
 
-    async def live(self, session: Session, source: ArrivingSource) -> BaseException | None:
+    async def live(self, session: Session, source: Source) -> BaseException | None:
         """Run the query until it ends, or the process does; return what it raised."""
         current_process.set(self.process)  # in the context of this task
         scheduler = self.process.scheduler
@@ -222,7 +231,7 @@ class Driver:
             self._oracle.violate(f"a thread of {self.process.name} has raised {error!r}")
         return None if done.cancelled() else done.exception()
 
-    def _query(self, session: Session, source: ArrivingSource) -> None:
+    def _query(self, session: Session, source: Source) -> None:
         query = foreach_batch(
             cast("Any", session),
             cast("Any", source),

@@ -54,6 +54,7 @@ class Plan:
     Args:
         seed: Where the records come from, and what survives, and how long things take.
         remote: Whether the checkpoint is in a store, without a lock.
+        lending: Whether the source lends its records.
         splits: The splits at first.
         records: The places in each split's log.
         seconds: When the last record has arrived.
@@ -66,6 +67,7 @@ class Plan:
 
     seed: int
     remote: bool = False
+    lending: bool = False
     splits: int = 1
     records: int = 6
     seconds: float = 10.0

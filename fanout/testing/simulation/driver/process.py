@@ -132,14 +132,8 @@ class Process:
         left: LostAnswer | Slow | None = None
         for fault in self.faults:
             match fault:
-                case Kill(number, linger) if effect and number == self.effects:
-                    self.happened.append(fault)
-                    self.end()
-                    self.scheduler.loop.call_later(linger, self.jvm.end)
-                    raise Killed
-                case PowerLoss(number) if effect and number == self.effects:
-                    self.happened.append(fault)
-                    self.machine.lose_power()
+                case Kill(number) | PowerLoss(number) if effect and number == self.effects:
+                    self._end_by(fault)
                     raise Killed
                 case Refuse(first, code, times) if first <= self.operations < first + times:
                     self.happened.append(fault)
@@ -151,6 +145,18 @@ class Process:
                     pass
         return left
 
+    async def request(self, name: str) -> None:
+        """Ask a service for something, on the loop; the process may end before that."""
+        await asyncio.sleep(self.random.expovariate(1 / _LATENCY))
+        self.effects += 1
+        self.scheduler.loop.note(f"{self.name} {name}")
+        for fault in self.faults:
+            if isinstance(fault, Kill | PowerLoss) and fault.effect == self.effects:
+                self._end_by(fault)
+                await (
+                    self.scheduler.loop.create_future()
+                )  # the tasks of a dead process are cancelled
+
     def slow_operation(self, name: str, target: str, *, effect: bool = True) -> None:
         """Begin an operation, and let it take as long as the plan says."""
         match self.operation(name, target, effect=effect):
@@ -158,6 +164,15 @@ class Process:
                 self.scheduler.sleep(seconds)
             case _:
                 pass
+
+    def _end_by(self, fault: Kill | PowerLoss) -> None:
+        self.happened.append(fault)
+        match fault:
+            case Kill(linger=linger):
+                self.end()
+                self.scheduler.loop.call_later(linger, self.jvm.end)
+            case PowerLoss():
+                self.machine.lose_power()
 
     def end(self) -> None:
         """Let nothing of this process run any more; its `finally` blocks change nothing."""

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from fanout.core.source import Reserve
     from fanout.core.verdicts import Phase, Verdict
 
-__all__ = ("SCHEMA", "Arrival", "ArrivingSource", "Log", "Row", "draw_logs")
+__all__ = ("PACING", "SCHEMA", "Arrival", "ArrivingSource", "Log", "Row", "draw_logs")
 
 SCHEMA = pa.schema([("split", pa.string()), ("sequence", pa.int64()), ("data", pa.binary())])
 IDENTITY = "simulated:orders"
 
-_PACING = Pacing(
+PACING = Pacing(
     floor=0.0,
     spacing=0.0,
     subscribe_timeout=20.0,
@@ -120,7 +120,7 @@ class ArrivingSource:
 class _Connection:
     identity = IDENTITY
     bounded = False
-    pacing = _PACING
+    pacing = PACING
 
     def __init__(self, source: ArrivingSource) -> None:
         self._source = source

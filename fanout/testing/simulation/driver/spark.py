@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -70,20 +71,22 @@ class SparkLog:
 
 @final
 class Frame:
-    """A DataFrame of one Parquet file, which is read when something asks for its rows."""
+    """A DataFrame of Parquet files, which are read when something asks for its rows."""
 
-    def __init__(self, read: Callable[[], bytes]) -> None:
-        self._read = read
+    def __init__(self, *reads: Callable[[], bytes]) -> None:
+        self._reads = reads
 
     def table(self) -> pa.Table:
-        """Read the file whole, with its checksums, as a job of Spark does.
+        """Read the files whole, with their checksums, as a job of Spark does.
 
         Raises:
-            Py4JError: If it is missing or damaged.
+            Py4JError: If one is missing or damaged.
         """
         try:
-            source = io.BytesIO(self._read())
-            return pq.ParquetFile(source, page_checksum_verification=True).read()
+            sources = [io.BytesIO(read()) for read in self._reads]
+            return pa.concat_tables(
+                pq.ParquetFile(source, page_checksum_verification=True).read() for source in sources
+            )
         except (OSError, pa.ArrowException) as error:
             raise Py4JError(f"the job failed: {error}") from error
 
@@ -109,7 +112,8 @@ class Frame:
 
     def _footer(self) -> pq.FileMetaData:
         try:
-            return pq.read_metadata(io.BytesIO(self._read()))
+            (read,) = self._reads
+            return pq.read_metadata(io.BytesIO(read()))
         except (OSError, pa.ArrowException) as error:
             raise Py4JError(f"the job failed: {error}") from error
 
@@ -170,15 +174,15 @@ class Session:
         assert value == expected, f"{name}={value} would hide damage"
         return self
 
-    def parquet(self, uri: str) -> Frame:
-        """Return a file as a DataFrame.
+    def parquet(self, *uris: str) -> Frame:
+        """Return files as a DataFrame.
 
         Raises:
             Py4JError: If there is no such file.
         """
         disk = current_process.get().disk
 
-        def read() -> bytes:
+        def read(uri: str) -> bytes:
             if uri.startswith("file://"):
                 return disk.file(uri.removeprefix("file://")).data
             _, found, name = uri.partition("/fanout/")
@@ -186,7 +190,7 @@ class Session:
                 raise FileNotFoundError(uri)
             return self._objects[name]
 
-        return Frame(read)
+        return Frame(*(functools.partial(read, uri) for uri in uris))
 
 
 @final

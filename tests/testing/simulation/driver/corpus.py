@@ -14,10 +14,10 @@ FOUND = {
         seed=114,
         records=3,
         seconds=1.0,
-        runs=(Run(faults=(Refuse(77, errno.EIO),)), Run(stop_after=2.0)),
+        runs=(Run(faults=(Refuse(78, errno.EIO),)), Run(stop_after=2.0)),
     ),
     "a disk that refuses everything refuses to clean up": Plan(
-        seed=58, remote=True, runs=(Run(faults=(Refuse(24, errno.EIO, times=1000),)),)
+        seed=58, remote=True, runs=(Run(faults=(Refuse(25, errno.EIO, times=1000),)),)
     ),
     "an older driver that stops lets Spark take the newer one's batch for done": Plan(
         seed=440,

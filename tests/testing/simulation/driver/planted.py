@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from fanout.entries import Entry, SegmentFile
+from fanout.entries import SEGMENTS, Entry, SegmentFile
 from fanout.segments import OpenSegment, SegmentLog
 from fanout.spark import ledger
 from fanout.spark.batches import BatchResult, BatchRunner
 from fanout.spark.checkpoint import local, ownership
 from fanout.spark.checkpoint.local import LocalStorage
 from fanout.spark.checkpoint.ownership import Ownership
-from fanout.spark.ledger import SEGMENTS, BatchLedger
+from fanout.spark.ledger import BatchLedger
 from fanout.spark.pump import Filled, Idle, Pump, Stopped
 from fanout.testing.simulation.driver.disk import File, Folder
 from fanout.testing.simulation.driver.files import Descriptor, DiskOs
@@ -80,7 +80,7 @@ def acknowledge_first(self: BatchRunner, entry: Entry) -> None:
 
 def handle_first(self: BatchRunner, entry: Entry) -> None:
     if entry.segment is not None:
-        self._handle(entry, entry.segment)
+        self._handle(entry)
     self._ledger.write(entry)
     self._acknowledge(entry.positions)
     self._ledger.prune()

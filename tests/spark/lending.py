@@ -1,0 +1,247 @@
+"""A source in memory that lends its records; a test lets locks run out, and answers get lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from fanout.core.events import Batch
+from fanout.core.lineage import Split
+from fanout.core.positions import Cursor, Horizon, Range
+from fanout.core.source import Commits
+from fanout.core.statistics import LendingStatistics
+from fanout.core.verdicts import Fatal
+from fanout.errors import AcknowledgementError
+from tests.spark.manual import PACING, SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
+
+    from fanout.core.events import End
+    from fanout.core.positions import Position
+    from fanout.core.source import Reserve
+    from fanout.core.verdicts import Phase
+
+
+class LendingSource:
+    """Records for whichever member asks first; the number of a record is its place from 1.
+
+    What a test may look at: `held`, what is on loan, by member; `accepted`, what never comes again;
+    `paused`; and `dropped`, what came again and was in doubt. Use it in one loop.
+
+    Args:
+        members: How many ask.
+        per_poll: The most records that one is given at once.
+    """
+
+    schema = SCHEMA
+    event_time = None
+
+    def __init__(self, *, members: int = 1, per_poll: int = 100) -> None:
+        self.members = [f"member-{number}" for number in range(members)]
+        self.per_poll = per_poll
+        self.held: dict[str, dict[int, int]] = {id_: {} for id_ in self.members}
+        self.accepted: list[int] = []
+        self.dropped: list[int] = []
+        self.paused = False
+        self.late = False
+        self.on_acknowledge: Callable[[], Awaitable[object]] = _nothing
+        self.changed = asyncio.Event()
+        self.failure: Exception | None = None
+        self._waiting: deque[int] = deque()
+        self._count = 0
+
+    def put(self, count: int) -> None:
+        """Add records."""
+        self._waiting.extend(range(self._count + 1, self._count + count + 1))
+        self._count += count
+        self.tell()
+
+    def expire(self) -> None:
+        """Let the lock of everything that is on loan run out."""
+        for held in self.held.values():
+            self._waiting.extend(held.values())
+            held.clear()
+        self.tell()
+
+    def fail(self, error: Exception) -> None:
+        """Let every subscription raise; it is fatal."""
+        self.failure = error
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake whoever waits for a change."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def lend(self) -> list[int]:
+        """Take what waits, as much as one poll returns."""
+        return [self._waiting.popleft() for _ in range(min(self.per_poll, len(self._waiting)))]
+
+    def give_back(self, numbers: Iterable[int]) -> None:
+        """Let records come again."""
+        self._waiting.extend(numbers)
+        self.tell()
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are records that nobody has."""
+        return bool(self._waiting)
+
+    @asynccontextmanager
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[LendingConnection]:
+        del available_now
+        self.paused = False
+        yield LendingConnection(self)
+        self.expire()
+
+    def cursor(self, batch: Batch, row: int) -> Cursor:
+        return Cursor(_sequence(batch.range.after) + row + 1)
+
+    def arrival(self, records: pa.RecordBatch, row: int) -> None:
+        """Leave open when a record arrived."""
+
+
+class LendingConnection:
+    pacing = PACING
+    identity = "lending:one"
+    bounded = False
+    seconds = 30.0
+
+    def __init__(self, source: LendingSource) -> None:
+        self._source = source
+        self._doubts: set[int] = set()
+        self._subscribed = False
+
+    @property
+    def lending(self) -> LendingConnection:
+        return self
+
+    @property
+    def commits(self) -> Commits:
+        return Commits()
+
+    def reads(self, split: Split) -> bool:
+        return split.id in self._source.members
+
+    async def splits(self) -> Sequence[Split]:
+        return [Split(id_) for id_ in self._source.members]
+
+    async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
+        return {split.id: Horizon() for split in splits}
+
+    async def verdict(
+        self,
+        error: Exception,
+        phase: Phase,
+        split: Split | None = None,
+        position: Position | None = None,
+    ) -> Fatal:
+        del error, phase, split, position
+        return Fatal()
+
+    async def pause(self) -> None:
+        self._source.paused = True
+        self._source.tell()
+
+    def resume(self) -> None:
+        self._source.paused = False
+        self._source.tell()
+
+    @property
+    def statistics(self) -> LendingStatistics:
+        return LendingStatistics()
+
+    async def release(self, split_id: str, piece: Range) -> None:
+        raise NotImplementedError
+
+    async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
+        raise NotImplementedError
+
+    def doubts(self, positions: Mapping[str, Position]) -> str:
+        for id_, position in positions.items():
+            self._doubts.update(self._up_to(id_, position).values())
+        return json.dumps(sorted(self._doubts))
+
+    def remember(self, doubts: str) -> None:
+        assert not self._subscribed, "too late: something may have come again"
+        self._doubts.update(json.loads(doubts or "[]"))
+
+    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        source = self._source
+        await source.on_acknowledge()
+        numbers: list[int] = []
+        for id_, position in positions.items():
+            for place, number in self._up_to(id_, position).items():
+                del source.held[id_][place]
+                numbers.append(number)
+        if source.late:
+            source.late = False
+            source.give_back(numbers)
+            raise AcknowledgementError("too late", tuple(map(str, numbers)))
+        source.accepted.extend(numbers)
+        self._doubts.difference_update(numbers)
+        source.tell()
+
+    @asynccontextmanager
+    async def subscribe(
+        self, split: Split, position: Position, reserve: Reserve
+    ) -> AsyncIterator[AsyncIterator[Batch | End]]:
+        del reserve
+        self._subscribed = True
+        async with aclosing(self._events(split, _sequence(position))) as events:
+            yield events
+
+    async def _events(self, split: Split, count: int) -> AsyncGenerator[Batch | End]:
+        source = self._source
+        while True:
+            changed = source.changed
+            if source.failure is not None:
+                raise source.failure
+            if not source.paused and not source.held[split.id]:
+                numbers = self._poll(split.id, count)
+                covered = Range(Cursor(count), Cursor(count + len(numbers)))
+                columns = [[split.id] * len(numbers), numbers, [b"x"] * len(numbers)]
+                records = pa.record_batch(columns, schema=SCHEMA)
+                yield Batch(split, records, covered, lag=float(source.waits))
+                count += len(numbers)
+                if source.waits and not numbers:
+                    continue
+            await changed.wait()
+
+    def _poll(self, member: str, count: int) -> list[int]:
+        """Ask for records, and drop those that are in doubt."""
+        source = self._source
+        numbers = source.lend()
+        again = [number for number in numbers if number in self._doubts]
+        self._doubts.difference_update(again)
+        source.dropped += again
+        source.accepted += again
+        fresh = [number for number in numbers if number not in again]
+        source.held[member] = dict(enumerate(fresh, count + 1))
+        return fresh
+
+    def _up_to(self, id_: str, position: Position) -> dict[int, int]:
+        held = self._source.held.get(id_, {})
+        return {place: number for place, number in held.items() if place <= _sequence(position)}
+
+
+def _sequence(position: Position) -> int:
+    return position.sequence if isinstance(position, Cursor) else 0
+
+
+async def _nothing() -> None:
+    await asyncio.sleep(0)

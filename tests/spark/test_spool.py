@@ -1,0 +1,361 @@
+"""What becomes of lent records between the source and Spark, without a JVM."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import pyarrow.parquet as pq
+import pytest
+
+from fanout.core.opening import open_stream
+from fanout.core.positions import Cursor
+from fanout.entries import Entry
+from fanout.errors import CheckpointError, ServiceError, SplitFailedError
+from fanout.segments import SegmentLog
+from fanout.spark.checkpoint.local import LocalStorage
+from fanout.spark.ledger import BatchLedger
+from fanout.spark.pump import Idle, Pump, Stopped
+from fanout.spark.spool import Spool, Spooled
+from tests.spark.lending import LendingSource
+from tests.spark.manual import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from fanout.core.consumer import FanOut
+    from fanout.lent import Pending
+    from fanout.spark.checkpoint.ownership import Ownership
+
+LONG = 600.0
+
+
+@dataclass
+class Owner:
+    """A claim without a JVM: it is lost when a test says so."""
+
+    run: int = 1
+    lost: bool = False
+
+    def check(self) -> None:
+        if self.lost:
+            raise CheckpointError("taken over")
+
+
+@dataclass
+class Run:
+    """One run of a query, as far as the spool and the ledger make it up."""
+
+    spool: Spool
+    stream: FanOut
+    ledger: BatchLedger
+    storage: LocalStorage
+    owner: Owner
+    batches: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        newest = self.ledger.newest
+        self.batches = 0 if newest is None else newest.batch_id + 1
+
+    async def take(self) -> list[int]:
+        """Do what Spark does with a batch; return its records."""
+        taken = await self.spool.next(LONG)
+        assert isinstance(taken, Spooled)
+        return await self.finish(taken)
+
+    async def finish(self, taken: Spooled) -> list[int]:
+        return await asyncio.to_thread(self._finish, taken.pending)
+
+    def _finish(self, pending: tuple[Pending, ...]) -> list[int]:
+        first, last = pending[0].segment, pending[-1]
+        lent = self.ledger.pending.lent(pending)
+        self.ledger.write(Entry(self.batches, "query", first, last.positions, None, lent))
+        self.ledger.prune()
+        self.batches += 1
+        tables = [pq.read_table(self.storage.root / one.segment.name) for one in pending]
+        return [number for table in tables for number in table.column("sequence").to_pylist()]
+
+    async def idle(self) -> None:
+        """Do what Spark does when there were no records."""
+        idle = await self.spool.next(0.01)
+        assert isinstance(idle, Idle)
+        lent = self.ledger.pending.lent()
+        entry = Entry(self.batches, "query", None, idle.positions, lent=lent)
+        self.batches += 1
+        await asyncio.to_thread(self.ledger.write, entry)
+        await asyncio.to_thread(self.ledger.prune)
+
+    async def files(self, directory: str) -> list[str]:
+        listed = await asyncio.to_thread(self.storage.list, directory)
+        return [file.name for file in listed]
+
+
+@asynccontextmanager
+async def running(
+    source: LendingSource,
+    root: Path,
+    *,
+    run: int = 1,
+    max_records: int = 100,
+    bounded: bool = False,
+) -> AsyncIterator[Run]:
+    owner = Owner(run)
+    storage, ledger = await asyncio.to_thread(_open, root, owner)
+    scratch = await asyncio.to_thread(storage.scratch)
+    log = SegmentLog(scratch, run, SCHEMA, max_records=max_records, max_bytes=1 << 20)
+    stored = ledger.pending.positions or ledger.positions()
+    resume = None if stored is None else stored.to_json()
+    async with open_stream(source, resume=resume) as stream:
+        lending = stream.lending
+        assert lending is not None
+        lending.remember(ledger.pending.doubts)
+        await asyncio.to_thread(ledger.pending.open)
+        pump = Pump(stream, log, max_wait=0.05, bounded=bounded)
+        spool = Spool(
+            stream, lending, pump, ledger.pending, max_records=max_records, max_bytes=1 << 20
+        )
+        async with asyncio.TaskGroup() as tasks:
+            work = [tasks.create_task(pump.run()), tasks.create_task(spool.run())]
+            await asyncio.sleep(0)
+            yield Run(spool, stream, ledger, storage, owner)
+            for task in work:
+                task.cancel()
+
+
+def _open(root: Path, owner: Owner) -> tuple[LocalStorage, BatchLedger]:
+    storage = LocalStorage(root)
+    return storage, BatchLedger(storage, cast("Ownership", owner))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - nothing signals what the spool has done
+            await asyncio.sleep(0.001)
+
+
+def numbers(count: int) -> list[int]:
+    return list(range(1, count + 1))
+
+
+@pytest.fixture
+def source() -> LendingSource:
+    return LendingSource()
+
+
+async def test_records_are_acknowledged_when_their_segment_is_named(
+    source: LendingSource, tmp_path: Path
+) -> None:
+    named: list[list[str]] = []
+    async with running(source, tmp_path) as run:
+
+        async def look() -> None:
+            named.append(await run.files("pending"))
+
+        source.on_acknowledge = look
+        source.put(3)
+        await until(lambda: source.accepted == numbers(3))
+        assert named == [["000000000001.json", "000000000002.json"]]
+        assert await run.files("segments") == ["run-000001-00000001.parquet"]
+        assert await run.take() == numbers(3)
+
+
+async def test_a_batch_takes_what_was_named_while_spark_was_busy(
+    source: LendingSource, tmp_path: Path
+) -> None:
+    async with running(source, tmp_path) as run:
+        for count in (3, 6, 9):
+            source.put(3)
+            await until(partial(operator.eq, source.accepted, numbers(count)))
+        assert len(await run.files("segments")) == 3
+        assert await run.take() == numbers(9)
+        assert await run.files("pending") == ["000000000001.json"]
+
+
+async def test_a_batch_has_at_most_max_records(source: LendingSource, tmp_path: Path) -> None:
+    source.put(25)
+    async with running(source, tmp_path, max_records=10) as run:
+        batches = [await run.take() for _ in range(3)]
+    assert batches == [numbers(25)[:10], numbers(25)[10:20], numbers(25)[20:]]
+
+
+async def test_a_pause_holds_nothing(tmp_path: Path) -> None:
+    source = LendingSource(members=3, per_poll=4)
+    source.put(100)
+    async with running(source, tmp_path, max_records=10) as run:
+        await until(lambda: source.paused and not any(source.held.values()))
+        assert 10 <= len(source.accepted) < 100
+        await asyncio.sleep(0.2)
+        assert source.paused
+        assert not any(source.held.values())
+        held = len(source.accepted)
+        taken = await run.take()
+        while len(taken) < 100:
+            taken += await run.take()
+        assert held < 100
+    assert sorted(taken) == numbers(100)
+
+
+async def test_what_was_acknowledged_too_late_is_dropped_when_it_comes_again(
+    source: LendingSource, tmp_path: Path
+) -> None:
+    async with running(source, tmp_path) as run:
+        source.late = True
+        source.put(3)
+        await until(lambda: source.dropped == numbers(3))
+        source.put(1)
+        await until(lambda: source.accepted == numbers(4))
+        assert await run.take() == numbers(4)
+
+
+async def test_what_a_run_has_left_comes_first_in_the_next(
+    source: LendingSource, tmp_path: Path
+) -> None:
+    async with running(source, tmp_path):
+        source.put(3)
+        await until(lambda: source.accepted == numbers(3))
+    async with running(source, tmp_path, run=2) as run:
+        source.put(2)
+        await until(lambda: source.accepted == numbers(5))
+        assert await run.take() == numbers(5)
+        assert await run.files("pending") == ["000000000003.json"]
+
+
+async def test_what_a_run_has_left_in_doubt_is_dropped_by_the_next(
+    source: LendingSource, tmp_path: Path
+) -> None:
+    async with running(source, tmp_path) as run:
+
+        async def die() -> None:
+            source.paused = True
+
+        source.on_acknowledge, source.late = die, True  # none of it arrives
+        source.put(3)
+        await until(lambda: not source.late)
+    assert source.accepted == source.dropped == []
+    async with running(source, tmp_path, run=2) as run:
+        await until(lambda: source.dropped == numbers(3))
+        assert await run.take() == numbers(3)
+        source.put(1)
+        assert await run.take() == [4]
+
+
+async def test_doubts_are_carried_on_when_no_pending_segment_is_left(
+    source: LendingSource, tmp_path: Path
+) -> None:
+    async with running(source, tmp_path) as run:
+
+        async def pause() -> None:
+            source.paused = True
+
+        source.on_acknowledge, source.late = pause, True
+        source.put(2)
+        taken = await run.take()
+        await until(lambda: not source.late)
+        await run.idle()
+        assert await run.files("pending") == ["000000000001.json"]
+    assert (taken, source.dropped) == ([1, 2], [])
+    async with running(source, tmp_path, run=2):
+        await until(lambda: source.dropped == [1, 2])
+
+
+async def test_what_was_not_named_comes_again(source: LendingSource, tmp_path: Path) -> None:
+    async with running(source, tmp_path) as run:
+        run.owner.lost = True
+        source.put(3)
+        with pytest.raises(CheckpointError, match="taken over"):
+            await run.spool.next(LONG)
+        assert isinstance(run.spool.failure, CheckpointError)
+    assert source.accepted == []
+    async with running(source, tmp_path, run=2) as run:
+        assert await run.take() == numbers(3)
+
+
+async def test_nothing_is_acknowledged_that_a_newer_run_has_not_seen(
+    source: LendingSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(source, tmp_path) as run:
+        create = LocalStorage.create
+
+        def lose(self: LocalStorage, name: str, data: bytes) -> None:
+            create(self, name, data)
+            run.owner.lost = True
+
+        monkeypatch.setattr(LocalStorage, "create", lose)
+        source.put(3)
+        with pytest.raises(CheckpointError, match="taken over"):
+            await run.spool.next(LONG)
+    assert source.accepted == []
+
+
+async def test_without_records_the_answer_is_the_progress_that_is_safe(
+    source: LendingSource, tmp_path: Path
+) -> None:
+    async with running(source, tmp_path) as run:
+        assert isinstance(await run.spool.next(0.01), Idle)
+        source.put(2)
+        await run.take()
+        idle = await run.spool.next(0.01)
+        assert isinstance(idle, Idle)
+        assert idle.positions.splits["member-0"].position == Cursor(2)
+
+
+async def test_stop_leaves_what_is_pending_to_the_next_run(
+    source: LendingSource, tmp_path: Path
+) -> None:
+    async with running(source, tmp_path) as run:
+        source.put(3)
+        await until(lambda: source.accepted == numbers(3))
+        run.spool.stop()
+        assert [await run.spool.next(LONG) for _ in range(2)] == [Stopped(), Stopped()]
+    async with running(source, tmp_path, run=2) as run:
+        assert await run.take() == numbers(3)
+
+
+async def test_stop_ends_a_wait_for_records(source: LendingSource, tmp_path: Path) -> None:
+    async with running(source, tmp_path) as run:
+        asking = asyncio.create_task(run.spool.next(LONG))
+        await asyncio.sleep(0.01)
+        run.spool.stop()
+        assert await asking == Stopped()
+
+
+async def test_a_bounded_run_finishes_when_all_is_handed_over(tmp_path: Path) -> None:
+    source = LendingSource(members=2, per_poll=4)
+    source.put(30)
+    taken: list[int] = []
+    async with running(source, tmp_path, max_records=10, bounded=True) as run:
+        while isinstance(given := await run.spool.next(LONG), Spooled):
+            taken += await run.finish(given)
+        assert given == Idle(run.stream.delivered, finished=True)
+        assert await run.spool.next(LONG) == given
+        await until(lambda: source.paused)
+    assert sorted(taken) == numbers(30)
+
+
+async def test_a_failure_comes_after_the_records_before_it(
+    source: LendingSource, tmp_path: Path
+) -> None:
+    async with running(source, tmp_path) as run:
+        source.put(3)
+        await until(lambda: source.accepted == numbers(3))
+        source.fail(ServiceError("gone"))
+        await until(lambda: run.spool.failure)
+        assert await run.take() == numbers(3)
+        for _ in range(2):
+            with pytest.raises(SplitFailedError, match="gone"):
+                await run.spool.next(LONG)
+
+
+async def test_a_cancelled_call_takes_nothing(source: LendingSource, tmp_path: Path) -> None:
+    async with running(source, tmp_path) as run:
+        asking = asyncio.create_task(run.spool.next(LONG))
+        await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.wait([asking])
+        source.put(2)
+        assert await run.take() == [1, 2]
