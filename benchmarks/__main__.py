@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from benchmarks import consume, consume_kafka, decode, sink, spark, spark_kafka
+from benchmarks import consume, consume_kafka, decode, shuffle, sink, spark, spark_kafka
 from benchmarks.harness import table
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ SCENARIOS: dict[str, dict[str, Callable[[int], Report]]] = {
     "consume": {"kinesis": consume.run, "kafka": consume_kafka.run},
     "spark": {"kinesis": spark.run, "kafka": spark_kafka.run},
     "sink": {"kafka": sink.run},
+    "shuffle": {"kafka": shuffle.run},
 }
 
 _HELP = """\
@@ -35,9 +36,11 @@ scenarios with --source kafka, on the real broker, 4 partitions:
   consume  a topic to Arrow through fanout.open; the peers are aiokafka and confluent-kafka
   spark    a topic to a foreachBatch handler, as above; the peer is Spark's own Kafka source
 
-scenario that writes to the real broker, 4 partitions:
+scenarios that write to the real broker, 4 partitions:
   sink     DataFrames of 50,000 records to a topic, exactly once and at least once; the peers are
            each other and Spark's own Kafka sink
+  shuffle  records by key through a shuffle and back; the peers are aiokafka, and fanout's own
+           writer and source without frames and watermarks
 
 Contenders take turns, each run in a process of its own, and a figure is the median of its rounds.
 A ratio is fanout's records per second divided by the peer's. On a machine that does other work
@@ -47,7 +50,7 @@ examples:
   python -m benchmarks                                    everything but what needs Kafka
   python -m benchmarks consume --source kafka             one scenario
   python -m benchmarks consume spark --rounds 1           a quick look
-  python -m benchmarks sink                               writing, which takes no --source
+  python -m benchmarks sink shuffle                       writing, which takes no --source
   python -m benchmarks spark --json | tail -1 | jq .ratios
 """
 

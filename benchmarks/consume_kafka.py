@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from benchmarks.harness import Row
     from benchmarks.reading import Reading
 
-__all__ = ("READERS", "kafka_source", "run")
+__all__ = ("READERS", "kafka_source", "read_by_aiokafka", "read_by_fanout", "run")
 
 FANOUT, AIOKAFKA, CONFLUENT = "fanout", "aiokafka", "confluent"
 # Records of the topic, and what part of them is read; the peers' rates are steady.
@@ -45,21 +45,23 @@ FETCHED: Final = ConsumerOptions().max_partition_fetch_bytes
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 
 
-def kafka_source(servers: str) -> KafkaSource:
-    """Return the source that reads the topic of a broker on this machine."""
+def kafka_source(servers: str, topic: str = TOPIC) -> KafkaSource:
+    """Return the source that reads a topic of a broker on this machine."""
     return KafkaSource(
-        bootstrap_servers=servers, topics=TOPIC, security=Security(protocol="PLAINTEXT")
+        bootstrap_servers=servers, topics=topic, security=Security(protocol="PLAINTEXT")
     )
 
 
-async def read_by_fanout(servers: str) -> AsyncGenerator[pa.RecordBatch, None]:
+async def read_by_fanout(servers: str, topic: str = TOPIC) -> AsyncGenerator[pa.RecordBatch, None]:
     """Read as a user of fanout does."""
-    async with fanout.open(kafka_source(servers)) as stream:
+    async with fanout.open(kafka_source(servers, topic)) as stream:
         async for batch in stream:
             yield batch.records
 
 
-async def read_by_aiokafka(servers: str) -> AsyncGenerator[pa.RecordBatch, None]:
+async def read_by_aiokafka(
+    servers: str, topic: str = TOPIC
+) -> AsyncGenerator[pa.RecordBatch, None]:
     """Read as a loop over `getmany` does."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=servers,
@@ -70,7 +72,7 @@ async def read_by_aiokafka(servers: str) -> AsyncGenerator[pa.RecordBatch, None]
     )
     await consumer.start()
     try:
-        consumer.assign([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
+        consumer.assign([TopicPartition(topic, number) for number in range(PARTITIONS)])
         while True:
             for partition, records in (await consumer.getmany(timeout_ms=1000)).items():
                 yield _columns_of_aiokafka(partition, records)
