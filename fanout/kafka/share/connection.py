@@ -1,0 +1,175 @@
+"""One running stream's hold on a share group."""
+
+from __future__ import annotations
+
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Final, final
+
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
+
+from fanout.core.lineage import Split
+from fanout.core.noticed import Noticed
+from fanout.core.positions import Cursor
+from fanout.core.source import Commits
+from fanout.core.verdicts import Phase
+from fanout.errors import ServiceError
+from fanout.kafka.protocol.layouts import error_of
+from fanout.kafka.protocol.metadata import ask_metadata
+from fanout.kafka.share.client import open_member
+from fanout.kafka.share.lender import Lender
+from fanout.kafka.share.lending import number_of
+from fanout.kafka.share.policy import judge
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from fanout.core.events import Batch, End
+    from fanout.core.positions import Position
+    from fanout.core.source import Pacing, Reserve
+    from fanout.core.verdicts import Verdict
+    from fanout.kafka.protocol.connections import Connections
+    from fanout.kafka.share.groups import GroupCalls
+    from fanout.kafka.share.lending import ShareLending
+    from fanout.kafka.share.options import ShareOptions
+    from fanout.kafka.share.tally import Shared
+
+__all__ = ("ShareConnection",)
+
+# A broker that has just started may not have heard of a topic yet.
+_ABSENCES: Final = 3
+_PREFIX: Final = "member-"
+
+
+@final
+class ShareConnection:
+    """One running stream's hold on a share group; its splits are its members.
+
+    Args:
+        options: What the user asked for.
+        identity: The name of the source.
+        connections: To the cluster.
+        group: The calls about the group.
+        shared: What the members have in common.
+        lending: The hold on what is lent.
+    """
+
+    def __init__(
+        self,
+        options: ShareOptions,
+        identity: str,
+        connections: Connections,
+        *,
+        group: GroupCalls,
+        shared: Shared,
+        lending: ShareLending,
+    ) -> None:
+        self._options = options
+        self._identity = identity
+        self._connections = connections
+        self._group = group
+        self._shared = shared
+        self._lending = lending
+        self._absences = dict.fromkeys(options.topic_names, 0)
+        self._worked: set[Phase] = {Phase.DISCOVER}
+
+    @property
+    def identity(self) -> str:
+        """Name the cluster and the group, which is whose deliveries the positions count."""
+        return self._identity
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an end: a share group has none."""
+        return False
+
+    @property
+    def pacing(self) -> Pacing:
+        """Say how brokers want to be asked."""
+        return self._options.pacing
+
+    @property
+    def commits(self) -> Commits:
+        """Return none: a group keeps no position for its members; see `lending`."""
+        return Commits()
+
+    @property
+    def lending(self) -> ShareLending:
+        """The hold on records that have to be acknowledged in time."""
+        return self._lending
+
+    def reads(self, split: Split) -> bool:
+        """Tell whether there is still such a member."""
+        return split in self._members
+
+    async def splits(self) -> Sequence[Split]:
+        """List the members, and check that the topics are still there; clients do not notice.
+
+        Raises:
+            ServiceError: If one is gone.
+            KafkaError: If the cluster cannot be asked.
+        """
+        await self._look_for_topics()
+        if self._shared.claims.doubts:
+            self._lending.learn(await self._group.beginnings())
+        return self._members
+
+    async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
+        """Say that nothing is delivered yet; where the group stands, the group knows."""
+        return {split.id: Cursor(0) for split in splits}
+
+    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        """Accept what was delivered up to these positions.
+
+        Raises:
+            AcknowledgementError: If the group did not take the acknowledgement of some records.
+        """
+        await self._lending.acknowledge(positions)
+
+    @asynccontextmanager
+    async def subscribe(
+        self, split: Split, position: Position, reserve: Reserve
+    ) -> AsyncIterator[AsyncIterator[Batch | End]]:
+        """Join the group with one member; leaving the context gives back what it holds."""
+        properties = self._options.client_properties(self._members.index(split))
+        opening = open_member(properties, self._options.topic_names, split.id)
+        lapsed = self._lending.lapsed(split.id)
+        try:
+            async with opening as member:
+                lender = Lender(split, number_of(position), member, lapsed, self._shared)
+                self._lending.begin(split.id, lender)
+                self._worked.add(Phase.SUBSCRIBE)
+                async with aclosing(lender.batches(reserve)) as batches:
+                    yield Noticed(batches, lambda _: self._worked.add(Phase.STREAM))
+        finally:
+            self._lending.end(split.id)
+
+    async def verdict(
+        self,
+        error: Exception,
+        phase: Phase,
+        split: Split | None = None,
+        position: Position | None = None,
+    ) -> Verdict:
+        """Say what an error means, by the table in `fanout.kafka.share.policy`."""
+        del split, position
+        return judge(error, first=phase not in self._worked)
+
+    @property
+    def _members(self) -> list[Split]:
+        return [Split(f"{_PREFIX}{number}") for number in range(self._options.consumers)]
+
+    async def _look_for_topics(self) -> None:
+        response = await ask_metadata(self._connections, list(self._options.topic_names))
+        for code, topic, *_ in response.topics:
+            match error_of(code, topic):
+                case UnknownTopicOrPartitionError():
+                    self._absences[topic] += 1
+                    if self._absences[topic] == _ABSENCES:
+                        raise ServiceError(
+                            f"the topic {topic} is gone, and with it the records that nobody had "
+                            f"read yet: leave it out of topics, or create it again"
+                        )
+                case KafkaError() as error if not error.retriable:
+                    raise error
+                case _:
+                    self._absences[topic] = 0

@@ -1,0 +1,123 @@
+"""Where records go that nobody can use: into a topic, with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, final
+
+import pyarrow as pa
+
+from fanout.errors import ServiceError
+from fanout.kafka.protocol.metadata import ask_metadata
+from fanout.kafka.protocol.permissions import check_permitted
+from fanout.kafka.writing.joining import Idempotent
+from fanout.kafka.writing.writer import open_writer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from fanout.kafka.protocol.connections import Connections
+    from fanout.kafka.share.options import ShareOptions
+    from fanout.kafka.writing.writer import KafkaWriter
+
+__all__ = ("DeadLetters", "open_dead_letters")
+
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@asynccontextmanager
+async def open_dead_letters(
+    options: ShareOptions, connections: Connections, topic: str
+) -> AsyncIterator[DeadLetters]:
+    """Prepare to write to a topic.
+
+    Args:
+        options: Which cluster it is in.
+        connections: To the cluster.
+        topic: The topic.
+
+    Raises:
+        KafkaError: If the topic does not exist, or we may not know it.
+        ServiceError: If the cluster cannot be reached.
+    """
+    response = await ask_metadata(connections, [topic])
+    ((code, _, _, partitions),) = response.topics
+    check_permitted(code, topic, topic=topic, operation="DESCRIBE and WRITE")
+    async with open_writer(
+        options.bootstrap_servers,
+        security=options.security,
+        mode=Idempotent(),
+        client_id=f"{options.client_id_prefix}-dead-letters",
+    ) as writer:
+        yield DeadLetters(writer, topic, len(partitions), options.group_id)
+
+
+@final
+class DeadLetters:
+    """Write records to a topic, in the place of where they came from.
+
+    Args:
+        writer: Writes to the cluster.
+        topic: The topic.
+        partitions: How many partitions it has.
+        group: The share group that refuses the records.
+    """
+
+    def __init__(self, writer: KafkaWriter, topic: str, partitions: int, group: str) -> None:
+        self._writer = writer
+        self._topic = topic
+        self._partitions = partitions
+        self._group = group
+        self._turn = asyncio.Lock()
+
+    async def write(self, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        """Write records, and wait until the topic has them.
+
+        Args:
+            records: The records, with the columns of a share group.
+            reasons: Why each is refused.
+
+        Raises:
+            ServiceError: If they cannot be written; every later call raises it as well.
+
+        Cancellation: some of them may be written.
+        """
+        rows = zip(records.to_pylist(), reasons, strict=True)
+        headers = [self._headers(row, reason) for row, reason in rows]
+        numbers = [number % self._partitions for number in records.column("partition").to_pylist()]
+        letters = pa.RecordBatch.from_arrays(
+            [
+                pa.repeat(self._topic, records.num_rows),
+                pa.array(numbers, pa.int32()),
+                records.column("key"),
+                records.column("value"),
+                pa.array(headers, _HEADERS),
+                records.column("timestamp"),
+            ],
+            names=["topic", "partition", "key", "value", "headers", "timestamp"],
+        )
+        async with self._turn:
+            try:
+                await self._writer.write(letters)
+                await self._writer.flush()
+            except ValueError as error:
+                raise ServiceError(
+                    f"{self._topic} cannot take a record that is refused: {error}"
+                ) from error
+
+    def _headers(self, row: dict[str, object], reason: str) -> list[tuple[str, bytes | None]]:
+        own = row["headers"]
+        assert isinstance(own, list)
+        said = {
+            "reason": reason,
+            "group": self._group,
+            "topic": row["topic"],
+            "partition": row["partition"],
+            "offset": row["offset"],
+            "deliveryCount": row["deliveryCount"],
+        }
+        return [
+            *((header["key"], header["value"]) for header in own),
+            *((f"fanout.{name}", str(value).encode()) for name, value in said.items()),
+        ]

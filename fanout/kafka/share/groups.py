@@ -1,0 +1,183 @@
+"""What a cluster says of a share group, and the settings that it keeps for the group.
+
+Errors pass as the `aiokafka.errors.KafkaError` of their code:
+
+- 30 GROUP_AUTHORIZATION_FAILED: the settings want DESCRIBE_CONFIGS and ALTER_CONFIGS on the group,
+  everything else DESCRIBE.
+- 35 UNSUPPORTED_VERSION: the broker knows share groups, but has not switched them on.
+- 69 GROUP_ID_NOT_FOUND: nobody has joined the group yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    GroupCoordinatorNotAvailableError,
+    IncompatibleBrokerVersion,
+    InvalidConfigurationError,
+    NotCoordinatorForGroupError,
+    StaleMetadata,
+    UnsupportedVersionError,
+)
+from aiokafka.protocol.admin import DescribeConfigsRequest
+
+from fanout.kafka.partitions import Partition
+from fanout.kafka.protocol.coordinators import Coordinated, Coordinators
+from fanout.kafka.protocol.layouts import check
+from fanout.kafka.share.layouts import (
+    AlterGroupRequest,
+    GroupMembersRequest,
+    GroupOffsetsRequest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.kafka.protocol.connections import Connections
+
+__all__ = ("NO_SHARE_GROUPS", "Beginning", "GroupCalls", "GroupMember")
+
+_GROUP: Final = 32  # the kind of a resource whose configuration is asked for
+_OURS: Final = "share."
+_NOT_FOUND: Final = 69
+_MOVED: Final = {GroupCoordinatorNotAvailableError.errno, NotCoordinatorForGroupError.errno}
+NO_SHARE_GROUPS: Final = (
+    "the brokers offer no share groups: those need Kafka 4.2 or later, share.version=1 or later "
+    "(kafka-features.sh), and `share` among their group.coordinator.rebalance.protocols"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a group begins in a partition: every record before that is done with for good.
+
+    Args:
+        topic_id: The id of the topic, which another topic of the same name has not.
+        offset: The offset; None before the first member has read there.
+    """
+
+    topic_id: str
+    offset: int | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a share group.
+
+    Args:
+        id: Its id.
+        client_id: What it calls itself.
+        host: Where it is.
+        partitions: What it may read; others may read the same.
+    """
+
+    id: str
+    client_id: str
+    host: str
+    partitions: tuple[Partition, ...]
+
+
+@final
+class GroupCalls:
+    """Make the calls about one group.
+
+    Args:
+        connections: To the cluster.
+        group: The group.
+    """
+
+    def __init__(self, connections: Connections, group: str) -> None:
+        self._connections = connections
+        self._group = group
+        self._coordinators = Coordinators(connections, Coordinated.GROUP, _has_moved)
+
+    async def beginnings(self) -> Mapping[Partition, Beginning]:
+        """Ask where the group begins (DescribeShareGroupOffsets); nothing of one that is new."""
+        response = await self._ask(GroupOffsetsRequest(self._group))
+        ((_, topics, code, message, _),) = response.groups
+        if code == _NOT_FOUND:
+            return {}
+        self._check(code, message, "DESCRIBE")
+        return {
+            Partition(topic, number): Beginning(topic_id.hex(), start if start >= 0 else None)
+            for topic, topic_id, partitions, _ in topics
+            for number, start, _, partition_code, _, _ in partitions
+            if partition_code == 0
+        }
+
+    async def members(self) -> tuple[str, tuple[GroupMember, ...]]:
+        """Ask for the state of the group, and who its members are (ShareGroupDescribe)."""
+        response = await self._ask(GroupMembersRequest(self._group))
+        ((code, message, _, state, _, _, _, members, _, _),) = response.groups
+        if code == _NOT_FOUND:
+            return "Unknown", ()
+        self._check(code, message, "DESCRIBE")
+        return state, tuple(
+            GroupMember(
+                member,
+                client,
+                host,
+                tuple(
+                    Partition(topic, number) for _, topic, numbers, _ in had for number in numbers
+                ),
+            )
+            for member, _, _, client, host, _, had, _, _ in members
+        )
+
+    async def settings(self, altered: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        """Ask for the settings of the group, the cluster's own where it has none.
+
+        Args:
+            altered: What was set just before; a broker hears of it from the controller.
+
+        Raises:
+            StaleMetadata: If the broker has not heard of it yet; the same call does later.
+        """
+        request = DescribeConfigsRequest([(_GROUP, self._group, None)])
+        response = await self._connections.send_to_any(request)
+        ((code, message, _, _, entries),) = response.resources
+        self._check(code, message, "DESCRIBE_CONFIGS")
+        found = {name: value or "" for name, value, *_ in entries if name.startswith(_OURS)}
+        if not found:
+            raise IncompatibleBrokerVersion(NO_SHARE_GROUPS)
+        if not (altered or {}).items() <= found.items():
+            raise StaleMetadata(f"the broker does not know the new settings of {self._group} yet")
+        return found
+
+    async def alter(self, settings: Mapping[str, str]) -> None:
+        """Set settings of the group, and leave the others as they are."""
+        request = AlterGroupRequest(self._group, settings)
+        response = await self._connections.send_to_any(request)
+        ((code, message, _, _),) = response.resources
+        self._check(code, message, "ALTER_CONFIGS")
+
+    async def _ask(self, request: Any) -> Any:
+        try:
+            return await self._coordinators.ask(self._group, request)
+        except IncompatibleBrokerVersion as error:
+            raise IncompatibleBrokerVersion(NO_SHARE_GROUPS) from error
+
+    def _check(self, code: int, message: str | None, operation: str) -> None:
+        what = f"{self._group}: {message}" if message else self._group
+        match code:
+            case GroupAuthorizationFailedError.errno:
+                what = f"grant the principal {operation} on the group {self._group}"
+            case UnsupportedVersionError.errno:
+                what = NO_SHARE_GROUPS
+            case InvalidConfigurationError.errno:
+                what = f"the settings of {self._group} cannot be: {message}"
+            case _:
+                pass
+        check(code, what)
+
+
+def _has_moved(response: Any) -> bool:
+    """Return whether an answer says that another broker coordinates the group now."""
+    # The code comes first in one of the two answers, and after the topics in the other.
+    codes = {group[0] if isinstance(group[0], int) else group[2] for group in response.groups}
+    return not codes.isdisjoint(_MOVED)

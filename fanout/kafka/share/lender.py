@@ -1,0 +1,320 @@
+"""Lend the records of one member: deliver them, and answer for each of them in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, final
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import AcknowledgeType
+
+from fanout.core.events import Batch
+from fanout.core.positions import Cursor, Range
+from fanout.errors import TooManyDeliveriesError
+from fanout.kafka.share.claims import Echo
+from fanout.kafka.share.decoding import decode, rows_of
+from fanout.kafka.share.loan import Loan, describe
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from confluent_kafka import KafkaException
+
+    from fanout.core.lineage import Split
+    from fanout.core.source import Reserve
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.share.client import Member
+    from fanout.kafka.share.lapsed import Lapsed
+    from fanout.kafka.share.loan import Rows
+    from fanout.kafka.share.record_sets import Piece
+    from fanout.kafka.share.tally import Shared
+
+__all__ = ("Lender",)
+
+log = logging.getLogger(__name__)
+
+# Memory that is reserved before the first poll; later ones expect what the one before had.
+_FIRST: Final = 64 * 1024
+# The part of a lock that may have passed before its record is delivered.
+_FRESH: Final = 0.25
+
+
+@final
+class Lender:
+    """Deliver what a member gets, poll by poll, and tell the group what became of it.
+
+    A member polls again when every record of its last poll is answered for: acknowledged, given
+    back or refused, or when its lock has expired.
+
+    Args:
+        split: The member, as a split.
+        delivered: How many records it has delivered before.
+        member: Its client.
+        lapsed: Which of its records were taken back before.
+        shared: What it has in common with the others.
+    """
+
+    def __init__(
+        self, split: Split, delivered: int, member: Member, lapsed: Lapsed, shared: Shared
+    ) -> None:
+        self.loan: Loan | None = None
+        self.handing = asyncio.Event()  # cleared while a batch is on its way to the slot
+        self.handing.set()
+        self._split = split
+        self._delivered = delivered
+        self._member = member
+        self._lapsed = lapsed
+        self._shared = shared
+        self._decode = shared.options.user_decode
+        self._changed = asyncio.Event()
+
+    def notice(self) -> None:
+        """Look again at what waits for others."""
+        self._changed.set()
+
+    async def batches(self, reserve: Reserve) -> AsyncGenerator[Batch]:
+        """Yield what is delivered.
+
+        Raises:
+            KafkaException: If the client fails.
+            FanOutError: If a record is bad, and that is an error.
+        """
+        expected, reserved = _FIRST, 0
+        while True:
+            await self._answered()
+            if expected > reserved:
+                await reserve(expected - reserved)
+                reserved = expected
+            while (batch := await self._ask()) is None:
+                await self._answered()
+            expected = max(_FIRST, batch.nbytes)
+            if expected > reserved:
+                await reserve(expected - reserved)
+                reserved = expected
+            if not self._shared.open.is_set():  # it was paused while memory was waited for
+                await self._take_back(delivered=False)
+                continue
+            self.handing.clear()
+            try:
+                yield batch
+            finally:
+                self.handing.set()
+            reserved = 0
+
+    def close(self) -> None:
+        """Say that the client is closed, which has given back what is open."""
+        if self.loan is not None:
+            self._lapse(self.loan)
+
+    async def accept(self, until: int) -> list[Piece]:
+        """Acknowledge what was delivered up to a number; return what was not acknowledged."""
+        late = self._lapsed.take(until)
+        self._shared.claims.secure(late)
+        if self.loan is None:
+            return late
+        rows = self.loan.between(0, until)
+        self._shared.claims.secure(self.loan.pieces(rows))
+        return late + await self._answer(self.loan, rows, AcknowledgeType.ACCEPT)
+
+    async def release(self, after: int, until: int) -> None:
+        """Give back what was delivered from one number to another."""
+        if self.loan is not None:
+            rows = self.loan.between(after, until)
+            self._shared.claims.let_go(self.loan.pieces(rows))
+            await self._answer(self.loan, rows, AcknowledgeType.RELEASE)
+
+    async def reject(self, numbers: Sequence[int], reason: str) -> list[Piece]:
+        """Refuse records by their numbers; return what was not refused."""
+        late = self._lapsed.find(numbers)
+        if self.loan is None:
+            return late
+        rows = self.loan.numbered(numbers)
+        return late + await self._refuse(self.loan, rows, [reason] * len(rows))
+
+    def pieces(self, until: int) -> list[Piece]:
+        """Return what was delivered up to a number and is not acknowledged."""
+        loaned = [] if self.loan is None else self.loan.pieces(self.loan.between(0, until))
+        return loaned + self._lapsed.look(until)
+
+    async def _answered(self) -> None:
+        """Wait until every record of the last poll is answered for."""
+        while (loan := self.loan) is not None and len(loan.open_rows):
+            self._changed.clear()
+            await self._settle_echoes(loan)
+            if not len(loan.open_rows):
+                break
+            try:
+                async with asyncio.timeout_at(loan.deadline):
+                    await self._changed.wait()
+            except TimeoutError:
+                self._shared.tally.expired += len(loan.open_rows)
+                await self._take_back()
+
+    async def _ask(self) -> Batch | None:
+        """Poll once; None where nothing is to be delivered."""
+        shared, loop = self._shared, asyncio.get_running_loop()
+        if not self._member.asking:
+            await shared.open.wait()
+        polled = await self._member.poll()
+        if polled is None:
+            return None
+        self.loan = loan = Loan(polled, polled.since + shared.seconds)
+        shared.tally.acquired += len(loan.all_rows)
+        deliveries = loan.records.column("deliveryCount").to_numpy()
+        shared.tally.redelivered += int((deliveries > 1).sum())
+        stale = loop.time() > polled.since + _FRESH * shared.seconds
+        if stale or not shared.open.is_set():
+            # Those that lay in the client for too long may be with somebody else by now.
+            await self._take_back()
+            return None
+        return await self._lend(loan, deliveries)
+
+    async def _lend(self, loan: Loan, deliveries: Rows) -> Batch | None:
+        """Sort out what is not delivered, and make a batch of the rest."""
+        rows = self._fresh(loan)
+        most = self._shared.options.max_deliveries
+        if most is not None and len(often := rows[deliveries[rows] > most]):
+            counts = deliveries[often].tolist()
+            await self._judge_bad(loan, often, [f"delivered {count} times" for count in counts])
+            rows = rows[deliveries[rows] <= most]
+        records, rows = await self._decoded(loan, rows)
+        self._shared.claims.hold(loan.pieces(rows))
+        loan.number(rows, self._delivered)
+        position, self._delivered = self._delivered, self._delivered + len(rows)
+        await self._settle_echoes(loan)
+        if not len(rows):
+            return None
+        return Batch(self._split, records, Range(Cursor(position), Cursor(self._delivered)))
+
+    def _fresh(self, loan: Loan) -> Rows:
+        """Return the rows that the stream does not have already."""
+        fresh = np.ones(len(loan.all_rows), bool)
+        for piece in loan.pieces(loan.all_rows):
+            for begin, end, _ in self._shared.claims.echoes(piece):
+                fresh[loan.at(piece[0], begin, end)] = False
+        self._shared.tally.repeated += int((~fresh).sum())
+        return np.flatnonzero(fresh)
+
+    async def _decoded(self, loan: Loan, rows: Rows) -> tuple[pa.RecordBatch, Rows]:
+        """Apply the user's own step, where there is one, and accept what it leaves out."""
+        if self._decode is None or not len(rows):
+            return rows_of(loan.records, rows), rows
+        sort_out = self._shared.options.on_bad_record == "dead_letter"
+        decoded = decode(self._decode, loan, rows, sort_out=sort_out)
+        if decoded.bad:
+            await self._refuse(loan, np.array([*decoded.bad]), [*decoded.bad.values()])
+        kept = np.concatenate([np.empty(0, np.int64), *decoded.rows])
+        left_out = np.setdiff1d(rows, np.concatenate([kept, [*decoded.bad]]).astype(np.int64))
+        await self._answer(loan, left_out, AcknowledgeType.ACCEPT)
+        whole = pa.Table.from_batches(decoded.batches, self._decode.schema).combine_chunks()
+        return (whole.to_batches() or [self._decode.no_records])[0], kept
+
+    async def _judge_bad(self, loan: Loan, rows: Rows, reasons: list[str]) -> None:
+        if self._shared.options.on_bad_record == "dead_letter":
+            await self._refuse(loan, rows, reasons)
+            return
+        raise TooManyDeliveriesError(
+            f"{', '.join(describe(loan.pieces(rows)))}: {reasons[0]}, more than max_deliveries="
+            f"{self._shared.options.max_deliveries}; say on_bad_record='dead_letter' to go on "
+            f"without such records"
+        )
+
+    async def _settle_echoes(self, loan: Loan) -> None:
+        """Accept the echoes of what is safe, and give back those that nobody has any more."""
+        rows = loan.unnumbered
+        if not len(rows):
+            return
+        verdicts = np.zeros(len(loan.all_rows), np.int8)
+        kinds = {Echo.ACCEPT: 1, Echo.WAIT: 2}
+        for piece in loan.pieces(rows):
+            for begin, end, echo in self._shared.claims.echoes(piece):
+                verdicts[loan.at(piece[0], begin, end)] = kinds[echo]
+        await self._answer(loan, rows[verdicts[rows] == 1], AcknowledgeType.ACCEPT)
+        await self._answer(loan, rows[verdicts[rows] == 0], AcknowledgeType.RELEASE)
+
+    async def _refuse(self, loan: Loan, rows: Rows, reasons: list[str]) -> list[Piece]:
+        """Refuse rows, after they were written to where bad records go."""
+        if not len(rows):
+            return []
+        if self._shared.letters is not None:
+            await self._shared.letters.write(rows_of(loan.records, rows), reasons)
+        return await self._answer(loan, rows, AcknowledgeType.REJECT)
+
+    async def _take_back(self, *, delivered: bool = True) -> None:
+        """Give back whatever is open of the last poll.
+
+        Args:
+            delivered: Whether what has a number was delivered.
+        """
+        loan = self.loan
+        assert loan is not None
+        rows = loan.open_rows
+        if delivered:
+            self._lapse(loan)
+        else:
+            numbered = loan.between(0, self._delivered)
+            self._shared.claims.let_go(loan.pieces(numbered))
+            self._delivered -= len(numbered)
+        await self._answer(loan, rows, AcknowledgeType.RELEASE)
+
+    def _lapse(self, loan: Loan) -> None:
+        """Note what was delivered and cannot be acknowledged any more.
+
+        Whoever makes records safe goes on doing so with these; for everybody else they come again.
+        """
+        rows = loan.between(0, self._delivered)
+        if not len(rows):
+            return
+        loan.lapse(rows)
+        self._lapsed.add(loan)
+        if not self._shared.claims.deduplicates:
+            self._shared.claims.let_go(loan.pieces(rows))
+
+    async def _answer(self, loan: Loan, rows: Rows, answer: AcknowledgeType) -> list[Piece]:
+        """Answer for rows; return those for which the broker did not take the answer.
+
+        The answer is sent and counted whether or not anybody goes on waiting for it.
+        """
+        if not len(rows):
+            return []
+        failed: list[Piece] = []
+        answered = self._member.answer(loan.places(rows), answer)
+        loan.close(rows)
+
+        def count(future: asyncio.Future[Mapping[Partition, KafkaException]]) -> None:
+            error = future.exception()
+            errors = future.result() if error is None else {}
+            for partition, of_it in loan.of_partition(rows):
+                pieces = loan.pieces(of_it)
+                if (why := error or errors.get(partition)) is None:
+                    self._count(pieces, len(of_it), answer)
+                else:
+                    failed.extend(pieces)
+                    self._count_failed(pieces, len(of_it), answer)
+                    log.warning("%s was not taken for %s: %s", answer.name, partition, why)
+            self._changed.set()
+
+        answered.add_done_callback(count)
+        await asyncio.wait([answered])
+        return failed
+
+    def _count(self, pieces: list[Piece], records: int, answer: AcknowledgeType) -> None:
+        tally, claims = self._shared.tally, self._shared.claims
+        match answer:
+            case AcknowledgeType.ACCEPT:
+                tally.accepted += records
+                claims.settle(pieces, asyncio.get_running_loop().time())
+            case AcknowledgeType.REJECT:
+                tally.rejected += records
+                claims.let_go(pieces)
+            case _:
+                tally.released += records
+
+    def _count_failed(self, pieces: list[Piece], records: int, answer: AcknowledgeType) -> None:
+        # What the broker does not take back is free already, or soon will be.
+        if answer is not AcknowledgeType.RELEASE:
+            self._shared.tally.expired += records
+        if not self._shared.claims.deduplicates:
+            self._shared.claims.let_go(pieces)

@@ -1,0 +1,184 @@
+"""A stream's hold on the records of a share group, all members together."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.positions import Cursor
+from fanout.core.statistics import LendingStatistics
+from fanout.errors import AcknowledgementError
+from fanout.kafka.share.doubts import read_doubts, write_doubts
+from fanout.kafka.share.lapsed import Lapsed
+from fanout.kafka.share.loan import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanout.core.positions import Position, Range
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.share.groups import Beginning
+    from fanout.kafka.share.lender import Lender
+    from fanout.kafka.share.record_sets import Piece
+    from fanout.kafka.share.tally import Shared
+
+__all__ = ("ShareLending", "number_of")
+
+# What is asked of a stream's consumer leaves it as long again, for whatever lay in a slot before.
+_PART: Final = 0.5
+
+
+def number_of(position: Position) -> int:
+    """Return how many records of a member were delivered up to a position."""
+    return position.sequence if isinstance(position, Cursor) else 0
+
+
+@final
+class ShareLending:
+    """Acknowledge, give back, refuse and remember; see `fanout.core.source.Lending`.
+
+    Args:
+        source: The identity of the source.
+        shared: What the members have in common.
+    """
+
+    def __init__(self, source: str, shared: Shared) -> None:
+        self._source = source
+        self._shared = shared
+        self._lenders: dict[str, Lender] = {}
+        self._lapsed: dict[str, Lapsed] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._starts: dict[Partition, int] = {}
+        shared.open.set()
+
+    def lapsed(self, split_id: str) -> Lapsed:
+        """Return which records of a member were taken back, in all its subscriptions."""
+        return self._lapsed.setdefault(split_id, Lapsed())
+
+    def begin(self, split_id: str, lender: Lender) -> None:
+        """Go by this lender from now on."""
+        self._lenders[split_id] = lender
+
+    def end(self, split_id: str) -> None:
+        """Note that a member's subscription has ended."""
+        if (lender := self._lenders.pop(split_id, None)) is not None:
+            lender.close()
+            self._notify()
+
+    @property
+    def seconds(self) -> float:
+        """Half of the time that a lock lasts."""
+        return _PART * self._shared.seconds
+
+    @property
+    def statistics(self) -> LendingStatistics:
+        """Say what became of the records that were lent so far."""
+        open_ = [one.loan for one in self._lenders.values() if one.loan and len(one.loan.open_rows)]
+        deadline = min((loan.deadline for loan in open_), default=None)
+        now = asyncio.get_running_loop().time()
+        return LendingStatistics(
+            **asdict(self._shared.tally),
+            pending_records=sum(len(loan.open_rows) for loan in open_),
+            pending_bytes=sum(loan.records.nbytes for loan in open_),
+            oldest=None if deadline is None else now - deadline + self._shared.seconds,
+            doubtful=len(self._shared.claims.doubts),
+        )
+
+    async def pause(self) -> None:
+        """Ask for no more records; what was asked for is in the slots when this returns.
+
+        What a fetch brings that is under way already is given back at once.
+        """
+        self._shared.open.clear()
+        for lender in list(self._lenders.values()):
+            await lender.handing.wait()
+
+    def resume(self) -> None:
+        """Ask for records again."""
+        self._shared.open.set()
+
+    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        """Accept what was delivered up to these positions.
+
+        Raises:
+            AcknowledgementError: If the group did not take the acknowledgement of some records.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            answers = [
+                tasks.create_task(self._accept(id_, number_of(position)))
+                for id_, position in positions.items()
+            ]
+        self._notify()
+        _check([piece for answer in answers for piece in answer.result()], "acknowledged")
+
+    async def release(self, split_id: str, piece: Range) -> None:
+        """Give back a piece of what a member delivered."""
+        if split_id in self._lenders:
+            lender = self._lenders[split_id]
+            await lender.release(number_of(piece.after), number_of(piece.until))
+
+    async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
+        """Refuse rows of a piece, after they were written to where bad records go.
+
+        Raises:
+            AcknowledgementError: If the group did not take the refusal of some of them.
+            ServiceError: If they cannot be written there.
+        """
+        numbers = [number_of(piece.after) + 1 + row for row in rows]
+        if split_id in self._lenders:
+            late = await self._lenders[split_id].reject(numbers, reason)
+        else:
+            late = self.lapsed(split_id).find(numbers)
+        _check(late, "rejected")
+
+    def doubts(self, positions: Mapping[str, Position]) -> str:
+        """Name the records up to these positions that the group may deliver again."""
+        claims = self._shared.claims
+        for id_, position in positions.items():
+            until = number_of(position)
+            claims.doubt(self.lapsed(id_).look(until))
+            if id_ in self._lenders:
+                claims.doubt(self._lenders[id_].pieces(until))
+        return write_doubts(self._source, claims.doubts, self._topic_ids)
+
+    def remember(self, doubts: str) -> None:
+        """Take in what an earlier run has stored, and deliver nothing twice from now on.
+
+        Raises:
+            PositionError: If it is damaged, of another version, or of another source.
+        """
+        claims = self._shared.claims
+        pieces = read_doubts(doubts, self._source, self._topic_ids)
+        claims.doubt(pieces)
+        claims.secure(pieces)
+        claims.forget_below(self._starts)
+
+    def learn(self, beginnings: Mapping[Partition, Beginning]) -> None:
+        """Give up doubts about what cannot come again, because the group begins behind it."""
+        self._topic_ids = {partition.topic: at.topic_id for partition, at in beginnings.items()}
+        self._starts = {
+            partition: at.offset for partition, at in beginnings.items() if at.offset is not None
+        }
+        self._shared.claims.forget_below(self._starts)
+
+    async def _accept(self, split_id: str, until: int) -> list[Piece]:
+        if split_id in self._lenders:
+            return await self._lenders[split_id].accept(until)
+        late = self.lapsed(split_id).take(until)
+        self._shared.claims.secure(late)
+        return late
+
+    def _notify(self) -> None:
+        for lender in self._lenders.values():
+            lender.notice()
+
+
+def _check(pieces: list[Piece], what: str) -> None:
+    if pieces:
+        records = describe(pieces)
+        raise AcknowledgementError(
+            f"these records were {what} too late, after their locks had expired, or without the "
+            f"broker's word, and may come again to anybody: {', '.join(records)}",
+            records,
+        )

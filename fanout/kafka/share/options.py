@@ -1,0 +1,222 @@
+"""What a user says about a share group, checked once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from fanout.core.backoff import BackoffOptions
+from fanout.core.checks import check_retries, number, one_of, whole
+from fanout.core.source import Pacing
+from fanout.errors import OptionError
+from fanout.kafka.decoding.user_decode import UserDecode
+from fanout.kafka.protocol.security import Security
+from fanout.kafka.protocol.servers import Server, parse_servers
+from fanout.kafka.selection import select
+from fanout.kafka.share.client_options import ClientOptions, security_properties
+from fanout.kafka.share.polled import NO_RECORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+
+__all__ = ("ShareOptions",)
+
+# A broker asks for no rest between two members' attempts; this one bounds what errors cost.
+_FLOOR: Final = 0.1
+_SLOW: Final = 60.0
+_SUBSCRIBE_TIMEOUT: Final = 60.0
+_MOST_MEMBERS: Final = 1000
+# A member without heartbeats for so long is expelled; it joins again when it polls.
+_POLL_INTERVAL: Final = 86_400_000
+
+SETTINGS: Final = (
+    "share.auto.offset.reset",
+    "share.delivery.count.limit",
+    "share.heartbeat.interval.ms",
+    "share.isolation.level",
+    "share.partition.max.record.locks",
+    "share.record.lock.duration.ms",
+    "share.session.timeout.ms",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareOptions:
+    """Everything that a source of a share group can be told. All times are in seconds.
+
+    Args:
+        bootstrap_servers: Brokers to begin with, as `"host:port"`, several by commas or as a list.
+        topics: One topic or several, by their names.
+        group_id: The share group.
+        consumers: How many members of the group this source is; more than partitions are normal.
+            Each has a thread of its own.
+        max_poll_records: About how many records a member gets at a time, which it holds until they
+            are acknowledged; a broker rounds up to whole batches of the producer's.
+        group_settings: Settings of the group that are set when the source connects, such as
+            `{"share.auto.offset.reset": "earliest"}`: for every member, and for good. None leaves
+            them as they are.
+        decode: Turns records of one partition, as they came, into what is wanted of them, a whole
+            record batch in one call. It may leave rows out, which are accepted then, and keeps the
+            columns `topic`, `partition` and `offset`; it runs on the event loop. Where bad records
+            go to a topic, it is called again with parts of a batch in which one is bad.
+        on_bad_record: What to do with a record that `decode` fails for, or that was delivered more
+            than `max_deliveries` times: `"fail"` ends the stream, `"dead_letter"` writes it to
+            `dead_letter_topic` and refuses it.
+        dead_letter_topic: Where bad records go, and those that are rejected by hand; None for
+            nowhere. It must exist.
+        max_deliveries: How often a record may be delivered; less than the group's
+            `share.delivery.count.limit`, at which a broker drops it without a word. None for as
+            often as the group allows.
+        client_id_prefix: What the names begin with by which brokers know this client.
+        client_rack: The rack that this client is in.
+        discovery_interval: The time between two looks at whether the topics are still there; None
+            for none.
+        backoff_base: The largest wait after a first failure.
+        backoff_cap: The largest wait after any number of failures.
+        backoff_power: The factor by which the largest wait grows with each failure.
+        max_retries: Failures in a row without progress after which a member fails; None for never.
+        max_bytes_in_flight: The bytes of all members together that may wait for the reader.
+        consumer_options: Options of Kafka's consumer by the names that Kafka users know, such as
+            `{"fetch.max.bytes": 1 << 20}`; see `fanout.kafka.share.client_options`.
+        security: How the brokers are talked to: TLS with SASL, unless it says otherwise.
+
+    Raises:
+        OptionError: If an option is malformed or out of range, or two contradict each other.
+    """
+
+    bootstrap_servers: str | Sequence[str]
+    topics: str | Sequence[str]
+    group_id: str
+    consumers: int = 1
+    max_poll_records: int = 500
+    group_settings: Mapping[str, str | int] | None = field(default=None, hash=False)
+    decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    on_bad_record: Literal["fail", "dead_letter"] = "fail"
+    dead_letter_topic: str | None = None
+    max_deliveries: int | None = None
+    client_id_prefix: str = "fanout"
+    client_rack: str | None = None
+    discovery_interval: float | None = 60.0
+    backoff_base: float = 0.5
+    backoff_cap: float = 5.0
+    backoff_power: float = 2.0
+    max_retries: int | None = None
+    max_bytes_in_flight: int = 256 * 1024 * 1024
+    consumer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    security: Security = field(default_factory=Security)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.security, Security):
+            raise OptionError("security must be a fanout.kafka.Security")
+        for server in self.servers:
+            self.security.check_server(server)
+        _ = self.topic_names, self.client_properties(0)  # checks what is read, and how
+        self._check_texts()
+        self._check_numbers()
+        self._check_bad_records()
+        self._check_settings()
+        _ = self.pacing, self.user_decode  # checks the backoff, and calls decode once
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """The brokers to begin with."""
+        return parse_servers(self.bootstrap_servers)
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        """The topics that are read."""
+        return tuple(sorted(select(self.topics, None, None).topics))
+
+    @property
+    def client_options(self) -> ClientOptions:
+        """What the options of Kafka's consumer mean here."""
+        return ClientOptions.parse(self.consumer_options)
+
+    @property
+    def user_decode(self) -> UserDecode | None:
+        """The user's own step, after a first call."""
+        return None if self.decode is None else UserDecode(self.decode, NO_RECORDS)
+
+    @property
+    def pacing(self) -> Pacing:
+        """The options that the subscriber and the discovery go by."""
+        return Pacing(
+            floor=_FLOOR,
+            spacing=0.0,
+            slow=_SLOW,
+            subscribe_timeout=_SUBSCRIBE_TIMEOUT,
+            # A member is silent for as long as there is nothing to do.
+            silence_timeout=math.inf,
+            discovery_interval=self.discovery_interval,
+            backoff=BackoffOptions(
+                base=self.backoff_base, cap=self.backoff_cap, power=self.backoff_power
+            ),
+            max_retries=self.max_retries,
+            max_bytes_in_flight=self.max_bytes_in_flight,
+        )
+
+    def client_properties(self, member: int) -> dict[str, Any]:
+        """Return the configuration of a member's client, by librdkafka's names."""
+        rack = {} if self.client_rack is None else {"client.rack": self.client_rack}
+        return {
+            "bootstrap.servers": ",".join(map(str, self.servers)),
+            "group.id": self.group_id,
+            "client.id": f"{self.client_id_prefix}-member-{member}",
+            "share.acknowledgement.mode": "explicit",
+            "max.poll.records": self.max_poll_records,
+            "max.poll.interval.ms": _POLL_INTERVAL,
+            **rack,
+            **self.client_options.properties(),
+            **security_properties(self.security),
+        }
+
+    def _check_texts(self) -> None:
+        for name in ("group_id", "client_id_prefix", "client_rack", "dead_letter_topic"):
+            value = getattr(self, name)
+            if value is None and name in {"client_rack", "dead_letter_topic"}:
+                continue
+            if not isinstance(value, str) or not value:
+                raise OptionError(f"{name}={value!r} must be a string, and not empty")
+        if self.decode is not None and not callable(self.decode):
+            raise OptionError(f"decode={self.decode!r} must be a function of a record batch")
+
+    def _check_numbers(self) -> None:
+        for name, most in (("consumers", _MOST_MEMBERS), ("max_poll_records", 2**31 - 1)):
+            if not 1 <= whole(name, getattr(self, name)) <= most:
+                raise OptionError(f"{name}={getattr(self, name)} must be from 1 to {most}")
+        if whole("max_bytes_in_flight", self.max_bytes_in_flight) < 1:
+            raise OptionError(f"max_bytes_in_flight={self.max_bytes_in_flight} must be at least 1")
+        if self.discovery_interval is not None and not (
+            0 < number("discovery_interval", self.discovery_interval) < math.inf
+        ):
+            raise OptionError(
+                f"discovery_interval={self.discovery_interval} must be more than 0 seconds, and "
+                f"finite, or None"
+            )
+        for name in ("backoff_base", "backoff_cap", "backoff_power"):
+            number(name, getattr(self, name))
+        check_retries(self.max_retries)
+
+    def _check_bad_records(self) -> None:
+        one_of("on_bad_record", self.on_bad_record, "fail", "dead_letter")
+        most = self.max_deliveries
+        if most is not None and whole("max_deliveries", most, or_none=True) < 1:
+            raise OptionError(f"max_deliveries={most} must be at least 1, or None")
+        if self.on_bad_record == "dead_letter" and self.dead_letter_topic is None:
+            raise OptionError("on_bad_record='dead_letter' needs dead_letter_topic")
+        if self.dead_letter_topic in self.topic_names:
+            raise OptionError(
+                f"dead_letter_topic={self.dead_letter_topic!r} is read itself: a bad record would "
+                f"come back for ever"
+            )
+
+    def _check_settings(self) -> None:
+        for name in self.group_settings or {}:
+            if name not in SETTINGS:
+                raise OptionError(
+                    f"group_settings has {name!r}, which is no setting of a share group; there are "
+                    f"{', '.join(SETTINGS)}"
+                )

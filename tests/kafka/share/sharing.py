@@ -1,0 +1,124 @@
+"""Topics of a real broker, read through share groups."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import fanout
+from fanout.kafka import KafkaShareSource
+from tests.kafka.reading import PLAINTEXT, new_topic, seeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from fanout.core.source import Lending
+    from fanout.core.statistics import LendingStatistics
+    from fanout.testing.kafka_broker import KafkaBroker
+    from tests.kafka.reading import Topic
+
+_NAMES = itertools.count(1)
+
+# Far longer than any test takes, so that no record comes again by chance.
+LONG = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "30000"}
+BRIEF = LONG | {"share.record.lock.duration.ms": "1000"}
+
+
+class Group:
+    """One share group that reads one topic, whose records are told apart by where they are."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.id = f"share{next(_NAMES)}"
+
+    def source(self, **options: Any) -> KafkaShareSource:
+        chosen: dict[str, Any] = {
+            "bootstrap_servers": self.topic.broker.bootstrap_servers,
+            "security": PLAINTEXT,
+            "topics": self.topic.name,
+            "group_id": self.id,
+            "group_settings": LONG,
+            "backoff_base": 0.01,
+            "backoff_cap": 0.1,
+        }
+        return KafkaShareSource(**chosen | options)
+
+    def open(self, **options: Any) -> AbstractAsyncContextManager[fanout.FanOut]:
+        return fanout.open(self.source(**options), random=seeded())
+
+    @property
+    def written(self) -> set[tuple[int, int]]:
+        """The partition and the offset of each record that was written, and not aborted."""
+        return {
+            (partition, offset)
+            for partition, records in self.topic.log.items()
+            for offset, _ in records
+        }
+
+
+async def new_group(broker: KafkaBroker, count: int = 0, **options: Any) -> Group:
+    """Make a group of its own for a topic of its own, with so many records."""
+    topic = await new_topic(broker, **options)
+    partitions = options.get("partitions", 1)
+    for partition in range(partitions if count else 0):
+        await asyncio.to_thread(topic.put, count // partitions, partition=partition)
+    return Group(topic)
+
+
+def where(batch: fanout.Batch) -> list[tuple[int, int]]:
+    """Return the partition and the offset of each record."""
+    columns = (batch.records.column(name).to_pylist() for name in ("partition", "offset"))
+    return list(zip(*columns, strict=True))
+
+
+def offsets(batch: fanout.Batch) -> list[int]:
+    return [offset for _, offset in where(batch)]
+
+
+def deliveries(batch: fanout.Batch) -> set[int]:
+    return set(batch.records.column("deliveryCount").to_pylist())
+
+
+async def take(stream: fanout.FanOut, count: int) -> Counter[tuple[int, int]]:
+    """Read and acknowledge until so many different records have come."""
+    seen: Counter[tuple[int, int]] = Counter()
+    async with asyncio.timeout(30):
+        while len(seen) < count:
+            batch = await anext(stream)
+            seen.update(where(batch))
+            await stream.acknowledge(batch)
+    return seen
+
+
+async def first(stream: fanout.FanOut) -> fanout.Batch:
+    """Return the next batch, but do not wait for ever."""
+    async with asyncio.timeout(20):
+        return await anext(stream)
+
+
+async def nothing_comes(stream: fanout.FanOut, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await anext(stream)
+    except TimeoutError:
+        return True
+    return False
+
+
+def lending(stream: fanout.FanOut) -> Lending:
+    assert stream.lending is not None
+    return stream.lending
+
+
+def lent(stream: fanout.FanOut) -> LendingStatistics:
+    return lending(stream).statistics
+
+
+async def until(stream: fanout.FanOut, condition: Callable[[LendingStatistics], object]) -> None:
+    """Wait for a number of which nobody tells."""
+    async with asyncio.timeout(20):
+        while not condition(lent(stream)):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.errors import AcknowledgementError
+from tests.kafka.share.sharing import (
+    BRIEF,
+    deliveries,
+    first,
+    lending,
+    lent,
+    new_group,
+    nothing_comes,
+    offsets,
+    take,
+    until,
+)
+
+if TYPE_CHECKING:
+    from fanout.testing.kafka_broker import KafkaBroker
+
+
+@pytest.mark.parametrize("consumers", [1, 4, 12])
+async def test_every_record_comes_however_many_members_there_are(
+    kafka_broker: KafkaBroker, consumers: int
+) -> None:
+    group = await new_group(kafka_broker, 20_000, partitions=4)
+    async with group.open(consumers=consumers) as stream:
+        seen = await take(stream, 20_000)
+        assert seen.keys() == group.written
+        assert max(seen.values()) == 1
+        statistics = lent(stream)
+    assert (statistics.acquired, statistics.accepted) == (20_000, 20_000)
+    assert (statistics.pending_records, statistics.oldest) == (0, None)
+
+
+async def test_the_columns_are_those_of_a_kafka_source_and_the_number_of_deliveries(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker)
+    stamp = round(datetime.now(UTC).timestamp() * 1000)
+    records: list[dict[str, Any]] = [
+        {"value": b"", "key": None, "headers": [("a", b"1"), ("a", None)], "timestamp": stamp},
+        {"value": None, "key": b"k", "headers": [], "timestamp": stamp + 1},
+    ]
+    await asyncio.to_thread(group.topic.write, records)
+    async with group.open() as stream:
+        batch = await first(stream)
+        assert batch.records.schema == group.source().schema
+        rows = batch.records.to_pylist()
+        await stream.acknowledge(batch)
+    assert [(row["key"], row["value"], row["offset"]) for row in rows] == [
+        (None, b"", 0),
+        (b"k", None, 1),
+    ]
+    assert [row["deliveryCount"] for row in rows] == [1, 1]
+    assert [round(row["timestamp"].timestamp() * 1000) for row in rows] == [stamp, stamp + 1]
+    headers = [[(pair["key"], pair["value"]) for pair in row["headers"]] for row in rows]
+    assert headers == [[("a", b"1"), ("a", None)], []]
+
+
+async def test_a_member_polls_again_when_its_last_poll_is_acknowledged(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 500)
+    await asyncio.to_thread(group.topic.put, 500)
+    async with group.open(max_poll_records=100) as stream:
+        one = await first(stream)
+        assert await nothing_comes(stream, 0.5)
+        assert lent(stream).pending_records == one.num_records
+        assert lent(stream).pending_bytes >= one.nbytes
+        await stream.acknowledge(one)
+        assert not set(offsets(one)) & set(offsets(await first(stream)))
+
+
+async def test_a_batch_that_was_cut_is_acknowledged_piece_by_piece(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 10)
+    async with group.open() as stream:
+        seen = []
+        for accepted in (4, 8, 10):
+            drained = await stream.drain(max_records=4)
+            seen += [offset for batch in drained.batches for offset in offsets(batch)]
+            await stream.acknowledge(drained)
+            assert lent(stream).accepted == accepted
+    assert seen == list(range(10))
+
+
+async def test_what_is_given_back_goes_to_another_stream_at_once(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 3)
+    async with group.open() as stream, group.open() as other:
+        reading = asyncio.create_task(first(other))
+        batch = await first(stream) if not reading.done() else await reading
+        await lending(stream).pause()
+        await stream.release(batch)
+        again = await reading
+        assert (offsets(again), deliveries(again)) == (offsets(batch), {2})
+        assert lent(stream).released == 3
+        assert lent(other).redelivered == 3
+
+
+async def test_a_stream_that_is_closed_gives_back_what_it_holds(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 30)
+    async with group.open() as stream:
+        assert (await first(stream)).num_records == 30
+    async with group.open() as stream, asyncio.timeout(10):  # a third of the lock
+        batch = await first(stream)
+        assert (batch.num_records, deliveries(batch)) == (30, {2})
+
+
+async def test_an_acknowledgement_that_comes_too_late_names_the_records(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 5)
+    async with group.open(group_settings=BRIEF) as stream:
+        late = await first(stream)
+        again = await first(stream)
+        assert offsets(again) == offsets(late)
+        with pytest.raises(AcknowledgementError, match="too late") as caught:
+            await stream.acknowledge(late)
+        assert caught.value.records == (f"{group.topic.name}-0 offsets 0 to 4",)
+        assert lent(stream).expired == 5
+        await stream.acknowledge(again)
+        assert lent(stream).accepted == 5
+        await until(stream, lambda counts: counts.pending_records == 0)
