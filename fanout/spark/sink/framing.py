@@ -131,7 +131,8 @@ class Framing:
             millis = None if latest is None else latest - late - 1
         if millis is not None:
             return [hello, Watermark(hello.producer, hello.generation, millis)]
-        if delivered.rows:
+        # Where the stream has none yet it may have one below that of other producers soon.
+        if delivered.rows or self.out_of_orderness is None:
             return [hello]
         return [hello, Idle(hello.producer, hello.generation)]
 

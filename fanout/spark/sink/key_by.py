@@ -49,8 +49,8 @@ def key_by_sink(
 
     The records of a batch and its watermark are one transaction. The watermark is behind the rows
     in every partition, also where the batch has none; it is that of the stream that the query
-    reads, which a replay has again, or follows from the rows. A batch without rows and without a
-    watermark tells readers not to wait for this producer.
+    reads, which a replay has again, or follows from the rows. Where it follows from the rows, a
+    batch without any tells readers not to wait for this producer.
 
     Args:
         bootstrap_servers: As for `kafka_sink`.

@@ -235,6 +235,32 @@ def test_two_queries_are_two_producers(spark: SparkSession, topic: Topic, tmp_pa
     assert {one.generation for one in found.producers.values()} == {3}
 
 
+def test_a_producer_whose_stream_has_no_watermark_yet_is_waited_for(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    def write(number: int, batch_id: int, wanted: str, watermark: int | None) -> Drained:
+        place = tmp_path / str(number)
+        place.mkdir(exist_ok=True)
+        handler = sink(
+            topic,
+            producer=number,
+            producers=2,
+            generation=3,
+            transform=lambda df: df.where(wanted),
+        )
+        with run(spark, place) as here:
+            here.write(handler, rows(spark, 0, 10), batch_id, watermark)
+            return read(topic, here)
+
+    for number in range(2):
+        write(number, 0, "true", 5)
+    # Started again: not every shard has had a record yet, and none of these is wanted.
+    write(0, 1, "false", None)
+    found = write(1, 1, "true", 50)
+    assert {one.heard[0].activity for one in found.producers.values()} == {Activity.ACTIVE}
+    assert found.watermark == 5
+
+
 def test_what_cannot_be_written_says_why(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     with run(spark, tmp_path) as here:
         writes: list[tuple[Callable[[], None], type[Exception], str]] = [
