@@ -1,30 +1,29 @@
-"""Kinesis, a query, a shuffle, another query, Parquet: both queries are killed on the way."""
+"""Kinesis, a query, a shuffle, another query, Parquet: by three notions of time, with failures."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from tests.kafka.reading import Topic
+from fanout import EventTime
+from fanout.errors import BatchFailedError
+from fanout.spark import persistent_key_by
+from fanout.spark.handling import current_batch
+from fanout.spark.sink import batch
+from fanout.spark.sink.exactly_once import ExactlyOnce
+from fanout.spark.sink.framing import say
+from tests.kafka.reading import PLAINTEXT, Topic
 from tests.kafka.shuffle.reading import drain
-from tests.spark.harness import eventually
-from tests.spark.shuffle_driver import (
-    LATE,
-    PARTITIONS,
-    READS,
-    TIMES,
-    WRITES,
-    Job,
-    Order,
-    run_and_kill,
-)
+from tests.spark.harness import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,14 +31,32 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from fanout.kinesis import KinesisSource
     from fanout.spark import FanOutQuery
+    from fanout.spark.batches import Handler
     from fanout.testing.kafka_broker import KafkaBroker
     from fanout.testing.kinesis_server import KinesisServer
 
+    Start: TypeAlias = Callable[..., FanOutQuery]
+
 pytestmark = pytest.mark.spark
 
+Time: TypeAlias = Literal["event", "ingestion", "processing"]
+TIMES: tuple[Time, ...] = get_args(Time)
+
+PARTITIONS = 3
 USERS = 20
 ORDERS = 120
+LATE = 0.04
+
+
+class Order(msgspec.Struct):
+    """What Kinesis has: event times come out of order, by less than LATE."""
+
+    number: int
+    user: str
+    amount: int
+    at: int
 
 
 def order(number: int) -> Order:
@@ -52,6 +69,51 @@ def put(kinesis: KinesisServer, first: int, behind: int) -> None:
     kinesis.put_records("orders", ((one.user, msgspec.json.encode(one)) for one in orders))
 
 
+def times_of(records: pa.RecordBatch) -> pa.Array:
+    orders = (msgspec.json.decode(data, type=Order) for data in records["data"].to_pylist())
+    return pa.array([one.at for one in orders], pa.timestamp("ms", "UTC"))
+
+
+# The watermark of the first two is that of the stream; that of the last follows from the rows.
+EVENT_TIME: dict[Time, EventTime | None] = {
+    "event": EventTime(times_of, out_of_orderness=LATE),
+    "ingestion": EventTime(),
+    "processing": None,
+}
+STAMP: dict[Time, str] = {
+    "event": "timestamp_millis(order.at)",
+    "ingestion": "approximateArrivalTimestamp",
+    "processing": "current_timestamp()",
+}
+# When the two sides fail in their second batch.
+WRITER_FAILS: dict[Time, str] = {"event": "before", "ingestion": "within", "processing": "after"}
+READER_FAILS: dict[Time, str] = {"event": "after", "ingestion": "before", "processing": "after"}
+
+
+class DeadError(Exception):
+    """The process is dead."""
+
+
+def failing(handler: Handler, moment: str) -> Handler:
+    """Return a handler that fails before or after its work on the second batch."""
+
+    def handle(df: DataFrame, batch_id: int) -> None:
+        if batch_id == 1 and moment == "before":
+            raise DeadError
+        handler(df, batch_id)
+        if batch_id == 1 and moment == "after":
+            raise DeadError
+
+    return handle
+
+
+def say_or_fail(delivery: Any, *arguments: Any) -> Any:
+    """Fail where the rows of a batch are written, and their transaction is open."""
+    if "ingestion" in delivery.topic and current_batch().batch_id == 1:
+        raise DeadError
+    return say(delivery, *arguments)
+
+
 class Row(NamedTuple):
     """An order as it was written to Parquet."""
 
@@ -62,93 +124,139 @@ class Row(NamedTuple):
     time: int
 
 
-def written(job: Job) -> list[Row]:
-    """Return what was written, in the order in which the shuffle has it."""
-    rows = []
-    for path in job.output.glob("batch=*/*.parquet"):
-        table = pq.read_table(path, coerce_int96_timestamp_unit="ms", partitioning=None)
-        batch_id = int(path.parent.name.removeprefix("batch="))
-        columns = (
-            table["partition"],
-            table["offset"],
-            table["value"],
-            table["eventTime"].cast(pa.int64()),
+class Job:
+    """The two queries of one notion of time.
+
+    `reports` has the batches that were read and the watermarks behind them, as they were told.
+    """
+
+    def __init__(self, time: Time, orders: KinesisSource, kafka: str, directory: Path) -> None:
+        self.time = time
+        self.topic = f"orders-by-user-in-{time}-time"
+        self.reports: list[tuple[int, int | None]] = []
+        self._directory = directory / time
+        self._orders = replace(orders, consumer=time, event_time=EVENT_TIME[time])
+        order_of = F.from_json(F.col("data").cast("string"), "user string, at long")
+        self._shuffle = persistent_key_by(
+            bootstrap_servers=kafka,
+            security=PLAINTEXT,
+            topic=self.topic,
+            partition_count=PARTITIONS,
+            retention=None,
+            replication_factor=1,
+            transform=lambda df: df.withColumn("order", order_of),
+            key="order.user",
+            value="data",
+            timestamp=F.expr(STAMP[time]),
+            out_of_orderness=None if EVENT_TIME[time] else 0,
         )
-        for partition, offset, value, time in zip(
-            *(column.to_pylist() for column in columns), strict=True
-        ):
-            decoded = msgspec.json.decode(value, type=Order)
-            rows.append(Row(partition, offset, batch_id, decoded, time))
-    return sorted(rows, key=lambda row: row[:2])
+
+    def write(self, start: Start, *, fail: bool) -> FanOutQuery:
+        """Start the query that writes; it ends, by a failure in its second batch if it is to."""
+        handler = self._shuffle.handler
+        return start(
+            self._orders,
+            failing(handler, WRITER_FAILS[self.time]) if fail else handler,
+            checkpoint_location=str(self._directory / "writing"),
+            max_records=25 if fail else ORDERS,
+            available_now=True,
+        )
+
+    def read(self, start: Start, *, fail: bool) -> FanOutQuery:
+        """Start the query that reads; it fails in its second batch if it is to."""
+        return start(
+            self._shuffle.source,
+            failing(self._write, READER_FAILS[self.time]) if fail else self._write,
+            checkpoint_location=str(self._directory / "reading"),
+            max_records=12 if fail else ORDERS // 4,
+        )
+
+    def _write(self, df: DataFrame, batch_id: int) -> None:
+        self.reports.append((batch_id, current_batch().watermark))
+        df.write.mode("overwrite").parquet(str(self._output / f"batch={batch_id}"))
+
+    @property
+    def _output(self) -> Path:
+        return self._directory / "output"
+
+    @property
+    def count(self) -> int:
+        """How many orders are in batches that are written."""
+        done = (path.parent for path in self._output.glob("batch=*/_SUCCESS"))
+        files = (path for directory in done for path in directory.glob("*.parquet"))
+        return sum(pq.read_metadata(path).num_rows for path in files)
+
+    def rows(self) -> list[Row]:
+        """Return what was written, in the order in which the shuffle has it."""
+        rows = []
+        for path in self._output.glob("batch=*/*.parquet"):
+            table = pq.read_table(path, coerce_int96_timestamp_unit="ms", partitioning=None)
+            batch_id = int(path.parent.name.removeprefix("batch="))
+            times = table["eventTime"].cast(pa.int64())
+            columns = (table["partition"], table["offset"], table["value"], times)
+            for partition, offset, value, time in zip(
+                *(column.to_pylist() for column in columns), strict=True
+            ):
+                decoded = msgspec.json.decode(value, type=Order)
+                rows.append(Row(partition, offset, batch_id, decoded, time))
+        return sorted(rows, key=lambda row: row[:2])
 
 
 @pytest.mark.timeout(120)  # six queries are started, and started again
-def test_sums_by_user_are_those_of_kinesis_although_both_sides_are_killed(
+def test_sums_by_user_are_those_of_kinesis_although_both_sides_fail(
     kinesis: KinesisServer,
+    orders: KinesisSource,
     kafka_broker: KafkaBroker,
-    start: Callable[..., FanOutQuery],
+    start: Start,
     tmp_path: Path,
 ) -> None:
+    jobs = [Job(time, orders, kafka_broker.bootstrap_servers, tmp_path) for time in TIMES]
     put(kinesis, 0, ORDERS // 2)
-    run_and_kill(kinesis.endpoint_url, kafka_broker.bootstrap_servers, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "say", say_or_fail)
+        patch.setattr(ExactlyOnce, "_abort", lambda *_: None)  # the dead do not clean up
+        for side in (Job.write, Job.read):
+            for query in [side(job, start, fail=True) for job in jobs]:
+                with pytest.raises(BatchFailedError, match="DeadError"):
+                    query.await_termination(PATIENCE)
     kinesis.split_shard("orders", "shardId-000000000000")
     put(kinesis, ORDERS // 2, ORDERS)
-    counts: Counter[str] = Counter()
-    jobs = [
-        Job(time, kinesis.endpoint_url, kafka_broker.bootstrap_servers, tmp_path) for time in TIMES
-    ]
-
-    def run(job: Job) -> list[FanOutQuery]:
-        def read(df: DataFrame, batch_id: int) -> None:
-            job.write(df, batch_id)
-            counts[job.time] = len(written(job))
-
-        shuffle = job.shuffle()
-        writing, reading = job.checkpoint("writing"), job.checkpoint("reading")
-        return [
-            start(job.orders, shuffle.handler, checkpoint_location=writing, max_records=WRITES),
-            start(shuffle.source, read, checkpoint_location=reading, max_records=READS),
-        ]
-
-    queries = [query for job in jobs for query in run(job)]
-    eventually(lambda: counts.total() >= ORDERS * len(jobs), "all orders")
-    for query in queries:
-        query.stop()
+    for query in [job.write(start, fail=False) for job in jobs]:
+        assert query.await_termination(PATIENCE)
+    for job in jobs:
+        job.read(start, fail=False)
+    eventually(lambda: all(job.count >= ORDERS for job in jobs), "all orders")
     for job in jobs:
         check(job, kafka_broker)
 
 
 def check(job: Job, broker: KafkaBroker) -> None:
-    rows = written(job)
+    rows = job.rows()
     assert sorted(row.order.number for row in rows) == list(range(ORDERS)), "each of them once"
     sums: Counter[str] = Counter()
-    for row in rows:
-        sums[row.order.user] += row.order.amount
     expected: Counter[str] = Counter()
+    numbers: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for one in map(order, range(ORDERS)):
         expected[one.user] += one.amount
-    assert sums == expected
-    numbers: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for row in rows:
+        sums[row.order.user] += row.order.amount
         numbers[row.order.user, row.partition].append(row.order.number)
+    assert sums == expected
     assert len(numbers) == USERS, "each user is in one partition"
     assert all(each == sorted(each) for each in numbers.values()), "in the order of Kinesis"
-    check_watermarks(job, rows)
+    if job.time == "event":
+        assert all(row.time == row.order.at for row in rows)
+    check_watermarks(job.reports, rows)
     topic = Topic.__new__(Topic)
     topic.broker, topic.name = broker, job.topic
     found = asyncio.run(drain(topic, partition_count=PARTITIONS))
     assert (len(found.values), found.late) == (ORDERS, [])
 
 
-def check_watermarks(job: Job, rows: list[Row]) -> None:
-    if job.time == "event":
-        assert [row.time for row in rows] == [row.order.at for row in rows]
-    lines = job.reports.read_bytes().splitlines()
-    reports = [msgspec.json.decode(line, type=tuple[int, int | None]) for line in lines]
+def check_watermarks(reports: list[tuple[int, int | None]], rows: list[Row]) -> None:
     heights = [-math.inf if watermark is None else watermark for _, watermark in reports]
     assert heights == sorted(heights), "none goes back"
     assert heights[-1] > min(row.time for row in rows), "and they go on"
     for batch_id, watermark in reports:
-        if watermark is not None:
-            coming = (row.time for row in rows if row.batch_id > batch_id)
-            assert min(coming, default=math.inf) > watermark, "what comes is later"
+        coming = [row.time for row in rows if row.batch_id > batch_id]
+        assert watermark is None or min(coming, default=math.inf) > watermark, "they keep behind"
