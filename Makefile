@@ -26,16 +26,16 @@ help:
 demo: $(VENV)/ready java
 	$(BIN)/fanout demo
 
-test: $(VENV)/ready java kafka
+test: $(VENV)/ready java kafka spark-classes
 	$(BIN)/python -m pytest $(PARALLEL)
 
-test-oldest: $(OLDEST)/ready java kafka-oldest
+test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m spark
 
 sim: $(VENV)/ready
 	$(BIN)/fanout sim run --seeds $(SEEDS) --first $(FIRST) $(ARGS)
 
-crash: $(VENV)/ready java
+crash: $(VENV)/ready java spark-classes
 	$(BIN)/fanout crash --rounds $(ROUNDS) $(ARGS)
 
 # The longest test waits for the end of a subscription: five minutes.
@@ -56,7 +56,7 @@ clean:
 	rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: stream python java kafka kafka-oldest
+.PHONY: stream python java kafka kafka-oldest spark-classes spark-classes-oldest
 stream:
 	@[ -n '$(STREAM)' ] || { \
 	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...], with your AWS credentials and region" >&2; \
@@ -80,6 +80,13 @@ kafka: $(VENV)/ready java
 
 kafka-oldest: $(OLDEST)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)$(OLDEST)/bin/python -m fanout.testing.kafka.jars
+
+# Dozens of JVMs are started for Spark; with this each takes half of the work.
+spark-classes: $(VENV)/ready java
+	-@$(BIN)/python -m fanout.testing.spark_classes
+
+spark-classes-oldest: $(OLDEST)/ready java
+	-@$(OLDEST)/bin/python -m fanout.testing.spark_classes
 
 $(VENV)/ready: pyproject.toml constraints.txt | python
 	$(PYTHON) -m venv $(VENV)

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from fanout.spark.checkpoint.jvm import jvm
+from fanout.testing.spark_classes import java_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ("jvm_pid", "short_lived_session")
-
-# A JVM that lives for half a minute is better off without its second compiler and its parallel
-# collector: it starts with half of the work.
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
@@ -32,7 +29,7 @@ def short_lived_session(
         master: Spark's master.
         settings: More of Spark's configuration, with underscores instead of dots.
     """
-    java = f"{_SHORT_LIVED} -Djava.io.tmpdir={scratch}"
+    java = f"{java_options()} -Djava.io.tmpdir={scratch}"
     builder = (
         SparkSession.builder.master(master)
         .appName(name)

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from fanout.kinesis import KinesisSource
 from fanout.testing.kinesis_server import KinesisServer
 from fanout.testing.rules import KinesisRules
-from tests.spark.harness import SHORT_LIVED, fanout_threads
+from fanout.testing.spark_classes import java_options
+from tests.spark.harness import fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +43,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+        .config("spark.driver.extraJavaOptions", java_options())
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.log.level", "OFF")
         .getOrCreate()

@@ -21,7 +21,7 @@ from fanout.kinesis import KinesisSource
 from fanout.spark import foreach_batch
 from fanout.spark.batches import BatchRunner
 from fanout.spark.ledger import BatchLedger
-from tests.spark.harness import SHORT_LIVED
+from fanout.testing.spark_classes import java_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +99,7 @@ def main(service: str, address: str, directory: Path) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+        .config("spark.driver.extraJavaOptions", java_options())
         .getOrCreate()
     )
     for moment in MOMENTS:

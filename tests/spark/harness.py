@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 # Longer than anything takes on a busy machine; nobody waits for it unless a test fails.
 PATIENCE = 30.0
-# Half the processor time to start, for a JVM that lives for a minute.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @dataclass(frozen=True, slots=True)

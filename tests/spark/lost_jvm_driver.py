@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from fanout.errors import FanOutError
 from fanout.spark import foreach_batch
 from fanout.spark.checkpoint.jvm import jvm
-from tests.spark.harness import PATIENCE, SHORT_LIVED, Gate, Recorder, eventually
+from fanout.testing.spark_classes import java_options
+from tests.spark.harness import PATIENCE, Gate, Recorder, eventually
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def main(directory: Path) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+        .config("spark.driver.extraJavaOptions", java_options())
         .getOrCreate()
     )
     gate = Gate()

@@ -16,7 +16,7 @@ from fanout.spark.checkpoint.local import LocalStorage
 from fanout.spark.checkpoint.ownership import claim, claim_stopped, is_claimed
 from fanout.spark.checkpoint.posix_lock import PosixLock
 from fanout.spark.checkpoint.storage import open_storage
-from tests.spark.harness import SHORT_LIVED
+from fanout.testing.spark_classes import java_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ def holding_driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another driver, with a JVM of its own, that owns the checkpoint."""
     environment = {key: value for key, value in os.environ.items() if "SPARK" not in key}
     with subprocess.Popen(  # noqa: S603 - our own code
-        [sys.executable, "-c", HOLDING_DRIVER, str(tmp_path / "query"), SHORT_LIVED],
+        [sys.executable, "-c", HOLDING_DRIVER, str(tmp_path / "query"), java_options()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
