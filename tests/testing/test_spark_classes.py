@@ -3,7 +3,6 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
@@ -12,6 +11,8 @@ from fanout.spark.session import require_java
 from fanout.testing.spark_classes import java_options, main
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
 
