@@ -45,8 +45,8 @@ _OURS: Final = "share."
 _NOT_FOUND: Final = 69
 _MOVED: Final = {GroupCoordinatorNotAvailableError.errno, NotCoordinatorForGroupError.errno}
 NO_SHARE_GROUPS: Final = (
-    "the brokers offer no share groups: those need Kafka 4.2 or later, share.version=1 or later "
-    "(kafka-features.sh), and `share` among their group.coordinator.rebalance.protocols"
+    "the brokers offer no share groups: those need Kafka 4.2 or later, with share.version=1 or "
+    "later (`kafka-features.sh upgrade --feature share.version=1`)"
 )
 
 

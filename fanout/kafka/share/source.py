@@ -95,8 +95,10 @@ class KafkaShareSource(ShareOptions):
                     options=self.client_options,
                 )
             )
+            topic = self.dead_letter_topic
+            topics = self.topic_names if topic is None else (*self.topic_names, topic)
             cluster = await ask(
-                "the topics cannot be listed", lambda: _cluster(connections, self.topic_names)
+                "the topics cannot be listed", lambda: _cluster(connections, topics)
             )
             group = GroupCalls(connections, self.group_id)
             about = f"the share group {self.group_id}"
@@ -110,10 +112,10 @@ class KafkaShareSource(ShareOptions):
             self._check_limit(settings)
             log.info("%s has the settings %s", about, dict(sorted(settings.items())))
             letters = None
-            if (topic := self.dead_letter_topic) is not None:
-                opening = open_dead_letters(self, connections, topic)
+            if topic is not None:
                 letters = await ask(
-                    "dead letters cannot be written", lambda: stack.enter_async_context(opening)
+                    "dead letters cannot be written",
+                    lambda: stack.enter_async_context(open_dead_letters(self, connections, topic)),
                 )
             seconds = int(settings[_LOCK]) / 1000
             shared = Shared(self, seconds, Claims(seconds), letters)

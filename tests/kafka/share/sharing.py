@@ -49,6 +49,9 @@ class Group:
     def open(self, **options: Any) -> AbstractAsyncContextManager[fanout.FanOut]:
         return fanout.open(self.source(**options), random=seeded())
 
+    async def put(self, count: int, *, partition: int = 0) -> None:
+        await asyncio.to_thread(self.topic.put, count, partition=partition)
+
     @property
     def written(self) -> set[tuple[int, int]]:
         """The partition and the offset of each record that was written, and not aborted."""
@@ -61,11 +64,11 @@ class Group:
 
 async def new_group(broker: KafkaBroker, count: int = 0, **options: Any) -> Group:
     """Make a group of its own for a topic of its own, with so many records."""
-    topic = await new_topic(broker, **options)
+    group = Group(await new_topic(broker, **options))
     partitions = options.get("partitions", 1)
     for partition in range(partitions if count else 0):
-        await asyncio.to_thread(topic.put, count // partitions, partition=partition)
-    return Group(topic)
+        await group.put(count // partitions, partition=partition)
+    return group
 
 
 def where(batch: fanout.Batch) -> list[tuple[int, int]]:

@@ -67,7 +67,7 @@ async def test_a_member_polls_again_when_its_last_poll_is_acknowledged(
     kafka_broker: KafkaBroker,
 ) -> None:
     group = await new_group(kafka_broker, 500)
-    await asyncio.to_thread(group.topic.put, 500)
+    await group.put(500)
     async with group.open(max_poll_records=100) as stream:
         one = await first(stream)
         assert await nothing_comes(stream, 0.5)

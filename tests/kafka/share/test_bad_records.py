@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from fanout.errors import (
+    AcknowledgementError,
+    DecodeFailedError,
+    OptionError,
+    ServiceError,
+    SplitFailedError,
+    TooManyDeliveriesError,
+)
+from tests.kafka.reading import new_topic
+from tests.kafka.share.sharing import (
+    BRIEF,
+    deliveries,
+    first,
+    lent,
+    new_group,
+    nothing_comes,
+    offsets,
+    until,
+)
+
+if TYPE_CHECKING:
+    from fanout.testing.kafka_broker import KafkaBroker
+    from tests.kafka.reading import Topic
+    from tests.kafka.share.sharing import Group
+
+
+async def letters(topic: Topic) -> list[tuple[int, dict[str, Any]]]:
+    """Return the partition and the record of each dead letter, with its headers by their keys."""
+    reader = await topic.read()
+    rows = [row for batch in reader.batches for row in batch.records.to_pylist()]
+    for row in rows:
+        row["headers"] = {pair["key"]: pair["value"] for pair in row["headers"]}
+    return [(row["partition"], row) for row in rows]
+
+
+def numbers(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Make numbers of the values; what is none raises, and a null is left out."""
+    records = records.filter(pc.is_valid(records.column("value")))
+    value = records.column("value").cast(pa.string()).cast(pa.int64())
+    fields = [*records.schema]
+    return pa.RecordBatch.from_arrays(
+        [records.column("topic"), records.column("partition"), records.column("offset"), value],
+        names=[*(field.name for field in fields[2:5]), "number"],
+    )
+
+
+async def with_a_bad_one(broker: KafkaBroker) -> Group:
+    group = await new_group(broker, partitions=2)
+    values = [b"0", b"1", b"canary", None, b"4"]
+    records: list[dict[str, Any]] = [
+        {"value": value, "key": b"k", "headers": [("own", b"x")]} for value in values
+    ]
+    await asyncio.to_thread(group.topic.write, records, 1)
+    return group
+
+
+async def test_a_record_that_cannot_be_decoded_goes_to_a_topic_with_the_reason(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await with_a_bad_one(kafka_broker)
+    topic = await new_topic(kafka_broker)
+    async with group.open(
+        decode=numbers, on_bad_record="dead_letter", dead_letter_topic=topic.name
+    ) as stream:
+        batch = await first(stream)
+        assert batch.records.column("number").to_pylist() == [0, 1, 4]
+        await stream.acknowledge(batch)
+        assert (lent(stream).accepted, lent(stream).rejected) == (4, 1)
+    ((partition, letter),) = await letters(topic)
+    assert (partition, letter["key"], letter["value"]) == (0, b"k", b"canary")
+    reason = letter["headers"].pop("fanout.reason").decode()
+    assert f"decode failed for {group.topic.name}-1 from offset 2 to 2" in reason
+    assert letter["headers"] == {
+        "own": b"x",
+        "fanout.group": group.id.encode(),
+        "fanout.topic": group.topic.name.encode(),
+        "fanout.partition": b"1",
+        "fanout.offset": b"2",
+        "fanout.deliveryCount": b"1",
+    }
+
+
+async def test_a_record_that_cannot_be_decoded_ends_the_stream_otherwise(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await with_a_bad_one(kafka_broker)
+    async with group.open(decode=numbers) as stream:
+        with pytest.raises(SplitFailedError) as caught:
+            await first(stream)
+    assert isinstance(caught.value.__cause__, DecodeFailedError)
+    assert "canary" not in str(caught.value)
+
+
+async def test_rows_are_refused_by_hand_and_the_others_acknowledged(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 4)
+    topic = await new_topic(kafka_broker)
+    async with group.open(dead_letter_topic=topic.name) as stream:
+        batch = await first(stream)
+        await stream.reject(batch, [1, 3], reason="too old")
+        await stream.acknowledge(batch)
+        assert (lent(stream).accepted, lent(stream).rejected) == (2, 2)
+        await group.put(1)
+        assert offsets(await first(stream)) == [4]
+    found = [letter for _, letter in await letters(topic)]
+    assert [letter["value"] for letter in found] == [b"1", b"3"]
+    assert {letter["headers"]["fanout.reason"] for letter in found} == {b"too old"}
+
+
+async def test_a_refusal_that_comes_too_late_names_the_records(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 3)
+    async with group.open(group_settings=BRIEF) as stream:
+        batch = await first(stream)
+        await until(stream, lambda counts: counts.expired == 3)
+        with pytest.raises(AcknowledgementError, match="rejected too late") as caught:
+            await stream.reject(batch, [0, 2], reason="bad")
+        assert caught.value.records == (
+            f"{group.topic.name}-0 offset 0",
+            f"{group.topic.name}-0 offset 2",
+        )
+        assert lent(stream).rejected == 0
+
+
+async def test_a_record_is_taken_out_before_the_broker_drops_it(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 2)
+    topic = await new_topic(kafka_broker)
+    options = {
+        "max_deliveries": 2,
+        "on_bad_record": "dead_letter",
+        "dead_letter_topic": topic.name,
+    }
+    async with group.open(**options) as stream:
+        for times in (1, 2):
+            batch = await first(stream)
+            assert deliveries(batch) == {times}
+            await stream.release(batch)
+        await until(stream, lambda counts: counts.rejected == 2)
+        assert await nothing_comes(stream, 0.3)
+    found = [letter["headers"] for _, letter in await letters(topic)]
+    assert {headers["fanout.reason"] for headers in found} == {b"delivered 3 times"}
+
+
+async def test_a_record_that_was_delivered_too_often_ends_the_stream_otherwise(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 1)
+    async with group.open(max_deliveries=1) as stream:
+        await stream.release(await first(stream))
+        with pytest.raises(SplitFailedError, match="delivered 2 times") as caught:
+            await first(stream)
+    assert isinstance(caught.value.__cause__, TooManyDeliveriesError)
+
+
+async def test_as_many_deliveries_as_the_group_has_are_too_many(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker)
+    with pytest.raises(OptionError, match=r"max_deliveries=5 must be less than .*limit=5"):
+        async with group.open(max_deliveries=5):
+            pass
+
+
+async def test_a_topic_for_bad_records_has_to_exist(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker)
+    with pytest.raises(ServiceError, match="there is no topic nowhere"):
+        async with group.open(dead_letter_topic="nowhere"):
+            pass

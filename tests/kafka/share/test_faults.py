@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.errors import AcknowledgementError, FanOutError, ServiceError
+from tests.kafka.reading import transactional
+from tests.kafka.share.sharing import (
+    BRIEF,
+    LONG,
+    deliveries,
+    first,
+    lending,
+    lent,
+    new_group,
+    nothing_comes,
+    offsets,
+    take,
+    until,
+    where,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import fanout
+    from fanout.testing.kafka_broker import KafkaBroker
+    from tests.kafka.share.sharing import Group
+
+
+async def test_two_groups_get_every_record_of_one_topic(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 400, partitions=2)
+    async with group.open() as one, group.open(group_id=f"{group.id}-other") as other:
+        seen = await asyncio.gather(take(one, 400), take(other, 400))
+    assert [counted.keys() for counted in seen] == [group.written, group.written]
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"), [("read_committed", [0, 4]), ("read_uncommitted", [0, 2, 4])]
+)
+async def test_what_was_aborted_is_delivered_as_the_group_wants_it(
+    kafka_broker: KafkaBroker, level: str, expected: list[int]
+) -> None:
+    group = await new_group(kafka_broker)
+    writer = await asyncio.to_thread(transactional, kafka_broker, group.id)
+    for commit in (True, False, True):  # a record and a marker each
+        await asyncio.to_thread(group.topic.transaction, writer, 1, commit=commit)
+    async with group.open(group_settings=LONG | {"share.isolation.level": level}) as stream:
+        seen = await take(stream, len(expected))
+        assert sorted(offset for _, offset in seen) == expected
+        assert await nothing_comes(stream, 0.3)
+
+
+async def test_a_topic_that_is_deleted_ends_the_stream(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 3)
+    async with group.open(discovery_interval=0.02) as stream:
+        await stream.acknowledge(await first(stream))
+        await asyncio.to_thread(kafka_broker.delete_topic, group.topic.name)
+        with pytest.raises(ServiceError, match=f"the topic {group.topic.name} is gone"):
+            await first(stream)
+
+
+async def test_members_that_come_and_go_lose_nothing(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 4000, partitions=4)
+    seen: Counter[tuple[int, int]] = Counter()
+
+    async def read(stream: fanout.FanOut, count: int) -> None:
+        while len(seen) < count:
+            batch = await first(stream)
+            seen.update(where(batch))
+            await stream.acknowledge(batch)
+
+    async with group.open(consumers=2, max_poll_records=50) as stream:
+        await read(stream, 500)
+        async with group.open(consumers=3, max_poll_records=50) as other, asyncio.TaskGroup() as t:
+            t.create_task(read(stream, 2000))
+            t.create_task(read(other, 2000))
+        await read(stream, 4000)
+    assert seen.keys() == group.written
+    # What is in the slots when a stream is closed was counted by nobody, and comes again.
+    assert max(seen.values()) == 1
+
+
+async def test_a_broker_that_is_killed_and_restarted_loses_nothing(
+    start_kafka_broker: Callable[..., KafkaBroker],
+) -> None:
+    broker = await asyncio.to_thread(start_kafka_broker)
+    group = await new_group(broker, 2000, partitions=2)
+    seen: Counter[tuple[int, int]] = Counter()
+    async with group.open(consumers=2, max_poll_records=50) as stream, asyncio.timeout(50):
+        held = await first(stream)
+        await asyncio.to_thread(broker.kill)
+        with pytest.raises(AcknowledgementError, match="without the broker's word"):
+            await stream.acknowledge(held)
+        await asyncio.to_thread(broker.restart)
+        while seen.keys() != group.written:
+            batch = await anext(stream)
+            seen.update(where(batch))
+            try:
+                await stream.acknowledge(batch)
+            except AcknowledgementError:
+                seen -= Counter(where(batch))
+
+
+async def hold_past_the_lock(group: Group, stream: fanout.FanOut) -> fanout.Batch:
+    """Take a batch, and wait until its records are locked by another delivery."""
+    batch = await first(stream)
+    await until(stream, lambda counts: counts.repeated >= batch.num_records)
+    assert lent(stream).expired >= batch.num_records
+    assert group.written == set(where(batch))
+    return batch
+
+
+async def test_what_a_lock_could_not_hold_is_delivered_once_to_who_remembers(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 5)
+    async with group.open(group_settings=BRIEF) as stream:
+        lending(stream).remember("")
+        batch = await hold_past_the_lock(group, stream)
+        doubts = lending(stream).doubts({batch.split.id: batch.range.until})
+        assert f'"{group.topic.name}"' in doubts
+        assert await nothing_comes(stream, 0.2)
+        assert lent(stream).accepted == 0  # nobody has said that they are safe
+        with pytest.raises(AcknowledgementError):
+            await stream.acknowledge(batch)
+        # They are accepted when they come again, and then nobody doubts them.
+        await until(stream, lambda counts: counts.accepted == 5)
+        assert lent(stream).doubtful == 0
+        assert f'"{group.topic.name}"' not in lending(stream).doubts({})
+    async with group.open(group_settings=BRIEF) as stream:
+        assert await nothing_comes(stream, 1.5)
+
+
+async def test_what_an_earlier_run_made_safe_is_accepted_and_not_delivered(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 6)
+    async with group.open() as stream:
+        lending(stream).remember("")
+        drained = await stream.drain(max_records=4)
+        splits = {id_: state.position for id_, state in drained.positions.splits.items()}
+        doubts = lending(stream).doubts(splits)
+    async with group.open() as stream:
+        lending(stream).remember(doubts)
+        assert lent(stream).doubtful == 4
+        batch = await first(stream)
+        assert (offsets(batch), deliveries(batch)) == ([4, 5], {2})
+        await stream.acknowledge(batch)
+        assert (lent(stream).repeated, lent(stream).accepted, lent(stream).doubtful) == (4, 6, 0)
+
+
+async def test_doubts_about_what_the_group_is_done_with_are_given_up(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 6)
+    async with group.open() as stream:
+        batch = await first(stream)
+        doubts = lending(stream).doubts({batch.split.id: batch.range.until})
+        await stream.acknowledge(batch)
+        # The group writes down where it begins with its next acknowledgement.
+        await group.put(1)
+        await stream.acknowledge(await first(stream))
+    async with group.open() as stream:
+        lending(stream).remember(doubts)
+        assert lent(stream).doubtful == 0
+
+
+async def test_a_pause_holds_no_locks(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 3)
+    async with group.open() as stream:
+        await stream.acknowledge(await first(stream))
+        await lending(stream).pause()
+        # A fetch is under way still; what it brings is given back.
+        await group.put(3)
+        await until(stream, lambda counts: counts.released == 3)
+        await group.put(3)
+        assert await nothing_comes(stream, 0.5)
+        assert (lent(stream).pending_records, lent(stream).acquired) == (0, 6)
+        async with group.open() as other:
+            assert len(await take(other, 6)) == 6
+        lending(stream).resume()
+        await group.put(1)
+        assert offsets(await first(stream)) == [9]
+
+
+async def test_records_that_waited_in_the_client_past_their_lock_are_given_back(
+    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = await new_group(kafka_broker, 4)
+    # Every record is older than that.
+    monkeypatch.setattr("fanout.kafka.share.lender._FRESH", -1.0)
+    async with group.open() as stream:
+        await until(stream, lambda counts: counts.released >= 4)
+        monkeypatch.undo()
+        batch = await first(stream)
+        assert offsets(batch) == [0, 1, 2, 3]
+        assert min(deliveries(batch)) >= 2
+
+
+async def test_a_member_that_fails_gives_back_what_it_holds_and_joins_again(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 4)
+
+    def decode(records: object) -> object:
+        if getattr(records, "num_rows", 0):
+            raise ValueError("no such record")
+        return records
+
+    async with group.open(decode=decode) as stream:
+        with pytest.raises(FanOutError, match="decode failed"):
+            await first(stream)
+    async with group.open() as stream, asyncio.timeout(10):
+        assert deliveries(await first(stream)) == {2}

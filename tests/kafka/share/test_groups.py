@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import fanout
+from fanout.errors import OptionError, PositionError, ServiceError
+from tests.kafka.share.features import switch_off
+from tests.kafka.share.sharing import LONG, first, lending, new_group, take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fanout.testing.kafka_broker import KafkaBroker
+
+
+async def test_the_settings_of_a_group_are_changed_on_request_and_stay(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 1)
+    settings = LONG | {"share.record.lock.duration.ms": 12_000}
+    async with group.open(group_settings=settings) as stream:
+        assert lending(stream).seconds == 6.0
+    async with group.open(group_settings=None) as stream:
+        assert lending(stream).seconds == 6.0
+        await take(stream, 1)  # from the earliest on
+
+
+async def test_a_setting_that_the_broker_refuses_is_named(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker)
+    with pytest.raises(
+        ServiceError, match=r"cannot be set up: .*share\.record\.lock\.duration\.ms"
+    ):
+        async with group.open(group_settings={"share.record.lock.duration.ms": 1}):
+            pass
+
+
+async def test_brokers_without_share_groups_say_so_at_once(
+    start_kafka_broker: Callable[..., KafkaBroker],
+) -> None:
+    broker = await asyncio.to_thread(start_kafka_broker)
+    await switch_off(broker, "share.version")
+    group = await new_group(broker)
+    with pytest.raises(ServiceError, match="the brokers offer no share groups: those need"):
+        async with group.open(group_settings=None):
+            pass
+
+
+async def test_a_topic_that_does_not_exist_is_named(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker)
+    with pytest.raises(ServiceError, match="there is no topic nowhere"):
+        async with group.open(topics=[group.topic.name, "nowhere"]):
+            pass
+
+
+async def test_a_share_group_has_no_end_to_read_to(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker)
+    with pytest.raises(OptionError, match="has no end"):
+        async with fanout.open(group.source(), available_now=True):
+            pass
+
+
+async def test_positions_of_another_number_of_members_are_taken(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 10)
+    async with group.open(consumers=2) as stream:
+        await take(stream, 10)
+        positions = stream.positions
+    await group.put(3)
+    for consumers in (1, 3):
+        async with fanout.open(group.source(consumers=consumers), resume=positions) as stream:
+            batch = await first(stream)
+            await stream.release(batch)
+            assert len(stream.statistics().splits) == consumers
+
+
+async def test_what_another_group_doubts_is_refused(kafka_broker: KafkaBroker) -> None:
+    group, other = await new_group(kafka_broker, 1), await new_group(kafka_broker, 1)
+    async with group.open() as stream, other.open() as another:
+        doubts = lending(stream).doubts({})
+        with pytest.raises(PositionError, match=f"the stored doubts belong to .*{group.id}, not"):
+            lending(another).remember(doubts)
