@@ -12,6 +12,7 @@ from fanout.cli_consumers import consumers
 from fanout.cli_crash import crash
 from fanout.cli_doctor import doctor
 from fanout.cli_iam import iam_policy
+from fanout.cli_share import share
 from fanout.cli_shared import INTERRUPTED, UNUSABLE, end_like_ctrl_c
 from fanout.cli_shuffle import shuffle
 from fanout.cli_sim import sim
@@ -139,6 +140,7 @@ app.command()(iam_policy)
 app.add_typer(consumers)
 app.add_typer(transactions)
 app.add_typer(shuffle)
+app.add_typer(share)
 app.add_typer(sim)
 app.command()(crash)
 

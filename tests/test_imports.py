@@ -39,6 +39,7 @@ MAY_IMPORT_EVERYTHING = {
     "cli_doctor",
     "cli_iam",
     "cli_shared",
+    "cli_share",
     "cli_shuffle",
     "cli_sim",
     "cli_transactions",

@@ -58,10 +58,12 @@ class Beginning:
     Args:
         topic_id: The id of the topic, which another topic of the same name has not.
         offset: The offset; None before the first member has read there.
+        lag: How many records from there on are not done with; None where the broker does not say.
     """
 
     topic_id: str
     offset: int | None
+    lag: int | None
 
 
 @final
@@ -104,9 +106,11 @@ class GroupCalls:
             return {}
         self._check(code, message, "DESCRIBE")
         return {
-            Partition(topic, number): Beginning(topic_id.hex(), start if start >= 0 else None)
+            Partition(topic, number): Beginning(
+                topic_id.hex(), _or_none(start), _or_none(*lag) if lag else None
+            )
             for topic, topic_id, partitions, _ in topics
-            for number, start, _, partition_code, _, _ in partitions
+            for number, start, _, *lag, partition_code, _, _ in partitions
             if partition_code == 0
         }
 
@@ -174,6 +178,10 @@ class GroupCalls:
             case _:
                 pass
         check(code, what)
+
+
+def _or_none(number: int) -> int | None:
+    return number if number >= 0 else None
 
 
 def _has_moved(response: Any) -> bool:

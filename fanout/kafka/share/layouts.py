@@ -50,12 +50,9 @@ class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
         return data.read(16)
 
 
-class DescribeShareGroupOffsetsResponse_v0(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
-    """Where groups begin in partitions."""
-
-    API_KEY = _DESCRIBE_OFFSETS
-    API_VERSION = 0
-    SCHEMA = Schema(
+def _offsets(*lag: tuple[str, Any]) -> Any:
+    """Lay an answer about offsets out, with the lag or without."""
+    return Schema(
         ("throttle_time_ms", Int32),
         (
             "groups",
@@ -72,6 +69,7 @@ class DescribeShareGroupOffsetsResponse_v0(Response):  # type: ignore[misc]  # n
                                 ("partition", Int32),
                                 ("start_offset", Int64),
                                 ("leader_epoch", Int32),
+                                *lag,
                                 ("error_code", Int16),
                                 ("error_message", CompactString()),
                                 ("tags", TaggedFields),
@@ -87,6 +85,22 @@ class DescribeShareGroupOffsetsResponse_v0(Response):  # type: ignore[misc]  # n
         ),
         ("tags", TaggedFields),
     )
+
+
+class DescribeShareGroupOffsetsResponse_v0(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
+    """Where groups begin in partitions."""
+
+    API_KEY = _DESCRIBE_OFFSETS
+    API_VERSION = 0
+    SCHEMA = _offsets()
+
+
+class DescribeShareGroupOffsetsResponse_v1(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
+    """Where groups begin in partitions, and how many records they have before them (KIP-1226)."""
+
+    API_KEY = _DESCRIBE_OFFSETS
+    API_VERSION = 1
+    SCHEMA = _offsets(("lag", Int64))
 
 
 class DescribeShareGroupOffsetsRequest_v0(RequestStruct):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
@@ -116,7 +130,20 @@ class DescribeShareGroupOffsetsRequest_v0(RequestStruct):  # type: ignore[misc] 
     )
 
 
-class GroupOffsetsRequest(Request[DescribeShareGroupOffsetsRequest_v0]):  # type: ignore[misc]
+class DescribeShareGroupOffsetsRequest_v1(RequestStruct):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
+    """Ask for the lag as well."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = _DESCRIBE_OFFSETS
+    API_VERSION = 1
+    RESPONSE_TYPE = DescribeShareGroupOffsetsResponse_v1
+    SCHEMA = DescribeShareGroupOffsetsRequest_v0.SCHEMA
+
+
+_OffsetsVersion = DescribeShareGroupOffsetsRequest_v0 | DescribeShareGroupOffsetsRequest_v1
+
+
+class GroupOffsetsRequest(Request[_OffsetsVersion]):  # type: ignore[misc]
     """Ask where a group begins in every partition that it has.
 
     Args:
@@ -129,7 +156,7 @@ class GroupOffsetsRequest(Request[DescribeShareGroupOffsetsRequest_v0]):  # type
         self._group = group
 
     def build(self, request_struct_class: Any) -> Any:
-        """Return the request in the only version."""
+        """Return the request in either version."""
         return request_struct_class([(self._group, None, _NO_TAGS)], _NO_TAGS)
 
 
