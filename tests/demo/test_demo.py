@@ -17,8 +17,6 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.spark
-
 _MARK = "FANOUT_TEST_RUN"
 
 
@@ -54,6 +52,8 @@ def living(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(120)  # three JVMs start in it, one after the other
 def test_nothing_is_lost_although_the_driver_is_killed(tmp_path: Path) -> None:
     with demo(tmp_path, "--records", "4000", "--kill", "--json") as (process, mark):
         output, errors = process.communicate()

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 # Half a minute each where nothing else runs; they wait for JVMs, which take their time.
 pytestmark = [
-    pytest.mark.spark,
     pytest.mark.usefixtures("_kafka_jars"),
     pytest.mark.timeout(600),
 ]
@@ -53,6 +52,7 @@ def struck(moment: Moment, blow: Blow, pipeline: Pipeline) -> Round:
     return Round((Strike(moment, blow, pipeline),), 0.1, 0.5)
 
 
+@pytest.mark.spark
 def test_each_record_is_written_once_whatever_is_killed(temporary_files: Path) -> None:
     plan = [
         struck(Moment.BEFORE_FLUSH, Blow.KILL_WORKER, Pipeline.KAFKA),
