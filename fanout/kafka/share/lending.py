@@ -46,6 +46,7 @@ class ShareLending:
     def __init__(self, source: str, shared: Shared) -> None:
         self._source = source
         self._shared = shared
+        self._clock = asyncio.get_running_loop().time
         self._lenders: dict[str, Lender] = {}
         self._lapsed: dict[str, Lapsed] = {}
         self._topic_ids: dict[str, str] = {}
@@ -73,10 +74,11 @@ class ShareLending:
 
     @property
     def statistics(self) -> LendingStatistics:
-        """Say what became of the records that were lent so far."""
-        open_ = [one.loan for one in self._lenders.values() if one.loan and len(one.loan.open_rows)]
+        """Say what became of the records that were lent so far; from any thread."""
+        loans = [lender.loan for lender in list(self._lenders.values())]
+        open_ = [loan for loan in loans if loan is not None and len(loan.open_rows)]
         deadline = min((loan.deadline for loan in open_), default=None)
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         return LendingStatistics(
             **asdict(self._shared.tally),
             pending_records=sum(len(loan.open_rows) for loan in open_),

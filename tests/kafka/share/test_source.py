@@ -73,6 +73,9 @@ async def test_a_member_polls_again_when_its_last_poll_is_acknowledged(
         assert await nothing_comes(stream, 0.5)
         assert lent(stream).pending_records == one.num_records
         assert lent(stream).pending_bytes >= one.nbytes
+        statistics = await asyncio.to_thread(stream.statistics)  # as Spark's progress does
+        assert statistics.lending is not None
+        assert 0 < (statistics.lending.oldest or 0) < 20
         await stream.acknowledge(one)
         assert not set(offsets(one)) & set(offsets(await first(stream)))
 
