@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from benchmarks import consume, consume_kafka, decode, shuffle, sink, spark, spark_kafka
+from benchmarks import (
+    consume,
+    consume_kafka,
+    consume_share,
+    decode,
+    shuffle,
+    sink,
+    spark,
+    spark_kafka,
+)
 from benchmarks.harness import table
 
 if TYPE_CHECKING:
@@ -18,7 +27,11 @@ if TYPE_CHECKING:
 
 SCENARIOS: dict[str, dict[str, Callable[[int], Report]]] = {
     "decode": {"kinesis": decode.run},
-    "consume": {"kinesis": consume.run, "kafka": consume_kafka.run},
+    "consume": {
+        "kinesis": consume.run,
+        "kafka": consume_kafka.run,
+        "kafka-share": consume_share.run,
+    },
     "spark": {"kinesis": spark.run, "kafka": spark_kafka.run},
     "sink": {"kafka": sink.run},
     "shuffle": {"kafka": shuffle.run},
@@ -35,6 +48,10 @@ scenarios:
 scenarios with --source kafka, on the real broker, 4 partitions:
   consume  a topic to Arrow through fanout.open; the peers are aiokafka and confluent-kafka
   spark    a topic to a foreachBatch handler, as above; the peer is Spark's own Kafka source
+
+scenario with --source kafka-share, on the real broker, 4 partitions:
+  consume  a topic through a share group to Arrow, with 1, 2, 4 and 8 consumers; the peer is a loop
+           over one ShareConsumer of confluent-kafka
 
 scenarios that write to the real broker, 4 partitions:
   sink     DataFrames of 50,000 records to a topic, exactly once and at least once; the peers are

@@ -34,7 +34,14 @@ if TYPE_CHECKING:
     from benchmarks.harness import Row
     from benchmarks.reading import Reading
 
-__all__ = ("READERS", "kafka_source", "read_by_aiokafka", "read_by_fanout", "run")
+__all__ = (
+    "READERS",
+    "columns_of_confluent",
+    "kafka_source",
+    "read_by_aiokafka",
+    "read_by_fanout",
+    "run",
+)
 
 FANOUT, AIOKAFKA, CONFLUENT = "fanout", "aiokafka", "confluent"
 # Records of the topic, and what part of them is read; the peers' rates are steady.
@@ -98,7 +105,7 @@ async def read_by_confluent(servers: str) -> AsyncGenerator[pa.RecordBatch, None
         while True:
             messages = consumer.consume(AT_ONCE, 1.0)
             if messages:
-                yield _columns_of_confluent(messages)
+                yield columns_of_confluent(messages)
     finally:
         consumer.close()
 
@@ -122,7 +129,8 @@ def _columns_of_aiokafka(
     )
 
 
-def _columns_of_confluent(messages: Sequence[Message]) -> pa.RecordBatch:
+def columns_of_confluent(messages: Sequence[Message]) -> pa.RecordBatch:
+    """Return the columns of messages."""
     stamps = [message.timestamp() for message in messages]
     return pa.RecordBatch.from_arrays(
         [
