@@ -21,12 +21,14 @@ from fanout.spark.handling import current_batch
 from fanout.spark.sink import batch
 from fanout.spark.sink.exactly_once import ExactlyOnce
 from fanout.spark.sink.framing import say
+from fanout.testing.kinesis_server import KinesisServer
+from fanout.testing.rules import KinesisRules
 from tests.kafka.reading import PLAINTEXT, Topic
 from tests.kafka.shuffle.reading import drain
 from tests.spark.harness import PATIENCE, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from fanout.spark import FanOutQuery
     from fanout.spark.batches import Handler
     from fanout.testing.kafka_broker import KafkaBroker
-    from fanout.testing.kinesis_server import KinesisServer
 
     Start: TypeAlias = Callable[..., FanOutQuery]
 
@@ -158,7 +159,7 @@ class Job:
             self._orders,
             failing(handler, WRITER_FAILS[self.time]) if fail else handler,
             checkpoint_location=str(self._directory / "writing"),
-            max_records=25 if fail else ORDERS,
+            max_records=25 if fail else 40,
             available_now=True,
         )
 
@@ -200,6 +201,14 @@ class Job:
                 decoded = msgspec.json.decode(value, type=Order)
                 rows.append(Row(partition, offset, batch_id, decoded, time))
         return sorted(rows, key=lambda row: row[:2])
+
+
+@pytest.fixture
+def kinesis() -> Iterator[KinesisServer]:
+    """Events are smaller than batches: what is cut off an event has no watermark."""
+    with KinesisServer(replace(KinesisRules.fast(), max_event_records=4)) as server:
+        server.create_stream("orders", 2)
+        yield server
 
 
 @pytest.mark.timeout(120)  # six queries are started, and started again
