@@ -16,6 +16,7 @@ from fanout.testing.simulation.kafka.moments import KafkaSometimes
 from tests.testing.simulation.bugs import BUGS
 from tests.testing.simulation.driver.planted import PLANTED
 from tests.testing.simulation.kafka.bugs import KAFKA_BUGS
+from tests.testing.simulation.kafka.shuffle_bugs import SHUFFLE_BUGS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
 README = PAGE.parent.parent / "README.md"
@@ -34,6 +35,7 @@ WORDS = " ".join(TEXT.split())
         ("There are {} kinds of faults of the cluster", len(ClusterKind)),
         ("Here {} bugs are planted", len(KAFKA_BUGS)),
         ("and {} coincidences are required", len(KafkaSometimes)),
+        ("{} bugs are planted for these", len(SHUFFLE_BUGS)),
     ],
 )
 def test_the_page_counts_what_there_is(sentence: str, count: int) -> None:

@@ -12,11 +12,19 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from fanout.errors import FanOutError, MalformedEventError, ServiceError, SplitFailedError
+from fanout.errors import (
+    FanOutError,
+    MalformedEventError,
+    ServiceError,
+    SilentProducerError,
+    SplitFailedError,
+)
 from fanout.kafka.partitions import Partition
 from fanout.testing.simulation.oracle.errors import OracleError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fanout.kafka.options import KafkaOptions
     from fanout.testing.simulation.kafka.served import Served
     from fanout.testing.simulation.kafka.service import Service
@@ -36,6 +44,7 @@ def judge_kafka_failure(
     service: Service,
     options: KafkaOptions,
     *,
+    silent: Callable[[Partition], bool],
     worked: bool,
 ) -> bool:
     """Check that a stream has failed of something that makes it fail.
@@ -46,6 +55,7 @@ def judge_kafka_failure(
         served: What the cluster has told it.
         service: The cluster.
         options: What its user has asked for.
+        silent: Tells whether a producer of a partition may have been silent for too long.
         worked: Whether its job has got anything.
 
     Returns:
@@ -55,6 +65,11 @@ def judge_kafka_failure(
         OracleError: If it has failed for nothing.
     """
     match failure:
+        case SplitFailedError(__cause__=SilentProducerError()):
+            found = _PARTITION.search(str(failure))
+            late = found is not None and silent(Partition.of(found[0]))
+            # Its user wants to look after the producers first.
+            why, gone = "" if late else "nobody was silent", True
         case SplitFailedError():
             why, gone = _of_partition(failure, served, service, options, worked=worked)
         case ServiceError() if not life.opened:

@@ -35,6 +35,10 @@ _ABORTED: Final = 0.5
 _ABORTED_IN_SHUFFLE: Final = 0.25
 # When the last transaction is over, as a part of the seconds in which records come.
 _SETTLED: Final = 0.98
+# For how long producers say that they live, which is longer than any reader needs to recover, and
+# how often, which is less than what is taken for silence; in seconds.
+_SIGNS: Final = 900
+_SIGN_EVERY: Final = 5
 
 
 def make_logs(
@@ -48,6 +52,7 @@ def make_logs(
     large: bool,
     producers: int = 0,
     generations: int = 1,
+    go_on: bool = False,
 ) -> dict[Partition, PartitionLog]:
     """Make the logs of some partitions, those that are added later included.
 
@@ -61,6 +66,7 @@ def make_logs(
         large: Whether there are large records.
         producers: How many producers of a shuffle write at once, at the most; 0 for no shuffle.
         generations: How many generations there are of those.
+        go_on: Whether producers that live say so for long when no more records come.
     """
     began = dict.fromkeys(partitions, -math.inf)
     gone: set[str] = set()
@@ -92,7 +98,8 @@ def make_logs(
         else:
             sheet = Sheet(random, aborted=_ABORTED)
             author = PlainAuthor(sheet, random, transactions=transactions, large=large)
-        scribe = _Scribe(sheet, author, random, seconds, batches)
+        signs = [seconds + after for after in range(1, _SIGNS, _SIGN_EVERY)] if go_on else []
+        scribe = _Scribe(sheet, author, random, seconds, batches, signs=signs)
         own = [f for f in faults if f.partition in {None, str(partition)} or _of_topic(f)]
         logs[partition] = PartitionLog(
             partition, tuple(scribe.write(since, _own(own, partition, partitions)))
@@ -131,16 +138,25 @@ class _Scribe:
         random: When something is written.
         seconds: For how long records come.
         batches: About how many batches there are in an era.
+        signs: When producers say that they live, after all that.
     """
 
     def __init__(
-        self, sheet: Sheet, author: Author, random: Random, seconds: float, batches: int
+        self,
+        sheet: Sheet,
+        author: Author,
+        random: Random,
+        seconds: float,
+        batches: int,
+        *,
+        signs: Sequence[float],
     ) -> None:
         self._sheet = sheet
         self._author = author
         self._random = random
         self._seconds = seconds
         self._count = batches
+        self._signs = signs
 
     def write(self, since: float, faults: Iterable[ClusterFault]) -> Iterator[Era]:
         """Yield the eras of the partition, which begins at a moment."""
@@ -179,7 +195,7 @@ class _Scribe:
             elif fault.kind is ClusterKind.HELD_TRANSACTION:
                 over = min(fault.at + fault.seconds, self._seconds * _SETTLED)
                 happenings += [(fault.at, "hold"), (over, "let go")]
-        happenings.append((self._seconds * _SETTLED, "settle"))
+        happenings += [(at, "settle") for at in (self._seconds * _SETTLED, *self._signs)]
         return sorted(happenings, key=itemgetter(0))
 
     def _moments(self, since: float) -> list[float]:

@@ -54,6 +54,7 @@ class KafkaSometimes(StrEnum):
     OUTDATED = "a producer speaks whose generation was superseded"
     BACK_FROM_IDLE = "a producer that was idle, or had ended, speaks again"
     NOT_BOUND = "a record comes behind a watermark that does not bind its producer"
+    WITHOUT_SILENT = "a watermark goes on without a producer that is silent"
     KNOWN_AGAIN = "a process goes on with producers of whom it has not heard itself"
 
 

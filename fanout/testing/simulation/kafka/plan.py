@@ -34,6 +34,8 @@ __all__ = ("KafkaPlan", "draw_kafka_plan")
 _BROKEN = 0.1
 # The share in which the job reads a shuffle.
 _SHUFFLED = 0.3
+# The share of these in which a producer may be silent for too long.
+_TIMED = 0.4
 
 
 @final
@@ -72,6 +74,8 @@ class KafkaPlan:
         cluster_faults: What goes wrong with the cluster.
         producers: How many producers of a shuffle write at once, at the most; 0 for no shuffle.
         generations: How many generations of them there are at the most.
+        producer_timeout: After how many seconds a producer is silent; None for never.
+        on_silent_producer: What becomes of the stream where one is.
     """
 
     seed: int
@@ -101,6 +105,8 @@ class KafkaPlan:
     cluster_faults: tuple[ClusterFault, ...] = field(repr=False)
     producers: int = 0
     generations: int = 1
+    producer_timeout: float | None = None
+    on_silent_producer: Literal["leave_out", "fail"] = "leave_out"
 
     def __post_init__(self) -> None:
         """Check every range."""
@@ -117,6 +123,11 @@ class KafkaPlan:
         """The partitions that there are from the beginning."""
         numbers = [Partition("t", number) for number in range(self.partitions)]
         return [*numbers, *([Partition("u", 0)] if self.another else [])]
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether the watermark goes on without producers that are silent."""
+        return self.producer_timeout is not None and self.on_silent_producer == "leave_out"
 
     def to_json(self) -> str:
         """Write the plan down, on one line."""
@@ -148,6 +159,7 @@ class KafkaPlan:
             large=self.large,
             producers=self.producers,
             generations=self.generations,
+            go_on=self.leaves_out,
         )
 
     def task_order(self) -> Schedule:
@@ -226,6 +238,8 @@ def _with_shuffle(plan: KafkaPlan, random: Random) -> KafkaPlan:
         isolation_level="read_committed",
         producers=random.choice((1, 2, 2, 4)),
         generations=random.choice((1, 2, 4)),
+        producer_timeout=random.choice((10.0, 30.0)) if happens(random, _TIMED) else None,
+        on_silent_producer=random.choices(("leave_out", "fail"), (80, 20))[0],
     )
 
 

@@ -64,16 +64,21 @@ class KafkaReading:
             gaps = {partition: place.gaps for partition, place in self.places.items()}
             self._watch.look(self.stream, gaps)
 
+    def may_be_silent(self, partition: Partition) -> bool:
+        """Tell whether a producer of a shuffle may have been silent for too long."""
+        return self._watch is not None and self._watch.may_be_silent(partition, self._now)
+
     def missing(self, broken: str | None) -> dict[str, int]:
         """Return how many records of each partition are still to come, and whether a watermark is.
 
         Args:
             broken: A partition that stays broken, of which nothing is missed.
         """
-        whole = [partition for partition in self.places if str(partition) != broken]
+        self.look()
+        ended = set() if self._watch is None else self._watch.ended
+        whole = [p for p in self.places if str(p) != broken and p not in ended]
         missing = {str(partition): self._missing(partition) for partition in whole}
         if self._watch is not None:
-            self.look()
             missing |= {f"watermark of {p}": self._watch.held_back(p, self._now) for p in whole}
         return {name: count for name, count in missing.items() if count}
 

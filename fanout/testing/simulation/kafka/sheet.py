@@ -51,7 +51,7 @@ class Author(Protocol):
         """End that transaction."""
 
     def settle(self, at: float) -> None:
-        """End all transactions: nothing more is written."""
+        """End all transactions: no record is written any more."""
 
 
 @final

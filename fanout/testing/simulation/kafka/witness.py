@@ -90,7 +90,9 @@ class KafkaWitness:
                 .eras[place]
                 .records(first, want.offset, committed=self._oracle.committed)
             )
-            hands.hold(str(partition), first, want.offset - 1, len(records), size)
+            # Of what has no record nothing is held, and nobody hears that it is over.
+            held = size if records else 0
+            hands.hold(str(partition), first, want.offset - 1, len(records), held)
 
         self._asking |= {partition: want.max_bytes for partition, want in wanted.items()}
         asking = sum(self._asking.values())

@@ -86,7 +86,7 @@ class KafkaWorld:
             self._served,
             self._options.selection.includes,
             plan.start,
-            Past(self._service.moments) if plan.producers else None,
+            self._past() if plan.producers else None,
         )
 
     @property
@@ -144,7 +144,12 @@ class KafkaWorld:
             return SimTransport(self._service, life, self._served[number], self._witnesses[number])
 
         if self.plan.producers:
-            return ShuffleSimSource(ShuffleSource(self._options), transport, self.product)
+            shuffle = ShuffleSource(
+                self._options,
+                producer_timeout=self.plan.producer_timeout,
+                on_silent_producer=self.plan.on_silent_producer,
+            )
+            return ShuffleSimSource(shuffle, transport, self.product)
         return KafkaSimSource(self._options, transport, self.product)
 
     def witness(self, life: Life) -> KafkaWitness:
@@ -172,7 +177,16 @@ class KafkaWorld:
             self._served[life.number],
             self._service,
             self._options,
+            silent=lambda partition: reading is not None and reading.may_be_silent(partition),
             worked=reading is not None and any(place.records for place in reading.places.values()),
+        )
+
+    def _past(self) -> Past:
+        plan = self.plan
+        return Past(
+            self._service.moments,
+            timeout=math.inf if plan.producer_timeout is None else plan.producer_timeout,
+            last_words=plan.seconds if plan.leaves_out else math.inf,
         )
 
     def _for_ever(self) -> Iterator[ClusterFault]:

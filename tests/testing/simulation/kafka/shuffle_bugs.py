@@ -139,6 +139,22 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
             "return verdict",
         ),
     ),
+    "a producer that is silent is never left out": (
+        Edit(ShuffleReader._leave_out, "if not silent:", "if True:"),
+    ),
+    "a producer that has never spoken is never left out": (
+        Edit(
+            _getter(Producers, "awaited"), "number not in self.heard or", "number in self.heard and"
+        ),
+    ),
+    "a producer that was silent is left out for ever": (
+        Edit(
+            Producers._take,
+            "        producer.activity = Activity.ACTIVE",
+            "        if producer.activity is not Activity.LEFT_OUT:\n"
+            "            producer.activity = Activity.ACTIVE",
+        ),
+    ),
     "the partition ends with its first producer": (
         Edit(_getter(Producers, "ended"), "and all(", "and any("),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import count, islice
 from typing import TYPE_CHECKING, TypeAlias
@@ -91,9 +92,10 @@ def test_no_producer_writes_at_or_below_its_own_watermark_or_before_its_hello() 
 class Log:
     """The log of a partition, told by hand, and who hears it."""
 
-    def __init__(self) -> None:
-        self.heard = Heard(Partition("t", 0), 0, 0, Counter())
-        self.heard.tell(None)
+    def __init__(self, *, timeout: float = math.inf) -> None:
+        self.now = 0.0
+        self.heard = Heard(Partition("t", 0), 0, 0, Counter(), timeout)
+        self.heard.tell(None, 0.0)
 
     def say(
         self, *frames: Frame, producer: int = 0, generation: int = 1, repeated: bool = False
@@ -110,12 +112,13 @@ class Log:
         )
         end = base + len(frames)
         said = Said(generation, producer, controls, repeated)
-        self.heard.hear([(Stored(base, end, 0.0, b"", tuple(records), None, said), said)], end)
+        stored = Stored(base, end, self.now, b"", tuple(records), None, said)
+        self.heard.hear([(stored, said)], end, self.now)
         return self
 
     def tell(self, watermark: int | None) -> Log:
         """Let the reader tell a watermark."""
-        self.heard.tell(watermark)
+        self.heard.tell(watermark, self.now)
         return self
 
 
@@ -127,9 +130,9 @@ def at(millis: int, producer: int = 0, generation: int = 1) -> Watermark:
     return Watermark(producer, generation, millis)
 
 
-def begun() -> Log:
+def begun(*, timeout: float = math.inf) -> Log:
     """Return a log with two producers at 10 and 5, of which the reader has told 5."""
-    log = Log().say(hello(), at(10)).tell(None)
+    log = Log(timeout=timeout).say(hello(), at(10)).tell(None)
     return log.say(hello(1), at(5, 1), producer=1).tell(5)
 
 
@@ -176,6 +179,32 @@ def test_what_is_written_twice_may_be_late() -> None:
     begun().tell(10).say(3, producer=1, repeated=True)
 
 
+def test_a_producer_that_is_silent_for_too_long_is_not_bound_until_it_speaks() -> None:
+    log = begun(timeout=10.0)
+    log.now = 9.0
+    assert log.tell(5).heard.silent(log.now) == set()
+    log.now = 10.0
+    assert log.say(at(20)).heard.silent(log.now) == {1}
+    log.tell(20).say(at(6, 1), 7, producer=1).tell(20)
+    assert log.heard.due_without(10.0) is None
+    assert log.heard.due_without(9.0) == 6
+
+    with pytest.raises(OracleError, match="the watermark was 30 before"):
+        log.say(at(30)).tell(30).say(30, producer=1)
+
+
+def test_a_process_that_goes_on_knows_who_was_silent_and_waits_for_others_anew() -> None:
+    log = begun(timeout=10.0)
+    log.now = 5.0
+    log.say(hello())
+    log.now = 12.0
+    log.heard.resume(log.now)
+
+    assert log.heard.silent(21.0) == set()
+    with pytest.raises(OracleError, match="late: producer 0"):
+        log.tell(40).say(6, producer=1).say(40)
+
+
 def test_a_log_that_begins_anew_has_nobody_who_is_bound() -> None:
     log = begun()
     log.heard.forget(0, 1)
@@ -199,3 +228,10 @@ def test_a_watermark_is_due_as_soon_as_everybody_has_spoken() -> None:
     assert log.say(Idle(0, 1)).heard.due is None
     assert log.say(hello(0, 2), at(50, 0, 2), generation=2).heard.due is None
     assert log.say(at(60)).heard.due is None
+
+
+def test_a_partition_has_ended_where_all_that_were_announced_have() -> None:
+    log = begun().say(End(1, 1), producer=1)
+    assert not log.heard.ended
+    assert log.say(End(0, 1)).heard.ended
+    assert not log.say(Idle(0, 1)).heard.ended

@@ -101,6 +101,7 @@ class ShuffleAuthor:
     def __init__(self, sheet: Sheet, random: Random, generations: Sequence[Generation]) -> None:
         self._sheet = sheet
         self._random = random
+        self._settled = False
         self._voices = [
             [
                 _Voice(generation, number, _FIRST_ID * place + number)
@@ -133,6 +134,8 @@ class ShuffleAuthor:
 
     def hold(self, at: float) -> None:
         """Write records of nobody into a transaction that stays open."""
+        if self._settled:
+            return
         self._sheet.append(at, HELD, self._page(at, [_Text(None, b"held")], None))
 
     def let_go(self, at: float) -> None:
@@ -140,7 +143,14 @@ class ShuffleAuthor:
         self._sheet.finish(at, HELD)
 
     def settle(self, at: float) -> None:
-        """End all transactions; let the newest generation say where it stands, or its end."""
+        """End all transactions; let the newest generation say where it stands, or its end.
+
+        From then on, let those who live say where they stand.
+        """
+        if self._settled:
+            self._go_on(at)
+            return
+        self._settled = True
         for voice in (voice for voices in self._voices for voice in voices):
             if voice.id in self._sheet.open:
                 self._finish(at, voice)
@@ -153,6 +163,14 @@ class ShuffleAuthor:
             elif speaks and lives and not voice.told.ended:
                 self._say(at, voice, self._last_words(at, voice))
             self._finish(at, voice)
+
+    def _go_on(self, at: float) -> None:
+        for voice in self._voices[-1]:
+            if at < voice.member.last and not voice.told.ended:
+                words: list[_Frame] = [voice.hello, self._watermark(at, voice, voice.told)]
+                self._sheet.append(at, None, self._page(at, words, voice))
+                for word in words:
+                    voice.told = _after(voice.told, word)
 
     def _last_words(self, at: float, voice: _Voice) -> list[_Frame]:
         """Draw where a producer stands: at a watermark, which it may repeat, or idle."""

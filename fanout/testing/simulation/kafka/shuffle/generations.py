@@ -79,6 +79,8 @@ def draw_generations(
 
 
 def _member(random: Random, began: float, replaced: float, seconds: float) -> Member:
+    if happens(random, 0.05):
+        return Member(math.inf, math.inf)  # it was announced, and never starts
     late = random.uniform(0, 0.2) * seconds if happens(random, 0.2) else 0.0
     first = max(began, 0.0) + late if late else began
     if happens(random, 0.15):

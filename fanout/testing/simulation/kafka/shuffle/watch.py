@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, final
 
 from fanout.core.positions import Cursor
-from fanout.core.statistics import SplitState
 from fanout.kafka.partitions import Partition
 from fanout.testing.simulation.kafka.moments import KafkaSometimes
 from fanout.testing.simulation.kafka.shuffle.heard import Heard
@@ -31,12 +32,16 @@ class Past:
 
     Args:
         moments: How often each coincidence was met.
+        timeout: After how many seconds a producer is silent.
+        last_words: From when on nobody speaks but who goes on for ever; infinity where all stop.
         lines: What was known at each offset at which somebody has looked, in order.
         begun_anew: The partitions that were read once more from an earlier offset, so that an
             offset does not tell any more what was known there.
     """
 
     moments: Counter[str]
+    timeout: float = math.inf
+    last_words: float = math.inf
     lines: defaultdict[Partition, list[Heard]] = field(default_factory=lambda: defaultdict(list))
     begun_anew: set[Partition] = field(default_factory=set)
 
@@ -66,6 +71,9 @@ class Watch:
         self._served = served
         self._stream: int | None = None
         self._seen: set[str] = set()
+        self._untold: set[Partition] = set()
+        self.ended: set[Partition] = set()
+        """The partitions that have ended."""
         self._heard = {
             partition: self._resumed(partition, stored.get(str(partition)), eras[partition])
             for partition in logs
@@ -114,30 +122,51 @@ class Watch:
             gaps: How often its job was told that records are lost, by partition.
 
         Raises:
-            OracleError: If a watermark goes back, or is where it must not be.
+            OracleError: If a watermark goes back, or is where it must not be, or a partition has
+                ended before its producers have.
         """
         splits = stream.statistics().splits
         for name, split in splits.items():
             partition = Partition.of(name)
-            # What is lost is told with the next record; until then nobody knows what was heard.
-            if isinstance(split.position, Cursor) and split.gaps == gaps[partition]:
+            # What is lost is told with the next record, and until then nothing else is.
+            if split.gaps != gaps[partition]:
+                self._untold.add(partition)
+                continue
+            self._untold.discard(partition)
+            if isinstance(split.position, Cursor):
                 self._hear(partition, split.position.sequence + 1, self._eras(partition))
                 self._tell(partition, split.watermark)
+        for name, state in stream.delivered.splits.items():
+            if state.ended:
+                self._end(Partition.of(name))
         self._check_stream(stream.watermark, splits)
 
     def held_back(self, partition: Partition, now: float) -> bool:
         """Tell whether the watermark of a partition is lower than what its log says."""
         heard, log = self._heard[partition], self._logs[partition]
         place = log.place(now)
-        if heard.blind or place is None:
+        if heard.blind or place is None or partition in self.ended | self._untold:
             return False
         era = log.eras[place]
         end = era.end(now, committed=True)
         if not era.start(now) <= heard.offset <= end:
             return False
         at_end = replace(heard.copy(), moments=Counter())
-        at_end.hear(era.spoken(heard.offset, end), end)
-        return at_end.due is not None and (heard.watermark is None or heard.watermark < at_end.due)
+        at_end.hear(era.spoken(heard.offset, end), end, now)
+        dues = at_end.due, heard.due_without(self._past.last_words)
+        due = max((due for due in dues if due is not None), default=None)
+        return due is not None and (heard.watermark is None or heard.watermark < due)
+
+    def may_be_silent(self, partition: Partition, now: float) -> bool:
+        """Tell whether a producer of a partition may have been silent for too long."""
+        heard = self._heard[partition]
+        return heard.blind or not heard.anybody or bool(heard.silent(now))
+
+    def _end(self, partition: Partition) -> None:
+        told = partition not in self.ended | self._untold
+        if told and not self._heard[partition].ended:
+            raise OracleError(f"lost: {partition} has ended before its producers have")
+        self.ended.add(partition)
 
     def _resumed(self, partition: Partition, offset: int | None, era: int) -> Heard:
         """Return what is known at a stored offset; what was heard behind it counts no more."""
@@ -145,15 +174,18 @@ class Watch:
         while line and offset is not None and line[-1].offset > offset:
             line.pop()
         if not line:
-            line.append(
-                Heard(partition, offset or 0, era, self._past.moments, blind=offset is None)
-            )
-        heard = line[-1].copy()
+            past, blind = self._past, offset is None
+            line.append(Heard(partition, offset or 0, era, past.moments, past.timeout, blind=blind))
+        while len(line) > 1 and line[-2].offset == line[-1].offset:
+            line.pop()  # somebody was left out there, which may not have been stored yet
+        heard, now = line[-1].copy(), self._served.since
         self._past.moments[KafkaSometimes.KNOWN_AGAIN] += heard.anybody
         heard.blind = heard.blind or offset is None or partition in self._past.begun_anew
         if offset is not None:
-            log = self._logs[partition]
-            self._take(heard, offset, range(heard.era, len(log.eras)))
+            eras = self._logs[partition].eras
+            begun = [era for era in range(heard.era, len(eras)) if eras[era].since <= now]
+            self._take(heard, offset, begun)
+        heard.resume(now)
         return heard
 
     def _hear(self, partition: Partition, end: int, eras: Sequence[int]) -> None:
@@ -168,17 +200,21 @@ class Watch:
         if not found or any(each != found[0] for each in found):
             heard.blind = True
             return
-        heard.hear(found[0], end)
+        heard.hear(found[0], end, self._now)
         heard.era = eras[0]
 
     def _tell(self, partition: Partition, watermark: int | None) -> None:
         heard = self._heard[partition]
         if heard.blind:
             return
-        heard.tell(watermark)
+        heard.tell(watermark, self._now)
         line = self._past.lines[partition]
         if not line or (line[-1].offset, line[-1].watermark) != (heard.offset, watermark):
             line.append(heard.copy())
+
+    @property
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def _eras(self, partition: Partition) -> list[int]:
         """Return the eras in which a process may read."""
@@ -195,7 +231,7 @@ class Watch:
         before, self._stream = self._stream, watermark
         if before is not None and (watermark is None or watermark < before):
             raise OracleError(f"watermark went back: the stream's was {before}, and is {watermark}")
-        present = {name for name, split in splits.items() if split.state is not SplitState.ENDED}
+        present = {name for name in splits if Partition.of(name) not in self.ended}
         if watermark is not None and watermark != before:
             for name in sorted(self._seen & present):
                 of_split = splits[name].watermark
