@@ -54,10 +54,10 @@ def from_kinesis(address: str, moment: str) -> KinesisSource:
 SOURCES: dict[str, Callable[[str, str], Source]] = {"kafka": from_kafka, "kinesis": from_kinesis}
 
 
-def run_and_kill(service: str, address: str, directory: Path) -> None:
+def run_and_kill(*arguments: str, module: str = "tests.spark.doomed_driver") -> None:
     """Run a driver until each of its queries is held, and kill it."""
     driver = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-m", "tests.spark.doomed_driver", service, address, str(directory)],
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -67,6 +67,19 @@ def run_and_kill(service: str, address: str, directory: Path) -> None:
         assert driver.stdout is not None
         assert driver.stdout.readline() == "held\n"
         os.kill(driver.pid, signal.SIGKILL)
+
+
+def small_session() -> SparkSession:
+    """Start a session of a driver that does little."""
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.extraJavaOptions", java_options())
+        .getOrCreate()
+    )
 
 
 def main(service: str, address: str, directory: Path) -> None:
@@ -93,15 +106,7 @@ def main(service: str, address: str, directory: Path) -> None:
 
     hold_before(BatchLedger, "write", "before-entry")
     hold_before(BatchRunner, "_handle", "after-entry")
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", java_options())
-        .getOrCreate()
-    )
+    spark = small_session()
     for moment in MOMENTS:
         foreach_batch(
             spark,

@@ -36,7 +36,7 @@ def kinesis() -> Iterator[KinesisServer]:
 def killed(kinesis: KinesisServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoints of a killed driver; new records have come since."""
     directory = tmp_path_factory.mktemp("killed")
-    run_and_kill("kinesis", kinesis.endpoint_url, directory)
+    run_and_kill("kinesis", kinesis.endpoint_url, str(directory))
     for moment in MOMENTS:
         put(kinesis, moment, 30)
     return directory

@@ -41,7 +41,7 @@ def killed(
     writer = transactional(kafka_broker, "killed-driver")
     for topic in topics.values():
         put(topic, writer)
-    run_and_kill("kafka", kafka_broker.bootstrap_servers, directory)
+    run_and_kill("kafka", kafka_broker.bootstrap_servers, str(directory))
     for topic in topics.values():
         put(topic, writer)
     return directory

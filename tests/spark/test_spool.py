@@ -179,6 +179,7 @@ async def test_a_batch_takes_what_was_named_while_spark_was_busy(
 async def test_a_batch_has_at_most_max_records(source: LendingSource, tmp_path: Path) -> None:
     source.put(25)
     async with running(source, tmp_path, max_records=10) as run:
+        await until(lambda: source.accepted == numbers(25))
         batches = [await run.take() for _ in range(3)]
     assert batches == [numbers(25)[:10], numbers(25)[10:20], numbers(25)[20:]]
 

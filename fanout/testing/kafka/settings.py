@@ -65,6 +65,7 @@ _DEFAULTS = {
     # A member hears of its partitions with its second heartbeat.
     "group.share.heartbeat.interval.ms": "200",
     "group.share.min.heartbeat.interval.ms": "200",
+    "group.share.min.session.timeout.ms": "1000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "200",

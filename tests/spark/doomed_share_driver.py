@@ -1,0 +1,130 @@
+"""A driver that waits to be killed: queries on share groups, each held at another moment.
+
+Its arguments: the address of the broker, and the directory of the checkpoints. Each moment names
+the topic and the group of its query, and the directory of its checkpoint.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fanout.kafka import KafkaShareSource, Security
+from fanout.spark import foreach_batch
+from fanout.spark.checkpoint.local import LocalStorage
+from fanout.spark.ledger import BatchLedger
+from fanout.spark.pending import PendingSegments
+from fanout.spark.spool import Spool
+from tests.spark.doomed_driver import small_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MOMENTS = (
+    "before-segment",
+    "before-pending",
+    "before-accept",
+    "after-accept",
+    "in-handler",
+)
+
+held = threading.Semaphore(0)
+holding: set[str] = set()
+
+
+def share(address: str, topic: str, **options: Any) -> KafkaShareSource:
+    """Read a topic by a group of its own."""
+    settings = {
+        "share.auto.offset.reset": "earliest",
+        # So short that a test can wait for it, so long that a busy machine is in time.
+        "share.record.lock.duration.ms": "3000",
+        "share.delivery.count.limit": "10",
+        # A member that was killed keeps its partitions for so long.
+        "share.session.timeout.ms": "3000",
+    }
+    return KafkaShareSource(
+        bootstrap_servers=address,
+        topics=topic,
+        group_id=topic,
+        group_settings=settings,
+        security=Security(protocol="PLAINTEXT"),
+        **options,
+    )
+
+
+def hold(storage: Any, moment: str) -> None:
+    """Wait for the end, if it is the moment of this query."""
+    if Path(storage.location).parent.name == moment:
+        if moment not in holding:
+            holding.add(moment)
+            held.release()
+        threading.Event().wait()
+
+
+def install() -> None:
+    """Let queries come to their moments, from outside."""
+    publish, keep, write = LocalStorage.publish, PendingSegments.keep, BatchLedger.write
+    create, acknowledge = LocalStorage.create, Spool._keep
+
+    def publish_or_hold(self: LocalStorage, *arguments: Any) -> None:
+        hold(self, "before-segment")
+        publish(self, *arguments)
+
+    def create_or_hold(self: LocalStorage, name: str, data: bytes) -> None:
+        if name.startswith("pending/") and b'"segment"' in data:
+            hold(self, "before-pending")
+        create(self, name, data)
+
+    def keep_and_hold(self: PendingSegments, *arguments: Any) -> Any:
+        kept = keep(self, *arguments)
+        hold(self._storage, "before-accept")
+        return kept
+
+    async def acknowledge_and_hold(self: Spool, *arguments: Any) -> None:
+        await acknowledge(self, *arguments)
+        hold(self._segments._storage, "after-accept")
+
+    def write_or_wait(self: BatchLedger, *arguments: Any) -> None:
+        if Path(self._storage.location).parent.name == "after-accept":
+            threading.Event().wait()
+        write(self, *arguments)
+
+    for kind, name, replacement in (
+        (LocalStorage, "publish", publish_or_hold),
+        (LocalStorage, "create", create_or_hold),
+        (PendingSegments, "keep", keep_and_hold),
+        (Spool, "_keep", acknowledge_and_hold),
+        (BatchLedger, "write", write_or_wait),
+    ):
+        setattr(kind, name, replacement)
+
+
+def main(address: str, directory: Path) -> None:
+    install()
+
+    def handler(df: DataFrame, _: int) -> None:
+        # Some of the work is done when the end comes.
+        df.write.mode("overwrite").parquet(str(directory / "half-done"))
+        holding.add("in-handler")
+        held.release()
+        threading.Event().wait()
+
+    spark = small_session()
+    for moment in MOMENTS:
+        foreach_batch(
+            spark,
+            share(address, moment, consumers=2),
+            handler,
+            checkpoint_location=str(directory / moment),
+        )
+    for _ in MOMENTS:
+        held.acquire()
+    sys.stdout.write("held\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

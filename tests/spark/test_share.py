@@ -1,0 +1,136 @@
+"""A share group into Spark: whatever happens, each record once by topic, partition and offset."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.errors import OptionError
+from tests.kafka.reading import Topic
+from tests.spark.doomed_driver import run_and_kill
+from tests.spark.doomed_share_driver import MOMENTS, share
+from tests.spark.harness import Gate, Recorder, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, Row
+
+    from fanout.core.statistics import LendingStatistics
+    from fanout.spark import FanOutQuery
+    from fanout.testing.kafka_broker import KafkaBroker
+
+    Start = Callable[..., FanOutQuery]
+
+pytestmark = pytest.mark.spark
+
+RECORDS = 4_000
+
+
+def places(rows: list[Row]) -> list[tuple[int, int]]:
+    return sorted((row.partition, row.offset) for row in rows)
+
+
+def written(topic: Topic) -> list[tuple[int, int]]:
+    return sorted((number, offset) for number, log in topic.log.items() for offset, _ in log)
+
+
+def lent(query: FanOutQuery) -> LendingStatistics:
+    statistics = query.statistics().lending
+    assert statistics is not None
+    return statistics
+
+
+class Places(Recorder):
+    """A handler that collects where its records come from."""
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        super().__call__(df.select("partition", "offset"), batch_id)
+
+
+def test_every_record_comes_once_wherever_the_driver_was_killed(
+    start: Start, kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    topics = {moment: Topic(kafka_broker, partitions=4, name=moment) for moment in MOMENTS}
+    for topic in topics.values():
+        for partition in range(4):
+            topic.put(RECORDS // 8, partition=partition)
+    address = kafka_broker.bootstrap_servers
+    run_and_kill(address, str(tmp_path), module="tests.spark.doomed_share_driver")
+    found = {moment: tmp_path / moment / "fanout" for moment in MOMENTS}
+    counted = {
+        moment: [len(list(at.glob(kind))) for kind in ("segments/*", "pending/*", "batches/*")]
+        for moment, at in found.items()
+    }
+    # A run takes a pending number for itself, before the first segment.
+    assert counted["before-segment"] == [0, 1, 0]
+    assert counted["before-pending"] == [1, 1, 0]
+    assert counted["before-accept"] == counted["after-accept"] == [1, 2, 0]
+    assert counted["in-handler"][2] == 1
+    for topic in topics.values():
+        for partition in range(4):
+            topic.put(RECORDS // 8, partition=partition)
+    handlers = {moment: Places() for moment in MOMENTS}
+    queries = {
+        moment: start(
+            share(address, moment, consumers=2),
+            handlers[moment],
+            checkpoint_location=str(tmp_path / moment),
+        )
+        for moment in MOMENTS
+    }
+    for handler in handlers.values():
+        handler.wait_for_rows(RECORDS)
+    eventually(lambda: lent(queries["before-accept"]).repeated)
+    for moment, topic in topics.items():
+        queries[moment].stop()
+        assert places(handlers[moment].rows) == written(topic), moment
+
+
+def test_a_handler_that_is_slower_than_the_lock_holds_no_locks_and_repeats_nothing(
+    start: Start, kafka_broker: KafkaBroker
+) -> None:
+    topic = Topic(kafka_broker, partitions=2, name="slow-handler")
+    for partition in range(2):
+        topic.put(RECORDS // 2, partition=partition)
+    gate = Gate()
+    source = share(kafka_broker.bootstrap_servers, topic.name, max_poll_records=200)
+    query = start(source, gate, max_records=500)
+    gate.wait_until_entered()
+    eventually(lambda: lent(query).accepted >= 500 and not lent(query).pending_records)
+    threading.Event().wait(3.5)  # a lock lasts 3 s
+    held = lent(query)
+    gate.open()
+    gate.wait_for_rows(RECORDS)
+    query.stop()
+    assert (held.pending_records, held.expired) == (0, 0)
+    assert held.accepted < RECORDS
+    assert places(gate.rows) == written(topic)
+
+
+def test_a_broker_that_dies_costs_no_record_and_repeats_none(
+    start: Start, mortal_broker: KafkaBroker
+) -> None:
+    topic = Topic(mortal_broker, partitions=2, name="dying-broker")
+    for partition in range(2):
+        topic.put(RECORDS // 4, partition=partition)
+    handler = Places()
+    source = share(mortal_broker.bootstrap_servers, topic.name, max_poll_records=100)
+    query = start(source, handler, max_records=500)
+    handler.wait_for_rows(1)
+    mortal_broker.restart()
+    for partition in range(2):
+        topic.put(RECORDS // 4, partition=partition)
+    handler.wait_for_rows(RECORDS)
+    query.stop()
+    assert places(handler.rows) == written(topic)
+
+
+def test_a_share_group_has_no_end_to_read_to(start: Start, kafka_broker: KafkaBroker) -> None:
+    topic = Topic(kafka_broker, name="no-end")
+    source = share(kafka_broker.bootstrap_servers, topic.name)
+    with pytest.raises(OptionError, match="has no end to read to"):
+        start(source, Recorder(), available_now=True)
