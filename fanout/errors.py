@@ -12,6 +12,7 @@ from typing import ClassVar
 __all__ = (
     "AcknowledgementError",
     "BadFrameError",
+    "BadRecordError",
     "BatchFailedError",
     "BatchNotWrittenError",
     "CheckpointError",
@@ -33,7 +34,6 @@ __all__ = (
     "SubscribeTimeoutError",
     "SubscriptionEndedError",
     "SubscriptionSilentError",
-    "TooManyDeliveriesError",
     "UnconfirmedEndError",
     "UnwritableRecordError",
     "WriteTimeoutError",
@@ -162,12 +162,12 @@ class DecodeFailedError(FanOutError):
     """The user's `decode` raised, or returned what cannot be delivered; `__cause__` says which."""
 
 
-class TooManyDeliveriesError(FanOutError):
-    """A record was delivered more often than `max_deliveries`, and bad records end the stream."""
-
-
 class BadFrameError(FanOutError):
     """A record in the topic of a shuffle is no frame of it, or a row cannot become one."""
+
+
+class BadRecordError(FanOutError):
+    """A record of a share group came too often, or cannot be read, and that ends the stream."""
 
 
 class SilentProducerError(FanOutError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
@@ -12,19 +11,17 @@ from confluent_kafka import AcknowledgeType
 
 from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Range
-from fanout.errors import TooManyDeliveriesError
+from fanout.errors import BadRecordError
+from fanout.kafka.share.answers import Answers
 from fanout.kafka.share.claims import Echo
 from fanout.kafka.share.decoding import decode, rows_of
 from fanout.kafka.share.loan import Loan, describe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
-
-    from confluent_kafka import KafkaException
+    from collections.abc import AsyncGenerator, Sequence
 
     from fanout.core.lineage import Split
     from fanout.core.source import Reserve
-    from fanout.kafka.partitions import Partition
     from fanout.kafka.share.client import Member
     from fanout.kafka.share.lapsed import Lapsed
     from fanout.kafka.share.loan import Rows
@@ -33,12 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ("Lender",)
 
-log = logging.getLogger(__name__)
-
 # Memory that is reserved before the first poll; later ones expect what the one before had.
 _FIRST: Final = 64 * 1024
-# The part of a lock that may have passed before its record is delivered.
-_FRESH: Final = 0.25
+_UNREADABLE: Final = "a header has a key that is not UTF-8, and the client cannot read any of them"
+# The part of a lock that may have passed before its record is delivered: the other half is for
+# whoever acknowledges it.
+_FRESH: Final = 0.5
 
 
 @final
@@ -65,6 +62,7 @@ class Lender:
         self._split = split
         self._delivered = delivered
         self._member = member
+        self._answers = Answers(member, shared, self.notice)
         self._lapsed = lapsed
         self._shared = shared
         self._decode = shared.options.user_decode
@@ -116,14 +114,14 @@ class Lender:
             return late
         rows = self.loan.between(0, until)
         self._shared.claims.secure(self.loan.pieces(rows))
-        return late + await self._answer(self.loan, rows, AcknowledgeType.ACCEPT)
+        return late + await self._answers.send(self.loan, rows, AcknowledgeType.ACCEPT)
 
     async def release(self, after: int, until: int) -> None:
         """Give back what was delivered from one number to another."""
         if self.loan is not None:
             rows = self.loan.between(after, until)
             self._shared.claims.let_go(self.loan.pieces(rows))
-            await self._answer(self.loan, rows, AcknowledgeType.RELEASE)
+            await self._answers.send(self.loan, rows, AcknowledgeType.RELEASE)
 
     async def reject(self, numbers: Sequence[int], reason: str) -> list[Piece]:
         """Refuse records by their numbers; return what was not refused."""
@@ -174,13 +172,18 @@ class Lender:
     async def _lend(self, loan: Loan, deliveries: Rows) -> Batch | None:
         """Sort out what is not delivered, and make a batch of the rest."""
         rows = self._fresh(loan)
+        # At once: what is awaited below may take longer than a lock.
+        self._shared.claims.hold(loan.pieces(rows))
+        if len(unreadable := np.intersect1d(rows, loan.unreadable)):
+            await self._judge_bad(loan, unreadable, [_UNREADABLE] * len(unreadable))
+            rows = np.setdiff1d(rows, unreadable)
         most = self._shared.options.max_deliveries
         if most is not None and len(often := rows[deliveries[rows] > most]):
             counts = deliveries[often].tolist()
-            await self._judge_bad(loan, often, [f"delivered {count} times" for count in counts])
+            reasons = [f"delivered {count} times, max_deliveries={most}" for count in counts]
+            await self._judge_bad(loan, often, reasons)
             rows = rows[deliveries[rows] <= most]
         records, rows = await self._decoded(loan, rows)
-        self._shared.claims.hold(loan.pieces(rows))
         loan.number(rows, self._delivered)
         position, self._delivered = self._delivered, self._delivered + len(rows)
         await self._settle_echoes(loan)
@@ -207,7 +210,7 @@ class Lender:
             await self._refuse(loan, np.array([*decoded.bad]), [*decoded.bad.values()])
         kept = np.concatenate([np.empty(0, np.int64), *decoded.rows])
         left_out = np.setdiff1d(rows, np.concatenate([kept, [*decoded.bad]]).astype(np.int64))
-        await self._answer(loan, left_out, AcknowledgeType.ACCEPT)
+        await self._answers.send(loan, left_out, AcknowledgeType.ACCEPT)
         whole = pa.Table.from_batches(decoded.batches, self._decode.schema).combine_chunks()
         return (whole.to_batches() or [self._decode.no_records])[0], kept
 
@@ -215,10 +218,9 @@ class Lender:
         if self._shared.options.on_bad_record == "dead_letter":
             await self._refuse(loan, rows, reasons)
             return
-        raise TooManyDeliveriesError(
-            f"{', '.join(describe(loan.pieces(rows)))}: {reasons[0]}, more than max_deliveries="
-            f"{self._shared.options.max_deliveries}; say on_bad_record='dead_letter' to go on "
-            f"without such records"
+        raise BadRecordError(
+            f"{', '.join(describe(loan.pieces(rows)))}: {reasons[0]}; say "
+            f"on_bad_record='dead_letter' to go on without such records"
         )
 
     async def _settle_echoes(self, loan: Loan) -> None:
@@ -231,8 +233,8 @@ class Lender:
         for piece in loan.pieces(rows):
             for begin, end, echo in self._shared.claims.echoes(piece):
                 verdicts[loan.at(piece[0], begin, end)] = kinds[echo]
-        await self._answer(loan, rows[verdicts[rows] == 1], AcknowledgeType.ACCEPT)
-        await self._answer(loan, rows[verdicts[rows] == 0], AcknowledgeType.RELEASE)
+        await self._answers.send(loan, rows[verdicts[rows] == 1], AcknowledgeType.ACCEPT)
+        await self._answers.send(loan, rows[verdicts[rows] == 0], AcknowledgeType.RELEASE)
 
     async def _refuse(self, loan: Loan, rows: Rows, reasons: list[str]) -> list[Piece]:
         """Refuse rows, after they were written to where bad records go."""
@@ -240,7 +242,7 @@ class Lender:
             return []
         if self._shared.letters is not None:
             await self._shared.letters.write(rows_of(loan.records, rows), reasons)
-        return await self._answer(loan, rows, AcknowledgeType.REJECT)
+        return await self._answers.send(loan, rows, AcknowledgeType.REJECT)
 
     async def _take_back(self, *, delivered: bool = True) -> None:
         """Give back whatever is open of the last poll.
@@ -257,7 +259,7 @@ class Lender:
             numbered = loan.between(0, self._delivered)
             self._shared.claims.let_go(loan.pieces(numbered))
             self._delivered -= len(numbered)
-        await self._answer(loan, rows, AcknowledgeType.RELEASE)
+        await self._answers.send(loan, rows, AcknowledgeType.RELEASE)
 
     def _lapse(self, loan: Loan) -> None:
         """Note what was delivered and cannot be acknowledged any more.
@@ -271,50 +273,3 @@ class Lender:
         self._lapsed.add(loan)
         if not self._shared.claims.deduplicates:
             self._shared.claims.let_go(loan.pieces(rows))
-
-    async def _answer(self, loan: Loan, rows: Rows, answer: AcknowledgeType) -> list[Piece]:
-        """Answer for rows; return those for which the broker did not take the answer.
-
-        The answer is sent and counted whether or not anybody goes on waiting for it.
-        """
-        if not len(rows):
-            return []
-        failed: list[Piece] = []
-        answered = self._member.answer(loan.places(rows), answer)
-        loan.close(rows)
-
-        def count(future: asyncio.Future[Mapping[Partition, KafkaException]]) -> None:
-            error = future.exception()
-            errors = future.result() if error is None else {}
-            for partition, of_it in loan.of_partition(rows):
-                pieces = loan.pieces(of_it)
-                if (why := error or errors.get(partition)) is None:
-                    self._count(pieces, len(of_it), answer)
-                else:
-                    failed.extend(pieces)
-                    self._count_failed(pieces, len(of_it), answer)
-                    log.warning("%s was not taken for %s: %s", answer.name, partition, why)
-            self._changed.set()
-
-        answered.add_done_callback(count)
-        await asyncio.wait([answered])
-        return failed
-
-    def _count(self, pieces: list[Piece], records: int, answer: AcknowledgeType) -> None:
-        tally, claims = self._shared.tally, self._shared.claims
-        match answer:
-            case AcknowledgeType.ACCEPT:
-                tally.accepted += records
-                claims.settle(pieces, asyncio.get_running_loop().time())
-            case AcknowledgeType.REJECT:
-                tally.rejected += records
-                claims.let_go(pieces)
-            case _:
-                tally.released += records
-
-    def _count_failed(self, pieces: list[Piece], records: int, answer: AcknowledgeType) -> None:
-        # What the broker does not take back is free already, or soon will be.
-        if answer is not AcknowledgeType.RELEASE:
-            self._shared.tally.expired += records
-        if not self._shared.claims.deduplicates:
-            self._shared.claims.let_go(pieces)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ("ShareLending", "number_of")
 
-# What is asked of a stream's consumer leaves it as long again, for whatever lay in a slot before.
+# A record is delivered while the other half of its lock is left at the least.
 _PART: Final = 0.5
 
 

@@ -41,6 +41,7 @@ class Loan:
 
     def __init__(self, polled: Polled, deadline: float) -> None:
         self.records: pa.RecordBatch = polled.records
+        self.unreadable = polled.unreadable
         self.deadline = deadline
         self._partitions = polled.partitions
         self._places = polled.places

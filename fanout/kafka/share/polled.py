@@ -38,6 +38,7 @@ class Polled:
         records: The records, with the columns of SCHEMA.
         partitions: The partitions that they are of.
         places: Which of these each record is of.
+        unreadable: The rows whose headers the client cannot read.
         since: A moment at which the member had none of them yet, on the loop's clock: their locks
             are no older.
     """
@@ -45,6 +46,7 @@ class Polled:
     records: pa.RecordBatch
     partitions: tuple[Partition, ...]
     places: NDArray[np.int64]
+    unreadable: NDArray[np.int64]
     since: float
 
 
@@ -62,6 +64,7 @@ def gather(messages: Sequence[Message], since: float) -> Polled:
     topics = pa.array([topic for topic, _ in numbers], pa.string())
     partitions = pa.array([number for _, number in numbers], pa.int32())
     rows = pa.array(places)
+    headers, unreadable = _headers(messages)
     records = pa.RecordBatch.from_arrays(
         [
             pa.array(list(map(Message.key, messages)), pa.binary()),
@@ -71,12 +74,13 @@ def gather(messages: Sequence[Message], since: float) -> Polled:
             pa.array(list(map(Message.offset, messages)), pa.int64()),
             _timestamps(np.array(stamps, np.int64)),
             pa.array(np.maximum(np.array(kinds, np.int32) - 1, 0)),
-            _headers(messages),
+            headers,
             pa.array(list(map(Message.delivery_count, messages)), pa.int32()),
         ],
         schema=SCHEMA,
     )
-    return Polled(records, tuple(Partition(*place) for place in numbers), places, since)
+    partitions_of = tuple(Partition(*place) for place in numbers)
+    return Polled(records, partitions_of, places, unreadable, since)
 
 
 def _places(messages: Sequence[Message]) -> Any:
@@ -88,11 +92,26 @@ def _timestamps(milliseconds: NDArray[np.int64]) -> pa.TimestampArray:
     return pa.array(milliseconds * 1000, mask=null if null.any() else None).view(_TIMESTAMP)
 
 
-def _headers(messages: Sequence[Message]) -> pa.ListArray:
-    headers: list[Any] = list(map(Message.headers, messages))
+def _headers(messages: Sequence[Message]) -> tuple[pa.ListArray, NDArray[np.int64]]:
+    """Return the headers, and the rows in which they cannot be read."""
+    headers: list[Any] = []
+    unreadable: list[int] = []
+    # Where a key is no UTF-8 the client returns null pointers, and an error with them. `map` finds
+    # the error, which a call in Python does not once Python has adapted itself to the method.
+    answers = map(Message.headers, messages)
+    for row in range(len(messages)):
+        try:
+            headers.append(next(answers))
+        except (SystemError, UnicodeError):
+            headers.append(None)
+            unreadable.append(row)
+    return _column(headers), np.array(unreadable, np.int64)
+
+
+def _column(headers: list[Any]) -> pa.ListArray:
     if not any(headers):
         none = pa.array([], _HEADERS.value_type)
-        return pa.ListArray.from_arrays(pa.array(np.zeros(len(messages) + 1, np.int32)), none)
+        return pa.ListArray.from_arrays(pa.array(np.zeros(len(headers) + 1, np.int32)), none)
     pairs = [pair for some in headers for pair in some or ()]
     ends = np.cumsum([0, *(len(some or ()) for some in headers)], dtype=np.int32)
     keys = pa.array([key for key, _ in pairs], pa.string())

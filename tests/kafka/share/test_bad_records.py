@@ -9,13 +9,15 @@ import pytest
 
 from fanout.errors import (
     AcknowledgementError,
+    BadRecordError,
     DecodeFailedError,
     OptionError,
     ServiceError,
     SplitFailedError,
-    TooManyDeliveriesError,
 )
-from tests.kafka.reading import new_topic
+from fanout.kafka.writing.joining import Idempotent
+from fanout.kafka.writing.writer import open_writer
+from tests.kafka.reading import PLAINTEXT, new_topic
 from tests.kafka.share.sharing import (
     BRIEF,
     deliveries,
@@ -147,7 +149,9 @@ async def test_a_record_is_taken_out_before_the_broker_drops_it(kafka_broker: Ka
         await until(stream, lambda counts: counts.rejected == 2)
         assert await nothing_comes(stream, 0.3)
     found = [letter["headers"] for _, letter in await letters(topic)]
-    assert {headers["fanout.reason"] for headers in found} == {b"delivered 3 times"}
+    assert {headers["fanout.reason"] for headers in found} == {
+        b"delivered 3 times, max_deliveries=2"
+    }
 
 
 async def test_a_record_that_was_delivered_too_often_ends_the_stream_otherwise(
@@ -158,7 +162,36 @@ async def test_a_record_that_was_delivered_too_often_ends_the_stream_otherwise(
         await stream.release(await first(stream))
         with pytest.raises(SplitFailedError, match="delivered 2 times") as caught:
             await first(stream)
-    assert isinstance(caught.value.__cause__, TooManyDeliveriesError)
+    assert isinstance(caught.value.__cause__, BadRecordError)
+
+
+async def put_with_a_header_that_is_no_text(group: Group) -> None:
+    ends = pa.py_buffer(b"\0\0\0\0\2\0\0\0")
+    key = pa.StringArray.from_buffers(1, ends, pa.py_buffer(b"\xff\xfe"))
+    pairs = pa.StructArray.from_arrays([key, pa.array([b"v"])], names=["key", "value"])
+    headers = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pairs)
+    number = pa.array([0], pa.int32())
+    columns = {"topic": [group.topic.name], "partition": number, "value": [b"x"]}
+    async with open_writer(
+        group.topic.broker.bootstrap_servers, security=PLAINTEXT, mode=Idempotent()
+    ) as writer:
+        await writer.write(pa.record_batch(columns | {"headers": headers}))
+        await writer.flush()
+
+
+async def test_a_record_whose_headers_the_client_cannot_read_is_a_bad_one(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group, topic = await new_group(kafka_broker), await new_topic(kafka_broker)
+    await put_with_a_header_that_is_no_text(group)
+    await group.put(1)
+    async with group.open() as stream:
+        with pytest.raises(SplitFailedError, match=r"-0 offset 0: a header has a key that is not"):
+            await first(stream)
+    async with group.open(on_bad_record="dead_letter", dead_letter_topic=topic.name) as stream:
+        assert offsets(await first(stream)) == [1]
+    ((_, letter),) = await letters(topic)
+    assert (letter["value"], letter["headers"]["fanout.offset"]) == (b"x", b"0")
 
 
 async def test_as_many_deliveries_as_the_group_has_are_too_many(kafka_broker: KafkaBroker) -> None:

@@ -1,0 +1,87 @@
+"""Tell a group what became of records, and count whether it took the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, final
+
+from confluent_kafka import AcknowledgeType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from confluent_kafka import KafkaException
+
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.share.client import Member
+    from fanout.kafka.share.loan import Loan, Rows
+    from fanout.kafka.share.record_sets import Piece
+    from fanout.kafka.share.tally import Shared
+
+__all__ = ("Answers",)
+
+log = logging.getLogger(__name__)
+
+
+@final
+class Answers:
+    """Send the answers of one member.
+
+    Args:
+        member: Its client.
+        shared: What it has in common with the others.
+        notify: Called after each answer.
+    """
+
+    def __init__(self, member: Member, shared: Shared, notify: Callable[[], None]) -> None:
+        self._member = member
+        self._shared = shared
+        self._notify = notify
+
+    async def send(self, loan: Loan, rows: Rows, answer: AcknowledgeType) -> list[Piece]:
+        """Answer for rows; return those for which the broker did not take the answer.
+
+        The answer is sent and counted whether or not anybody goes on waiting for it.
+        """
+        if not len(rows):
+            return []
+        failed: list[Piece] = []
+        answered = self._member.answer(loan.places(rows), answer)
+        loan.close(rows)
+
+        def count(future: asyncio.Future[Mapping[Partition, KafkaException]]) -> None:
+            error = future.exception()
+            errors = future.result() if error is None else {}
+            for partition, of_it in loan.of_partition(rows):
+                pieces = loan.pieces(of_it)
+                if (why := error or errors.get(partition)) is None:
+                    self._count(pieces, len(of_it), answer)
+                else:
+                    failed.extend(pieces)
+                    self._count_failed(pieces, len(of_it), answer)
+                    log.warning("%s was not taken for %s: %s", answer.name, partition, why)
+            self._notify()
+
+        answered.add_done_callback(count)
+        await asyncio.wait([answered])
+        return failed
+
+    def _count(self, pieces: list[Piece], records: int, answer: AcknowledgeType) -> None:
+        tally, claims = self._shared.tally, self._shared.claims
+        match answer:
+            case AcknowledgeType.ACCEPT:
+                tally.accepted += records
+                claims.settle(pieces, asyncio.get_running_loop().time())
+            case AcknowledgeType.REJECT:
+                tally.rejected += records
+                claims.let_go(pieces)
+            case _:
+                tally.released += records
+
+    def _count_failed(self, pieces: list[Piece], records: int, answer: AcknowledgeType) -> None:
+        # What the broker does not take back is free already, or soon will be.
+        if answer is not AcknowledgeType.RELEASE:
+            self._shared.tally.expired += records
+        if not self._shared.claims.deduplicates:
+            self._shared.claims.let_go(pieces)
