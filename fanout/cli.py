@@ -66,7 +66,10 @@ def fanout(
 def demo(
     *,
     source: Annotated[
-        ServiceName, typer.Option(help="The service: an embedded Kinesis, or Apache Kafka.")
+        ServiceName,
+        typer.Option(
+            help="The service: an embedded Kinesis, Apache Kafka, or a share group of Kafka."
+        ),
     ] = _DEFAULTS.source,
     records: Annotated[
         int, typer.Option(min=MIN_RECORDS, max=MAX_RECORDS, help="How many records are sent.")
@@ -108,7 +111,8 @@ def demo(
 
     With `--source kafka` it is a broker of Apache Kafka, which is downloaded once. Its topic grows
     while records flow, the broker is killed and started again, one transaction is committed and two
-    are aborted.
+    are aborted. With `--source kafka-share` a share group reads that topic: each record comes
+    through once, in no order.
 
     With `--shuffle` two queries run, each in a driver of its own. The first writes each record by
     its key to a second topic, exactly once, and the second reads that. The proof counts two things

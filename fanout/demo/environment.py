@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ("check_environment",)
 
+_KAFKA = {"pyspark": "spark", "aiokafka": "kafka", "confluent_kafka": "testing"}
+
 # The extra that brings each module.
 _EXTRAS: Mapping[ServiceName, Mapping[str, str]] = {
     ServiceName.KINESIS: {"pyspark": "spark", "aioboto3": "kinesis", "moto": "testing"},
-    ServiceName.KAFKA: {"pyspark": "spark", "aiokafka": "kafka", "confluent_kafka": "testing"},
+    ServiceName.KAFKA: _KAFKA,
+    ServiceName.KAFKA_SHARE: _KAFKA,
 }
 
 

@@ -14,7 +14,7 @@ from fanout.demo.options import DemoFailedError
 from fanout.demo.plan import Kind
 from fanout.demo.records import digest, event_time
 from fanout.demo.service import STREAM, Done
-from fanout.demo.sources import KafkaSettings
+from fanout.demo.sources import KafkaSettings, ShareSettings
 from fanout.demo.verification import SentRecord
 from fanout.testing.kafka_broker import KafkaBroker
 
@@ -44,15 +44,19 @@ _TOLD = {
 
 
 @contextmanager
-def start_kafka(partitions: int) -> Iterator[KafkaService]:
+def start_kafka(partitions: int, *, share: bool = False) -> Iterator[KafkaService]:
     """Run a broker while the block lasts, with a topic that begins with some partitions.
+
+    Args:
+        partitions: How many.
+        share: Whether a share group reads the topic.
 
     Raises:
         SetupError: If there is no Java, or Kafka cannot be downloaded or does not start.
     """
     with KafkaBroker() as broker:
         broker.create_topic(STREAM, partitions, TOPIC_CONFIGS)
-        yield KafkaService(broker, STREAM, partitions)
+        yield KafkaService(broker, STREAM, partitions, share=share)
 
 
 @final
@@ -63,15 +67,19 @@ class KafkaService:
         broker: The running broker, with the topic created.
         topic: The topic's name.
         partitions: How many partitions it has.
+        share: Whether a share group reads it.
     """
 
-    def __init__(self, broker: KafkaBroker, topic: str, partitions: int) -> None:
+    def __init__(
+        self, broker: KafkaBroker, topic: str, partitions: int, *, share: bool = False
+    ) -> None:
         self._broker = broker
         self._topic = topic
         self._partitions = partitions
         self._faults: Counter[str] = Counter()
         self.environment: Mapping[str, str] = {}
-        self.settings = KafkaSettings(topic, broker.bootstrap_servers)
+        settings = ShareSettings if share else KafkaSettings
+        self.settings: KafkaSettings | ShareSettings = settings(topic, broker.bootstrap_servers)
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[KafkaStream]:

@@ -32,6 +32,7 @@ class ServiceName(StrEnum):
 
     KINESIS = "kinesis"
     KAFKA = "kafka"
+    KAFKA_SHARE = "kafka-share"
 
 
 @final

@@ -60,6 +60,14 @@ class Script:
     while_down: tuple[Kind, ...]
 
 
+# The broker is killed before the driver is, which has to read on; the topic grows midway; and one
+# transaction at least is aborted after that.
+_KAFKA: Final = Script(
+    acts=(Kind.RESTART, None, Kind.GROW, None, None),
+    drawn=(Kind.COMMIT, Kind.ABORT, Kind.ABORT),
+    while_down=(Kind.GROW,),
+)
+
 SCRIPTS: Final[Mapping[ServiceName, Script]] = {
     # The split comes first: a stream that begins with one shard then has two to merge, and the kill
     # finds children whose parent has ended.
@@ -68,13 +76,8 @@ SCRIPTS: Final[Mapping[ServiceName, Script]] = {
         drawn=(Kind.MERGE, Kind.CUT, Kind.CUT, Kind.STALL, Kind.ERROR),
         while_down=(Kind.SPLIT_AGAIN, Kind.MERGE_AGAIN),
     ),
-    # The broker is killed before the driver is, which has to read on; the topic grows midway; and
-    # one transaction at least is aborted after that.
-    ServiceName.KAFKA: Script(
-        acts=(Kind.RESTART, None, Kind.GROW, None, None),
-        drawn=(Kind.COMMIT, Kind.ABORT, Kind.ABORT),
-        while_down=(Kind.GROW,),
-    ),
+    ServiceName.KAFKA: _KAFKA,
+    ServiceName.KAFKA_SHARE: _KAFKA,
 }
 
 

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ("Report", "Resharded", "faults_table", "proof_table")
 
-_SPLITS = {ServiceName.KINESIS: "shards", ServiceName.KAFKA: "partitions"}
+_SPLITS = {
+    ServiceName.KINESIS: "shards",
+    ServiceName.KAFKA: "partitions",
+    ServiceName.KAFKA_SHARE: "partitions",
+}
 
 _GOOD, _BAD = "[green]✓[/]", "[red]✗[/]"
 
@@ -119,6 +123,8 @@ def proof_table(report: Report) -> Table:
     ):
         if count is not None:
             table.add_row(claim, f"{count:,}", _BAD if count else _GOOD)
+    if proof.out_of_order is None:
+        table.add_row("out of order: a share group promises none", "-", "")
     for claim, count in (
         ("passed by the last watermark", proof.watermark_passed),
         (

@@ -65,7 +65,8 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
             if error.explained:
                 raise
             raise DemoFailedError(f"{error}{_tail(workspace.driver_log)}") from error
-        workspace.write_parents(conductor.parents)
+        if options.source is not ServiceName.KAFKA_SHARE:  # in whose partitions nothing has order
+            workspace.write_parents(conductor.parents)
         if conductor.restart is not None:
             workspace.write_restart(conductor.restart)
         proof = verify_in_process(workspace)
@@ -96,6 +97,10 @@ def _start(options: DemoOptions) -> AbstractContextManager[Service]:
             from fanout.demo.kafka import start_kafka  # noqa: PLC0415 - see above
 
             return start_kafka(options.shards)
+        case ServiceName.KAFKA_SHARE:
+            from fanout.demo.kafka import start_kafka  # noqa: PLC0415 - see above
+
+            return start_kafka(options.shards, share=True)
 
 
 def _tail(log: Path) -> str:

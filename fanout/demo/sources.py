@@ -12,10 +12,21 @@ from fanout.demo.records import OUT_OF_ORDERNESS
 if TYPE_CHECKING:
     from fanout.core.source import Source
 
-__all__ = ("KafkaSettings", "KinesisSettings", "ShuffleSettings", "SourceSettings", "make_source")
+__all__ = (
+    "KafkaSettings",
+    "KinesisSettings",
+    "ShareSettings",
+    "ShuffleSettings",
+    "SourceSettings",
+    "make_source",
+)
 
 # New partitions are to be found while the run lasts; who reads for days looks once a minute.
 _DISCOVERY_INTERVAL = 1.0
+_CONSUMERS = 4
+# Members that are killed keep their records and their partitions for so many milliseconds; who
+# reads for days leaves both at Kafka's half a minute and more.
+_LEFT_BEHIND = 5_000
 
 
 @final
@@ -49,6 +60,19 @@ class KafkaSettings(msgspec.Struct, frozen=True, tag=True):
 
 
 @final
+class ShareSettings(msgspec.Struct, frozen=True, tag=True):
+    """A topic of a broker on this machine, read by a share group.
+
+    Args:
+        topic: Its name.
+        bootstrap_servers: Where the broker is.
+    """
+
+    topic: str
+    bootstrap_servers: str
+
+
+@final
 class ShuffleSettings(msgspec.Struct, frozen=True, tag=True):
     """A topic between two queries, in which records are distributed by their keys.
 
@@ -63,7 +87,7 @@ class ShuffleSettings(msgspec.Struct, frozen=True, tag=True):
     partitions: int
 
 
-SourceSettings: TypeAlias = KinesisSettings | KafkaSettings | ShuffleSettings
+SourceSettings: TypeAlias = KinesisSettings | KafkaSettings | ShareSettings | ShuffleSettings
 
 
 def make_source(settings: SourceSettings) -> Source:
@@ -89,6 +113,23 @@ def make_source(settings: SourceSettings) -> Source:
                 security=Security(protocol="PLAINTEXT"),
                 discovery_interval=_DISCOVERY_INTERVAL,
                 event_time=EventTime(out_of_orderness=OUT_OF_ORDERNESS),
+            )
+        case ShareSettings():
+            from fanout.kafka import KafkaShareSource, Security  # noqa: PLC0415 - see above
+
+            return KafkaShareSource(
+                topics=settings.topic,
+                bootstrap_servers=settings.bootstrap_servers,
+                group_id="fanout-demo",
+                consumers=_CONSUMERS,
+                group_settings={
+                    "share.auto.offset.reset": "earliest",
+                    "share.isolation.level": "read_committed",
+                    "share.record.lock.duration.ms": str(_LEFT_BEHIND),
+                    "share.session.timeout.ms": str(_LEFT_BEHIND),
+                    "share.delivery.count.limit": "10",  # on a busy machine locks may run out
+                },
+                security=Security(protocol="PLAINTEXT"),
             )
         case ShuffleSettings():
             from fanout.demo.shuffle import make_shuffle  # noqa: PLC0415 - see above

@@ -82,7 +82,7 @@ class Proof(msgspec.Struct, frozen=True):
         duplicated: Records that were read more often than once, counted without the first time.
         altered: Records that nobody sent: of an unknown number, or another key, place or data.
         out_of_order: Records in a later batch than one that follows them in their split, or in an
-            earlier batch than one of a parent split.
+            earlier batch than one of a parent split; None where a service promises no order.
         second_generation: Records of splits that were made between a kill and the restart, in
             batches after the one that was killed; None without a kill.
         watermark_violations: Records with an event time that a watermark had excluded which was
@@ -98,14 +98,14 @@ class Proof(msgspec.Struct, frozen=True):
     lost: int
     duplicated: int
     altered: int
-    out_of_order: int
+    out_of_order: int | None
     second_generation: int | None
     watermark_violations: int | None = None
     watermark_passed: int | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether every record came through once, as it was, and in order.
+        """Whether every record came through once, as it was, and in order where there is one.
 
         After a kill, some must have come from splits that the restart met for the first time, and
         behind a shuffle a watermark must have passed some: otherwise the run shows nothing about
@@ -119,7 +119,7 @@ class Proof(msgspec.Struct, frozen=True):
 def verify(
     sent: Iterable[SentRecord],
     read: Sequence[ReadRecord],
-    parents: Mapping[str, Sequence[str]],
+    parents: Mapping[str, Sequence[str]] | None,
     restart: Restart | None,
 ) -> Proof:
     """Compare the output with what was sent.
@@ -130,7 +130,7 @@ def verify(
     Args:
         sent: What the producer sent.
         read: What the query wrote, in any order.
-        parents: The parents of every split that has any.
+        parents: The parents of every split that has any; None where splits have no order.
         restart: The restart of the query; None if it was not killed.
     """
     expected = {record.number: record for record in sent}
@@ -138,7 +138,7 @@ def verify(
         expected,
         read,
         altered=sum(not _same(record, expected) for record in read),
-        out_of_order=misplaced(read, parents),
+        out_of_order=None if parents is None else misplaced(read, parents),
         second_generation=None if restart is None else _second_generation(read, restart),
     )
 
@@ -148,7 +148,7 @@ def prove(
     read: Sequence[ReadRecord],
     *,
     altered: int,
-    out_of_order: int,
+    out_of_order: int | None,
     second_generation: int | None,
     watermark_violations: int | None = None,
     watermark_passed: int | None = None,

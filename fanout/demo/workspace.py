@@ -80,8 +80,10 @@ class Workspace:
         """Store the parents of every split."""
         self._parents.write_bytes(msgspec.json.encode(parents))
 
-    def read_parents(self) -> dict[str, list[str]]:
-        """Return the parents of every split."""
+    def read_parents(self) -> dict[str, list[str]] | None:
+        """Return the parents of every split; None if splits have no order."""
+        if not self._parents.exists():
+            return None
         return msgspec.json.decode(self._parents.read_bytes(), type=dict[str, list[str]])
 
     def write_restart(self, restart: Restart) -> None:

@@ -109,6 +109,34 @@ def test_nothing_of_kafka_is_lost_although_broker_and_driver_are_killed(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.timeout(120)  # four JVMs start in it, one after the other
+@pytest.mark.usefixtures("_kafka_jars")
+def test_nothing_is_lost_or_repeated_by_a_share_group_whose_members_are_killed(
+    tmp_path: Path,
+) -> None:
+    arguments = ("--source", "kafka-share", "--records", "2000", "--kill", "--json")
+    with demo(tmp_path, *arguments) as (process, mark):
+        output, errors = process.communicate()
+        assert (process.returncode, errors) == (0, "")
+        assert living(mark) == []
+    result = json.loads(output)
+    assert {
+        "source": "kafka-share",
+        "records_sent": 2000,
+        "records_read": 2000,
+        "lost": 0,
+        "duplicated": 0,
+        "altered": 0,
+        "out_of_order": None,
+        "splits_seen": 4,
+        "restarts": 1,
+        "faults": {"AbortTransaction": 2, "KillBroker": 1},
+    }.items() <= result.items()
+    assert len(result["replayed"]) == 1
+    assert 0 < result["second_generation"] < 2000
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.timeout(180)  # five JVMs start in it
 @pytest.mark.usefixtures("_kafka_jars")
 def test_nothing_is_lost_in_a_shuffle_although_both_of_its_sides_are_killed(tmp_path: Path) -> None:

@@ -15,7 +15,13 @@ from fanout.demo.messages import (
     decode_message,
 )
 from fanout.demo.plan import Kill
-from fanout.demo.sources import KafkaSettings, KinesisSettings, ShuffleSettings, SourceSettings
+from fanout.demo.sources import (
+    KafkaSettings,
+    KinesisSettings,
+    ShareSettings,
+    ShuffleSettings,
+    SourceSettings,
+)
 
 EVERY_KIND: list[Message] = [
     Started(17),
@@ -49,6 +55,7 @@ SHUFFLE = ShuffleSettings("orders-by-key", "127.0.0.1:1", 4)
     [
         KinesisSettings("orders", "http://127.0.0.1:1", "us-east-1", 3.0),
         KafkaSettings("orders", "127.0.0.1:1"),
+        ShareSettings("orders", "127.0.0.1:1"),
         SHUFFLE,
     ],
     ids=lambda source: type(source).__name__,

@@ -8,7 +8,7 @@ from fanout.demo.options import DemoOptions, ServiceName
 from fanout.demo.plan import Act, Kind, draw_plan
 
 SEEDS = range(50)
-KINESIS, KAFKA = ServiceName
+KINESIS, KAFKA, KAFKA_SHARE = ServiceName
 
 every_source = pytest.mark.parametrize("source", ServiceName)
 
@@ -55,6 +55,7 @@ def test_everything_that_can_be_done_to_a_service_is_in_its_plan(seed: int) -> N
     }
     assert done[KINESIS] | done[KAFKA] == set(Kind)
     assert not done[KINESIS] & done[KAFKA]
+    assert done[KAFKA_SHARE] == done[KAFKA]
 
 
 @every_source

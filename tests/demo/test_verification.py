@@ -41,6 +41,12 @@ def test_what_came_through_once_and_in_order_holds() -> None:
     assert proof.holds
 
 
+def test_where_there_is_no_order_none_is_proven() -> None:
+    records = [sent(0), sent(1)]
+    proof = verify(records, [read(sent(1), 0), read(sent(0), 1)], None, None)
+    assert (proof.out_of_order, proof.holds) == (None, True)
+
+
 def test_a_lost_record_is_found() -> None:
     proof = prove([sent(0), sent(1)], [read(sent(1))])
     assert (proof.lost, proof.holds) == (1, False)
