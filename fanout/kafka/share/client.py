@@ -104,6 +104,7 @@ class Member:
         self._timeout = float(config["socket.timeout.ms"]) / 1000
         self._consumer: ShareConsumer | None = None
         self._since: float | None = None
+        self._left = False
 
     @property
     def asking(self) -> bool:
@@ -135,10 +136,15 @@ class Member:
         Returns:
             Why it did not take the answer for the records of a partition, by partition.
         """
+        if self._left:
+            refused = asyncio.get_running_loop().create_future()
+            refused.set_exception(IllegalStateException("the member has left its group"))
+            return refused
         return self._call(lambda: self._answer(places, answer))
 
     def close(self) -> asyncio.Future[None]:
         """Leave the group."""
+        self._left = True
         return self._call(self._close)
 
     def _call(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
@@ -172,8 +178,7 @@ class Member:
     def _answer(
         self, places: Sequence[Place], answer: AcknowledgeType
     ) -> Mapping[Partition, KafkaException]:
-        if self._consumer is None:
-            raise IllegalStateException("the member has left its group")
+        assert self._consumer is not None, "records are of a poll"
         for topic, number, offset in places:
             self._consumer.acknowledge_offset(topic, number, offset, answer)
         answered = self._consumer.commit_sync(self._timeout)

@@ -11,6 +11,7 @@ from fanout.errors import (
     AcknowledgementError,
     BadRecordError,
     DecodeFailedError,
+    FanOutError,
     OptionError,
     ServiceError,
     SplitFailedError,
@@ -117,6 +118,19 @@ async def test_rows_are_refused_by_hand_and_the_others_acknowledged(
     found = [letter for _, letter in await letters(topic)]
     assert [letter["value"] for letter in found] == [b"1", b"3"]
     assert {letter["headers"]["fanout.reason"] for letter in found} == {b"too old"}
+
+
+async def test_a_record_is_not_refused_before_the_topic_has_it(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker)
+    await asyncio.to_thread(group.topic.write, [{"value": b"x" * 1000}])
+    small = await new_topic(kafka_broker, configs={"max.message.bytes": "200"})
+    async with group.open(dead_letter_topic=small.name) as stream:
+        batch = await first(stream)
+        with pytest.raises(FanOutError, match=r"max\.message\.bytes|cannot take"):
+            await stream.reject(batch, [0], reason="bad")
+        assert lent(stream).rejected == 0
+    async with group.open() as stream:
+        assert deliveries(await first(stream)) == {2}
 
 
 async def test_a_refusal_that_comes_too_late_names_the_records(kafka_broker: KafkaBroker) -> None:

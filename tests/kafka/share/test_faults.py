@@ -88,7 +88,7 @@ async def test_a_broker_that_is_killed_and_restarted_loses_nothing(
     start_kafka_broker: Callable[..., KafkaBroker],
 ) -> None:
     broker = await asyncio.to_thread(start_kafka_broker)
-    group = await new_group(broker, 2000, partitions=2)
+    group = await new_group(broker, 400, partitions=2)
     seen: Counter[tuple[int, int]] = Counter()
     async with group.open(consumers=2, max_poll_records=50) as stream, asyncio.timeout(50):
         held = await first(stream)
