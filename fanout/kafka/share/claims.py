@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, final
 from fanout.kafka.share.record_sets import RecordSet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.share.record_sets import Piece
@@ -96,6 +96,13 @@ class Claims:
         """Give up doubts about records that cannot come again, because the group begins behind."""
         for partition, start in starts.items():
             self.doubts.remove(partition, 0, start)
+
+    def forget_topics(self, topics: Container[str]) -> None:
+        """Forget records of topics that others of the same name have replaced."""
+        for records in (self.doubts, self._held, self._named, *self._settled):
+            for piece in list(records):
+                if piece[0].topic in topics:
+                    records.remove(*piece)
 
     def echoes(self, piece: Piece) -> list[tuple[int, int, Echo]]:
         """Return which parts of a piece the stream has already, and what to do with each.

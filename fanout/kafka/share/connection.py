@@ -5,16 +5,12 @@ from __future__ import annotations
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
 
-from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
-
 from fanout.core.lineage import Split
 from fanout.core.noticed import Noticed
 from fanout.core.positions import Cursor
 from fanout.core.source import Commits
 from fanout.core.verdicts import Phase
 from fanout.errors import ServiceError
-from fanout.kafka.protocol.layouts import error_of
-from fanout.kafka.protocol.metadata import ask_metadata
 from fanout.kafka.share.client import open_member
 from fanout.kafka.share.lender import Lender
 from fanout.kafka.share.lending import number_of
@@ -27,7 +23,6 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.source import Pacing, Reserve
     from fanout.core.verdicts import Verdict
-    from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.share.groups import GroupCalls
     from fanout.kafka.share.lending import ShareLending
     from fanout.kafka.share.options import ShareOptions
@@ -47,7 +42,6 @@ class ShareConnection:
     Args:
         options: What the user asked for.
         identity: The name of the source.
-        connections: To the cluster.
         group: The calls about the group.
         shared: What the members have in common.
         lending: The hold on what is lent.
@@ -57,7 +51,6 @@ class ShareConnection:
         self,
         options: ShareOptions,
         identity: str,
-        connections: Connections,
         *,
         group: GroupCalls,
         shared: Shared,
@@ -65,7 +58,6 @@ class ShareConnection:
     ) -> None:
         self._options = options
         self._identity = identity
-        self._connections = connections
         self._group = group
         self._shared = shared
         self._lending = lending
@@ -108,7 +100,8 @@ class ShareConnection:
             ServiceError: If one is gone.
             KafkaError: If the cluster cannot be asked.
         """
-        await self._look_for_topics()
+        self._shared.claims.forget_topics(await self._shared.topics.ask())
+        self._check_topics()
         if self._shared.claims.doubts:
             self._lending.learn(await self._group.beginnings())
         return self._members
@@ -158,18 +151,12 @@ class ShareConnection:
     def _members(self) -> list[Split]:
         return [Split(f"{_PREFIX}{number}") for number in range(self._options.consumers)]
 
-    async def _look_for_topics(self) -> None:
-        response = await ask_metadata(self._connections, list(self._options.topic_names))
-        for code, topic, *_ in response.topics:
-            match error_of(code, topic):
-                case UnknownTopicOrPartitionError():
-                    self._absences[topic] += 1
-                    if self._absences[topic] == _ABSENCES:
-                        raise ServiceError(
-                            f"the topic {topic} is gone, and with it the records that nobody had "
-                            f"read yet: leave it out of topics, or create it again"
-                        )
-                case KafkaError() as error if not error.retriable:
-                    raise error
-                case _:
-                    self._absences[topic] = 0
+    def _check_topics(self) -> None:
+        for topic in self._absences:
+            missing = topic in self._shared.topics.missing
+            self._absences[topic] = self._absences[topic] + 1 if missing else 0
+            if self._absences[topic] == _ABSENCES:
+                raise ServiceError(
+                    f"the topic {topic} is gone, and with it the records that nobody had read yet: "
+                    f"leave it out of topics, or create it again"
+                )

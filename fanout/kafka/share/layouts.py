@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from io import BytesIO
 
-__all__ = ("AlterGroupRequest", "GroupMembersRequest", "GroupOffsetsRequest")
+__all__ = ("AlterGroupRequest", "GroupMembersRequest", "GroupOffsetsRequest", "Uuid")
 
 _NO_TAGS: Final[dict[int, bytes]] = {}
 _DESCRIBE_OFFSETS: Final = 90
@@ -38,15 +38,17 @@ _GROUP: Final = 32  # the kind of a resource whose configuration is altered
 _SET: Final = 0
 
 
-class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
+class Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
     """The sixteen bytes of an id."""
 
     @classmethod
     def encode(cls, value: bytes) -> bytes:
+        """Return them as they are."""
         return value
 
     @classmethod
     def decode(cls, data: BytesIO) -> bytes:
+        """Read them."""
         return data.read(16)
 
 
@@ -62,7 +64,7 @@ def _offsets(*lag: tuple[str, Any]) -> Any:
                     "topics",
                     CompactArray(
                         ("topic", CompactString()),
-                        ("topic_id", _Uuid),
+                        ("topic_id", Uuid),
                         (
                             "partitions",
                             CompactArray(
@@ -189,7 +191,7 @@ class ShareGroupDescribeResponse_v1(Response):  # type: ignore[misc]  # noqa: N8
                         (
                             "assigned",
                             CompactArray(
-                                ("topic_id", _Uuid),
+                                ("topic_id", Uuid),
                                 ("topic", CompactString()),
                                 ("partitions", CompactArray(Int32)),
                                 ("tags", TaggedFields),

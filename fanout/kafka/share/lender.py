@@ -20,6 +20,8 @@ from fanout.kafka.share.loan import Loan, describe
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from numpy.typing import NDArray
+
     from fanout.core.lineage import Split
     from fanout.core.source import Reserve
     from fanout.kafka.share.client import Member
@@ -36,6 +38,7 @@ _UNREADABLE: Final = "a header has a key that is not UTF-8, and the client canno
 # The part of a lock that may have passed before its record is delivered: the other half is for
 # whoever acknowledges it.
 _FRESH: Final = 0.5
+_NONE: Final = 0  # beside the values of Echo, which begin with 1
 
 
 @final
@@ -171,7 +174,7 @@ class Lender:
 
     async def _lend(self, loan: Loan, deliveries: Rows) -> Batch | None:
         """Sort out what is not delivered, and make a batch of the rest."""
-        rows = self._fresh(loan)
+        rows = await self._fresh(loan)
         # At once: what is awaited below may take longer than a lock.
         self._shared.claims.hold(loan.pieces(rows))
         if len(unreadable := np.intersect1d(rows, loan.unreadable)):
@@ -191,14 +194,23 @@ class Lender:
             return None
         return Batch(self._split, records, Range(Cursor(position), Cursor(self._delivered)))
 
-    def _fresh(self, loan: Loan) -> Rows:
+    async def _fresh(self, loan: Loan) -> Rows:
         """Return the rows that the stream does not have already."""
-        fresh = np.ones(len(loan.all_rows), bool)
-        for piece in loan.pieces(loan.all_rows):
-            for begin, end, _ in self._shared.claims.echoes(piece):
-                fresh[loan.at(piece[0], begin, end)] = False
-        self._shared.tally.repeated += int((~fresh).sum())
-        return np.flatnonzero(fresh)
+        echoes = self._echoes(loan, loan.all_rows)
+        if echoes.any():
+            # A topic that was created again has other records at the same offsets.
+            self._shared.claims.forget_topics(await self._shared.topics.ask())
+            echoes = self._echoes(loan, loan.all_rows)
+        self._shared.tally.repeated += int((echoes != _NONE).sum())
+        return np.flatnonzero(echoes == _NONE)
+
+    def _echoes(self, loan: Loan, rows: Rows) -> NDArray[np.int8]:
+        """Return for each row of a poll whether it is an echo, and of what; of some rows alone."""
+        echoes = np.full(len(loan.all_rows), _NONE, np.int8)
+        for piece in loan.pieces(rows):
+            for begin, end, echo in self._shared.claims.echoes(piece):
+                echoes[loan.at(piece[0], begin, end)] = echo.value
+        return echoes
 
     async def _decoded(self, loan: Loan, rows: Rows) -> tuple[pa.RecordBatch, Rows]:
         """Apply the user's own step, where there is one, and accept what it leaves out."""
@@ -228,13 +240,10 @@ class Lender:
         rows = loan.unnumbered
         if not len(rows):
             return
-        verdicts = np.zeros(len(loan.all_rows), np.int8)
-        kinds = {Echo.ACCEPT: 1, Echo.WAIT: 2}
-        for piece in loan.pieces(rows):
-            for begin, end, echo in self._shared.claims.echoes(piece):
-                verdicts[loan.at(piece[0], begin, end)] = kinds[echo]
-        await self._answers.send(loan, rows[verdicts[rows] == 1], AcknowledgeType.ACCEPT)
-        await self._answers.send(loan, rows[verdicts[rows] == 0], AcknowledgeType.RELEASE)
+        echoes = self._echoes(loan, rows)[rows]
+        accepted, free = rows[echoes == Echo.ACCEPT.value], rows[echoes == _NONE]
+        await self._answers.send(loan, accepted, AcknowledgeType.ACCEPT)
+        await self._answers.send(loan, free, AcknowledgeType.RELEASE)
 
     async def _refuse(self, loan: Loan, rows: Rows, reasons: list[str]) -> list[Piece]:
         """Refuse rows, after they were written to where bad records go."""

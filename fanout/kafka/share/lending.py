@@ -49,7 +49,6 @@ class ShareLending:
         self._clock = asyncio.get_running_loop().time
         self._lenders: dict[str, Lender] = {}
         self._lapsed: dict[str, Lapsed] = {}
-        self._topic_ids: dict[str, str] = {}
         self._starts: dict[Partition, int] = {}
         shared.open.set()
 
@@ -142,7 +141,7 @@ class ShareLending:
             claims.doubt(self.lapsed(id_).look(until))
             if id_ in self._lenders:
                 claims.doubt(self._lenders[id_].pieces(until))
-        return write_doubts(self._source, claims.doubts, self._topic_ids)
+        return write_doubts(self._source, claims.doubts, self._shared.topics.known)
 
     def remember(self, doubts: str) -> None:
         """Take in what an earlier run has stored, and deliver nothing twice from now on.
@@ -151,16 +150,18 @@ class ShareLending:
             PositionError: If it is damaged, of another version, or of another source.
         """
         claims = self._shared.claims
-        pieces = read_doubts(doubts, self._source, self._topic_ids)
+        pieces = read_doubts(doubts, self._source, self._shared.topics.known)
         claims.doubt(pieces)
         claims.secure(pieces)
         claims.forget_below(self._starts)
 
     def learn(self, beginnings: Mapping[Partition, Beginning]) -> None:
         """Give up doubts about what cannot come again, because the group begins behind it."""
-        self._topic_ids = {partition.topic: at.topic_id for partition, at in beginnings.items()}
+        ids = self._shared.topics.known
         self._starts = {
-            partition: at.offset for partition, at in beginnings.items() if at.offset is not None
+            partition: at.offset
+            for partition, at in beginnings.items()
+            if at.offset is not None and at.topic_id == ids.get(partition.topic)
         }
         self._shared.claims.forget_below(self._starts)
 

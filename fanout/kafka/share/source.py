@@ -25,6 +25,7 @@ from fanout.kafka.share.lending import ShareLending, number_of
 from fanout.kafka.share.options import ShareOptions
 from fanout.kafka.share.polled import SCHEMA
 from fanout.kafka.share.tally import Shared
+from fanout.kafka.share.topic_ids import TopicIds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -100,6 +101,8 @@ class KafkaShareSource(ShareOptions):
             cluster = await ask(
                 "the topics cannot be listed", lambda: _cluster(connections, topics)
             )
+            ids = TopicIds(connections, self.topic_names)
+            await ask("the topics cannot be listed", ids.ask)
             group = GroupCalls(connections, self.group_id)
             about = f"the share group {self.group_id}"
             beginnings = await ask(f"{about} cannot be read", group.beginnings)
@@ -118,13 +121,11 @@ class KafkaShareSource(ShareOptions):
                     lambda: stack.enter_async_context(open_dead_letters(self, connections, topic)),
                 )
             seconds = int(settings[_LOCK]) / 1000
-            shared = Shared(self, seconds, Claims(seconds), letters)
+            shared = Shared(self, seconds, ids, Claims(seconds), letters)
             identity = f"kafka-share:{cluster}:{self.group_id}"
             lending = ShareLending(identity, shared)
             lending.learn(beginnings)
-            yield ShareConnection(
-                self, identity, connections, group=group, shared=shared, lending=lending
-            )
+            yield ShareConnection(self, identity, group=group, shared=shared, lending=lending)
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after one row, which counts what the member has delivered."""

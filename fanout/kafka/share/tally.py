@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fanout.kafka.share.claims import Claims
     from fanout.kafka.share.dead_letters import DeadLetters
     from fanout.kafka.share.options import ShareOptions
+    from fanout.kafka.share.topic_ids import TopicIds
 
 __all__ = ("Shared", "Tally")
 
@@ -36,6 +37,7 @@ class Shared:
     Args:
         options: What the user asked for.
         seconds: How long a lock lasts.
+        topics: The ids of the topics.
         claims: Which records the stream has.
         letters: Where bad records go; None for nowhere.
         tally: The counters.
@@ -44,6 +46,7 @@ class Shared:
 
     options: ShareOptions
     seconds: float
+    topics: TopicIds
     claims: Claims
     letters: DeadLetters | None
     tally: Tally = field(default_factory=Tally)

@@ -169,6 +169,26 @@ async def test_doubts_about_what_the_group_is_done_with_are_given_up(
         assert lent(stream).doubtful == 0
 
 
+async def test_what_is_known_of_a_topic_is_not_taken_for_another_one_of_its_name(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 4)
+    async with group.open() as stream:
+        lending(stream).remember("")
+        batch = await first(stream)
+        doubts = lending(stream).doubts({batch.split.id: batch.range.until})
+        await stream.acknowledge(batch)
+        await asyncio.to_thread(kafka_broker.delete_topic, group.topic.name)
+        # Offsets 0 to 3 were confirmed a moment ago, and are those of other records now.
+        await new_group(kafka_broker, 4, name=group.topic.name)
+        assert offsets(await first(stream)) == [0, 1, 2, 3]
+        assert lent(stream).repeated == 0
+    async with group.open() as stream:
+        lending(stream).remember(doubts)
+        assert lent(stream).doubtful == 0
+        assert offsets(await first(stream)) == [0, 1, 2, 3]
+
+
 async def test_a_pause_holds_no_locks(kafka_broker: KafkaBroker) -> None:
     group = await new_group(kafka_broker, 3)
     async with group.open() as stream:
