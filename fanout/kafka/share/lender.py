@@ -135,9 +135,8 @@ class Lender:
         return late + await self._refuse(self.loan, rows, [reason] * len(rows))
 
     def pieces(self, until: int) -> list[Piece]:
-        """Return what was delivered up to a number and is not acknowledged."""
-        loaned = [] if self.loan is None else self.loan.pieces(self.loan.between(0, until))
-        return loaned + self._lapsed.look(until)
+        """Return what was delivered up to a number, is locked, and is not acknowledged."""
+        return [] if self.loan is None else self.loan.pieces(self.loan.between(0, until))
 
     async def _answered(self) -> None:
         """Wait until every record of the last poll is answered for."""

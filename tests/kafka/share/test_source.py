@@ -109,6 +109,17 @@ async def test_what_is_given_back_goes_to_another_stream_at_once(
         assert lent(other).redelivered == 3
 
 
+async def test_what_is_given_back_comes_again_to_who_remembers_what_it_has(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 3)
+    async with group.open() as stream:
+        lending(stream).remember("")
+        await stream.release(await first(stream))
+        again = await first(stream)
+        assert (offsets(again), deliveries(again)) == ([0, 1, 2], {2})
+
+
 async def test_a_stream_that_is_closed_gives_back_what_it_holds(kafka_broker: KafkaBroker) -> None:
     group = await new_group(kafka_broker, 30)
     async with group.open() as stream:
