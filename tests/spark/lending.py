@@ -105,6 +105,7 @@ class LendingSource:
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[LendingConnection]:
         del available_now
         self.paused = False
+        self.changed = asyncio.Event()  # of this loop
         yield LendingConnection(self)
         self.expire()
 
