@@ -28,6 +28,9 @@ _CONSUMERS = 4
 # reads for days leaves both at Kafka's half a minute and more.
 _LEFT_BEHIND = 5_000
 
+# Small against a batch, which then has records of each partition: the watermark goes on with it.
+_FETCH_BYTES = 8_192
+
 
 @final
 class KinesisSettings(msgspec.Struct, frozen=True, tag=True):
@@ -113,6 +116,7 @@ def make_source(settings: SourceSettings) -> Source:
                 security=Security(protocol="PLAINTEXT"),
                 discovery_interval=_DISCOVERY_INTERVAL,
                 event_time=EventTime(out_of_orderness=OUT_OF_ORDERNESS),
+                consumer_options={"max.partition.fetch.bytes": _FETCH_BYTES},
             )
         case ShareSettings():
             from fanout.kafka import KafkaShareSource, Security  # noqa: PLC0415 - see above
