@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.drained import Basket
 from fanout.core.watermarks import Watermarks
-from fanout.kafka.shuffle.connection import ShuffleConnection
 from fanout.kafka.shuffle.pieces import Cutter
 from fanout.kafka.shuffle.producers import Producers
 from fanout.kafka.shuffle.reader import ShuffleReader, producers_at
@@ -130,13 +129,6 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
             Cutter._move,
             "Cursor(last_offset, state=state)",
             "Cursor(last_offset, state=getattr(after, 'state', ''))",
-        ),
-    ),
-    "a loss forgets the watermark": (
-        Edit(
-            ShuffleConnection.verdict,
-            "return replace(verdict, to=replace(verdict.to, state=producers.to_state()))",
-            "return verdict",
         ),
     ),
     "a producer that is silent is never left out": (

@@ -230,6 +230,12 @@ def test_a_watermark_is_due_as_soon_as_everybody_has_spoken() -> None:
     assert log.say(at(60)).heard.due is None
 
 
+def test_what_a_generation_says_that_was_superseded_counts_for_nothing() -> None:
+    log = begun().say(hello(0, 2, 1), at(7, 0, 2), generation=2)
+
+    assert log.say(at(50), Idle(0, 1), at(60, 1), producer=1).heard.due == 7
+
+
 def test_a_partition_has_ended_where_all_that_were_announced_have() -> None:
     log = begun().say(End(1, 1), producer=1)
     assert not log.heard.ended

@@ -165,12 +165,14 @@ class ShuffleAuthor:
             self._finish(at, voice)
 
     def _go_on(self, at: float) -> None:
-        for voice in self._voices[-1]:
-            if at < voice.member.last and not voice.told.ended:
-                words: list[_Frame] = [voice.hello, self._watermark(at, voice, voice.told)]
-                self._sheet.append(at, None, self._page(at, words, voice))
-                for word in words:
-                    voice.told = _after(voice.told, word)
+        """Let those who live say so, where there is anybody who is silent."""
+        left = [voice for voice in self._voices[-1] if not voice.told.ended]
+        living = [voice for voice in left if voice.member.first <= at < voice.member.last]
+        for voice in living if len(living) < len(left) else []:
+            words: list[_Frame] = [voice.hello, self._watermark(at, voice, voice.told)]
+            self._sheet.append(at, None, self._page(at, words, voice))
+            for word in words:
+                voice.told = _after(voice.told, word)
 
     def _last_words(self, at: float, voice: _Voice) -> list[_Frame]:
         """Draw where a producer stands: at a watermark, which it may repeat, or idle."""

@@ -163,7 +163,7 @@ class Heard:
                 spared = {number: self._bound(number) for number in self._away}
                 self._excluded, self._spared = watermark, spared
         self._begins = False
-        self._away = {number for number, word in self._words.items() if word.away} | self._silent
+        self._away = {number for number, word in self._words.items() if word.away}
 
     @property
     def due(self) -> int | None:
