@@ -138,6 +138,8 @@ def _resumed(source: Source, connection: Connection, checkpoint: Checkpoint) -> 
                 newest=state.newest,
                 watermark=_stored_watermark(source, state.position),
             )
+    if progress.watermarks is not None:
+        progress.watermarks.restore()
     if kept:
         names = ", ".join(sorted(str(state.split) for state in kept))
         log.warning("these are no longer read, but their positions are kept: %s", names)

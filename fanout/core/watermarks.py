@@ -62,6 +62,10 @@ class Watermarks:
         """Let a split take part, with the watermark that it has; None for none yet."""
         self._members[split.id] = _Member(split, self._clock, watermark)
 
+    def restore(self) -> None:
+        """Begin with the least watermark of the splits that take part, which they had before."""
+        self._advance()
+
     def deliver(self, event: Batch | End, watermark: int | None) -> None:
         """Take in what was handed to the consumer, and the watermark of its split after that."""
         member = self._members.get(event.split.id)

@@ -214,6 +214,7 @@ def test_the_watermark_goes_on_where_it_was_stored() -> None:
             positions = reader.stream.positions
         write(cluster.log(0), 12, mark(30, 0))
         async with reading(cluster, resume=positions) as reader:
+            assert reader.watermark == 10
             first = await reader.one()
             # Of producer 1 it is known from before that it is at 50.
             assert (first.watermark, reader.watermark) == (30, 10)
