@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.drained import Basket
+from fanout.core.opening import _resumed
 from fanout.core.watermarks import Watermarks
 from fanout.kafka.shuffle.pieces import Cutter
 from fanout.kafka.shuffle.producers import Producers
@@ -39,6 +40,9 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
     ),
     "the watermark of the stream is the highest of the partitions": (
         Edit(Watermarks._advance, "min(counting", "max(counting"),
+    ),
+    "the stream that goes on has no watermark until something comes": (
+        Edit(_resumed, "progress.watermarks.restore()", "pass"),
     ),
     "a producer that has not spoken is not waited for": (
         Edit(

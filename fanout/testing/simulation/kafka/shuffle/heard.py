@@ -17,7 +17,7 @@ What is promised (docs/shuffle.md), and what a run fails of:
   of those that take part; and where silent ones are left out, that of those who go on to speak.
 - **Ended.** A partition ends where all that were announced have ended. That is final: what is
   written behind it, or in its place where a log is cut off, is not read.
-- The watermark of a stream is not above that of any of its partitions.
+- The watermark of a stream is the least of its partitions', also as it goes on.
 """
 
 from __future__ import annotations

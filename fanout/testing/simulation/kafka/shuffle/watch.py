@@ -240,3 +240,10 @@ class Watch:
                         f"late: the stream's watermark is {watermark}, that of {name} {of_split}"
                     )
         self._seen = present
+        heights = [splits[name].watermark for name in present]
+        told = [height for height in heights if height is not None]
+        if told and len(told) == len(heights) and (watermark is None or watermark < min(told)):
+            raise OracleError(
+                f"watermark held back: the stream's is {watermark}, that of each partition at "
+                f"least {min(told)}"
+            )
