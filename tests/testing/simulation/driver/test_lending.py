@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from fanout.testing.simulation.driver import (
+    Damage,
     Kill,
     LostAnswer,
     Plan,
@@ -53,3 +54,12 @@ def test_a_driver_of_a_remote_checkpoint_may_be_killed_before_any_operation() ->
 
 def test_any_answer_of_a_store_may_be_lost() -> None:
     assert strike_everywhere(REMOTE, LostAnswer) > 10
+
+
+def test_a_pending_segment_that_is_damaged_is_an_error_until_it_is_restored() -> None:
+    damaged = Run(damage=Damage("pending", 0.5))
+    plans = [
+        replace(LOCAL, runs=(replace(SHORT, faults=(Kill(number),)), damaged, SHORT))
+        for number in range(30, 90, 4)
+    ]
+    assert sum(run_plan(plan).errors.get("CheckpointError", 0) for plan in plans) > 2
