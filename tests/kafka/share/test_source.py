@@ -9,6 +9,7 @@ import pytest
 from fanout.errors import AcknowledgementError
 from tests.kafka.share.sharing import (
     BRIEF,
+    LONG,
     deliveries,
     first,
     lending,
@@ -118,6 +119,16 @@ async def test_what_is_given_back_comes_again_to_who_remembers_what_it_has(
         await stream.release(await first(stream))
         again = await first(stream)
         assert (offsets(again), deliveries(again)) == ([0, 1, 2], {2})
+
+
+async def test_a_record_that_comes_after_a_long_silence_is_a_fresh_one(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker)
+    async with group.open(group_settings=LONG | {"share.record.lock.duration.ms": 3000}) as stream:
+        assert await nothing_comes(stream, 2.0)
+        await group.put(1)
+        assert deliveries(await first(stream)) == {1}
 
 
 async def test_a_stream_that_is_closed_gives_back_what_it_holds(kafka_broker: KafkaBroker) -> None:
