@@ -58,7 +58,7 @@ def numbers(records: pa.RecordBatch) -> pa.RecordBatch:
 
 async def with_a_bad_one(broker: KafkaBroker) -> Group:
     group = await new_group(broker, partitions=2)
-    values = [b"0", b"1", b"canary", None, b"4"]
+    values = [b"0", b"canary", None, b"3"]
     records: list[dict[str, Any]] = [
         {"value": value, "key": b"k", "headers": [("own", b"x")]} for value in values
     ]
@@ -75,19 +75,19 @@ async def test_a_record_that_cannot_be_decoded_goes_to_a_topic_with_the_reason(
         decode=numbers, on_bad_record="dead_letter", dead_letter_topic=topic.name
     ) as stream:
         batch = await first(stream)
-        assert batch.records.column("number").to_pylist() == [0, 1, 4]
+        assert batch.records.column("number").to_pylist() == [0, 3]
         await stream.acknowledge(batch)
-        assert (lent(stream).accepted, lent(stream).rejected) == (4, 1)
+        assert (lent(stream).accepted, lent(stream).rejected) == (3, 1)
     ((partition, letter),) = await letters(topic)
     assert (partition, letter["key"], letter["value"]) == (0, b"k", b"canary")
     reason = letter["headers"].pop("fanout.reason").decode()
-    assert f"decode failed for {group.topic.name}-1 from offset 2 to 2" in reason
+    assert f"decode failed for {group.topic.name}-1 from offset 1 to 1" in reason
     assert letter["headers"] == {
         "own": b"x",
         "fanout.group": group.id.encode(),
         "fanout.topic": group.topic.name.encode(),
         "fanout.partition": b"1",
-        "fanout.offset": b"2",
+        "fanout.offset": b"1",
         "fanout.deliveryCount": b"1",
     }
 

@@ -4,9 +4,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from aiokafka.errors import StaleMetadata
 
 import fanout
 from fanout.errors import OptionError, PositionError, ServiceError
+from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.protocol.servers import parse_servers
+from fanout.kafka.share.client_options import ClientOptions
+from fanout.kafka.share.groups import GroupCalls
+from tests.kafka.reading import PLAINTEXT
 from tests.kafka.share.features import switch_off
 from tests.kafka.share.sharing import LONG, first, lending, new_group, take
 
@@ -26,6 +32,22 @@ async def test_the_settings_of_a_group_are_changed_on_request_and_stay(
     async with group.open(group_settings=None) as stream:
         assert lending(stream).seconds == 6.0
         await take(stream, 1)  # from the earliest on
+
+
+async def test_a_setting_that_was_changed_is_waited_for(kafka_broker: KafkaBroker) -> None:
+    servers = parse_servers(kafka_broker.bootstrap_servers)
+    async with open_connections(
+        servers, security=PLAINTEXT, client_id="settings", options=ClientOptions()
+    ) as connections:
+        group = GroupCalls(connections, "waited-for")
+        wanted = {"share.isolation.level": "read_committed"}
+        with pytest.raises(StaleMetadata):  # which is tried again
+            await group.settings(wanted)
+        await group.alter(wanted)
+        async with asyncio.timeout(20):
+            while (await group.settings())["share.isolation.level"] != "read_committed":
+                pass
+        assert await group.settings(wanted)
 
 
 async def test_a_setting_that_the_broker_refuses_is_named(kafka_broker: KafkaBroker) -> None:
