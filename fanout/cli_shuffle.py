@@ -119,7 +119,8 @@ def _plain(partition: str, known: Producers) -> dict[str, Any]:
 def _rows(partition: str, known: Producers) -> list[tuple[str, ...]]:
     """Return a row for each producer that was announced or heard of, or one that there is none."""
     numbers = sorted({*range(known.announced or 0), *known.heard})
-    watermark, generation = _time(known.watermark), str(known.generation or "")
+    watermark = _time(known.watermark)
+    generation = "" if known.generation is None else str(known.generation)
     if not numbers:
         return [(partition, watermark, generation, "", "nothing heard", "")]
     rows: list[tuple[str, ...]] = []

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from fanout.cli import app
 from fanout.kafka.shuffle import open_shuffle_writer
+from fanout.kafka.shuffle.frames import Hello, encode_control
 from tests.kafka.brokers import HERE
 from tests.kafka.reading import Topic
 
@@ -67,6 +69,14 @@ def test_a_table_has_a_row_for_each_producer_also_those_that_were_not_heard(topi
     assert code == 0, output
     for words in ("0 of 3", "1 of 3", "2 of 3", "ended", "idle", "not heard", "22:13:20.001"):
         assert output.count(words) == 2, output
+
+
+def test_a_generation_may_be_0(kafka_broker: KafkaBroker) -> None:
+    topic = Topic(kafka_broker)
+    topic.write([{"value": encode_control(Hello(0, 0, 1, 1))}])
+    code, output = run(topic.name, topic.broker)
+    assert code == 0, output
+    assert re.search(r"│\s*0\s*│\s*0 of 1\s*│", output), output
 
 
 def test_a_topic_that_is_not_there_and_an_age_that_is_none_are_mistakes(topic: Topic) -> None:

@@ -104,7 +104,16 @@ class Transacting:
         return self._expires_at is not None
 
     async def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows, in a transaction that begins with the first ones."""
+        """Write rows, in a transaction that begins with the first ones.
+
+        Where a call of `commit` was cancelled it is finished first: behind the marker nothing
+        becomes part of that transaction.
+
+        Raises:
+            FanOutError: As `KafkaWriter.write` and `commit`.
+        """
+        if self._marked is not None:
+            await self.commit()
         if self._expires_at is None:
             self._expires_at = datetime.now(UTC) + timedelta(seconds=self._timeout)
         await self._writer.write(rows)

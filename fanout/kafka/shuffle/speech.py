@@ -28,12 +28,13 @@ class Speech:
     def __init__(self, hello: Hello) -> None:
         self._hello = hello
         self._greeted: float | None = None
-        self._idle = False
+        # An end is not the last word where it was never committed: its call was cancelled.
+        self._away = False
         self.watermark: int | None = None
 
     def before_records(self, now: float) -> list[Control]:
         """Return what has to be said before the next records: mostly nothing."""
-        if not self._idle:
+        if not self._away:
             return self._greet(now)
         # Readers have to wait for this producer again before they take its records in.
         if self.watermark is None:
@@ -57,7 +58,7 @@ class Speech:
     def said(self, frames: Sequence[Control], now: float) -> None:
         """Note what was said indeed."""
         for frame in frames:
-            self._idle = isinstance(frame, Idle)
+            self._away = isinstance(frame, Idle | End)
             match frame:
                 case Hello():
                     self._greeted = now

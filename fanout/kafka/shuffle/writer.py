@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 
 import pyarrow as pa
 
+from fanout.core.checks import whole
 from fanout.errors import FanOutError, OptionError, StreamStateError
 from fanout.kafka.shuffle.columns import newest
 from fanout.kafka.shuffle.rows import keyed, said
@@ -93,7 +94,7 @@ class ShuffleWriter:
 
         Raises:
             OptionError: The watermarks follow from the records (`out_of_orderness`), or `at` has no
-                time zone.
+                time zone, or is no whole number of 64 bits.
             StreamStateError: The writer has ended.
             FanOutError: As for `write`.
         """
@@ -159,6 +160,8 @@ class ShuffleWriter:
             resting = group.create_task(self._rest())
             try:
                 yield
+                async with self._lock:  # what is being told is told to its end
+                    resting.cancel()
             except BaseException as raised:  # noqa: BLE001 - raised again below
                 failure = raised
             resting.cancel()
@@ -250,6 +253,8 @@ def _millis(at: datetime | int) -> int:
         if at.tzinfo is None:
             raise OptionError(f"at={at!r} has no time zone")
         return math.floor(at.timestamp() * 1000)
+    if not -(2**63) <= whole("at", at) < 2**63:
+        raise OptionError(f"at={at} has more than 64 bits")
     return at
 
 

@@ -19,8 +19,12 @@ from fanout.errors import (
     ServiceError,
     StreamStateError,
 )
-from fanout.kafka.shuffle import Activity, open_shuffle_writer
-from fanout.kafka.transactions.outcomes import Phase
+from fanout.kafka.shuffle import Activity, ShuffleWriter, open_shuffle_writer
+from fanout.kafka.shuffle.delivery import Transacting
+from fanout.kafka.shuffle.frames import Hello
+from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
+from fanout.kafka.transactions.outcomes import Outcome, Phase
+from fanout.kafka.transactions.transactions import Transactions
 from fanout.kafka.writing.murmur2 import partitions_of
 from tests.kafka.brokers import HERE
 from tests.kafka.reading import Topic, new_topic
@@ -31,7 +35,8 @@ from tests.kafka.transactions.transacting import told, transactions
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from fanout.kafka.shuffle import Producers, ShuffleWriter
+    from fanout.kafka.shuffle import Producers
+    from fanout.kafka.transactions.tokens import CommitToken
     from fanout.testing.kafka_broker import KafkaBroker
 
 PARTITIONS = 3
@@ -177,6 +182,35 @@ async def test_what_was_not_committed_is_aborted_with_its_watermark(
     assert state.phase is Phase.COMPLETE_ABORT, "readers do not wait until it expires"
 
 
+@pytest.mark.parametrize("carried_out", [True, False])
+async def test_what_is_written_after_a_commit_that_was_cancelled_is_committed_by_the_next(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, *, carried_out: bool
+) -> None:
+    commit, answered = Transactions.commit, asyncio.Event()
+
+    async def commit_and_wait(self: Transactions, token: CommitToken) -> Outcome:
+        if carried_out:
+            await commit(self, token)
+        answered.set()
+        return await asyncio.Future()
+
+    async with writing(topic) as writer:
+        await writer.write(rows(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(Transactions, "commit", commit_and_wait)
+            committing = asyncio.create_task(writer.commit())
+            await answered.wait()
+            committing.cancel()
+            await asyncio.wait([committing])
+        if carried_out:
+            async with transactions(topic.broker) as connection:
+                # Once its marker can be read, it has been carried out everywhere.
+                assert await connection.marked(f"fanout-{topic.name}-producer-0-marker")
+        await writer.write(rows(2, 6))
+        await writer.commit()
+        assert (await drain(topic)).values == ["1", "2", "6"]
+
+
 async def test_a_writer_that_is_started_again_takes_the_place_of_the_one_before(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +319,60 @@ async def test_a_writer_that_leaves_is_idle_and_one_that_ends_has_ended(topic: T
     assert (await drain(topic)).values == ["1", "2"]
 
 
+async def test_what_is_written_after_an_end_that_was_cancelled_has_its_producer_waited_for(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = asyncio.Event()
+
+    async def commit_never(_: Transacting) -> None:
+        said.set()
+        await asyncio.Future()
+
+    async with writing(topic) as writer:
+        await writer.write(rows(1))
+        await writer.watermark(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Transacting, "commit", commit_never)
+            ending = asyncio.create_task(writer.end())
+            await said.wait()
+            ending.cancel()
+            await asyncio.wait([ending])
+        await writer.write(rows(2))
+        await writer.commit()
+        assert (await producers(topic)).heard[0].activity is Activity.ACTIVE
+
+
+class Lingering:
+    """A delivery that takes its time to commit."""
+
+    def __init__(self) -> None:
+        self.pending = False
+        self.committing = asyncio.Event()
+        self.aborted = False
+
+    async def write(self, _: pa.RecordBatch) -> None:
+        self.pending = True
+
+    async def commit(self) -> None:
+        self.committing.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self.pending = False
+
+    async def abort(self) -> None:
+        self.aborted = True
+
+
+async def test_a_writer_that_leaves_while_it_says_that_it_is_idle_has_said_so() -> None:
+    delivery = Lingering()
+    options = ShuffleWriterOptions(
+        bootstrap_servers="b:1", topic="t", security=HERE, idle_after=0.1
+    )
+    async with ShuffleWriter(options, delivery, Hello(0, 1, 1, 1)).running():
+        await delivery.committing.wait()
+    assert (delivery.pending, delivery.aborted) == (False, False)
+
+
 async def test_two_producers_are_followed_by_three(topic: Topic) -> None:
     async def run(count: int, generation: int, first: int) -> None:
         for number in range(count):
@@ -336,6 +424,10 @@ async def test_rows_that_have_no_key_or_no_value_are_refused_and_the_writer_goes
             await writer.write(bad.drop_columns(["key"]))
         with pytest.raises(OptionError, match="no time zone"):
             await writer.watermark(datetime(2024, 1, 1))  # noqa: DTZ001 - that is the point
+        with pytest.raises(OptionError, match=r"at=1\.5 must be a whole number"):
+            await writer.watermark(1.5)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match="at=9223372036854775808 has more than 64 bits"):
+            await writer.watermark(2**63)
         await writer.write(rows(1))
         await writer.commit()
     assert (await drain(topic)).values == ["1"]
