@@ -96,11 +96,8 @@ class Lending(Protocol):
     def seconds(self) -> float:
         """Within how many seconds what was delivered has to be acknowledged."""
 
-    async def pause(self) -> None:
-        """Ask for no more records; what was asked for is in the slots when this returns.
-
-        Cancellation: nothing is asked for until `resume` all the same.
-        """
+    def pause(self) -> None:
+        """Ask for no more records; what was asked for before may still come, however late."""
 
     def resume(self) -> None:
         """Ask for records again."""

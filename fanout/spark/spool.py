@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 _COLLECT: Final = 0.05
 # One batch takes no more pending segments: Spark lists more than 32 paths with a job of its own.
 _MOST: Final = 16
-# This much silence after the source was paused says that nothing is left in the slots.
-_SILENCE: Final = 0.1
+# While the source is paused, this often is looked whether there is room again.
+_LOOK: Final = 0.05
 _LONG: Final = 60.0
 
 
@@ -111,7 +111,7 @@ class Spool:
                 else:
                     await self._take_in(_LONG)
                     await self._until(lambda: self._asked or self._over, _COLLECT)
-            await self._lending.pause()
+            self._lending.pause()
         finally:
             self._over = self._closed = True
             self._changed.set()
@@ -188,16 +188,10 @@ class Spool:
             log.warning("records that are safe were acknowledged too late: %s", error)
 
     async def _pause(self) -> None:
-        """Hold nothing until there is room again."""
-        async with asyncio.TaskGroup() as tasks:
-            pausing = tasks.create_task(self._lending.pause())
-            # What is in the slots may be in the way of what was asked for.
-            while not self._over:
-                paused = pausing.done()
-                if not await self._take_in(_SILENCE) and paused:
-                    break
-            pausing.cancel()
-        await self._until(lambda: not self._crowded or self._over, None)
+        """Ask for no more until there is room again, and take in what was asked for before."""
+        self._lending.pause()
+        while self._crowded and not self._over:
+            await self._take_in(_LOOK)
         self._lending.resume()
 
     async def _until(self, reached: Callable[[], bool], seconds: float | None) -> None:

@@ -154,7 +154,7 @@ class LendingConnection:
         del error, phase, split, position
         return Fatal()
 
-    async def pause(self) -> None:
+    def pause(self) -> None:
         self._source.paused = True
         self._source.tell()
 

@@ -201,6 +201,16 @@ async def test_a_pause_holds_nothing(tmp_path: Path) -> None:
     assert sorted(taken) == numbers(100)
 
 
+async def test_what_comes_late_in_a_pause_is_made_safe_as_well(tmp_path: Path) -> None:
+    source = LendingSource(per_poll=4)
+    source.put(12)
+    async with running(source, tmp_path, max_records=10):
+        await until(lambda: source.paused and source.accepted == numbers(12))
+        source.put(3)
+        source.paused = False  # as if it had been asked for before
+        await until(lambda: source.accepted == numbers(15))
+
+
 async def test_what_was_acknowledged_too_late_is_dropped_when_it_comes_again(
     source: LendingSource, tmp_path: Path
 ) -> None:

@@ -60,8 +60,6 @@ class Lender:
         self, split: Split, delivered: int, member: Member, lapsed: Lapsed, shared: Shared
     ) -> None:
         self.loan: Loan | None = None
-        self.handing = asyncio.Event()  # cleared while a batch is on its way to the slot
-        self.handing.set()
         self._split = split
         self._delivered = delivered
         self._member = member
@@ -94,14 +92,7 @@ class Lender:
             if expected > reserved:
                 await reserve(expected - reserved)
                 reserved = expected
-            if not self._shared.open.is_set():  # it was paused while memory was waited for
-                await self._take_back(delivered=False)
-                continue
-            self.handing.clear()
-            try:
-                yield batch
-            finally:
-                self.handing.set()
+            yield batch
             reserved = 0
 
     def close(self) -> None:
@@ -165,7 +156,7 @@ class Lender:
         deliveries = loan.records.column("deliveryCount").to_numpy()
         shared.tally.redelivered += int((deliveries > 1).sum())
         stale = loop.time() > polled.since + _FRESH * shared.seconds
-        if stale or not shared.open.is_set():
+        if stale:
             # Those that lay in the client for too long may be with somebody else by now.
             await self._take_back()
             return None
@@ -252,21 +243,12 @@ class Lender:
             await self._shared.letters.write(rows_of(loan.records, rows), reasons)
         return await self._answers.send(loan, rows, AcknowledgeType.REJECT)
 
-    async def _take_back(self, *, delivered: bool = True) -> None:
-        """Give back whatever is open of the last poll.
-
-        Args:
-            delivered: Whether what has a number was delivered.
-        """
+    async def _take_back(self) -> None:
+        """Give back whatever is open of the last poll."""
         loan = self.loan
         assert loan is not None
         rows = loan.open_rows
-        if delivered:
-            self._lapse(loan)
-        else:
-            numbered = loan.between(0, self._delivered)
-            self._shared.claims.let_go(loan.pieces(numbered))
-            self._delivered -= len(numbered)
+        self._lapse(loan)
         await self._answers.send(loan, rows, AcknowledgeType.RELEASE)
 
     def _lapse(self, loan: Loan) -> None:

@@ -86,14 +86,13 @@ class ShareLending:
             doubtful=len(self._shared.claims.doubts),
         )
 
-    async def pause(self) -> None:
-        """Ask for no more records; what was asked for is in the slots when this returns.
+    def pause(self) -> None:
+        """Ask for no more records; what a fetch brings that is under way already is delivered.
 
-        What a fetch brings that is under way already is given back at once.
+        To give it back would cost it a delivery for each member that had asked before, and a record
+        that was delivered too often is dropped by the broker.
         """
         self._shared.open.clear()
-        for lender in list(self._lenders.values()):
-            await lender.handing.wait()
 
     def resume(self) -> None:
         """Ask for records again."""

@@ -145,7 +145,6 @@ class _Member:
     """One consumer: what it was given and has not settled, with the position after each."""
 
     given: list[tuple[int, _Loan]] = field(default_factory=list)
-    asking: bool = False
 
 
 @final
@@ -189,10 +188,8 @@ class _Connection:
     ) -> Verdict:
         raise AssertionError(f"{split} failed while {phase} at {position}") from error
 
-    async def pause(self) -> None:
+    def pause(self) -> None:
         self._paused = True
-        while any(member.asking for member in self.members.values()):
-            await self._change()
 
     def resume(self) -> None:
         self._paused = False
@@ -244,7 +241,6 @@ class _Connection:
         count = position.sequence if isinstance(position, Cursor) else 0
         while True:
             if not self._paused and not member.given:
-                member.asking = True
                 await asyncio.sleep(self._lender.random.uniform(0.0, _POLL))
                 lent = self._lender.lend(member, loop.time())
                 known = self._doubts.union(*map(_names, self.members.values()))
@@ -255,7 +251,6 @@ class _Connection:
                     covered = Range(position, Cursor(count + len(fresh)))
                     yield Batch(split, _records(fresh), covered)
                     count, position = count + len(fresh), covered.until
-                member.asking = False
                 self._tell()
                 for loan in again:
                     while loan.name not in self._safe:
