@@ -133,6 +133,26 @@ def test_reading_into_spark_loads_nothing_of_kafka() -> None:
     assert answer.stdout.strip() == "[]"
 
 
+def test_reading_from_kafka_loads_nothing_of_share_groups() -> None:
+    code = "import sys, fanout.kafka; print('confluent_kafka' in sys.modules)"
+    answer = subprocess.run(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert answer.stdout.strip() == "False"
+
+
+def test_share_groups_without_their_client_name_the_extra() -> None:
+    code = "import sys; sys.modules['confluent_kafka'] = None; from fanout.kafka import {0}"
+    answer = subprocess.run(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-c", code.format("KafkaShareSource")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert "pip install 'fanout[kafka,share]'" in answer.stderr.splitlines()[-1]
+
+
 def is_public(path: Path) -> bool:
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return not any(part.startswith("_") and part != "__init__" for part in parts)

@@ -101,11 +101,11 @@ class KafkaShareSource(ShareOptions):
             cluster = await ask(
                 "the topics cannot be listed", lambda: _cluster(connections, topics)
             )
-            ids = TopicIds(connections, self.topic_names)
-            await ask("the topics cannot be listed", ids.ask)
             group = GroupCalls(connections, self.group_id)
             about = f"the share group {self.group_id}"
             beginnings = await ask(f"{about} cannot be read", group.beginnings)
+            ids = TopicIds(connections, self.topic_names)
+            await ask("the topics cannot be listed", ids.ask)
             wanted = {name: str(value) for name, value in (self.group_settings or {}).items()}
             if wanted:
                 await ask(f"{about} cannot be set up", lambda: group.alter(wanted))
