@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MOMENTS = (
-    "before-segment",
-    "before-pending",
-    "before-accept",
-    "after-accept",
-    "in-handler",
+    "share-before-segment",
+    "share-before-accept",
+    "share-after-accept",
+    "share-in-handler",
 )
 
 held = threading.Semaphore(0)
@@ -66,34 +65,28 @@ def hold(storage: Any, moment: str) -> None:
 def install() -> None:
     """Let queries come to their moments, from outside."""
     publish, keep, write = LocalStorage.publish, PendingSegments.keep, BatchLedger.write
-    create, acknowledge = LocalStorage.create, Spool._keep
+    acknowledge = Spool._keep
 
     def publish_or_hold(self: LocalStorage, *arguments: Any) -> None:
-        hold(self, "before-segment")
+        hold(self, "share-before-segment")
         publish(self, *arguments)
-
-    def create_or_hold(self: LocalStorage, name: str, data: bytes) -> None:
-        if name.startswith("pending/") and b'"segment"' in data:
-            hold(self, "before-pending")
-        create(self, name, data)
 
     def keep_and_hold(self: PendingSegments, *arguments: Any) -> Any:
         kept = keep(self, *arguments)
-        hold(self._storage, "before-accept")
+        hold(self._storage, "share-before-accept")
         return kept
 
     async def acknowledge_and_hold(self: Spool, *arguments: Any) -> None:
         await acknowledge(self, *arguments)
-        hold(self._segments._storage, "after-accept")
+        hold(self._segments._storage, "share-after-accept")
 
     def write_or_wait(self: BatchLedger, *arguments: Any) -> None:
-        if Path(self._storage.location).parent.name == "after-accept":
+        if Path(self._storage.location).parent.name == "share-after-accept":
             threading.Event().wait()
         write(self, *arguments)
 
     for kind, name, replacement in (
         (LocalStorage, "publish", publish_or_hold),
-        (LocalStorage, "create", create_or_hold),
         (PendingSegments, "keep", keep_and_hold),
         (Spool, "_keep", acknowledge_and_hold),
         (BatchLedger, "write", write_or_wait),
@@ -107,7 +100,7 @@ def main(address: str, directory: Path) -> None:
     def handler(df: DataFrame, _: int) -> None:
         # Some of the work is done when the end comes.
         df.write.mode("overwrite").parquet(str(directory / "half-done"))
-        holding.add("in-handler")
+        holding.add("share-in-handler")
         held.release()
         threading.Event().wait()
 
