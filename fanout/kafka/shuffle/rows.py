@@ -59,14 +59,22 @@ def said(topic: str, partitions: Iterable[int], frames: Sequence[Control]) -> pa
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def check_count(topic: str, found: int, expected: int | None) -> None:
+def check_count(
+    topic: str, found: int, expected: int | None, *, by: str = "partition_count"
+) -> None:
     """Check how many partitions a topic has.
+
+    Args:
+        topic: The topic.
+        found: How many it has.
+        expected: How many it should have; None for any number.
+        by: Who says so, for the message.
 
     Raises:
         ServiceError: It has another number than was said.
     """
     if expected not in {None, found}:
         raise ServiceError(
-            f"the topic {topic!r} has {found} partitions, and by partition_count it has "
-            f"{expected}: keys would not be where they were; write to a new topic"
+            f"the topic {topic!r} has {found} partitions, and by {by} it has {expected}: "
+            f"keys would not be where they were; write to a new topic"
         )

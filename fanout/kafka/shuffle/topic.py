@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ("ShuffleTopic", "ensure_topic")
 
 _TOPIC: Final = 2  # the kind of a resource whose configuration is asked for
+_CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
 _FOR_EVER: Final = -1
 _WAITS: Final = BackoffOptions(base=0.02, cap=1.0)
 _REQUEST_SECONDS: Final = 30.0
@@ -126,7 +127,12 @@ async def _find_or_create(connections: Connections, topic: ShuffleTopic) -> list
 
 
 async def _create(connections: Connections, controller: int, topic: ShuffleTopic) -> None:
-    configs = {"cleanup.policy": "delete", "retention.ms": str(topic.retention_millis)}
+    # Brokers have a default for each; one of the bytes would delete what is still to be kept.
+    configs = {
+        "cleanup.policy": "delete",
+        "retention.ms": str(topic.retention_millis),
+        "retention.bytes": str(_FOR_EVER),
+    }
     wanted: Any = (
         topic.name,
         topic.partition_count,
@@ -145,9 +151,7 @@ async def _create(connections: Connections, controller: int, topic: ShuffleTopic
 
 
 async def _configs(connections: Connections, name: str) -> Mapping[str, str]:
-    response = await connections.send_to_any(
-        DescribeConfigsRequest([(_TOPIC, name, ["cleanup.policy", "retention.ms"])])
-    )
+    response = await connections.send_to_any(DescribeConfigsRequest([(_TOPIC, name, [*_CONFIGS])]))
     ((code, _, _, _, entries),) = response.resources
     check(code, f"grant the principal DESCRIBE_CONFIGS on the topic {name}")
     found: dict[str, Any] = {key: value for key, value, *_ in entries}
@@ -165,6 +169,11 @@ def _check(topic: ShuffleTopic, replicas: int, configs: Mapping[str, str]) -> No
         raise ServiceError(
             f"the topic {topic.name!r} keeps records for {kept} ms (retention.ms), less than "
             f"retention={topic.retention}: raise it, or say less"
+        )
+    if (size := int(configs["retention.bytes"])) != _FOR_EVER:
+        raise ServiceError(
+            f"the topic {topic.name!r} keeps {size} bytes of a partition (retention.bytes), and "
+            f"deletes what is older before its time: set it to -1, or take another topic"
         )
     if replicas < topic.replication_factor:
         raise ServiceError(

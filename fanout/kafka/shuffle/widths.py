@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from fanout.errors import ServiceError
+from fanout.kafka.shuffle.rows import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,11 +41,7 @@ class Widths:
                 "what its writers announce": self._announced.get(topic),
             }
             for where, number in said.items():
-                if number not in {None, count}:
-                    raise ServiceError(
-                        f"the topic {topic!r} has {count} partitions, and by {where} it has "
-                        f"{number}: keys would not be where they were; write to a new topic"
-                    )
+                check_count(topic, count, number, by=where)
         self._found.update(found)
 
     async def announce(self, topic: str, number: int) -> None:

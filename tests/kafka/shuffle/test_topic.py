@@ -50,6 +50,15 @@ async def test_a_compacted_topic_is_refused(kafka_broker: KafkaBroker) -> None:
         await ensure(kafka_broker, wanted("shuffle-compacted"))
 
 
+async def test_a_topic_that_deletes_records_by_its_size_is_refused(
+    kafka_broker: KafkaBroker,
+) -> None:
+    configs = {"retention.ms": "-1", "retention.bytes": "1000"}
+    await asyncio.to_thread(kafka_broker.create_topic, "shuffle-bounded", 3, configs)
+    with pytest.raises(ServiceError, match=r"keeps 1000 bytes of a partition \(retention.bytes\)"):
+        await ensure(kafka_broker, wanted("shuffle-bounded"))
+
+
 async def test_what_the_cluster_refuses_is_said(kafka_broker: KafkaBroker) -> None:
     with pytest.raises(ServiceError, match=r"can be neither found nor created: .*replication"):
         await ensure(kafka_broker, wanted("three", replication_factor=3))
