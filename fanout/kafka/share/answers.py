@@ -80,8 +80,10 @@ class Answers:
                 tally.released += records
 
     def _count_failed(self, pieces: list[Piece], records: int, answer: AcknowledgeType) -> None:
+        claims = self._shared.claims
         # What the broker does not take back is free already, or soon will be.
+        if answer is AcknowledgeType.RELEASE and claims.deduplicates:
+            return  # what was delivered is on its way to where it is safe
+        claims.let_go(pieces)
         if answer is not AcknowledgeType.RELEASE:
             self._shared.tally.expired += records
-        if not self._shared.claims.deduplicates:
-            self._shared.claims.let_go(pieces)

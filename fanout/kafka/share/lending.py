@@ -114,9 +114,10 @@ class ShareLending:
 
     async def release(self, split_id: str, piece: Range) -> None:
         """Give back a piece of what a member delivered."""
+        after, until = number_of(piece.after), number_of(piece.until)
+        self._shared.claims.let_go(self.lapsed(split_id).find(range(after + 1, until + 1)))
         if split_id in self._lenders:
-            lender = self._lenders[split_id]
-            await lender.release(number_of(piece.after), number_of(piece.until))
+            await self._lenders[split_id].release(after, until)
 
     async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
         """Refuse rows of a piece, after they were written to where bad records go.

@@ -16,6 +16,7 @@ from fanout.errors import (
     ServiceError,
     SplitFailedError,
 )
+from fanout.kafka.share.dead_letters import DeadLetters
 from fanout.kafka.writing.joining import Idempotent
 from fanout.kafka.writing.writer import open_writer
 from tests.kafka.reading import PLAINTEXT, new_topic
@@ -23,6 +24,7 @@ from tests.kafka.share.sharing import (
     BRIEF,
     deliveries,
     first,
+    lending,
     lent,
     new_group,
     nothing_comes,
@@ -31,6 +33,8 @@ from tests.kafka.share.sharing import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fanout.testing.kafka_broker import KafkaBroker
     from tests.kafka.reading import Topic
     from tests.kafka.share.sharing import Group
@@ -54,6 +58,12 @@ def numbers(records: pa.RecordBatch) -> pa.RecordBatch:
         [records.column("topic"), records.column("partition"), records.column("offset"), value],
         names=[*(field.name for field in fields[2:5]), "number"],
     )
+
+
+def none_at_all(records: pa.RecordBatch) -> pa.RecordBatch:
+    if records.num_rows:
+        raise ValueError("no such record")
+    return records
 
 
 async def with_a_bad_one(broker: KafkaBroker) -> Group:
@@ -131,6 +141,33 @@ async def test_a_record_is_not_refused_before_the_topic_has_it(kafka_broker: Kaf
         assert lent(stream).rejected == 0
     async with group.open() as stream:
         assert deliveries(await first(stream)) == {2}
+
+
+async def test_a_refusal_that_the_group_does_not_take_is_made_again(
+    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, topic = await new_group(kafka_broker, 1), await new_topic(kafka_broker)
+    write, late = DeadLetters.write, asyncio.Event()
+
+    async def write_past_the_lock(
+        self: DeadLetters, records: pa.RecordBatch, reasons: Sequence[str]
+    ) -> None:
+        await write(self, records, reasons)
+        if not late.is_set():
+            late.set()
+            await asyncio.sleep(1.5)
+
+    monkeypatch.setattr(DeadLetters, "write", write_past_the_lock)
+    async with group.open(
+        decode=none_at_all,
+        on_bad_record="dead_letter",
+        dead_letter_topic=topic.name,
+        group_settings=BRIEF,
+    ) as stream:
+        lending(stream).remember("")
+        await until(stream, lambda counts: counts.rejected == 1)
+        assert lent(stream).expired == 1
+    assert len(await letters(topic)) == 2
 
 
 async def test_a_refusal_that_comes_too_late_names_the_records(kafka_broker: KafkaBroker) -> None:

@@ -131,6 +131,18 @@ async def test_a_record_that_comes_after_a_long_silence_is_a_fresh_one(
         assert deliveries(await first(stream)) == {1}
 
 
+async def test_what_was_given_back_too_late_is_no_error_of_a_later_acknowledgement(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 3)
+    async with group.open(group_settings=BRIEF) as stream:
+        late = await first(stream)
+        await until(stream, lambda counts: counts.expired >= 3)
+        await stream.release(late)
+        await stream.acknowledge(await first(stream))
+        assert lent(stream).accepted == 3
+
+
 async def test_a_stream_that_is_closed_gives_back_what_it_holds(kafka_broker: KafkaBroker) -> None:
     group = await new_group(kafka_broker, 30)
     async with group.open() as stream:
