@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, final
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
     from fanout.demo.plan import Act
     from fanout.demo.records import Record
 
-__all__ = ("TOPIC_CONFIGS", "KafkaService", "KafkaStream", "start_kafka")
-
-TOPIC_CONFIGS: Final = {"retention.ms": "-1"}
-"""Of a topic whose records tell of long ago, and are to stay."""
+__all__ = ("KafkaService", "KafkaStream", "start_kafka")
 
 # How many partitions the topic gets each time it grows.
 _GROWTH = 2
 # A broker that was killed is back long before, even on a busy machine.
 _REQUEST_TIMEOUT_MS = 60_000
+# Records tell of two hours ago and later, at most an hour of events. They may not be of the future,
+# nor of yesterday: a broker that starts again has forgotten a producer whose records are a day old
+# (producer.id.expiration.ms), and takes for new what the producer sends it again.
+_MILLIS_AGO = 2 * 3_600_000
 # For what is on its way when a run is given up.
 _GRACE = 5.0
 
@@ -55,7 +57,7 @@ def start_kafka(partitions: int, *, share: bool = False) -> Iterator[KafkaServic
         SetupError: If there is no Java, or Kafka cannot be downloaded or does not start.
     """
     with KafkaBroker() as broker:
-        broker.create_topic(STREAM, partitions, TOPIC_CONFIGS)
+        broker.create_topic(STREAM, partitions)
         yield KafkaService(broker, STREAM, partitions, share=share)
 
 
@@ -134,6 +136,7 @@ class KafkaStream:
         self._plain = plain
         self._transactional = transactional
         self._faults = faults
+        self._first_event = round(datetime.now(UTC).timestamp() * 1000) - _MILLIS_AGO
         self._due: deque[Kind] = deque()
         # A topic cannot grow while the broker is down.
         self._changing = asyncio.Lock()
@@ -217,7 +220,7 @@ class KafkaStream:
             (
                 record,
                 await producer.send(
-                    topic, record.data, record.key.encode(), None, event_time(record.number)
+                    topic, record.data, record.key.encode(), None, self._event_time(record)
                 ),
             )
             for record in records
@@ -235,9 +238,13 @@ class KafkaStream:
                 split=self._split(place.partition),
                 sequence=place.offset,
                 digest=digest(record.data),
+                time=self._event_time(record),
             )
             for (record, _), place in zip(sent, places, strict=True)
         ]
+
+    def _event_time(self, record: Record) -> int:
+        return event_time(record.number, self._first_event)
 
     def _split(self, number: int) -> str:
         return f"{self._topic}-{number}"

@@ -19,8 +19,7 @@ __all__ = ("OUT_OF_ORDERNESS", "Record", "digest", "event_time", "generate", "nu
 _KEYS = 1_000
 _PAYLOAD_BYTES = 32
 
-# 1 January 2026. Something happens every 4 ms, and is told up to a second late.
-_EPOCH = 1_767_225_600_000
+# Something happens every 4 ms, and is told up to a second late.
 _EVERY = 4
 _LATENESS = 1_000
 # Has no divisor in common with the lateness, so that each one occurs.
@@ -67,9 +66,14 @@ def number_in(data: bytes) -> int | None:
         return None
 
 
-def event_time(number: int) -> int:
-    """Return when that happened of which a record tells, in milliseconds since the Unix epoch."""
-    return _EPOCH + number * _EVERY - (number * _SCATTER) % _LATENESS
+def event_time(number: int, first: int) -> int:
+    """Return when that happened of which a record tells, in milliseconds since the Unix epoch.
+
+    Args:
+        number: The record's.
+        first: When that happened of which the first one tells.
+    """
+    return first + number * _EVERY - (number * _SCATTER) % _LATENESS
 
 
 def digest(data: bytes) -> str:

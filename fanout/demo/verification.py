@@ -25,6 +25,7 @@ class SentRecord(msgspec.Struct, frozen=True):
         split: The split that the service put it into.
         sequence: The sequence number that the service gave it.
         digest: Of its data.
+        time: Its event time in milliseconds since the Unix epoch; None where it has none.
     """
 
     number: int
@@ -32,6 +33,7 @@ class SentRecord(msgspec.Struct, frozen=True):
     split: str
     sequence: int
     digest: str
+    time: int | None = None
 
 
 @final

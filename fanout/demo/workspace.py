@@ -111,8 +111,9 @@ class Workspace:
     def read_sent(self) -> Iterator[SentRecord]:
         """Return what was sent."""
         with self.sent.open(newline="") as file:
-            for number, key, split, sequence, hashed in csv.reader(file):
-                yield SentRecord(int(number), key, split, int(sequence), hashed)
+            for number, key, split, sequence, hashed, time in csv.reader(file):
+                millis = int(time) if time else None
+                yield SentRecord(int(number), key, split, int(sequence), hashed, millis)
 
     def read_output(self) -> Iterator[ReadRecord]:
         """Return what the query wrote; files that Spark has not committed do not count."""

@@ -7,16 +7,18 @@ from fanout.demo.records import OUT_OF_ORDERNESS, event_time
 from fanout.demo.shuffled import verify_shuffled
 from fanout.demo.verification import Proof, ReadRecord, Restart, SentRecord
 
+BEGUN = 1_767_225_600_000
 HERE, THERE = "orders-by-key-0", "orders-by-key-1"
 
 
 def sent(number: int, key: str = "ann", split: str = "orders-0") -> SentRecord:
-    return SentRecord(number, key, split, number, f"digest-{number}")
+    return SentRecord(number, key, split, number, f"digest-{number}", event_time(number, BEGUN))
 
 
 def read(record: SentRecord, offset: int, batch: int = 0, partition: str = HERE) -> ReadRecord:
-    time = event_time(record.number)
-    return ReadRecord(batch, record.number, record.key, partition, offset, record.digest, time)
+    return ReadRecord(
+        batch, record.number, record.key, partition, offset, record.digest, record.time
+    )
 
 
 RECORDS = [sent(0), sent(1), sent(2, "bob"), sent(3, "bob", "orders-1")]
@@ -27,7 +29,7 @@ OUTPUT = [
     read(RECORDS[3], 2, 2, THERE),
 ]
 # Record 1 is the earliest.
-FIRST = event_time(1)
+FIRST = event_time(1, BEGUN)
 REPORTED: list[tuple[int, int | None]] = [(0, None), (1, FIRST - 1), (2, FIRST)]
 
 
@@ -40,11 +42,11 @@ def prove(
 
 
 def test_an_event_is_told_late_by_less_than_the_reader_expects() -> None:
-    newest = event_time(0)
+    newest = event_time(0, BEGUN)
     delays = set()
     for number in range(1, 5_000):
-        newest = max(newest, event_time(number))
-        delays.add(newest - event_time(number))
+        newest = max(newest, event_time(number, BEGUN))
+        delays.add(newest - event_time(number, BEGUN))
     assert min(delays) == 0
     assert 900 < max(delays) <= OUT_OF_ORDERNESS * 1_000
 
