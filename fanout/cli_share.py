@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,8 +10,13 @@ import typer
 from fanout.cli_shared import (
     INTERRUPTED,
     UNUSABLE,
+    Brokers,
+    CaFile,
     Json,
+    Protocol,
+    Username,
     asking_the_service,
+    kafka_security,
     print_json,
     print_table,
 )
@@ -41,16 +45,10 @@ def _share() -> None:
 def describe(
     group: Annotated[str, typer.Argument(help="The share group.")],
     *,
-    bootstrap_servers: Annotated[str, typer.Option(help="Brokers to begin with, as host:port.")],
-    protocol: Annotated[
-        str, typer.Option(help="SASL_SSL, SSL, SASL_PLAINTEXT or PLAINTEXT.")
-    ] = "SASL_SSL",
-    username: Annotated[
-        str | None, typer.Option(help="The user; the password is that of KAFKA_PASSWORD.")
-    ] = None,
-    ca_file: Annotated[
-        str | None, typer.Option(help="The certificates (PEM) that sign those of the brokers.")
-    ] = None,
+    bootstrap_servers: Brokers,
+    protocol: Protocol = "SASL_SSL",
+    username: Username = None,
+    ca_file: CaFile = None,
     json: Json = False,
 ) -> None:
     """Show the members of a share group, where it begins in each partition, and its settings.
@@ -59,18 +57,9 @@ def describe(
     with for good; the lag counts those behind it that are not.
     """
     try:
-        # Help and mistakes are answered without loading Kafka's library.
-        from fanout.kafka import Security  # noqa: PLC0415
-
-        security: Any = {"protocol": protocol, "username": username, "ca_file": ca_file}
+        security = kafka_security(protocol, username, ca_file)
         with asking_the_service():
-            found = asyncio.run(
-                _describe(
-                    bootstrap_servers,
-                    group,
-                    Security(**security, password=os.environ.get("KAFKA_PASSWORD")),
-                )
-            )
+            found = asyncio.run(_describe(bootstrap_servers, group, security))
     except FanOutError as error:
         typer.echo(f"fanout share: {error}", err=True)
         raise typer.Exit(UNUSABLE) from error
@@ -86,7 +75,7 @@ def describe(
 
 
 async def _describe(servers: str, group: str, security: Security) -> GroupDescription:
-    from fanout.kafka.share.describing import describe as find  # noqa: PLC0415 - see above
+    from fanout.kafka.share.describing import describe as find  # noqa: PLC0415 - it takes long
 
     return await find(servers, group, security=security)
 

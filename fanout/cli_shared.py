@@ -1,8 +1,9 @@
-"""What the commands about a stream have in common: options, exit codes, and how they print."""
+"""What the commands about a stream or a topic have in common: options, exit codes, and how they print."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from contextlib import contextmanager
@@ -14,19 +15,25 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from fanout.kafka.protocol.security import Security
     from fanout.kinesis.options import KinesisOptions
 
 __all__ = (
     "INTERRUPTED",
     "UNUSABLE",
+    "Brokers",
+    "CaFile",
     "Endpoint",
     "Json",
+    "Protocol",
     "Region",
     "Role",
     "Stream",
+    "Username",
     "age",
     "asking_the_service",
     "end_like_ctrl_c",
+    "kafka_security",
     "print_json",
     "print_table",
     "stream_options",
@@ -41,6 +48,14 @@ Stream = Annotated[str, typer.Argument(help="The stream's name or ARN.")]
 Region = Annotated[str | None, typer.Option(help="The AWS region.")]
 Endpoint = Annotated[str | None, typer.Option(help="Another endpoint than the region's.")]
 Role = Annotated[str | None, typer.Option(help="A role to assume.")]
+Brokers = Annotated[str, typer.Option(help="Brokers to begin with, as host:port.")]
+Protocol = Annotated[str, typer.Option(help="SASL_SSL, SSL, SASL_PLAINTEXT or PLAINTEXT.")]
+Username = Annotated[
+    str | None, typer.Option(help="The user; the password is that of KAFKA_PASSWORD.")
+]
+CaFile = Annotated[
+    str | None, typer.Option(help="The certificates (PEM) that sign those of the brokers.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
@@ -75,6 +90,19 @@ def stream_options(
         endpoint_url=endpoint_url,
         role_arn=role_arn,
     )
+
+
+def kafka_security(protocol: str, username: str | None, ca_file: str | None) -> Security:
+    """Return how brokers are talked to.
+
+    Raises:
+        OptionError: What was said does not fit together, or a file cannot be used.
+    """
+    # Help and mistakes are answered without loading Kafka's library.
+    from fanout.kafka import Security  # noqa: PLC0415
+
+    more: Any = {"protocol": protocol, "username": username, "ca_file": ca_file}
+    return Security(**more, password=os.environ.get("KAFKA_PASSWORD"))
 
 
 def print_json(answer: dict[str, Any]) -> None:

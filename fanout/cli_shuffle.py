@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +11,14 @@ import typer
 from fanout.cli_shared import (
     INTERRUPTED,
     UNUSABLE,
+    Brokers,
+    CaFile,
     Json,
+    Protocol,
+    Username,
     age,
     asking_the_service,
+    kafka_security,
     print_json,
     print_table,
 )
@@ -46,20 +50,14 @@ def _shuffle() -> None:
 def describe(
     topic: Annotated[str, typer.Argument(help="The topic of the shuffle.")],
     *,
-    bootstrap_servers: Annotated[str, typer.Option(help="Brokers to begin with, as host:port.")],
+    bootstrap_servers: Brokers,
     since: Annotated[
         str,
         typer.Option(metavar="AGE", help="How far back to read, such as 90m, 12h, 7d or 2w."),
     ] = "1h",
-    protocol: Annotated[
-        str, typer.Option(help="SASL_SSL, SSL, SASL_PLAINTEXT or PLAINTEXT.")
-    ] = "SASL_SSL",
-    username: Annotated[
-        str | None, typer.Option(help="The user; the password is that of KAFKA_PASSWORD.")
-    ] = None,
-    ca_file: Annotated[
-        str | None, typer.Option(help="The certificates (PEM) that sign those of the brokers.")
-    ] = None,
+    protocol: Protocol = "SASL_SSL",
+    username: Username = None,
+    ca_file: CaFile = None,
     json: Json = False,
 ) -> None:
     """Show the producers of a shuffle, and the watermarks of its partitions.
@@ -70,14 +68,13 @@ def describe(
     start = datetime.now(UTC) - age(since)
     try:
         # Help and mistakes are answered without loading Kafka's library.
-        from fanout.kafka import KafkaSource, Security  # noqa: PLC0415
+        from fanout.kafka import KafkaSource  # noqa: PLC0415
         from fanout.kafka.shuffle import ShuffleSource  # noqa: PLC0415
 
-        security: Any = {"protocol": protocol, "username": username, "ca_file": ca_file}
         kafka = KafkaSource(
             bootstrap_servers=bootstrap_servers,
             topics=topic,
-            security=Security(**security, password=os.environ.get("KAFKA_PASSWORD")),
+            security=kafka_security(protocol, username, ca_file),
             start=start,
         )
         with asking_the_service():
