@@ -1,4 +1,4 @@
-"""What the commands about a stream or a topic have in common: options, exit codes, and how they print."""
+"""What the commands have in common: options, exit codes, and how they print."""
 
 from __future__ import annotations
 
