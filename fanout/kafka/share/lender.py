@@ -38,6 +38,7 @@ _UNREADABLE: Final = "a header has a key that is not UTF-8, and the client canno
 # The part of a lock that may have passed before its record is delivered: the other half is for
 # whoever acknowledges it.
 _FRESH: Final = 0.5
+_PAUSE: Final = 1.0  # several polls that bring nothing
 _NONE: Final = 0  # beside the values of Echo, which begin with 1
 
 
@@ -157,7 +158,10 @@ class Lender:
         shared.tally.redelivered += int((deliveries > 1).sum())
         stale = loop.time() > polled.since + _FRESH * shared.seconds
         if stale:
-            # Those that lay in the client for too long may be with somebody else by now.
+            # Those that lay in the client for too long may be with somebody else by now. Where the
+            # whole process stood still, the next member would take them for stale as well, and the
+            # one after it, until the broker drops them; not so when it has polled in between.
+            await asyncio.sleep(_PAUSE)
             await self._take_back()
             return None
         return await self._lend(loan, deliveries)

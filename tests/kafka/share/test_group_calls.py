@@ -67,7 +67,7 @@ async def test_where_a_group_begins_is_read_with_the_lag_and_without(
 ) -> None:
     refused = (1, 5, 0, *fields[3:], 3, "", {})
     partitions: list[Any] = [(*fields, 0, None, {}), refused]
-    topics = [("orders", bytes(16), partitions, {})]
+    topics: list[Any] = [("orders", bytes(16), partitions, {})]
     found = await calls(groups=[("billing", topics, 0, None, {})]).beginnings()
     assert found == {Partition("orders", 0): Beginning("00" * 16, *beginning)}
 
