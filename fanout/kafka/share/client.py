@@ -154,11 +154,15 @@ class Member:
         if self._consumer is None:
             self._consumer = ShareConsumer(self._config)
             self._consumer.subscribe(self._topics)
+        began = time.monotonic()
         if self._since is None:
-            self._since = time.monotonic()
+            self._since = began
         messages: Sequence[Message] = list(self._consumer.poll(_POLL))
         if not messages:
-            self._since = time.monotonic()
+            now = time.monotonic()
+            # A poll that took longer stood still together with the process, and the client may not
+            # have looked at what came meanwhile.
+            self._since = now if now - began < 2 * _POLL else began
             return None
         since, self._since = self._since, None
         for message in messages:

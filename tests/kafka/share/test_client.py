@@ -6,7 +6,8 @@ import asyncio
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import AcknowledgeType, IllegalStateException
@@ -64,6 +65,43 @@ async def test_records_may_be_as_old_as_the_last_poll_that_brought_none(
         assert polled.records.column("offset").to_pylist() == [1, 2, 3]
         assert polled.since <= before
         assert await member.answer([(group.topic.name, 0, 1)], ACCEPT) == {}
+
+
+class Standstill:
+    """A client whose process stands still for 30 s of its second poll, and its clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._polls = iter(((0.2, ()), (30.0, ()), (0.1, (SimpleNamespace(error=lambda: None),))))
+
+    def __call__(self, _: object) -> Standstill:
+        return self
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def poll(self, _: float) -> tuple[object, ...]:
+        seconds, messages = next(self._polls)
+        self.now += seconds
+        return messages
+
+    def subscribe(self, _: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+async def test_records_may_be_as_old_as_a_poll_in_which_the_process_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Standstill()
+    monkeypatch.setattr("fanout.kafka.share.client.time", client)
+    monkeypatch.setattr("fanout.kafka.share.client.ShareConsumer", client)
+    monkeypatch.setattr("fanout.kafka.share.client.gather", lambda _, since: since)
+    async with open_member({"socket.timeout.ms": 1}, ["orders"], "a member") as member:
+        polled: list[Any] = [await member.poll() for _ in range(3)]
+    assert polled == [None, None, 0.2]
 
 
 async def test_a_member_that_has_left_answers_for_nothing(kafka_broker: KafkaBroker) -> None:
