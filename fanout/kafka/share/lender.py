@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ("Lender",)
 
-# Memory that is reserved before the first poll; later ones expect what the one before had.
-_FIRST: Final = 64 * 1024
+# Memory that is reserved before a poll. A member keeps it for as long as no records come, so it is
+# little: what they take beyond it is reserved when they are there.
+_ROOM: Final = 64 * 1024
 _UNREADABLE: Final = "a header has a key that is not UTF-8, and the client cannot read any of them"
 # The part of a lock that may have passed before its record is delivered: the other half is for
 # whoever acknowledges it.
@@ -81,20 +82,14 @@ class Lender:
             KafkaException: If the client fails.
             FanOutError: If a record is bad, and that is an error.
         """
-        expected, reserved = _FIRST, 0
         while True:
             await self._answered()
-            if expected > reserved:
-                await reserve(expected - reserved)
-                reserved = expected
+            await reserve(_ROOM)
             while (batch := await self._ask()) is None:
                 await self._answered()
-            expected = max(_FIRST, batch.nbytes)
-            if expected > reserved:
-                await reserve(expected - reserved)
-                reserved = expected
+            if batch.nbytes > _ROOM:
+                await reserve(batch.nbytes - _ROOM)
             yield batch
-            reserved = 0
 
     def close(self) -> None:
         """Say that the client is closed, which has given back what is open."""

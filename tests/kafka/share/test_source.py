@@ -81,6 +81,22 @@ async def test_a_member_polls_again_when_its_last_poll_is_acknowledged(
         assert not set(offsets(one)) & set(offsets(await first(stream)))
 
 
+async def test_members_that_wait_for_records_keep_no_memory_from_others(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker)
+    await asyncio.to_thread(group.topic.write, [{"value": b"x" * 1000}] * 500)
+    async with group.open() as stream:
+        held = 0
+        while lent(stream).accepted < 500:
+            batch = await first(stream)
+            held = max(held, stream.statistics().bytes_in_flight, batch.nbytes)
+            await stream.acknowledge(batch)
+        assert held > 100_000
+        assert await nothing_comes(stream, 0.3)
+        assert stream.statistics().bytes_in_flight <= 65_536
+
+
 async def test_a_batch_that_was_cut_is_acknowledged_piece_by_piece(
     kafka_broker: KafkaBroker,
 ) -> None:
