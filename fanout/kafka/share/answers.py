@@ -39,15 +39,17 @@ class Answers:
         self._shared = shared
         self._notify = notify
 
-    async def send(self, loan: Loan, rows: Rows, answer: AcknowledgeType) -> list[Piece]:
+    def send(self, loan: Loan, rows: Rows, answer: AcknowledgeType) -> asyncio.Future[list[Piece]]:
         """Answer for rows; return those for which the broker did not take the answer.
 
         The answer is sent and counted whether or not anybody goes on waiting for it.
         """
-        if not len(rows):
-            return []
+        done: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
         failed: list[Piece] = []
-        answered = self._member.answer(loan.places(rows), answer)
+        if not len(rows):
+            done.set_result(failed)
+            return done
+        places = loan.places(rows)
         loan.close(rows)
 
         def count(future: asyncio.Future[Mapping[Partition, KafkaException]]) -> None:
@@ -62,10 +64,11 @@ class Answers:
                     self._count_failed(pieces, len(of_it), answer)
                     log.warning("%s was not taken for %s: %s", answer.name, partition, why)
             self._notify()
+            if not done.cancelled():
+                done.set_result(failed)
 
-        answered.add_done_callback(count)
-        await asyncio.wait([answered])
-        return failed
+        self._member.answer(places, answer).add_done_callback(count)
+        return done
 
     def _count(self, pieces: list[Piece], records: int, answer: AcknowledgeType) -> None:
         tally, claims = self._shared.tally, self._shared.claims

@@ -96,15 +96,18 @@ class Lender:
         if self.loan is not None:
             self._lapse(self.loan)
 
-    async def accept(self, until: int) -> list[Piece]:
-        """Acknowledge what was delivered up to a number; return what was not acknowledged."""
-        late = self._lapsed.take(until)
-        self._shared.claims.secure(late)
+    def accept(self, until: int) -> asyncio.Future[list[Piece]]:
+        """Acknowledge what was delivered up to a number, and is locked.
+
+        It is on its way when this returns; the result is what was not acknowledged.
+        """
         if self.loan is None:
-            return late
+            nothing: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
+            nothing.set_result([])
+            return nothing
         rows = self.loan.between(0, until)
         self._shared.claims.secure(self.loan.pieces(rows))
-        return late + await self._answers.send(self.loan, rows, AcknowledgeType.ACCEPT)
+        return self._answers.send(self.loan, rows, AcknowledgeType.ACCEPT)
 
     async def release(self, after: int, until: int) -> None:
         """Give back what was delivered from one number to another."""

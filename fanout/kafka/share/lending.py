@@ -104,13 +104,20 @@ class ShareLending:
         Raises:
             AcknowledgementError: If the group did not take the acknowledgement of some records.
         """
-        async with asyncio.TaskGroup() as tasks:
-            answers = [
-                tasks.create_task(self._accept(id_, number_of(position)))
-                for id_, position in positions.items()
-            ]
+        failed: list[Piece] = []
+        answers: list[asyncio.Future[list[Piece]]] = []
+        # Everything is on its way before anything is waited for: whoever is cancelled here has
+        # acknowledged.
+        for id_, position in positions.items():
+            late = self.lapsed(id_).take(number_of(position))
+            self._shared.claims.secure(late)
+            failed += late
+            if id_ in self._lenders:
+                answers.append(self._lenders[id_].accept(number_of(position)))
         self._notify()
-        _check([piece for answer in answers for piece in answer.result()], "acknowledged")
+        for answer in answers:
+            failed += await answer
+        _check(failed, "acknowledged")
 
     async def release(self, split_id: str, piece: Range) -> None:
         """Give back a piece of what a member delivered."""
@@ -164,13 +171,6 @@ class ShareLending:
             if at.offset is not None and at.topic_id == ids.get(partition.topic)
         }
         self._shared.claims.forget_below(self._starts)
-
-    async def _accept(self, split_id: str, until: int) -> list[Piece]:
-        if split_id in self._lenders:
-            return await self._lenders[split_id].accept(until)
-        late = self.lapsed(split_id).take(until)
-        self._shared.claims.secure(late)
-        return late
 
     def _notify(self) -> None:
         for lender in self._lenders.values():
