@@ -43,6 +43,7 @@ class Loan:
         self.records: pa.RecordBatch = polled.records
         self.unreadable = polled.unreadable
         self.deadline = deadline
+        self._whole: list[Piece] | None = None
         self._partitions = polled.partitions
         self._places = polled.places
         self._offsets: NDArray[np.int64] = polled.records.column("offset").to_numpy()
@@ -117,6 +118,14 @@ class Loan:
 
     def pieces(self, rows: Rows) -> list[Piece]:
         """Return some rows as ranges of offsets."""
+        if len(rows) < len(self._states):
+            return self._pieces(rows)
+        # Mostly it is all of them, several times from their delivery to their acknowledgement.
+        if self._whole is None:
+            self._whole = self._pieces(rows)
+        return self._whole
+
+    def _pieces(self, rows: Rows) -> list[Piece]:
         pieces: list[Piece] = []
         for partition, of_it in self.of_partition(rows):
             offsets = np.sort(self._offsets[of_it])
