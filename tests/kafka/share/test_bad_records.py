@@ -22,6 +22,7 @@ from fanout.kafka.writing.writer import open_writer
 from tests.kafka.reading import PLAINTEXT, new_topic
 from tests.kafka.share.sharing import (
     BRIEF,
+    LONG,
     deliveries,
     first,
     lending,
@@ -203,6 +204,19 @@ async def test_a_record_is_taken_out_before_the_broker_drops_it(kafka_broker: Ka
     assert {headers["fanout.reason"] for headers in found} == {
         b"delivered 3 times, max_deliveries=2"
     }
+
+
+async def test_the_broker_drops_a_record_that_reaches_the_limit_of_the_group(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 1)
+    async with group.open(group_settings=LONG | {"share.delivery.count.limit": "2"}) as stream:
+        for times in (1, 2):
+            batch = await first(stream)
+            assert deliveries(batch) == {times}
+            await stream.release(batch)
+        await group.put(1)
+        assert offsets(await first(stream)) == [1]
 
 
 async def test_a_record_that_was_delivered_too_often_ends_the_stream_otherwise(
