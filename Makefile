@@ -83,10 +83,10 @@ kafka-oldest: $(OLDEST)/ready java
 
 # Dozens of JVMs are started for Spark; with this each takes half of the work.
 spark-classes: $(VENV)/ready java
-	-@$(BIN)/python -m fanout.testing.spark_classes
+	@$(BIN)/python -m fanout.testing.spark_classes
 
 spark-classes-oldest: $(OLDEST)/ready java
-	-@$(OLDEST)/bin/python -m fanout.testing.spark_classes
+	@$(OLDEST)/bin/python -m fanout.testing.spark_classes
 
 $(VENV)/ready: pyproject.toml constraints.txt | python
 	$(PYTHON) -m venv $(VENV)

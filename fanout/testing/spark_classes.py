@@ -7,6 +7,7 @@ takes no notice of a file that does not fit, and then starts as slowly as withou
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pyspark
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from fanout.errors import SetupError
@@ -63,9 +65,12 @@ def _archive() -> Path:
 
 def _work_a_little(directory: str, java: str) -> None:
     """Load what most drivers load, and wait for the end of the JVM, which writes then."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # or workers are whatever python3 is
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "OFF")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", java)
@@ -106,8 +111,8 @@ def main() -> None:
     """Write the file before it is needed; exit code 1 and a sentence if that cannot be done."""
     try:
         archive_classes()
-    except (SetupError, OSError) as error:
-        sys.exit(f"drivers start as slowly as without an archive of classes: {error}")
+    except (SetupError, OSError, PySparkException) as error:
+        sys.exit(f"the classes of Spark cannot be kept: {error}")
 
 
 if __name__ == "__main__":
