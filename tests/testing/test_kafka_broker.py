@@ -209,6 +209,18 @@ def test_a_paused_broker_answers_when_it_is_resumed(broker: KafkaBroker) -> None
         consumer.list_topics(timeout=DEADLINE)
 
 
+def test_a_broker_that_stood_still_makes_topics_as_soon_as_its_controller_trusts_it(
+    broker: KafkaBroker,
+) -> None:
+    # Longer than its session lasts, so that it gets no partitions for a moment.
+    broker.pause()
+    time.sleep(1.5)
+    broker.resume()
+    for number in range(10):
+        broker.create_topic(f"after-{number}")
+        broker.grow_topic(f"after-{number}", 2)
+
+
 def test_a_killed_broker_that_is_asked_for_a_topic_does_not_answer(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

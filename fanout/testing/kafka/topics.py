@@ -19,12 +19,14 @@ from confluent_kafka.admin import (
 from fanout.errors import OptionError, StreamStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = ("Topics",)
 
 # The broker is on this machine: who does not answer in this many seconds does not run.
 _TIMEOUT = 15.0
+# What the controller says of a broker that it has not heard of for a session.
+_FENCED = "All brokers are currently fenced"
 
 
 class Topics:
@@ -67,7 +69,7 @@ class Topics:
     def create(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic; see `KafkaBroker.create_topic`."""
         wanted = NewTopic(topic, partitions, 1, config=dict(configs))
-        self._wait(self._admin.create_topics([wanted]))
+        self._place(lambda: self._admin.create_topics([wanted]))
         self._await_partitions(topic, partitions)
 
     def delete(self, topic: str) -> None:
@@ -77,7 +79,7 @@ class Topics:
 
     def grow(self, topic: str, partitions: int) -> None:
         """Add partitions; see `KafkaBroker.grow_topic`."""
-        self._wait(self._admin.create_partitions([NewPartitions(topic, partitions)]))
+        self._place(lambda: self._admin.create_partitions([NewPartitions(topic, partitions)]))
         self._await_partitions(topic, partitions)
 
     def alter(self, topic: str, configs: Mapping[str, str]) -> None:
@@ -105,6 +107,17 @@ class Topics:
         """Count the partitions of a topic that have a leader."""
         partitions = self._admin.list_topics(topic, timeout=_TIMEOUT).topics[topic].partitions
         return sum(partition.leader >= 0 for partition in partitions.values())
+
+    def _place(self, ask: Callable[[], dict[Any, Any]]) -> None:
+        """Ask until the broker gets partitions again, after its controller missed it for long."""
+        deadline = time.monotonic() + _TIMEOUT
+        while True:
+            try:
+                return self._wait(ask())
+            except OptionError as error:
+                if _FENCED not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)  # its next heartbeat lets it in
 
     def _wait(self, futures: dict[Any, Any]) -> None:
         for future in futures.values():
