@@ -91,7 +91,8 @@ def has_gone(error: BaseException) -> bool:
     Args:
         error: What py4j or pyspark raised.
     """
-    return isinstance(error, JAVA_ERRORS) and _origin(error) is None
+    # pyspark 3.5 tells what a Python worker has raised without the exception of Java behind it.
+    return isinstance(error, (Py4JError, ConnectionError)) and _origin(error) is None
 
 
 def redact(text: str) -> str:
