@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Run one more process than there are cores: tests wait for servers half of their time."""
+    """Run one more process than there are cores: tests often wait for servers."""
     return 1 + (os.cpu_count() or 1)
 
 
