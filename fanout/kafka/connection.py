@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fanout.core.verdicts import Verdict
     from fanout.kafka.catalog import PartitionCatalog
     from fanout.kafka.commits import Committer
+    from fanout.kafka.decoding.columns import Layout
     from fanout.kafka.fetcher import Fetcher
     from fanout.kafka.offsets import Places
     from fanout.kafka.options import KafkaOptions
@@ -47,6 +48,7 @@ class KafkaConnection:
         committer: Commits for the group; None where there is none.
         stops: The first offset that is not read, of each partition of a bounded read; None for
             one that goes on.
+        layout: Which columns are made of records.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class KafkaConnection:
         places: Places,
         committer: Committer | None,
         stops: Mapping[Partition, int] | None,
+        layout: Layout,
     ) -> None:
         self._options = options
         self._transport = transport
@@ -71,6 +74,7 @@ class KafkaConnection:
             fetcher,
             read_committed=options.isolation_level == "read_committed",
             max_event_bytes=options.max_event_bytes,
+            layout=layout,
             user_decode=options.user_decode,
         )
         self._losses = Losses(transport, on_data_loss=options.on_data_loss, stops=stops or {})

@@ -13,7 +13,7 @@ from fanout.kafka.catalog import PartitionCatalog
 from fanout.kafka.client import open_transport
 from fanout.kafka.commits import open_committer
 from fanout.kafka.connection import KafkaConnection
-from fanout.kafka.decoding.columns import SCHEMA
+from fanout.kafka.decoding.columns import KAFKA, SCHEMA
 from fanout.kafka.fetcher import Fetcher
 from fanout.kafka.offsets import Places
 from fanout.kafka.options import KafkaOptions
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.events import Batch
+    from fanout.kafka.decoding.columns import Layout
     from fanout.kafka.partitions import Partition
     from fanout.kafka.transport import Transport
 
@@ -115,7 +116,12 @@ async def open_cluster(options: KafkaOptions, random: Random) -> AsyncIterator[T
 
 @asynccontextmanager
 async def open_connection(
-    options: KafkaOptions, transport: Transport, random: Random, *, available_now: bool = False
+    options: KafkaOptions,
+    transport: Transport,
+    random: Random,
+    *,
+    available_now: bool = False,
+    layout: Layout = KAFKA,
 ) -> AsyncIterator[KafkaConnection]:
     """Connect over a transport; see `KafkaSource.connect`.
 
@@ -124,6 +130,7 @@ async def open_connection(
         transport: The calls.
         random: The source of randomness for waits.
         available_now: Whether the read ends where the partitions end now.
+        layout: Which columns are made of records.
     """
     jitter = FullJitter(options.pacing.backoff, random)
     fetcher = Fetcher(
@@ -148,6 +155,7 @@ async def open_connection(
             places=places,
             committer=committer,
             stops=await _stops(options.stop, catalog, places, available_now=available_now),
+            layout=layout,
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
-from fanout.kafka.decoding.columns import NO_RECORDS
+from fanout.kafka.decoding.columns import KAFKA
 from fanout.kafka.decoding.records import decode
 from fanout.kafka.transport import Edge
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
+    from fanout.kafka.decoding.columns import Layout
     from fanout.kafka.decoding.records import Decoded
     from fanout.kafka.decoding.user_decode import UserDecode
     from fanout.kafka.fetcher import Fetcher
@@ -41,6 +42,7 @@ class PartitionReader:
         read_committed: Whether only records of committed transactions are read, up to the first
             open one.
         max_event_bytes: About the most bytes in one batch.
+        layout: Which columns are made of records.
         user_decode: The user's own step; None for none.
     """
 
@@ -51,14 +53,16 @@ class PartitionReader:
         *,
         read_committed: bool,
         max_event_bytes: int,
+        layout: Layout = KAFKA,
         user_decode: UserDecode | None = None,
     ) -> None:
         self._transport = transport
         self.fetcher = fetcher
         self.read_committed = read_committed
         self.max_event_bytes = max_event_bytes
+        self.layout = layout
         self.user_decode = user_decode
-        self.no_records = user_decode.no_records if user_decode else NO_RECORDS
+        self.no_records = user_decode.no_records if user_decode else layout.no_records
 
     @asynccontextmanager
     async def subscribe(
@@ -189,6 +193,7 @@ class _Subscription:
             stop=self._stop,
             read_committed=self._reader.read_committed,
             max_bytes=self._reader.max_event_bytes,
+            layout=self._reader.layout,
         )
 
     async def _next(self, parts: Iterator[Decoded], size: int, end: int) -> Batch | None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from fanout.kafka.decoding.unpacking import Fields, Headers, Spans
     from fanout.kafka.decoding.varints import Bytes, Numbers
     from fanout.kafka.partitions import Partition
 
-__all__ = ("NO_RECORDS", "SCHEMA", "columns")
+__all__ = ("KAFKA", "NO_RECORDS", "SCHEMA", "Layout", "Unpacked", "columns", "taken")
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
@@ -46,55 +49,87 @@ _LATEST: Final = 253_402_300_799_999
 _MARKED: Final = "fanout.kafka.marked"
 
 
-def columns(
-    fields: Fields,
-    data: Bytes,
-    partition: Partition,
-    *,
-    offsets: Numbers,
-    timestamps: Numbers,
-    timestamp_types: NDArray[np.int32],
-) -> pa.RecordBatch:
-    """Make the columns of SCHEMA; they share no memory with what they are made of.
-
-    A timestamp that is missing (-1 in Kafka) or after the year 9999 is null: a producer may write
-    microseconds there by mistake, and the record counts for more than its time.
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Unpacked:
+    """Records of a partition whose fields were found.
 
     Args:
-        fields: The fields of the records.
+        fields: Their fields.
         data: The bytes that these are in, less than 2 GiB.
         partition: Where the records are from.
         offsets: Their offsets.
         timestamps: Their timestamps, in milliseconds since the Unix epoch.
         timestamp_types: Who set each timestamp: 0 for the producer, 1 for the broker.
     """
-    whole, rows = pa.py_buffer(data), len(fields)
+
+    fields: Fields
+    data: Bytes
+    partition: Partition
+    offsets: Numbers
+    timestamps: Numbers
+    timestamp_types: NDArray[np.int32]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Which columns a source makes of records.
+
+    Args:
+        columns: Makes them; they share no memory with what they are made of.
+        no_records: A batch of them without rows.
+    """
+
+    columns: Callable[[Unpacked], pa.RecordBatch]
+    no_records: pa.RecordBatch
+
+
+def columns(records: Unpacked) -> pa.RecordBatch:
+    """Make the columns of SCHEMA; they share no memory with what they are made of.
+
+    A timestamp that is missing (-1 in Kafka) or after the year 9999 is null: a producer may write
+    microseconds there by mistake, and the record counts for more than its time.
+
+    Args:
+        records: The records.
+    """
+    fields, data, partition = records.fields, records.data, records.partition
+    rows = len(fields)
     return pa.RecordBatch.from_arrays(
         [
-            _taken(whole, fields.keys),
-            _taken(whole, fields.values),
+            taken(data, fields.keys),
+            taken(data, fields.values),
             pa.repeat(partition.topic, rows),
             pa.repeat(pa.scalar(partition.number, pa.int32()), rows),
-            pa.array(offsets),
-            _timestamps(timestamps),
-            pa.array(timestamp_types),
-            _headers(whole, fields.headers, rows),
+            pa.array(records.offsets),
+            _timestamps(records.timestamps),
+            pa.array(records.timestamp_types),
+            _headers(data, fields.headers, rows),
         ],
         schema=SCHEMA,
     )
 
 
-def _taken(whole: pa.Buffer, spans: Spans) -> pa.BinaryArray:
-    """Copy spans of a buffer in one go, without an object for any.
+KAFKA: Final = Layout(columns, NO_RECORDS)
+"""The columns of any topic: those of SCHEMA."""
 
-    What lies in the buffer and between the spans is an array of which every other value is taken.
+
+def taken(data: Bytes, spans: Spans) -> pa.BinaryArray:
+    """Copy spans of bytes in one go, without an object for any.
+
+    What lies in the bytes and between the spans is an array of which every other value is taken.
+
+    Args:
+        data: The bytes, less than 2 GiB.
+        spans: Where the values are.
     """
     rows = len(spans.begins)
     ends = np.empty(2 * rows + 1, np.int32)
     ends[0:-1:2], ends[1::2] = spans.begins, spans.ends
     ends[-1] = ends[-2]
     everything = pa.BinaryArray.from_buffers(
-        pa.binary(), 2 * rows, [None, pa.py_buffer(ends), whole]
+        pa.binary(), 2 * rows, [None, pa.py_buffer(ends), pa.py_buffer(data)]
     )
     return everything.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=spans.null))
 
@@ -104,11 +139,11 @@ def _timestamps(milliseconds: Numbers) -> pa.TimestampArray:
     return pa.array(milliseconds * 1000, mask=null if null.any() else None).view(_TIMESTAMP)
 
 
-def _headers(whole: pa.Buffer, headers: Headers | None, rows: int) -> pa.ListArray:
+def _headers(data: Bytes, headers: Headers | None, rows: int) -> pa.ListArray:
     if headers is None:
         # Repeating an empty list would cost as much as all other columns together.
         return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), _NO_HEADERS)
-    keys, values = _texts(_taken(whole, headers.keys)), _taken(whole, headers.values)
+    keys, values = _texts(taken(data, headers.keys)), taken(data, headers.values)
     pairs = pa.StructArray.from_arrays([keys, values], fields=_HEADER)
     return pa.ListArray.from_arrays(pa.array(headers.ends.astype(np.int32)), pairs)
 

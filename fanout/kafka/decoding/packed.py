@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from fanout.kafka.decoding.columns import NO_RECORDS, columns
+from fanout.kafka.decoding.columns import Unpacked
 from fanout.kafka.decoding.framing import BREAKS_FORMAT, RECORDS_AT, damaged
 from fanout.kafka.decoding.unpacking import unpack, walk
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.errors import DamagedFrameError
+    from fanout.kafka.decoding.columns import Layout
     from fanout.kafka.decoding.framing import RawBatch
     from fanout.kafka.decoding.unpacking import Fields
     from fanout.kafka.decoding.varints import Bytes, Numbers
@@ -76,10 +77,14 @@ class PackedRecords:
         if not filled:
             raise damaged(self._partition, base, last, BREAKS_FORMAT)
 
-    def unpacked(self) -> tuple[pa.RecordBatch, Damage | None]:
-        """Return the records before the first that cannot be read, and what is wrong with it."""
+    def unpacked(self, layout: Layout) -> tuple[pa.RecordBatch, Damage | None]:
+        """Return the records before the first that cannot be read, and what is wrong with it.
+
+        Args:
+            layout: Which columns are made of the records.
+        """
         if not self._begins:
-            return NO_RECORDS, None
+            return layout.no_records, None
         rows, bases, lasts, timestamps, by_broker, at, sizes = np.array(self._batches, np.int64).T
         data, at = self._joined(at, sizes)
         begins = np.array(self._begins, np.int64) + np.repeat(at, rows)
@@ -93,9 +98,9 @@ class PackedRecords:
             base = int(bases[number])
             damage = Damage(base, damaged(self._partition, base, int(lasts[number]), why))
         if not len(fields):
-            return NO_RECORDS, damage
+            return layout.no_records, damage
         times, types = timestamps[batches], by_broker[batches].astype(np.int32)
-        records = columns(
+        records = Unpacked(
             fields,
             data,
             self._partition,
@@ -103,7 +108,7 @@ class PackedRecords:
             timestamps=np.where(types, times, times + fields.timestamp_deltas),
             timestamp_types=types,
         )
-        return records, damage
+        return layout.columns(records), damage
 
     def _joined(self, at: Numbers, sizes: Numbers) -> tuple[Bytes, Numbers]:
         """Return the batches in one piece, not compressed, and where each begins in it."""

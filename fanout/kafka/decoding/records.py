@@ -13,12 +13,14 @@ import pyarrow as pa
 
 from fanout.errors import FanOutError, MalformedEventError
 from fanout.kafka.decoding.aborts import Aborts
+from fanout.kafka.decoding.columns import KAFKA
 from fanout.kafka.decoding.framing import nbytes, raw_batches, uncompressed
 from fanout.kafka.decoding.packed import PackedRecords
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fanout.kafka.decoding.columns import Layout
     from fanout.kafka.decoding.framing import RawBatch
     from fanout.kafka.partitions import Partition
     from fanout.kafka.transport import Fetched
@@ -32,7 +34,7 @@ class Decoded:
     """A part of an answer.
 
     Args:
-        records: Records in the order of their offsets, with the columns of SCHEMA; maybe none.
+        records: Records in the order of their offsets, with the columns of the layout; maybe none.
         next_offset: The offset after everything that was covered, delivered or not.
     """
 
@@ -48,6 +50,7 @@ def decode(
     stop: int | None = None,
     read_committed: bool,
     max_bytes: int,
+    layout: Layout = KAFKA,
 ) -> Iterator[Decoded]:
     """Decode an answer of Fetch; yield at least one part, and most often just one.
 
@@ -61,6 +64,7 @@ def decode(
         read_committed: Whether the records of aborted transactions are left out.
         max_bytes: About the most bytes in one part; a batch that is compressed and holds more is
             refused, and one that is not is a part of its own.
+        layout: Which columns are made of the records, `offset` among them.
 
     Raises:
         DamagedFrameError: If a batch cannot be read; the message names its offsets.
@@ -70,7 +74,7 @@ def decode(
     for part in _parts(
         fetched, partition, offset, stop, read_committed=read_committed, max_bytes=max_bytes
     ):
-        decoded, error = part.decoded()
+        decoded, error = part.decoded(layout)
         if error is None or decoded.next_offset > part.first_offset:
             yield decoded
         del decoded
@@ -154,9 +158,9 @@ class _Part:
         self.nbytes += size
         self.cover(batch.next_offset)
 
-    def decoded(self) -> tuple[Decoded, FanOutError | None]:
+    def decoded(self, layout: Layout) -> tuple[Decoded, FanOutError | None]:
         """Return the part up to what cannot be read, and what is wrong with that."""
-        records, damage = self._packed.unpacked()
+        records, damage = self._packed.unpacked(layout)
         records = self._wanted(records)
         if damage is not None:
             self.error = damage.error

@@ -35,7 +35,7 @@ class ShuffleConnection:
 
     Args:
         source: What the user asked for.
-        kafka: The connection that reads the records, with the columns of `unframe`.
+        kafka: The connection that reads the records, with the columns of `FRAMED`.
         widths: Knows how many partitions the topics have.
     """
 

@@ -63,7 +63,7 @@ class Cutter:
         """Yield the pieces of a batch; the last one goes as far as the batch.
 
         Args:
-            batch: A batch with the columns of `unframe`.
+            batch: A batch with the columns of `FRAMED`.
 
         Raises:
             BadFrameError: If a record is no frame, or contradicts others, and may not be lost; what

@@ -80,7 +80,7 @@ class ShuffleReader:
         """Yield pieces, and the end where every producer has ended and nothing comes after it.
 
         Args:
-            batches: What the partition has, with the columns of `unframe`.
+            batches: What the partition has, with the columns of `FRAMED`.
             reserve: Waits until memory may be taken.
 
         Raises:

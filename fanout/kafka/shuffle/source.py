@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Literal, final
 
 from fanout.core.checks import number, one_of, whole
 from fanout.core.event_time import CarriedWatermarks
 from fanout.errors import OptionError
-from fanout.kafka.shuffle.columns import SCHEMA, unframe
+from fanout.kafka.shuffle.columns import FRAMED, SCHEMA
 from fanout.kafka.shuffle.connection import ShuffleConnection
 from fanout.kafka.shuffle.reader import producers_at
 from fanout.kafka.shuffle.widths import Widths
@@ -137,8 +137,9 @@ async def open_shuffle(
         random: The source of randomness for waits.
         available_now: Whether the read ends where the partitions end now.
     """
-    framed = replace(source.kafka, decode=unframe)
-    opening = open_connection(framed, transport, random, available_now=available_now)
+    opening = open_connection(
+        source.kafka, transport, random, available_now=available_now, layout=FRAMED
+    )
     async with opening as connection:
         yield ShuffleConnection(source, connection, Widths(transport, source.partition_count))
 

@@ -4,12 +4,11 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fanout.errors import BadFrameError, OptionError
-from fanout.kafka.decoding.columns import NO_RECORDS
-from fanout.kafka.shuffle.columns import SCHEMA, decode, encode, unframe
+from fanout.kafka.shuffle.columns import CONTROL, SCHEMA, encode
 from fanout.kafka.shuffle.frames import (
     LONGEST_CONTROL,
     MAX_MILLIS,
@@ -18,6 +17,7 @@ from fanout.kafka.shuffle.frames import (
     Watermark,
     encode_control,
 )
+from tests.kafka.shuffle.answers import read_values
 
 MS = pa.timestamp("ms", "UTC")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,37 +55,29 @@ def test_rows_are_framed_as_the_layout_says(given_rows: list[tuple[bytes, int | 
     assert encode(keys, values, times).to_pylist() == [framed(row) for row in given_rows]
 
 
-@given(
-    st.lists(rows | others, max_size=12),
-    st.integers(0, 3),
-    st.integers(0, 3),
-)
-def test_a_column_is_taken_apart_row_by_row(
-    mixed: list[tuple[bytes, int | None] | bytes | None], before: int, behind: int
+@given(st.lists(rows | others, min_size=1, max_size=12), st.sampled_from(["none", "lz4"]))
+@example([b"\x07" + bytes(2 * LONGEST_CONTROL), None, b"\x01\x00", (b"v", 5)], "none")
+def test_frames_are_taken_apart_one_by_one(
+    mixed: list[tuple[bytes, int | None] | bytes | None], codec: str
 ) -> None:
     raw = [framed(row) if isinstance(row, tuple) else row for row in mixed]
-    around = pa.array([b"\x01\x00" + bytes(9)] * before + raw + [b"\x01"] * behind, pa.binary())
-    decoded = decode(around.slice(before, len(raw)))
+    records = read_values(raw, codec)
     for at, row in enumerate(mixed):
-        control = decoded.control[at].as_py()
+        control = records[CONTROL][at].as_py()
         if isinstance(row, tuple):
             assert control is None
-            assert decoded.values[at].as_py() == row[0]
-            assert decoded.times[at].as_py() == moment(row[1])
+            assert records["value"][at].as_py() == row[0]
+            assert records["eventTime"][at].as_py() == moment(row[1])
         else:
             assert control == (row or b"")[: LONGEST_CONTROL + 1]
-            assert decoded.times[at].as_py() is None
+            assert records["eventTime"][at].as_py() is None
 
 
-def test_a_null_is_no_record_whatever_lies_beneath_it() -> None:
-    whole = pa.array([framed((b"one", 1)), framed((b"two", 2))], pa.binary())
-    masked = pa.BinaryArray.from_buffers(
-        pa.binary(), 2, [pa.py_buffer(b"\x01"), *whole.buffers()[1:]]
-    )
-    assert masked.to_pylist()[1] is None
-    decoded = decode(masked)
-    assert decoded.control.to_pylist() == [None, b""]
-    assert decoded.times.cast(MS).cast(pa.int64()).to_pylist() == [1, None]
+def test_values_are_copied_without_their_heads() -> None:
+    values = [b"with a time", b"", b"without one"]
+    records = read_values([framed((values[0], 1)), framed((b"", None)), framed((values[2], None))])
+    assert records["value"].to_pylist() == values
+    assert records["value"].buffers()[2].size == sum(map(len, values))
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
@@ -94,13 +86,15 @@ def test_times_of_any_unit_and_zone_are_cut_to_milliseconds_before_1970_too(unit
     late = datetime(2023, 11, 14, 23, 13, 20, tzinfo=timezone(timedelta(hours=1)))
     times = pa.array([early, late, None], pa.timestamp(unit, "Europe/Berlin"))
     written = encode(pa.array(["k"] * 3), pa.array(["v"] * 3), times)
-    assert decode(written).times.to_pylist() == [early, late.astimezone(UTC), None]
+    times = read_values(written.to_pylist())["eventTime"]
+    assert times.to_pylist() == [early, late.astimezone(UTC), None]
 
 
 def test_what_is_finer_than_a_millisecond_is_cut_off_downwards() -> None:
     times = pa.array([1_999, -1], pa.timestamp("us", "UTC"))
     written = encode(pa.array(["k"] * 2), pa.array(["v"] * 2), times)
-    assert decode(written).times.cast(pa.int64()).to_pylist() == [1_000, -1_000]
+    times = read_values(written.to_pylist())["eventTime"]
+    assert times.cast(pa.int64()).to_pylist() == [1_000, -1_000]
 
 
 def test_without_times_and_with_strings_of_any_kind() -> None:
@@ -108,7 +102,7 @@ def test_without_times_and_with_strings_of_any_kind() -> None:
         values = pa.array(["no", "one", "more"], type_).slice(1)
         written = encode(values, values, None)
         assert written.type == pa.binary()
-        assert decode(written).values.to_pylist() == [b"one", b"more"]
+        assert read_values(written.to_pylist())["value"].to_pylist() == [b"one", b"more"]
 
 
 V = pa.array(["v", "w"])
@@ -151,6 +145,6 @@ def test_columns_that_do_not_fit_are_refused(
 
 def test_no_rows_have_the_columns_too() -> None:
     assert encode(pa.array([], pa.binary()), pa.array([], pa.binary()), None).to_pylist() == []
-    made = unframe(NO_RECORDS)
+    made = read_values([])
     assert made.select(SCHEMA.names).schema == SCHEMA
     assert SCHEMA.names[:3] == ["key", "value", "eventTime"]

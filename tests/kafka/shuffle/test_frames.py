@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import BadFrameError, OptionError
-from fanout.kafka.shuffle.columns import decode, encode
+from fanout.kafka.shuffle.columns import CONTROL, encode
 from fanout.kafka.shuffle.frames import (
     LONGEST_CONTROL,
     MAX_GENERATION,
@@ -25,6 +25,7 @@ from fanout.kafka.shuffle.frames import (
     decode_control,
     encode_control,
 )
+from tests.kafka.shuffle.answers import read_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,10 +82,10 @@ def test_the_examples_of_the_page_are_so(frame: str, value: str) -> None:
     assert encode(pa.array([b"k"]), pa.array([fields["value"]]), times).to_pylist() == [
         bytes.fromhex(value)
     ]
-    decoded = decode(pa.array([bytes.fromhex(value)], pa.binary()))
-    assert decoded.values.to_pylist() == [fields["value"].encode()]
-    assert decoded.times.cast(MS).to_pylist() == times.to_pylist()
-    assert decoded.control.to_pylist() == [None]
+    records = read_values([bytes.fromhex(value)])
+    assert records["value"].to_pylist() == [fields["value"].encode()]
+    assert records["eventTime"].cast(MS).to_pylist() == times.to_pylist()
+    assert records[CONTROL].to_pylist() == [None]
 
 
 @given(controls)
@@ -176,8 +177,7 @@ MARK = dict(VECTORS)["watermark(producer=0, generation=7, millis=-1)"]
     ],
 )
 def test_each_kind_of_damage_has_its_sentence(value: bytes, sentence: str) -> None:
-    decoded = decode(pa.array([value], pa.binary()))
-    (beginning,) = decoded.control.to_pylist()
+    (beginning,) = read_values([value])[CONTROL].to_pylist()
     with pytest.raises(BadFrameError) as error:
         decode_control(beginning)
     assert str(error.value) == sentence
@@ -185,7 +185,7 @@ def test_each_kind_of_damage_has_its_sentence(value: bytes, sentence: str) -> No
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_frame_or_a_bad_one(value: bytes) -> None:
-    (beginning,) = decode(pa.array([value], pa.binary())).control.to_pylist()
+    (beginning,) = read_values([value])[CONTROL].to_pylist()
     if beginning is None:
         assert value[:2] in {b"\x01\x00", b"\x01\x01"}
         return

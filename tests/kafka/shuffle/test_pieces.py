@@ -4,7 +4,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +12,13 @@ from fanout.core.events import Batch, Gap
 from fanout.core.lineage import Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import BadFrameError
-from fanout.kafka.decoding.columns import SCHEMA as KAFKA_SCHEMA
-from fanout.kafka.shuffle.columns import SCHEMA, unframe
+from fanout.kafka.shuffle.columns import SCHEMA
 from fanout.kafka.shuffle.frames import Control, End, Hello, Idle, Watermark, encode_control
 from fanout.kafka.shuffle.pieces import Cutter
 from fanout.kafka.shuffle.producers import Producers
+from fanout.testing.kafka_batches import Row
+from fanout.testing.kafka_batches import batch as sent
+from tests.kafka.shuffle.answers import read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,15 +47,8 @@ def read(
     log: Sequence[Control | int | bytes], first: int = 0, *, until: int | None = None
 ) -> Batch:
     """What a reader of Kafka delivers of a log, of which each second offset is compacted."""
-    offsets = [2 * at for at in range(first, len(log))]
-    columns = {
-        "value": [value(frame) for frame in log[first:]],
-        "topic": ["t"] * len(offsets),
-        "partition": [0] * len(offsets),
-        "offset": offsets,
-    }
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    records = unframe(pa.RecordBatch.from_pylist(rows, schema=KAFKA_SCHEMA))
+    rows = [Row(2 * at, 0, None, value(frame)) for at, frame in enumerate(log)][first:]
+    records = read_answer(sent(rows) if rows else b"")
     end = Cursor(2 * len(log) - 1 if until is None else until)
     return Batch(SPLIT, records, Range(Cursor(2 * first - 1), end), 0.0, behind=0)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from fanout.core.drained import Basket
 from fanout.core.opening import _resumed
 from fanout.core.watermarks import Watermarks
+from fanout.kafka.connection import KafkaConnection
 from fanout.kafka.shuffle.pieces import Cutter
 from fanout.kafka.shuffle.producers import Producers
 from fanout.kafka.shuffle.reader import ShuffleReader, producers_at
-from fanout.kafka.shuffle.source import open_shuffle
 from tests.testing.simulation.bugs import Change, Edit
 
 if TYPE_CHECKING:
@@ -98,9 +98,9 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
     ),
     "what is aborted is read": (
         Edit(
-            open_shuffle,
-            "decode=unframe",
-            "decode=unframe, isolation_level='read_uncommitted'",
+            KafkaConnection.__init__,
+            'options.isolation_level == "read_committed"',
+            "False",
         ),
     ),
     "a watermark is told before the records that it comes behind": (

@@ -12,12 +12,13 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.shuffle.columns import decode
+from fanout.kafka.shuffle.columns import CONTROL
 from fanout.kafka.shuffle.frames import End, Hello, Idle, Watermark, decode_control
 from fanout.testing.simulation.kafka.log import Record, Said, Stored
 from fanout.testing.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
 from fanout.testing.simulation.kafka.shuffle.heard import Heard
 from fanout.testing.simulation.oracle.errors import OracleError
+from tests.kafka.shuffle.answers import read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,13 +48,13 @@ def test_what_producers_write_are_the_frames_that_a_reader_decodes() -> None:
             if found.is_control_batch:
                 continue
             rows = list(found)
-            decoded = decode(pa.array([row.value for row in rows], pa.binary()))
+            read = read_answer(stored.data)
             records, controls = [], []
             for row, value, time, control in zip(
                 rows,
-                decoded.values.to_pylist(),
-                decoded.times.cast(pa.int64()).to_pylist(),
-                decoded.control.to_pylist(),
+                read["value"].to_pylist(),
+                read["eventTime"].cast(pa.int64()).to_pylist(),
+                read[CONTROL].to_pylist(),
                 strict=True,
             ):
                 if control is not None:

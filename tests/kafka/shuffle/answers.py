@@ -1,0 +1,37 @@
+"""What a reader makes of the bytes in a shuffle's topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanout.kafka.decoding.records import decode
+from fanout.kafka.partitions import Partition
+from fanout.kafka.shuffle.columns import FRAMED
+from fanout.kafka.transport import Fetched
+from fanout.testing.kafka_batches import Row, batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+__all__ = ("read_answer", "read_values")
+
+
+def read_answer(answer: bytes) -> pa.RecordBatch:
+    """Read what a broker answers, with the columns of FRAMED."""
+    (part,) = decode(
+        Fetched(1 << 30, 1 << 30, 0, (), answer),
+        Partition("t", 0),
+        offset=0,
+        read_committed=True,
+        max_bytes=1 << 30,
+        layout=FRAMED,
+    )
+    return part.records
+
+
+def read_values(values: Sequence[bytes | None], codec: str = "none") -> pa.RecordBatch:
+    """Read records with some values, one batch of them where there are any."""
+    rows = [Row(at, 0, None, value) for at, value in enumerate(values)]
+    return read_answer(batch(rows, codec=codec) if rows else b"")
