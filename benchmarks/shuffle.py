@@ -178,7 +178,7 @@ def run(rounds: int, records: Mapping[int, int] = RECORDS) -> Report:
     ratios: dict[str, float] = {}
     for size, count in records.items():
         taken: dict[str, list[tuple[Reading, Reading]]] = {name: [] for name in WRITERS}
-        with KafkaBroker() as broker:
+        with KafkaBroker(fast=True) as broker:
             for number in range(rounds):
                 for name, readings in taken.items():
                     topic = f"{name}-{number}"

@@ -59,7 +59,7 @@ def run(
     """
     report = Report(scenario="sink", rows=[], ratios={})
     for size, count in batch_records.items():
-        with tempfile.TemporaryDirectory() as directory, KafkaBroker() as broker:
+        with tempfile.TemporaryDirectory() as directory, KafkaBroker(fast=True) as broker:
             batch = prepare_batch(Path(directory), size, count)
             create_topics(broker)
             address = f"{broker.bootstrap_servers} {batch}"

@@ -37,7 +37,7 @@ def holding(record_bytes: int, records: int) -> Iterator[str]:
     Yields:
         The broker's address.
     """
-    with KafkaBroker() as broker:
+    with KafkaBroker(fast=True) as broker:
         broker.create_topic(TOPIC, PARTITIONS)
         _produce(broker.bootstrap_servers, record_bytes, records)
         yield broker.bootstrap_servers

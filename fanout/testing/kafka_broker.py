@@ -51,6 +51,8 @@ class KafkaBroker:
         listeners: more listeners than the one without security, as names with one of Kafka's
             protocols each, such as `{"LOGIN": "SASL_PLAINTEXT"}`; `address` tells where each is.
             What they need, such as `listener.name.login.sasl.enabled.mechanisms`, is in `settings`.
+        fast: whether Java compiles for speed what runs often. That takes as much work as a test
+            gives to a broker, and pays for a benchmark.
 
     Raises:
         OptionError: a setting or the name of a listener is one that the broker decides by itself.
@@ -62,8 +64,10 @@ class KafkaBroker:
         version: str = KAFKA_VERSION,
         settings: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
+        fast: bool = False,
     ) -> None:
         self.version = version
+        self._fast = fast
         self._settings = dict(settings or {})
         check_settings(self._settings)
         self._protocols = dict(listeners or {})
@@ -211,8 +215,10 @@ class KafkaBroker:
         # It imports pyspark, which is the Java that it looks for.
         from fanout.spark.session import require_java  # noqa: PLC0415
 
-        archive = "-XX:SharedArchiveFile=libs/classes.jsa"
-        self._server = KeptServer(java_command(str(require_java()), archive))
+        options = ["-XX:SharedArchiveFile=libs/classes.jsa"]
+        if not self._fast:
+            options.append("-XX:TieredStopAtLevel=1")
+        self._server = KeptServer(java_command(str(require_java()), *options))
         self._cluster = secrets.token_urlsafe(16)
         self._ports = dict(zip(self._protocols, free_ports(len(self._protocols)), strict=True))
         properties = server_properties(self._ports, self._protocols, self._settings)

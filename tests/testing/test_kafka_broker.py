@@ -22,9 +22,8 @@ from fanout.testing.kafka_broker import KafkaBroker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    StartKafka = Callable[..., KafkaBroker]
-
 DEADLINE = 30.0
+QUICK = "-XX:TieredStopAtLevel=1"
 
 
 def put(broker: KafkaBroker, topic: str, *values: bytes, key: bytes | None = None) -> None:
@@ -89,13 +88,6 @@ def runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[KafkaBroker]:
-    """One broker for the tests here that kill or pause it, which leave it running."""
-    with KafkaBroker() as broker:
-        yield broker
 
 
 def test_the_broker_of_all_tests_keeps_what_is_put(kafka_broker: KafkaBroker) -> None:
@@ -185,100 +177,79 @@ def test_a_transaction_is_committed(kafka_broker: KafkaBroker) -> None:
     eventually(lambda: kept(kafka_broker, "transactional") == (0, 2))
 
 
-def test_records_survive_a_kill_and_a_restart(broker: KafkaBroker) -> None:
-    broker.create_topic("survivors")
-    put(broker, "survivors", b"a", b"b")
-    address, pid = broker.bootstrap_servers, broker.pid
-    broker.kill()
-    assert broker.pid is None
-    broker.restart()
-    assert broker.bootstrap_servers == address
-    assert broker.pid not in (None, pid)
-    assert read(broker, "survivors") == [(0, b"a"), (1, b"b")]
+def test_records_survive_a_kill_and_a_restart(mortal_broker: KafkaBroker) -> None:
+    mortal_broker.create_topic("survivors")
+    put(mortal_broker, "survivors", b"a", b"b")
+    address, pid = mortal_broker.bootstrap_servers, mortal_broker.pid
+    mortal_broker.kill()
+    assert mortal_broker.pid is None
+    mortal_broker.restart()
+    assert mortal_broker.bootstrap_servers == address
+    assert mortal_broker.pid not in (None, pid)
+    assert read(mortal_broker, "survivors") == [(0, b"a"), (1, b"b")]
 
 
-def test_a_paused_broker_answers_when_it_is_resumed(broker: KafkaBroker) -> None:
-    with consuming(broker) as consumer:
+def test_a_paused_broker_answers_when_it_is_resumed(mortal_broker: KafkaBroker) -> None:
+    with consuming(mortal_broker) as consumer:
         consumer.list_topics(timeout=DEADLINE)
-        broker.pause()
+        mortal_broker.pause()
         try:
             with pytest.raises(KafkaException, match=r"_T(IMED_OUT|RANSPORT)"):
                 consumer.list_topics(timeout=0.5)
         finally:
-            broker.resume()
+            mortal_broker.resume()
         consumer.list_topics(timeout=DEADLINE)
 
 
 def test_a_broker_that_stood_still_makes_topics_as_soon_as_its_controller_trusts_it(
-    broker: KafkaBroker,
+    mortal_broker: KafkaBroker,
 ) -> None:
     # Longer than its session lasts, so that it gets no partitions for a moment.
-    broker.pause()
+    mortal_broker.pause()
     time.sleep(1.5)
-    broker.resume()
+    mortal_broker.resume()
     for number in range(10):
-        broker.create_topic(f"after-{number}")
-        broker.grow_topic(f"after-{number}", 2)
+        mortal_broker.create_topic(f"after-{number}")
+        mortal_broker.grow_topic(f"after-{number}", 2)
 
 
 def test_a_killed_broker_that_is_asked_for_a_topic_does_not_answer(
-    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+    mortal_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fanout.testing.kafka.topics._TIMEOUT", 0.1)
-    broker.pause()
+    mortal_broker.pause()
     try:
         with pytest.raises(StreamStateError, match="killed or paused"):
-            broker.create_topic("late")
+            mortal_broker.create_topic("late")
     finally:
-        broker.resume()
+        mortal_broker.resume()
 
 
-def test_a_listener_with_a_password_admits_who_knows_it(start_kafka_broker: StartKafka) -> None:
-    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_me="secret";'
-    broker = start_kafka_broker(
-        listeners={"LOGIN": "SASL_PLAINTEXT"},
-        settings={
-            "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.login.plain.sasl.jaas.config": login,
-        },
-    )
-    client = {
-        "bootstrap.servers": broker.address("LOGIN"),
-        "group.id": "unused",
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "me",
-        "sasl.password": "secret",
-    }
-    consumer = Consumer(client)
-    try:
-        assert len(consumer.list_topics(timeout=DEADLINE).brokers) == 1
-    finally:
-        consumer.close()
+def test_only_the_listeners_that_there_are_have_an_address(kafka_broker: KafkaBroker) -> None:
+    assert kafka_broker.address("PLAINTEXT") == kafka_broker.bootstrap_servers
     with pytest.raises(OptionError, match="no listener 'OTHER'"):
-        broker.address("OTHER")
+        kafka_broker.address("OTHER")
 
 
-def test_a_taken_port_is_left_to_who_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        choices = iter([[port, *free_ports(1)], free_ports(2)])
-        monkeypatch.setattr("fanout.testing.kafka_broker.free_ports", lambda _: next(choices))
-        with KafkaBroker() as broker:
-            assert broker.bootstrap_servers != f"127.0.0.1:{port}"
+def test_a_taken_port_is_left_to_who_has_it_and_nothing_is_left_of_a_closed_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pid, directory, failing = 0, Path(), KafkaBroker(fast=True)
 
-
-def test_nothing_is_left_of_a_closed_broker() -> None:
-    pid, directory, failing = 0, Path(), KafkaBroker()
-
-    def fail_within() -> None:
+    def fail_within(taken: int) -> None:
         nonlocal pid, directory
         with failing:
+            assert failing.bootstrap_servers != f"127.0.0.1:{taken}"
             pid, directory = failing.pid or 0, failing._running.directory
+            assert QUICK not in Path(f"/proc/{pid}/cmdline").read_text()
             raise RuntimeError("of the caller")
 
-    with pytest.raises(RuntimeError, match="of the caller"):
-        fail_within()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        choices = iter([[taken, *free_ports(1)], free_ports(2)])
+        monkeypatch.setattr("fanout.testing.kafka_broker.free_ports", lambda _: next(choices))
+        with pytest.raises(RuntimeError, match="of the caller"):
+            fail_within(taken)
     assert not runs(pid)
     assert not directory.exists()
     failing.close()
@@ -286,12 +257,15 @@ def test_nothing_is_left_of_a_closed_broker() -> None:
         _ = failing.bootstrap_servers
 
 
-@pytest.mark.parametrize("state", ["running", "paused"])
-def test_nothing_is_left_when_the_caller_is_killed(state: str) -> None:
+def test_a_broker_is_compiled_quickly_unless_it_shall_be_fast(kafka_broker: KafkaBroker) -> None:
+    assert QUICK in Path(f"/proc/{kafka_broker.pid}/cmdline").read_text()
+
+
+def test_nothing_is_left_when_the_caller_is_killed_while_the_broker_stands_still() -> None:
     code = (
         "import json, sys; from fanout.testing.kafka_broker import KafkaBroker\n"
         "with KafkaBroker() as broker:\n"
-        f"    {'broker.pause()' if state == 'paused' else 'pass'}\n"
+        "    broker.pause()\n"
         "    print(json.dumps([broker.pid, str(broker._running.directory)]), flush=True)\n"
         "    sys.stdin.read()"
     )
@@ -306,20 +280,12 @@ def test_nothing_is_left_when_the_caller_is_killed(state: str) -> None:
     eventually(lambda: not runs(pid) and not Path(directory).exists())
 
 
-def test_a_broker_that_does_not_start_shows_its_log() -> None:
-    with (
-        pytest.raises(SetupError, match=r"ended as it started(.|\n)*num\.network\.threads"),
-        KafkaBroker(settings={"num.network.threads": "many"}) as broker,
-    ):
-        pytest.fail(f"it runs: {broker.pid}")
-
-
-def test_a_broker_that_does_not_start_leaves_nothing(
+def test_a_broker_that_does_not_start_shows_its_log_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     broker = KafkaBroker(settings={"num.network.threads": "many"})
-    with pytest.raises(SetupError):
+    with pytest.raises(SetupError, match=r"ended as it started(.|\n)*num\.network\.threads"):
         broker.__enter__()
     assert list(tmp_path.iterdir()) == []
 
