@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import logging
 import ssl
 import traceback
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,89 +17,18 @@ from aiokafka.errors import (
     KafkaError,
     SaslAuthenticationFailed,
 )
-from confluent_kafka.admin import (
-    AdminClient,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
 
 from fanout.kafka.client import open_transport
 from fanout.kafka.protocol.security import Security
-from fanout.kafka.protocol.servers import Server, parse_servers
-from fanout.testing.kafka_broker import KafkaBroker
+from fanout.kafka.protocol.servers import Server
 from tests.kafka.brokers import create, fetch, produce
-from tests.kafka.certificates import KEY_PASSWORD, Certificates, make_certificates
+from tests.kafka.certificates import KEY_PASSWORD, make_certificates
+from tests.kafka.secured import PASSWORD, WRONG, token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from tests.kafka.secured import Cluster
 
-PASSWORD, WRONG = "canary-password", "canary-wrong-password"
 RECORD = b"canary-record"
-
-
-class Cluster:
-    """A broker with a listener that asks for a user, and one that asks for a certificate."""
-
-    def __init__(self, broker: KafkaBroker, files: Certificates) -> None:
-        self.broker = broker
-        (self.users,) = parse_servers(broker.address("USERS"))
-        (self.certificates,) = parse_servers(broker.address("CERTIFICATES"))
-        self.files = files
-
-    def login(self, mechanism: Any, password: str = PASSWORD) -> Security:
-        return Security(
-            mechanism=mechanism, username="reader", password=password, ca_file=self.files.ca
-        )
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, _kafka_jars: None) -> Iterator[Cluster]:
-    files = make_certificates(tmp_path_factory.mktemp("certificates"))
-    modules = "org.apache.kafka.common.security"
-    settings = {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(files.broker),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(files.ca),
-        "listener.name.certificates.ssl.client.auth": "required",
-        "listener.name.users.sasl.enabled.mechanisms": (
-            "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
-        ),
-        "listener.name.users.plain.sasl.jaas.config": (
-            f'{modules}.plain.PlainLoginModule required user_reader="{PASSWORD}";'
-        ),
-        "listener.name.users.scram-sha-256.sasl.jaas.config": (
-            f"{modules}.scram.ScramLoginModule required;"
-        ),
-        "listener.name.users.scram-sha-512.sasl.jaas.config": (
-            f"{modules}.scram.ScramLoginModule required;"
-        ),
-        "listener.name.users.oauthbearer.sasl.jaas.config": (
-            f"{modules}.oauthbearer.OAuthBearerLoginModule required "
-            'unsecuredLoginStringClaim_sub="broker";'
-        ),
-    }
-    listeners = {"USERS": "SASL_SSL", "CERTIFICATES": "SSL"}
-    with KafkaBroker(settings=settings, listeners=listeners) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-            credential = ScramCredentialInfo(mechanism, 4096)
-            change = UserScramCredentialUpsertion("reader", credential, PASSWORD.encode())
-            for done in admin.alter_user_scram_credentials([change]).values():
-                done.result(10)
-        yield Cluster(broker, files)
-
-
-async def token(lifetime: timedelta = timedelta(hours=1)) -> str:
-    """Return a token that nobody has signed, which a broker of tests accepts."""
-    now = datetime.now(UTC)
-    claims = {"sub": "reader", "iat": now.timestamp(), "exp": (now + lifetime).timestamp()}
-
-    def encode(part: dict[str, Any]) -> str:
-        return base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
-
-    return f"{encode({'alg': 'none'})}.{encode(claims)}."
 
 
 async def enter(server: Server, security: Security) -> str:

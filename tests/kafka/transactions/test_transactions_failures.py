@@ -17,7 +17,6 @@ from confluent_kafka.admin import (
 )
 
 from fanout.errors import ServiceError
-from fanout.kafka.protocol.security import Security
 from fanout.kafka.transactions.outcomes import Outcome
 from tests.kafka.brokers import create
 from tests.kafka.reading import eventually
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from fanout.kafka.transactions.tokens import CommitToken
     from fanout.kafka.transactions.transactions import Transactions
     from fanout.testing.kafka_broker import KafkaBroker
+    from tests.kafka.secured import Cluster
 
     Call: TypeAlias = Callable[[Transactions, CommitToken], Awaitable[Any]]
 
@@ -117,31 +117,15 @@ async def test_the_first_transaction_waits_for_a_broker_that_has_just_started(
         await sink.until_committed(b"first")
 
 
-async def test_what_is_not_permitted_is_named(
-    start_kafka_broker: Callable[..., KafkaBroker],
-) -> None:
-    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    broker = await asyncio.to_thread(
-        start_kafka_broker,
-        settings={
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",
-            "listener.name.users.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.users.plain.sasl.jaas.config": f'{login} user_job="canary";',
-        },
-        listeners={"USERS": "SASL_PLAINTEXT"},
-    )
+async def test_what_is_not_permitted_is_named(cluster: Cluster) -> None:
+    broker, security = cluster.broker, cluster.guarded_login("job")
     sink = Sink(broker, "orders")
     await create(broker, sink.topic)
-    security = Security(
-        protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="job", password="canary"
-    )
-    servers = broker.address("USERS")
     grant = Granting(broker)
     async with (
         transactions(broker) as admin,
         transactions(
-            broker, bootstrap_servers=servers, security=security, patience=5.0
+            broker, bootstrap_servers=cluster.guarded, security=security, patience=5.0
         ) as connection,
     ):
         assert await connection.max_timeout() == 900.0

@@ -20,16 +20,14 @@ from fanout.kafka.protocol.security import Security
 from fanout.kafka.transactions.tokens import Incarnation
 from fanout.kafka.writing.joining import Idempotent, Joined, Unconfirmed
 from fanout.kafka.writing.writer import open_writer
-from fanout.testing.kafka_broker import KafkaBroker
 from tests.kafka.brokers import create
 from tests.kafka.certificates import KEY_PASSWORD
-from tests.kafka.test_client_security import PASSWORD, WRONG, Cluster, cluster, token
+from tests.kafka.secured import PASSWORD, WRONG, token
 from tests.kafka.writing.writing import records, values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ("cluster",)
+    from fanout.testing.kafka_broker import KafkaBroker
+    from tests.kafka.secured import Cluster
 
 
 def securities(cluster: Cluster) -> dict[str, tuple[str, Security]]:
@@ -73,22 +71,6 @@ async def test_a_wrong_password_is_an_error_at_once(cluster: Cluster) -> None:
     assert "canary" not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.fixture(scope="module")
-def guarded(_kafka_jars: None) -> Iterator[KafkaBroker]:
-    """Run a broker on which the user `writer` may do nothing but what tests allow."""
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    settings = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-        "listener.name.users.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.users.plain.sasl.jaas.config": (
-            f'{module} required user_writer="{PASSWORD}";'
-        ),
-    }
-    with KafkaBroker(settings=settings, listeners={"USERS": "SASL_PLAINTEXT"}) as broker:
-        yield broker
-
-
 def allow(
     broker: KafkaBroker, kind: ResourceType, name: str, operation: AclOperation, *, yes: bool = True
 ) -> None:
@@ -100,35 +82,33 @@ def allow(
         done.result(10)
 
 
-def opening(broker: KafkaBroker, mode: Any) -> Any:
-    security = Security(
-        protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="writer", password=PASSWORD
-    )
-    return open_writer(broker.address("USERS"), security=security, mode=mode)
+def opening(cluster: Cluster, mode: Any) -> Any:
+    return open_writer(cluster.guarded, security=cluster.guarded_login("writer"), mode=mode)
 
 
 JOINED = Joined("w-guarded", Incarnation(0, 0))
 
 
-async def test_who_may_not_write_is_told_what_to_grant(guarded: KafkaBroker) -> None:
+async def test_who_may_not_write_is_told_what_to_grant(cluster: Cluster) -> None:
+    broker = cluster.broker
     for topic in ("w-seen", "w-unseen", "w-allowed"):
-        await create(guarded, topic)
+        await create(broker, topic)
     with pytest.raises(ServiceError, match=r"gives out no producer id: .*IDEMPOTENT_WRITE"):
-        async with opening(guarded, Idempotent()):
+        async with opening(cluster, Idempotent()):
             raise AssertionError
-    async with opening(guarded, Unconfirmed()) as writer:
+    async with opening(cluster, Unconfirmed()) as writer:
         with pytest.raises(ServiceError, match=r"w-unseen: grant the principal WRITE on the topic"):
             await writer.write(records("w-unseen", [b"x"]))
-    allow(guarded, ResourceType.TOPIC, "w-allowed", AclOperation.WRITE)
-    allow(guarded, ResourceType.TOPIC, "w-seen", AclOperation.DESCRIBE)
-    async with opening(guarded, Idempotent()) as writer:
+    allow(broker, ResourceType.TOPIC, "w-allowed", AclOperation.WRITE)
+    allow(broker, ResourceType.TOPIC, "w-seen", AclOperation.DESCRIBE)
+    async with opening(cluster, Idempotent()) as writer:
         await writer.write(records("w-allowed", [b"x"]))
         await writer.flush()
         await writer.write(records("w-seen", [b"x"]))
         with pytest.raises(ServiceError, match=r"w-seen-0: grant the principal WRITE on the topic"):
             await writer.flush()
-    async with opening(guarded, JOINED) as writer:
+    async with opening(cluster, JOINED) as writer:
         await writer.write(records("w-allowed", [b"x"]))
         with pytest.raises(ServiceError, match="grant the principal WRITE on the transactional id"):
             await writer.flush()
-    assert await values(guarded, "w-allowed") == [b"x"]
+    assert await values(broker, "w-allowed") == [b"x"]
