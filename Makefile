@@ -9,6 +9,8 @@ PARALLEL := -n auto
 SEEDS ?= 2000
 FIRST ?= 0
 ROUNDS ?= 30
+# The tests start hundreds of processes; none compiles again what another one has compiled.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test test-oldest sim crash live check bench clean
 
