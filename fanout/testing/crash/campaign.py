@@ -209,7 +209,7 @@ class _Campaign:
             endpoint_url="" if front is None else front.url,
             bootstrap_servers=self._broker.bootstrap_servers,
             max_records=_MAX_RECORDS,
-            guarantee=self._options.guarantee,
+            at_least_once=self._options.at_least_once,
         )
         environment = {} if self._kinesis is None else self._kinesis.environment
         return Job(options, self._root, environment, self._log, tasks)

@@ -84,11 +84,12 @@ def main(arguments: str) -> int:
 
 
 def _start(spark: SparkSession, pipeline: Pipeline, options: DriverOptions) -> FanOutQuery:
+    repeats = pipeline in options.at_least_once
     sink = kafka_sink(
         bootstrap_servers=options.bootstrap_servers,
         topic=output_of(pipeline),
         security=_PLAINTEXT,
-        delivery_guarantee=options.guarantee,
+        delivery_guarantee="at_least_once" if repeats else "exactly_once",
         transform=_TRANSFORMS[pipeline],
     )
     return foreach_batch(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, final
+from typing import TypeAlias, final
 
 import msgspec
 
 from fanout.testing.crash.moments import Pipeline  # noqa: TC001 - msgspec reads the annotation
 
-__all__ = ("DriverOptions", "Failed", "Guarantee", "Message", "Started")
-
-Guarantee = Literal["exactly_once", "at_least_once"]
+__all__ = ("DriverOptions", "Failed", "Message", "Started")
 
 
 @final
@@ -23,7 +21,7 @@ class DriverOptions(msgspec.Struct, frozen=True):
         endpoint_url: Where Kinesis is; the stream is named like the input of the pipeline.
         bootstrap_servers: Where Kafka is.
         max_records: The most records in a batch.
-        guarantee: How it writes.
+        at_least_once: Those that write at least once instead of exactly once.
     """
 
     root: str
@@ -31,7 +29,7 @@ class DriverOptions(msgspec.Struct, frozen=True):
     endpoint_url: str
     bootstrap_servers: str
     max_records: int
-    guarantee: Guarantee = "exactly_once"
+    at_least_once: tuple[Pipeline, ...] = ()
 
 
 @final

@@ -13,8 +13,6 @@ from fanout.testing.crash.moments import Blow, Moment, Pipeline, Strike
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fanout.testing.crash.driver_messages import Guarantee
-
 __all__ = ("MAX_ROUNDS", "CampaignFailedError", "CrashOptions", "Round", "draw_plan")
 
 MAX_ROUNDS: Final = 10_000
@@ -54,7 +52,8 @@ class CrashOptions:
         rounds: How often something strikes.
         seed: What moments, records and pauses are drawn from.
         pipelines: What runs.
-        guarantee: How the job writes; with anything but `exactly_once` records may come twice.
+        at_least_once: Those that write at least once instead of exactly once, so that a campaign
+            has something to find: records that come twice.
 
     Raises:
         OptionError: If there is no round, too many, or no pipeline.
@@ -63,7 +62,7 @@ class CrashOptions:
     rounds: int = 30
     seed: int = 1
     pipelines: tuple[Pipeline, ...] = tuple(Pipeline)
-    guarantee: Guarantee = "exactly_once"
+    at_least_once: tuple[Pipeline, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.rounds <= MAX_ROUNDS:
