@@ -34,6 +34,7 @@ _Mask: TypeAlias = NDArray[np.bool_]
 _TIMED: Final = PREFIX + 8
 # Version and tag as one number.
 _KINDS: Final = {tag: VERSION << 8 | tag for tag in Tag}
+_UNTIMED: Final = pa.scalar(bytes((VERSION, Tag.UNTIMED)), pa.binary())
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -73,13 +74,11 @@ def encode(keys: pa.Array, values: pa.Array, timestamps: pa.Array | None) -> pa.
     if timestamps is None:
         timestamps = pa.nulls(rows, _TIMESTAMP)
     timed, millis = _millis(timestamps)
-    whole = np.empty((rows, _TIMED), np.uint8)
-    whole[:, 0] = VERSION
-    whole[:, 1] = np.where(timed, Tag.TIMED, Tag.UNTIMED)
-    whole[:, PREFIX:] = millis.astype(">i8").view(np.uint8).reshape(rows, 8)
-    used = np.ones((rows, _TIMED), np.bool_)
-    used[:, PREFIX:] = timed[:, np.newaxis]
-    heads = _binary(np.where(timed, _TIMED, PREFIX), whole[used])
+    heads: pa.BinaryArray | pa.BinaryScalar = _UNTIMED
+    if timed.any():
+        heads = _heads(millis)
+        if not timed.all():
+            heads = pc.if_else(pa.array(timed), heads, _UNTIMED)
     return pc.binary_join_element_wise(heads, values.cast(pa.binary()), b"")
 
 
@@ -127,11 +126,11 @@ def _millis(timestamps: pa.Array) -> tuple[_Mask, Numbers]:
         raise OptionError(f"timestamps: {type_} is no timestamp with a time zone")
     numbers: Numbers = timestamps.view(pa.int64()).fill_null(0).to_numpy()
     per_second = _PER_SECOND[type_.unit]
-    seconds = numbers // per_second
-    timed = timestamps.is_valid().to_numpy(zero_copy_only=False)
-    if ((seconds < MIN_MILLIS // 1000) | (seconds > MAX_MILLIS // 1000)).any():
+    earliest, latest = (int(each(initial=0)) * 1000 for each in (numbers.min, numbers.max))
+    if earliest < MIN_MILLIS * per_second or latest >= (MAX_MILLIS + 1) * per_second:
         raise BadFrameError("timestamps: there is one outside of the years 1 to 9999")
-    return timed, seconds * 1000 + numbers % per_second * 1000 // per_second
+    timed = timestamps.is_valid().to_numpy(zero_copy_only=False)
+    return timed, numbers * 1000 if per_second == 1 else numbers // (per_second // 1000)
 
 
 def _numbers(data: Bytes, at: Numbers, type_: str) -> Numbers:
@@ -151,9 +150,10 @@ def _control(data: Bytes, values: Spans, known: _Mask) -> pa.BinaryArray:
     return taken(data, Spans(begins, ends, None)).take(pa.array(places, mask=known))
 
 
-def _binary(lengths: Numbers, data: Bytes) -> pa.BinaryArray:
-    starts = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=starts[1:])
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), len(lengths), [None, pa.py_buffer(starts), pa.py_buffer(data)]
-    )
+def _heads(millis: Numbers) -> pa.BinaryArray:
+    """Return what comes before the values of records that have times."""
+    heads = np.empty(len(millis), [("kind", ">u2"), ("millis", ">i8")])
+    heads["kind"], heads["millis"] = _KINDS[Tag.TIMED], millis
+    ends = np.arange(len(millis) + 1, dtype=np.int32) * _TIMED
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(heads.view(np.uint8))]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(millis), buffers)

@@ -105,7 +105,15 @@ def test_without_times_and_with_strings_of_any_kind() -> None:
         assert read_values(written.to_pylist())["value"].to_pylist() == [b"one", b"more"]
 
 
+def test_the_first_and_the_last_moment_that_there_may_be_are_written() -> None:
+    times = pa.array([MIN_MILLIS * 1000, LAST_US], pa.timestamp("us", "UTC"))
+    read = read_values(encode(V, V, times).to_pylist())
+    ends = [MIN_MILLIS * 1000, MAX_MILLIS * 1000]
+    assert read["eventTime"].cast(pa.int64()).to_pylist() == ends
+
+
 V = pa.array(["v", "w"])
+LAST_US = MAX_MILLIS * 1000 + 999
 
 
 @pytest.mark.parametrize(
@@ -116,6 +124,8 @@ V = pa.array(["v", "w"])
         (V, V, pa.array([MAX_MILLIS + 1, 0], MS), "outside of the years 1 to 9999"),
         (V, V, pa.array([0, MIN_MILLIS - 1], MS), "outside of the years 1 to 9999"),
         (V, V, pa.array([2**62, 0], pa.timestamp("s", "UTC")), "outside of the years 1 to 9999"),
+        (V, V, pa.array([0, -(2**62)], pa.timestamp("s", "UTC")), "outside of the years 1 to 9999"),
+        (V, V, pa.array([LAST_US + 1, 0], pa.timestamp("us", "UTC")), "outside of the years"),
     ],
 )
 def test_a_row_that_cannot_become_a_frame_is_refused(
