@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
@@ -28,7 +29,7 @@ class Watchdog:
     What arrives in the very turn of the loop in which the time is up has arrived in time.
 
     Args:
-        seconds: How long the block may wait.
+        seconds: How long the block may wait; infinity for ever.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -70,7 +71,8 @@ class Watchdog:
         self._start(left)
 
     def _start(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._strike)
+        if seconds < math.inf:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._strike)
 
     def _stop(self) -> None:
         if self._timer is not None:

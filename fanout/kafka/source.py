@@ -13,7 +13,7 @@ from fanout.kafka.catalog import PartitionCatalog
 from fanout.kafka.client import open_transport
 from fanout.kafka.commits import open_committer
 from fanout.kafka.connection import KafkaConnection
-from fanout.kafka.decoding.columns import KAFKA, SCHEMA
+from fanout.kafka.decoding.columns import KAFKA, SCHEMA, arrival
 from fanout.kafka.fetcher import Fetcher
 from fanout.kafka.offsets import Places
 from fanout.kafka.options import KafkaOptions
@@ -75,16 +75,8 @@ class KafkaSource(KafkaOptions):
         return Cursor(batch.records.column("offset")[row].as_py())
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
-        """Return the timestamp of a row in milliseconds; None where there is none.
-
-        A producer may have given none, and `decode` may have left the column out, or have made one
-        of another type.
-        """
-        column = records.schema.get_field_index("timestamp")
-        if column < 0 or records.schema.types[column] != SCHEMA.field("timestamp").type:
-            return None
-        micros = records.column(column)[row].value
-        return None if micros is None else int(micros // 1000)
+        """Return the timestamp of a row in milliseconds; None where there is none."""
+        return arrival(records, row)
 
 
 @asynccontextmanager

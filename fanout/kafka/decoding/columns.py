@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fanout.kafka.decoding.varints import Bytes, Numbers
     from fanout.kafka.partitions import Partition
 
-__all__ = ("KAFKA", "NO_RECORDS", "SCHEMA", "Layout", "Unpacked", "columns", "taken")
+__all__ = ("KAFKA", "NO_RECORDS", "SCHEMA", "Layout", "Unpacked", "arrival", "columns", "taken")
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
@@ -47,6 +47,22 @@ NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 _LATEST: Final = 253_402_300_799_999
 
 _MARKED: Final = "fanout.kafka.marked"
+
+
+def arrival(records: pa.RecordBatch, row: int) -> int | None:
+    """Return the timestamp of a row in milliseconds; None where there is none.
+
+    A producer may have given none, and a user's `decode` may have left the column out, or have made
+    one of another type.
+    """
+    number = records.schema.get_field_index("timestamp")
+    if number < 0:
+        return None
+    column = records.column(number)
+    if column.type != _TIMESTAMP:
+        return None
+    micros = column[row].value
+    return None if micros is None else int(micros // 1000)
 
 
 @final

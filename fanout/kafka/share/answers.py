@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, final
 
 from confluent_kafka import AcknowledgeType
 
+from fanout.kafka.share.record_sets import count_records
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from confluent_kafka import KafkaException
-
-    from fanout.kafka.partitions import Partition
-    from fanout.kafka.share.client import Member
+    from fanout.kafka.share.client import Member, Refused
     from fanout.kafka.share.loan import Loan, Rows
     from fanout.kafka.share.record_sets import Piece
     from fanout.kafka.share.tally import Shared
@@ -31,7 +30,7 @@ class Answers:
     Args:
         member: Its client.
         shared: What it has in common with the others.
-        notify: Called after each answer.
+        notify: Called when an answer is sent, and when it is answered.
     """
 
     def __init__(self, member: Member, shared: Shared, notify: Callable[[], None]) -> None:
@@ -49,29 +48,27 @@ class Answers:
         if not len(rows):
             done.set_result(failed)
             return done
-        places = loan.places(rows)
+        pieces = loan.pieces(rows)
         loan.close(rows)
 
-        def count(future: asyncio.Future[Mapping[Partition, KafkaException]]) -> None:
-            error = future.exception()
-            errors = future.result() if error is None else {}
-            for partition, of_it in loan.of_partition(rows):
-                pieces = loan.pieces(of_it)
-                if (why := error or errors.get(partition)) is None:
-                    self._count(pieces, len(of_it), answer)
-                else:
-                    failed.extend(pieces)
-                    self._count_failed(pieces, len(of_it), answer)
-                    log.warning("%s was not taken for %s: %s", answer.name, partition, why)
+        def count(told: asyncio.Future[Refused]) -> None:
+            refused = told.result()
+            for partition, why in refused.items():
+                log.warning("%s was not taken for %s: %s", answer.name, partition, why)
+            failed.extend(piece for piece in pieces if piece[0] in refused)
+            self._count_failed(failed, answer)
+            self._count([piece for piece in pieces if piece[0] not in refused], answer)
             self._notify()
             if not done.cancelled():
                 done.set_result(failed)
 
-        self._member.answer(places, answer).add_done_callback(count)
+        self._notify()  # first, so that a poll may take the answer along
+        self._member.answer(pieces, answer).add_done_callback(count)
         return done
 
-    def _count(self, pieces: list[Piece], records: int, answer: AcknowledgeType) -> None:
+    def _count(self, pieces: list[Piece], answer: AcknowledgeType) -> None:
         tally, claims = self._shared.tally, self._shared.claims
+        records = count_records(pieces)
         match answer:
             case AcknowledgeType.ACCEPT:
                 tally.accepted += records
@@ -82,11 +79,11 @@ class Answers:
             case _:
                 tally.released += records
 
-    def _count_failed(self, pieces: list[Piece], records: int, answer: AcknowledgeType) -> None:
+    def _count_failed(self, pieces: list[Piece], answer: AcknowledgeType) -> None:
         claims = self._shared.claims
         # What the broker does not take back is free already, or soon will be.
         if answer is AcknowledgeType.RELEASE and claims.deduplicates:
             return  # what was delivered is on its way to where it is safe
         claims.let_go(pieces)
         if answer is not AcknowledgeType.RELEASE:
-            self._shared.tally.expired += records
+            self._shared.tally.expired += count_records(pieces)

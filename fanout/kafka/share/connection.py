@@ -57,6 +57,7 @@ class ShareConnection:
         lending: ShareLending,
     ) -> None:
         self._options = options
+        self._pacing = options.pacing
         self._identity = identity
         self._group = group
         self._shared = shared
@@ -77,7 +78,7 @@ class ShareConnection:
     @property
     def pacing(self) -> Pacing:
         """Say how brokers want to be asked."""
-        return self._options.pacing
+        return self._pacing
 
     @property
     def commits(self) -> Commits:

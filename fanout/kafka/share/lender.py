@@ -130,16 +130,16 @@ class Lender:
 
     async def _answered(self) -> None:
         """Wait until every record of the last poll is answered for."""
-        while (loan := self.loan) is not None and len(loan.open_rows):
+        while (loan := self.loan) is not None and loan.open:
             self._changed.clear()
             await self._settle_echoes(loan)
-            if not len(loan.open_rows):
+            if not loan.open:
                 break
             try:
                 async with asyncio.timeout_at(loan.deadline):
                     await self._changed.wait()
             except TimeoutError:
-                self._shared.tally.expired += len(loan.open_rows)
+                self._shared.tally.expired += loan.open
                 await self._take_back()
 
     async def _ask(self) -> Batch | None:
@@ -151,9 +151,8 @@ class Lender:
         if polled is None:
             return None
         self.loan = loan = Loan(polled, polled.since + shared.seconds)
-        shared.tally.acquired += len(loan.all_rows)
-        deliveries = loan.records.column("deliveryCount").to_numpy()
-        shared.tally.redelivered += int((deliveries > 1).sum())
+        shared.tally.acquired += loan.open
+        shared.tally.redelivered += int(np.count_nonzero(loan.deliveries > 1))
         stale = loop.time() > polled.since + _FRESH * shared.seconds
         if stale:
             # Those that lay in the client for too long may be with somebody else by now. Where the
@@ -162,17 +161,17 @@ class Lender:
             await asyncio.sleep(_PAUSE)
             await self._take_back()
             return None
-        return await self._lend(loan, deliveries)
+        return await self._lend(loan)
 
-    async def _lend(self, loan: Loan, deliveries: Rows) -> Batch | None:
+    async def _lend(self, loan: Loan) -> Batch | None:
         """Sort out what is not delivered, and make a batch of the rest."""
         rows = await self._fresh(loan)
         # At once: what is awaited below may take longer than a lock.
         self._shared.claims.hold(loan.pieces(rows))
-        if len(unreadable := np.intersect1d(rows, loan.unreadable)):
+        if len(loan.unreadable) and len(unreadable := np.intersect1d(rows, loan.unreadable)):
             await self._judge_bad(loan, unreadable, [_UNREADABLE] * len(unreadable))
             rows = np.setdiff1d(rows, unreadable)
-        most = self._shared.options.max_deliveries
+        most, deliveries = self._shared.options.max_deliveries, loan.deliveries
         if most is not None and len(often := rows[deliveries[rows] > most]):
             counts = deliveries[often].tolist()
             reasons = [f"delivered {count} times, max_deliveries={most}" for count in counts]
@@ -188,13 +187,13 @@ class Lender:
 
     async def _fresh(self, loan: Loan) -> Rows:
         """Return the rows that the stream does not have already."""
-        echoes = self._echoes(loan, loan.all_rows)
-        if echoes.any():
-            # A topic that was created again has other records at the same offsets.
-            self._shared.claims.forget_topics(await self._shared.topics.ask())
-            echoes = self._echoes(loan, loan.all_rows)
-        self._shared.tally.repeated += int((echoes != _NONE).sum())
-        return np.flatnonzero(echoes == _NONE)
+        if not self._echoes(loan, loan.all_rows).any():
+            return loan.all_rows
+        # A topic that was created again has other records at the same offsets.
+        self._shared.claims.forget_topics(await self._shared.topics.ask())
+        fresh = self._echoes(loan, loan.all_rows) == _NONE
+        self._shared.tally.repeated += int(np.count_nonzero(~fresh))
+        return np.flatnonzero(fresh)
 
     def _echoes(self, loan: Loan, rows: Rows) -> NDArray[np.int8]:
         """Return for each row of a poll whether it is an echo, and of what; of some rows alone."""

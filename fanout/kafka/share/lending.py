@@ -75,12 +75,12 @@ class ShareLending:
     def statistics(self) -> LendingStatistics:
         """Say what became of the records that were lent so far; from any thread."""
         loans = [lender.loan for lender in list(self._lenders.values())]
-        open_ = [loan for loan in loans if loan is not None and len(loan.open_rows)]
+        open_ = [loan for loan in loans if loan is not None and loan.open]
         deadline = min((loan.deadline for loan in open_), default=None)
         now = self._clock()
         return LendingStatistics(
             **asdict(self._shared.tally),
-            pending_records=sum(len(loan.open_rows) for loan in open_),
+            pending_records=sum(loan.open for loan in open_),
             pending_bytes=sum(loan.records.nbytes for loan in open_),
             oldest=None if deadline is None else now - deadline + self._shared.seconds,
             doubtful=len(self._shared.claims.doubts),

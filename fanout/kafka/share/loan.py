@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
+from fanout.kafka.partitions import Partition
 from fanout.kafka.share.polled import NO_RECORDS
 
 if TYPE_CHECKING:
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from fanout.kafka.partitions import Partition
-    from fanout.kafka.share.client import Place
     from fanout.kafka.share.polled import Polled
     from fanout.kafka.share.record_sets import Piece
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ("Loan", "describe")
 
-_NO_NUMBER: Final = 2**62
 _OPEN, _LAPSED, _CLOSED = 0, 1, 2
+_NO_ROWS: Final = np.empty(0, np.int64)
 
 
 @final
@@ -40,104 +40,109 @@ class Loan:
     """
 
     def __init__(self, polled: Polled, deadline: float) -> None:
+        size = len(polled.offsets)
         self.records: pa.RecordBatch = polled.records
+        self.deliveries = polled.deliveries
         self.unreadable = polled.unreadable
         self.deadline = deadline
-        self._whole: list[Piece] | None = None
-        self._partitions = polled.partitions
+        self.all_rows: Rows = np.arange(size)
+        self.open = size
+        self._topics = polled.topics
         self._places = polled.places
-        self._offsets: NDArray[np.int64] = polled.records.column("offset").to_numpy()
-        self._states = np.full(len(polled.places), _OPEN, np.int8)
-        self._numbers = np.full(len(polled.places), _NO_NUMBER, np.int64)
-
-    @property
-    def all_rows(self) -> Rows:
-        """Every row."""
-        return np.arange(len(self._states))
+        self._offsets = polled.offsets
+        self._states = np.full(size, _OPEN, np.int8)
+        self._whole = self._pieces(self._places, self._offsets)
+        # Those that are delivered, the first of them with the number after this; and the others.
+        self._delivered, self._after = _NO_ROWS, 0
+        self._others = self.all_rows
 
     @property
     def open_rows(self) -> Rows:
-        """The rows that are not answered for, in whatever way."""
-        return np.flatnonzero(self._states == _OPEN)
+        """The rows that are not answered for, in whatever way; `open` is how many."""
+        return self._with_state(self.all_rows, _OPEN)
 
     @property
     def unnumbered(self) -> Rows:
         """The open rows that are not delivered."""
-        return np.flatnonzero((self._states == _OPEN) & (self._numbers == _NO_NUMBER))
+        return self._with_state(self._others, _OPEN)
 
     def number(self, rows: Rows, after: int) -> None:
         """Say that these rows are delivered, in this order, after so many before them."""
-        self._numbers[rows] = np.arange(after + 1, after + 1 + len(rows))
+        self._delivered, self._after = rows, after
+        if len(rows) == len(self.all_rows):
+            self._others = _NO_ROWS
+        else:
+            self._others = np.setdiff1d(self.all_rows, rows)
 
     def between(self, after: int, until: int) -> Rows:
         """Return the open rows whose numbers lie behind one and not behind the other."""
-        chosen = (self._numbers > after) & (self._numbers <= until)
-        return np.flatnonzero((self._states == _OPEN) & chosen)
+        return self._with_state(self._numbered(after, until), _OPEN)
 
     def numbered(self, numbers: Iterable[int], *, lapsed: bool = False) -> Rows:
         """Return the rows that have these numbers, and are open or have lapsed."""
-        state = _LAPSED if lapsed else _OPEN
-        return np.flatnonzero((self._states == state) & np.isin(self._numbers, [*numbers]))
+        wanted = np.array([*numbers], np.int64) - self._after - 1
+        wanted = wanted[(wanted >= 0) & (wanted < len(self._delivered))]
+        return self._with_state(self._delivered[wanted], _LAPSED if lapsed else _OPEN)
 
     def lapsed(self, until: int) -> Rows:
         """Return the rows that have lapsed, up to a number."""
-        return np.flatnonzero((self._states == _LAPSED) & (self._numbers <= until))
+        return self._with_state(self._numbered(0, until), _LAPSED)
 
     def close(self, rows: Rows) -> None:
         """Say that these rows are answered for; those that have lapsed stay so."""
-        self._states[rows[self._states[rows] == _OPEN]] = _CLOSED
+        rows = self._with_state(rows, _OPEN)
+        self._states[rows] = _CLOSED
+        self.open -= len(rows)
 
     def lapse(self, rows: Rows) -> None:
-        """Say that these rows were delivered, and cannot be acknowledged any more."""
+        """Say that these open rows were delivered, and cannot be acknowledged any more."""
         self._states[rows] = _LAPSED
+        self.open -= len(rows)
 
     def tell(self, rows: Rows) -> list[Piece]:
         """Return rows that have lapsed, and count them as told."""
         self._states[rows] = _CLOSED
         return self.pieces(rows)
 
+    def _numbered(self, after: int, until: int) -> Rows:
+        begin, end = max(after - self._after, 0), max(until - self._after, 0)
+        return self._delivered[begin:end]
+
+    def _with_state(self, rows: Rows, state: int) -> Rows:
+        return rows[self._states[rows] == state] if len(rows) else rows
+
     def forget_records(self) -> None:
         """Let go of everything but where the records are."""
         self.records = NO_RECORDS
-
-    def places(self, rows: Rows) -> list[Place]:
-        """Return where some rows are, one by one."""
-        topics = [(partition.topic, partition.number) for partition in self._partitions]
-        offsets = self._offsets[rows].tolist()
-        where = zip(self._places[rows].tolist(), offsets, strict=True)
-        return [(*topics[place], offset) for place, offset in where]
 
     def of_partition(self, rows: Rows) -> list[tuple[Partition, Rows]]:
         """Return each partition with its rows among some, in their order."""
         places = self._places[rows]
         return [
-            (partition, rows[places == place])
-            for place, partition in enumerate(self._partitions)
-            if (places == place).any()
+            (self._partition(place), rows[places == place]) for place in np.unique(places).tolist()
         ]
 
     def pieces(self, rows: Rows) -> list[Piece]:
         """Return some rows as ranges of offsets."""
-        if len(rows) < len(self._states):
-            return self._pieces(rows)
         # Mostly it is all of them, several times from their delivery to their acknowledgement.
-        if self._whole is None:
-            self._whole = self._pieces(rows)
-        return self._whole
+        if len(rows) == len(self.all_rows):
+            return self._whole
+        return self._pieces(self._places[rows], self._offsets[rows])
 
-    def _pieces(self, rows: Rows) -> list[Piece]:
-        pieces: list[Piece] = []
-        for partition, of_it in self.of_partition(rows):
-            offsets = np.sort(self._offsets[of_it])
-            edges = np.flatnonzero(np.diff(offsets) != 1) + 1
-            pieces += [
-                (partition, int(run[0]), int(run[-1]) + 1) for run in np.split(offsets, edges)
-            ]
-        return pieces
+    def _pieces(self, places: NDArray[np.int64], offsets: NDArray[np.int64]) -> list[Piece]:
+        follows = (offsets[1:] == offsets[:-1] + 1) & (places[1:] == places[:-1])
+        ends = [*(np.flatnonzero(~follows) + 1).tolist(), len(offsets)] if len(offsets) else []
+        return [
+            (self._partition(int(places[begin])), int(offsets[begin]), int(offsets[end - 1]) + 1)
+            for begin, end in pairwise([0, *ends])
+        ]
+
+    def _partition(self, place: int) -> Partition:
+        return Partition(self._topics[place >> 32], place & 0xFFFFFFFF)
 
     def at(self, partition: Partition, begin: int, end: int) -> Rows:
         """Return the rows of a piece."""
-        place = self._partitions.index(partition)
+        place = (self._topics.index(partition.topic) << 32) + partition.number
         chosen = (self._offsets >= begin) & (self._offsets < end) & (self._places == place)
         return np.flatnonzero(chosen)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -10,7 +11,6 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from fanout.kafka.decoding.columns import SCHEMA as KAFKA_SCHEMA
-from fanout.kafka.partitions import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,7 @@ SCHEMA: Final = KAFKA_SCHEMA.append(pa.field("deliveryCount", pa.int32()))
 NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 _HEADERS: Final = SCHEMA.field("headers").type
+_NO_PAIRS: Final = pa.array([], _HEADERS.value_type)
 _TIMESTAMP: Final = SCHEMA.field("timestamp").type
 # The last millisecond of the year 9999: neither Python nor Spark has a timestamp after it.
 _LATEST: Final = 253_402_300_799_999
@@ -36,16 +37,21 @@ class Polled:
 
     Args:
         records: The records, with the columns of SCHEMA.
-        partitions: The partitions that they are of.
-        places: Which of these each record is of.
+        topics: The topics that they are of.
+        places: Where each record is: which of these topics, and the number of the partition in the
+            lower 32 bits.
+        offsets: The offset of each record.
+        deliveries: How often each was delivered, this time included.
         unreadable: The rows whose headers the client cannot read.
         since: A moment at which the member had none of them yet, on the loop's clock: their locks
             are no older.
     """
 
     records: pa.RecordBatch
-    partitions: tuple[Partition, ...]
+    topics: tuple[str, ...]
     places: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    deliveries: NDArray[np.int32]
     unreadable: NDArray[np.int64]
     since: float
 
@@ -57,39 +63,40 @@ def gather(messages: Sequence[Message], since: float) -> Polled:
         messages: The messages, at least one and none with an error.
         since: See Polled.
     """
-    numbers = {place: at for at, place in enumerate(dict.fromkeys(_places(messages)))}
-    places = np.fromiter(map(numbers.__getitem__, _places(messages)), np.int64, len(messages))
-    # A timestamp comes with its kind: 1 is the producer's, 2 the broker's, and 0 is none.
-    kinds, stamps = zip(*map(Message.timestamp, messages), strict=True)
-    topics = pa.array([topic for topic, _ in numbers], pa.string())
-    partitions = pa.array([number for _, number in numbers], pa.int32())
-    rows = pa.array(places)
+    size = len(messages)
+    topics = [topic or "" for topic in map(Message.topic, messages)]
+    partitions = np.fromiter(map(Message.partition, messages), np.int32, size)
+    # A timestamp comes with its kind: 1 is the producer's, 2 the broker's, and 0 is none. No two of
+    # them exist at a time: so many tuples would set off the garbage collection.
+    both = chain.from_iterable(map(Message.timestamp, messages))
+    kinds, stamps = np.fromiter(both, np.int64, 2 * size).reshape(size, 2).T
+    offsets = np.fromiter(map(Message.offset, messages), np.int64, size)
+    deliveries = np.fromiter(map(Message.delivery_count, messages), np.int32, size)
     headers, unreadable = _headers(messages)
     records = pa.RecordBatch.from_arrays(
         [
             pa.array(list(map(Message.key, messages)), pa.binary()),
             pa.array(list(map(Message.value, messages)), pa.binary()),
-            topics.take(rows),
-            partitions.take(rows),
-            pa.array(list(map(Message.offset, messages)), pa.int64()),
-            _timestamps(np.array(stamps, np.int64)),
-            pa.array(np.maximum(np.array(kinds, np.int32) - 1, 0)),
+            pa.array(topics, pa.string()),
+            pa.array(partitions),
+            pa.array(offsets),
+            _timestamps(stamps),
+            pa.array((kinds > 1).astype(np.int32)),
             headers,
-            pa.array(list(map(Message.delivery_count, messages)), pa.int32()),
+            pa.array(deliveries),
         ],
         schema=SCHEMA,
     )
-    partitions_of = tuple(Partition(*place) for place in numbers)
-    return Polled(records, partitions_of, places, unreadable, since)
-
-
-def _places(messages: Sequence[Message]) -> Any:
-    return zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
+    numbers = {topic: number << 32 for number, topic in enumerate(dict.fromkeys(topics))}
+    places = np.fromiter(map(numbers.__getitem__, topics), np.int64, size) + partitions
+    return Polled(records, tuple(numbers), places, offsets, deliveries, unreadable, since)
 
 
 def _timestamps(milliseconds: NDArray[np.int64]) -> pa.TimestampArray:
-    null = (milliseconds < 0) | (milliseconds > _LATEST)
-    return pa.array(milliseconds * 1000, mask=null if null.any() else None).view(_TIMESTAMP)
+    null = None
+    if milliseconds.min() < 0 or milliseconds.max() > _LATEST:
+        null = (milliseconds < 0) | (milliseconds > _LATEST)
+    return pa.array(milliseconds * 1000, mask=null).view(_TIMESTAMP)
 
 
 def _headers(messages: Sequence[Message]) -> tuple[pa.ListArray, NDArray[np.int64]]:
@@ -99,19 +106,18 @@ def _headers(messages: Sequence[Message]) -> tuple[pa.ListArray, NDArray[np.int6
     # Where a key is no UTF-8 the client returns null pointers, and an error with them. `map` finds
     # the error, which a call in Python does not once Python has adapted itself to the method.
     answers = map(Message.headers, messages)
-    for row in range(len(messages)):
+    while len(headers) < len(messages):
         try:
-            headers.append(next(answers))
+            headers.extend(answers)
         except (SystemError, UnicodeError):
+            unreadable.append(len(headers))
             headers.append(None)
-            unreadable.append(row)
     return _column(headers), np.array(unreadable, np.int64)
 
 
 def _column(headers: list[Any]) -> pa.ListArray:
     if not any(headers):
-        none = pa.array([], _HEADERS.value_type)
-        return pa.ListArray.from_arrays(pa.array(np.zeros(len(headers) + 1, np.int32)), none)
+        return pa.ListArray.from_arrays(pa.array(np.zeros(len(headers) + 1, np.int32)), _NO_PAIRS)
     pairs = [pair for some in headers for pair in some or ()]
     ends = np.cumsum([0, *(len(some or ()) for some in headers)], dtype=np.int32)
     keys = pa.array([key for key, _ in pairs], pa.string())

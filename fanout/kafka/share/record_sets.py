@@ -6,14 +6,19 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from fanout.kafka.partitions import Partition
 
-__all__ = ("Piece", "RecordSet")
+__all__ = ("Piece", "RecordSet", "count_records")
 
 Piece = tuple["Partition", int, int]
 """Records of a partition: from an offset to the one behind the last."""
+
+
+def count_records(pieces: Iterable[Piece]) -> int:
+    """Return how many records some pieces have together."""
+    return sum(end - begin for _, begin, end in pieces)
 
 
 @final

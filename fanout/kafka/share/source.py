@@ -13,6 +13,7 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 from fanout.core.backoff import FullJitter
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError, ServiceError
+from fanout.kafka.decoding.columns import arrival
 from fanout.kafka.protocol.asking import asked
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.metadata import ask_metadata
@@ -132,15 +133,8 @@ class KafkaShareSource(ShareOptions):
         return Cursor(number_of(batch.range.after) + row + 1)
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
-        """Return the timestamp of a row in milliseconds; None where there is none.
-
-        `decode` may have left the column out, or have made one of another type.
-        """
-        column = records.schema.get_field_index("timestamp")
-        if column < 0 or records.schema.types[column] != SCHEMA.field("timestamp").type:
-            return None
-        micros = records.column(column)[row].value
-        return None if micros is None else int(micros // 1000)
+        """Return the timestamp of a row in milliseconds; None where there is none."""
+        return arrival(records, row)
 
     def _check_limit(self, settings: Mapping[str, str]) -> None:
         limit, most = int(settings[_LIMIT]), self.max_deliveries

@@ -10,16 +10,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import AcknowledgeType, IllegalStateException
+from confluent_kafka import AcknowledgeType, IllegalStateException, KafkaException
 
+from fanout.kafka.partitions import Partition
 from fanout.kafka.share.client import open_member
-from tests.kafka.share.sharing import BRIEF, LONG, first, new_group
+from tests.kafka.share.sharing import BRIEF, LONG, first, new_group, offsets
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from fanout.kafka.share.client import Member
     from fanout.kafka.share.polled import Polled
+    from fanout.kafka.share.record_sets import Piece
     from fanout.testing.kafka_broker import KafkaBroker
     from tests.kafka.share.sharing import Group
 
@@ -31,8 +33,13 @@ async def set_up(group: Group, settings: dict[str, str]) -> None:
         pass
 
 
-def join(group: Group) -> AbstractAsyncContextManager[Member]:
-    return open_member(group.source().client_properties(0), [group.topic.name], "a member")
+def join(group: Group, **options: Any) -> AbstractAsyncContextManager[Member]:
+    properties = group.source(**options).client_properties(0)
+    return open_member(properties, [group.topic.name], "a member")
+
+
+def pieces(group: Group, begin: int, end: int) -> list[Piece]:
+    return [(Partition(group.topic.name, 0), begin, end)]
 
 
 async def poll(member: Member) -> Polled:
@@ -49,7 +56,7 @@ async def test_records_may_be_as_old_as_the_last_poll_that_brought_none(
     await set_up(group, BRIEF)
     async with join(group) as member:
         await poll(member)
-        await member.answer([(group.topic.name, 0, 0)], ACCEPT)
+        await member.answer(pieces(group, 0, 1), ACCEPT)
         assert not member.asking
         assert await member.poll() is None
         assert member.asking
@@ -64,7 +71,7 @@ async def test_records_may_be_as_old_as_the_last_poll_that_brought_none(
         # They are delivered once more, and the broker would take their acknowledgement.
         assert polled.records.column("offset").to_pylist() == [1, 2, 3]
         assert polled.since <= before
-        assert await member.answer([(group.topic.name, 0, 1)], ACCEPT) == {}
+        assert await member.answer(pieces(group, 1, 2), ACCEPT) == {}
 
 
 class Standstill:
@@ -88,6 +95,9 @@ class Standstill:
     def subscribe(self, _: object) -> None:
         pass
 
+    def set_acknowledgement_commit_callback(self, _: object) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -95,11 +105,11 @@ class Standstill:
 async def test_records_may_be_as_old_as_a_poll_in_which_the_process_stood_still(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    client = Standstill()
-    monkeypatch.setattr("fanout.kafka.share.client.time", client)
-    monkeypatch.setattr("fanout.kafka.share.client.ShareConsumer", client)
-    monkeypatch.setattr("fanout.kafka.share.client.gather", lambda _, since: since)
-    async with open_member({"socket.timeout.ms": 1}, ["orders"], "a member") as member:
+    client, config = Standstill(), {"socket.timeout.ms": 1, "max.poll.records": 1}
+    monkeypatch.setattr("fanout.kafka.share.consumer.time", client)
+    monkeypatch.setattr("fanout.kafka.share.consumer.ShareConsumer", client)
+    monkeypatch.setattr("fanout.kafka.share.consumer.gather", lambda _, since: since)
+    async with open_member(config, ["orders"], "a member") as member:
         polled: list[Any] = [await member.poll() for _ in range(3)]
     assert polled == [None, None, 0.2]
 
@@ -109,23 +119,76 @@ async def test_a_member_that_has_left_answers_for_nothing(kafka_broker: KafkaBro
     await set_up(group, LONG)
     async with join(group) as member:
         await poll(member)
-    with pytest.raises(IllegalStateException, match="has left its group"):
-        await member.answer([(group.topic.name, 0, 0)], ACCEPT)
+    refused = await member.answer(pieces(group, 0, 1), ACCEPT)
+    assert "has left its group" in str(refused[Partition(group.topic.name, 0)])
 
 
 async def test_records_are_answered_for_once(kafka_broker: KafkaBroker) -> None:
     group = await new_group(kafka_broker, 2)
     await set_up(group, LONG)
-    places = [(group.topic.name, 0, offset) for offset in range(2)]
     async with join(group) as member:
         await poll(member)
-        assert await member.answer(places[:1], ACCEPT) == {}
-        with pytest.raises(IllegalStateException):
-            await member.answer(places[:1], ACCEPT)
+        assert await member.answer(pieces(group, 0, 1), ACCEPT) == {}
+        refused = await member.answer(pieces(group, 0, 1), ACCEPT)
+        assert isinstance(refused[Partition(group.topic.name, 0)], IllegalStateException)
         with pytest.raises(IllegalStateException):
             await member.poll()
-        assert await member.answer(places[1:], AcknowledgeType.RELEASE) == {}
+        assert await member.answer(pieces(group, 1, 2), AcknowledgeType.RELEASE) == {}
         assert (await poll(member)).records.column("offset").to_pylist() == [1]
+
+
+async def test_an_answer_goes_with_a_poll_where_there_is_more(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 2)
+    await group.put(2)
+    await set_up(group, LONG)
+    async with join(group, max_poll_records=2) as member:
+        await poll(member)
+        told = member.answer(pieces(group, 0, 2), ACCEPT)
+        # It could not poll before it has answered.
+        polled = await member.poll()
+        assert polled is not None
+        assert polled.offsets.tolist() == [2, 3]
+        assert told.done()
+        assert await told == {}
+    async with group.open() as stream:
+        assert offsets(await first(stream)) == [2, 3]
+
+
+async def test_an_answer_is_told_at_once_where_a_poll_would_wait(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 2)
+    await set_up(group, LONG)
+    async with join(group, consumer_options={"fetch.max.wait.ms": 29_000}) as member:
+        await poll(member)
+        told = member.answer(pieces(group, 0, 2), ACCEPT)
+        polling = asyncio.create_task(member.poll())
+        try:
+            async with asyncio.timeout(15):
+                assert await told == {}
+        finally:
+            await group.put(1)  # ends the fetch
+        await polling
+
+
+async def test_an_answer_is_told_although_nothing_more_comes(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 2)
+    await set_up(group, LONG)
+    async with join(group, max_poll_records=2) as member, asyncio.timeout(20):
+        await poll(member)
+        told = member.answer(pieces(group, 0, 2), ACCEPT)
+        assert await member.poll() is None
+        assert await told == {}
+
+
+async def test_a_refusal_comes_with_a_poll_as_well(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 1)
+    await set_up(group, BRIEF)
+    async with join(group, max_poll_records=1) as member:
+        await poll(member)
+        async with group.open(group_settings=None) as stream:
+            assert offsets(await first(stream)) == [0]  # the lock has expired
+            told = member.answer(pieces(group, 0, 1), ACCEPT)
+            await member.poll()
+            assert isinstance((await told)[Partition(group.topic.name, 0)], KafkaException)
 
 
 async def test_a_member_that_is_closed_leaves_no_thread(kafka_broker: KafkaBroker) -> None:
@@ -141,7 +204,7 @@ async def test_a_member_that_is_closed_leaves_no_thread(kafka_broker: KafkaBroke
 async def test_the_client_says_nothing_of_itself(
     kafka_broker: KafkaBroker, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level(logging.DEBUG, "fanout.kafka.share.client")
+    caplog.set_level(logging.DEBUG, "fanout.kafka.share.consumer")
     group = await new_group(kafka_broker)
     async with join(group) as member:
         await member.poll()

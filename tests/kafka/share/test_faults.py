@@ -93,9 +93,19 @@ async def test_a_broker_that_is_killed_and_restarted_loses_nothing(
     broker = await asyncio.to_thread(start_kafka_broker)
     group = await new_group(broker, 400, partitions=2)
     seen: Counter[tuple[int, int]] = Counter()
-    async with group.open(consumers=2, max_poll_records=50) as stream, asyncio.timeout(50):
+    other = await new_group(broker, 3)
+    waits = {"fetch.max.wait.ms": 29_000}  # which the broker's word may wait for as well
+    async with (
+        group.open(consumers=2, max_poll_records=50) as stream,
+        other.open(max_poll_records=3, consumer_options=waits) as quiet,
+        asyncio.timeout(50),
+    ):
         held = await first(stream)
+        waiting = asyncio.create_task(quiet.acknowledge(await first(quiet)))
+        await until(quiet, lambda counts: counts.pending_records == 0)
         await asyncio.to_thread(broker.kill)
+        with pytest.raises(AcknowledgementError, match="without the broker's word"):
+            await waiting
         with pytest.raises(AcknowledgementError, match="without the broker's word"):
             await stream.acknowledge(held)
         await asyncio.to_thread(broker.restart)

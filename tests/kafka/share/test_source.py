@@ -168,6 +168,29 @@ async def test_a_stream_that_is_closed_gives_back_what_it_holds(kafka_broker: Ka
         assert (batch.num_records, deliveries(batch)) == (30, {2})
 
 
+async def test_an_acknowledgement_whose_waiter_is_gone_is_made_and_counted(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 3)
+    async with group.open(max_poll_records=3) as stream:
+        waiting = asyncio.create_task(stream.acknowledge(await first(stream)))
+        await until(stream, lambda counts: counts.pending_records == 0)  # it is on its way
+        waiting.cancel()
+        await until(stream, lambda counts: counts.accepted == 3)
+
+
+async def test_an_acknowledgement_ends_although_the_stream_is_closed(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 3)
+    async with group.open(max_poll_records=3) as stream:
+        waiting = asyncio.create_task(stream.acknowledge(await first(stream)))
+        await until(stream, lambda counts: counts.pending_records == 0)
+    async with asyncio.timeout(20):
+        await waiting
+    assert lent(stream).accepted == 3
+
+
 async def test_an_acknowledgement_that_comes_too_late_names_the_records(
     kafka_broker: KafkaBroker,
 ) -> None:
