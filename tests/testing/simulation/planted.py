@@ -1,11 +1,13 @@
 """How soon the simulator finds the mistakes of `bugs.py`, and of those in `kafka`.
 
-A simulator that has never been seen failing proves nothing. Print how many seeds each mistake took,
-and as what it was seen, with `python -m tests.testing.simulation.planted [WORD...]`.
+A simulator that has never been seen failing proves nothing. `shown.json` has the seed that shows
+each mistake. To search for them anew, write them down there, and print how many seeds each mistake
+took, and as what it was seen: `python -m tests.testing.simulation.planted [WORD...]`.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
 import sys
@@ -14,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import count, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.simulation import SimulationError, draw_plan, run_plan
@@ -27,9 +30,11 @@ if TYPE_CHECKING:
 
     from fanout.testing.simulation import AnyPlan
 
-__all__ = ("SEEDS", "Found", "hunt", "hunters", "planted")
+__all__ = ("SEEDS", "SHOWN", "Found", "find", "hunt", "hunters", "planted")
 
 SEEDS: Final = 500
+_WRITTEN_DOWN: Final = Path(__file__).with_name("shown.json")
+SHOWN: Final[dict[str, int]] = json.loads(_WRITTEN_DOWN.read_text())
 _CHANGES: Final = BUGS | HARMLESS | KAFKA_BUGS | SHUFFLE_BUGS
 # What Python says of words that make no program: then the mistake is one in these tests.
 _OF_THE_EDIT: Final = (AttributeError, NameError, TypeError)
@@ -60,32 +65,48 @@ def planted(change: Change) -> Iterator[None]:
         yield
 
 
+def find(name: str) -> Found | None:
+    """Try the seed that is written down for a change, and hunt where that one does not show it."""
+    if name in SHOWN:
+        error = _shown(name, SHOWN[name])
+        if error is not None:
+            return Found(1, SHOWN[name], error)
+    return hunt(name)
+
+
 def hunt(name: str, seeds: int = SEEDS) -> Found | None:
     """Run seeds until one shows a change; return None where none does.
-
-    A seed counts only where the product as it is passes it.
 
     Args:
         name: A name of BUGS, HARMLESS, KAFKA_BUGS or SHUFFLE_BUGS.
         seeds: How many seeds to run, the cheapest ones first.
     """
-    change = _CHANGES[name]
-    draw = draw_plan if name in BUGS | HARMLESS else draw_kafka_plan
-    found = _cheapest_first(draw, shuffles=name in SHUFFLE_BUGS)
-    for tried, seed in enumerate(found[:seeds], 1):
-        with planted(change):
-            error = _error_of(draw(seed))
-        if error is not None and _passes(draw, seed):
+    cheapest = _cheapest_first(_draw_for(name), shuffles=name in SHUFFLE_BUGS)
+    for tried, seed in enumerate(cheapest[:seeds], 1):
+        error = _shown(name, seed)
+        if error is not None:
             return Found(tried, seed, error)
     return None
 
 
+def _shown(name: str, seed: int) -> str | None:
+    """Return what the simulator says of a change; None if nothing, or if it says it without."""
+    draw = _draw_for(name)
+    with planted(_CHANGES[name]):
+        error = _error_of(draw(seed))
+    return error if error is not None and _passes(draw, seed) else None
+
+
+def _draw_for(name: str) -> Callable[[int], AnyPlan]:
+    return draw_plan if name in BUGS | HARMLESS else draw_kafka_plan
+
+
 @contextmanager
-def hunters() -> Iterator[ProcessPoolExecutor]:
-    """Start a process for each core."""
+def hunters(processes: int | None = None) -> Iterator[ProcessPoolExecutor]:
+    """Start some processes, or one for each core."""
     # Nothing is inherited: a fork would copy whatever threads other tests have left.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(mp_context=context, initializer=_quiet) as pool:
+    with ProcessPoolExecutor(processes, context, _quiet) as pool:
         try:
             yield pool
         finally:
@@ -142,9 +163,10 @@ def _check_words(error: BaseException) -> None:
         cause = cause.__cause__
 
 
-def _print_all(words: list[str]) -> None:
-    """Hunt every change whose name has any of some words, and print how it was found."""
+def _write_down(words: list[str]) -> None:
+    """Hunt every change whose name has any of some words; print and keep how it was found."""
     names = [name for name in _CHANGES if not words or any(w in name for w in words)]
+    shown = {name: seed for name, seed in SHOWN.items() if name in _CHANGES and name not in names}
     with hunters() as pool:
         hunts = {name: pool.submit(hunt, name) for name in names}
         for name, future in hunts.items():
@@ -152,9 +174,12 @@ def _print_all(words: list[str]) -> None:
                 case None:
                     sys.stdout.write(f"   - {name}\n")
                 case Found(tried, seed, error):
+                    shown[name] = seed
                     sys.stdout.write(f"{tried:4} {name}: seed {seed}: {error}\n")
             sys.stdout.flush()
+    in_order = {name: shown[name] for name in _CHANGES if name in shown}
+    _WRITTEN_DOWN.write_text(json.dumps(in_order, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    _print_all(sys.argv[1:])
+    _write_down(sys.argv[1:])
