@@ -17,93 +17,29 @@ from fanout.core.source import Commits
 from fanout.core.statistics import LendingStatistics
 from fanout.errors import AcknowledgementError
 from fanout.testing.simulation.chance import happens
+from fanout.testing.simulation.driver.lender import LOCK
 from fanout.testing.simulation.driver.process import current_process
 from fanout.testing.simulation.driver.source import PACING, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-    from random import Random
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     from fanout.core.event_time import EventTime
     from fanout.core.events import End
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
     from fanout.core.verdicts import Phase, Verdict
-    from fanout.testing.simulation.driver.source import Log, Row
+    from fanout.testing.simulation.driver.lender import Lender, Loan
 
-__all__ = ("LOCK", "Lender", "LendingSource")
+__all__ = ("LendingSource",)
 
-LOCK = 2.0
 _IDENTITY = "simulated:group"
 _MEMBERS = 2
-_PER_POLL = 3
 _POLL = 0.02
 _HEARTBEAT = 1.0
 # Of acknowledgements that are not answered, some have arrived.
 _UNANSWERED = 0.1
-
-
-@final
-@dataclass(slots=True, eq=False)
-class _Loan:
-    """A record, and who has it until when."""
-
-    row: Row
-    at: float
-    holder: object = None
-    until: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return f"{self.row[0]}:{self.row[1]}"
-
-
-@final
-class Lender:
-    """What the service knows, whoever reads from it.
-
-    Args:
-        logs: The records, with the moments at which they arrive.
-        random: Whether acknowledgements arrive, and are answered.
-        on_accept: Told each record that is acknowledged for good.
-    """
-
-    def __init__(
-        self, logs: Sequence[Log], random: Random, on_accept: Callable[[Row], None]
-    ) -> None:
-        self.random = random
-        self._on_accept = on_accept
-        self._left = [
-            _Loan((log.split.id, arrival.sequence, arrival.data), arrival.at)
-            for log in logs
-            for arrival in log.arrivals
-            if arrival.data is not None
-        ]
-
-    def lend(self, holder: object, now: float) -> list[_Loan]:
-        """Lend a few records that are there and that nobody has."""
-        free = [loan for loan in self._left if loan.at <= now and loan.until <= now][:_PER_POLL]
-        for loan in free:
-            loan.holder, loan.until = holder, now + LOCK
-        return free
-
-    def empty(self, now: float) -> bool:
-        """Say whether everything that has arrived is acknowledged."""
-        return all(loan.at > now for loan in self._left)
-
-    def accept(self, loan: _Loan, holder: object, now: float) -> bool:
-        """Take an acknowledgement, unless it is too late."""
-        if loan.holder is not holder or loan.until <= now:
-            return False
-        self._left.remove(loan)
-        self._on_accept(loan.row)
-        return True
-
-    def take_back(self, holders: set[object]) -> None:
-        """Let others have at once what these had."""
-        for loan in self._left:
-            if loan.holder in holders:
-                loan.holder, loan.until = None, 0.0
+_NO_RECORDS = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 
 @final
@@ -144,7 +80,7 @@ class LendingSource:
 class _Member:
     """One consumer: what it was given and has not settled, with the position after each."""
 
-    given: list[tuple[int, _Loan]] = field(default_factory=list)
+    given: list[tuple[int, Loan]] = field(default_factory=list)
 
 
 @final
@@ -251,7 +187,6 @@ class _Connection:
                     covered = Range(position, Cursor(count + len(fresh)))
                     yield Batch(split, _records(fresh), covered)
                     count, position = count + len(fresh), covered.until
-                self._tell()
                 for loan in again:
                     while loan.name not in self._safe:
                         await self._change()
@@ -259,12 +194,15 @@ class _Connection:
                 if lent:
                     continue
             lag = float(not self._lender.empty(loop.time()))
-            yield Batch(split, _records(()), Range(position, position), lag=lag)
+            yield Batch(split, _NO_RECORDS, Range(position, position), lag=lag)
+            idle = self._lender.random.uniform(0.1, _HEARTBEAT)
+            if not self._paused and not member.given:
+                idle = min(idle, self._lender.next(loop.time()))
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._lender.random.uniform(0.1, _HEARTBEAT)):
+                async with asyncio.timeout(idle):
                     await self._change()
 
-    async def _accept(self, loan: _Loan, member: _Member) -> bool:
+    async def _accept(self, loan: Loan, member: _Member) -> bool:
         """Acknowledge a record; return whether the service has confirmed it."""
         random = self._lender.random
         await current_process.get().request(f"accept {loan.name}")
@@ -278,7 +216,7 @@ class _Connection:
         self._doubts.discard(loan.name)
         return True
 
-    def _up_to(self, id_: str, position: Position) -> list[_Loan]:
+    def _up_to(self, id_: str, position: Position) -> list[Loan]:
         member = self.members.get(id_)
         if member is None or not isinstance(position, Cursor):
             return []
@@ -296,6 +234,6 @@ def _names(member: _Member) -> set[str]:
     return {loan.name for _, loan in member.given}
 
 
-def _records(loans: Sequence[_Loan]) -> pa.RecordBatch:
+def _records(loans: Sequence[Loan]) -> pa.RecordBatch:
     columns = [[loan.row[column] for loan in loans] for column in range(len(SCHEMA.names))]
     return pa.record_batch(columns, schema=SCHEMA)

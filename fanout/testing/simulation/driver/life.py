@@ -18,7 +18,8 @@ from fanout.testing.simulation.driver.checkpoint import ROOT, LocalFiles, Remote
 from fanout.testing.simulation.driver.disk import Folder, sync
 from fanout.testing.simulation.driver.faults import HandlerFails, LostAnswer, PowerLoss, Refuse
 from fanout.testing.simulation.driver.files import DiskPath
-from fanout.testing.simulation.driver.lending import Lender, LendingSource
+from fanout.testing.simulation.driver.lender import Lender
+from fanout.testing.simulation.driver.lending import LendingSource
 from fanout.testing.simulation.driver.oracle import Oracle
 from fanout.testing.simulation.driver.plan import Run
 from fanout.testing.simulation.driver.process import Machine, Process, current_process
