@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
@@ -13,7 +12,7 @@ from aiokafka.errors import LeaderNotAvailableError
 
 from fanout.kafka.writing.locating import locate, timed_out
 from fanout.kafka.writing.producing import Batch
-from fanout.kafka.writing.rows import cut
+from fanout.kafka.writing.queues import Queue
 from fanout.kafka.writing.write_errors import TOO_LARGE, refusal
 
 if TYPE_CHECKING:
@@ -32,35 +31,6 @@ __all__ = ("Sender",)
 
 # While a broker works on one request, the next is on its way. They are of different partitions.
 _IN_FLIGHT: Final = 2
-
-
-@final
-@dataclass(slots=True, eq=False)
-class _Queue:
-    """The batches of a partition, of which only the first is sent.
-
-    Args:
-        partition: The partition.
-        batches: Its batches.
-        failures: How many times in a row the first one failed.
-        max_bytes: What is larger is cut before it is sent, because the topic takes no more.
-    """
-
-    partition: Partition
-    batches: deque[Batch] = field(default_factory=deque)
-    failures: int = 0
-    max_bytes: float = float("inf")
-
-    def cut_first(self) -> None:
-        """Cut the first batch into smaller ones, where it is too large and has several rows."""
-        first = self.batches[0]
-        if first.nbytes > self.max_bytes and len(first.rows) > 1:
-            parts = [
-                Batch(rows, nbytes, first.deadline)
-                for rows, nbytes in cut(first.rows, int(self.max_bytes))
-            ]
-            self.batches.popleft()
-            self.batches.extendleft(reversed(parts))
 
 
 @final
@@ -90,9 +60,9 @@ class Sender:
         self._topology = topology
         self._options = options
         self._jitter = jitter
-        self._queues: dict[Partition, _Queue] = {}
+        self._queues: dict[Partition, Queue] = {}
         # Those with something to send of which nothing is on its way; the first has waited longest.
-        self._ready: dict[_Queue, None] = {}
+        self._ready: dict[Queue, None] = {}
         self._in_flight: Counter[int] = Counter()
         self._waiting = 0
         self._progress = asyncio.Event()
@@ -129,7 +99,7 @@ class Sender:
         if any(self._topology.leader(each) is None for each in new):
             await locate(self._topology, new, deadline=self._deadline(), jitter=self._jitter)
         for each in new:
-            self._queues[each] = _Queue(each)
+            self._queues[each] = Queue(each)
 
     async def put(self, partition: Partition, rows: pa.RecordBatch, nbytes: int) -> None:
         """Take rows for a partition that was located, once there is room for them.
@@ -152,7 +122,7 @@ class Sender:
 
     def start(self) -> None:
         """Send what can be sent now."""
-        chosen: defaultdict[int, list[_Queue]] = defaultdict(list)
+        chosen: defaultdict[int, list[Queue]] = defaultdict(list)
         room: defaultdict[int, int] = defaultdict(lambda: self._options.max_request_size)
         homeless = []
         for queue in self._ready:
@@ -160,7 +130,7 @@ class Sender:
             if leader is None:
                 homeless.append(queue)
             elif self._in_flight[leader] < _IN_FLIGHT:
-                queue.cut_first()
+                queue.shape_first(self._options.batch_size)
                 nbytes = queue.batches[0].nbytes
                 if nbytes <= room[leader] or not chosen[leader]:
                     chosen[leader].append(queue)
@@ -199,7 +169,7 @@ class Sender:
         if self._failure is not None:
             raise self._failure
 
-    def _run(self, work: Callable[[], Awaitable[None]], queues: Sequence[_Queue]) -> None:
+    def _run(self, work: Callable[[], Awaitable[None]], queues: Sequence[Queue]) -> None:
         for queue in queues:
             del self._ready[queue]
         task = self._group.create_task(self._guard(work))
@@ -219,13 +189,13 @@ class Sender:
                 self.start()
         self._progress.set()
 
-    async def _send(self, leader: int, queues: Sequence[_Queue]) -> None:
+    async def _send(self, leader: int, queues: Sequence[Queue]) -> None:
         batches = {queue.partition: queue.batches[0] for queue in queues}
         try:
             answers = await self._requests.send(leader, batches)
         finally:
             self._in_flight[leader] -= 1
-        failed: list[_Queue] = []
+        failed: list[Queue] = []
         failure: KafkaError | None = None
         for queue in queues:
             error = answers[queue.partition]
@@ -244,7 +214,7 @@ class Sender:
         if failure is not None:
             await self._recover(failed, failure)
 
-    def _confirm(self, queue: _Queue) -> None:
+    def _confirm(self, queue: Queue) -> None:
         batch = queue.batches.popleft()
         queue.failures = 0
         self._waiting -= batch.nbytes
@@ -255,7 +225,7 @@ class Sender:
         if queue.batches:
             self._ready[queue] = None
 
-    async def _recover(self, queues: Sequence[_Queue], error: KafkaError) -> None:
+    async def _recover(self, queues: Sequence[Queue], error: KafkaError) -> None:
         """Find out who leads partitions now, after a pause that grows with their failures."""
         deadline = min(queue.batches[0].deadline for queue in queues)
         if asyncio.get_running_loop().time() >= deadline:

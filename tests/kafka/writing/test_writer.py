@@ -12,6 +12,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.transactions.outcomes import Outcome
 from fanout.kafka.writing.encoding import CODECS
 from fanout.kafka.writing.joining import Idempotent, Joined, Unconfirmed
+from fanout.testing.kafka_batches import HEADER_SIZE
 from tests.kafka.brokers import create
 from tests.kafka.transactions.transacting import LONG, Sink, transactions
 from tests.kafka.writing.writing import read, records, values, writing
@@ -19,6 +20,8 @@ from tests.kafka.writing.writing import read, records, values, writing
 if TYPE_CHECKING:
     from fanout.testing.kafka_broker import KafkaBroker
 
+# Of a record with a value of three bytes, at the first offsets of its batch.
+RECORD_BYTES = 10
 NUMBERS = [b"%d" % number for number in range(5_000)]
 
 
@@ -41,6 +44,21 @@ async def test_records_arrive_in_the_order_of_their_rows(
     found = await read(kafka_broker, topic, 3)
     for number in range(3):
         assert [each.value for each in found[number]] == NUMBERS[number::3]
+
+
+@pytest.mark.parametrize(("batch_size", "batches"), [(1 << 20, 2), (100, 51)])
+async def test_what_waits_to_be_sent_goes_together(
+    kafka_broker: KafkaBroker, batch_size: int, batches: int
+) -> None:
+    topic = f"w-together-{batch_size}"
+    await create(kafka_broker, topic)
+    given, now = [b"%d" % number for number in range(100, 200)], datetime.now(UTC)
+    async with writing(kafka_broker, batch_size=batch_size) as writer:
+        for each in given:
+            await writer.write(records(topic, [each], timestamp=[now]))
+        written = await writer.flush()
+    assert (written.bytes - len(given) * RECORD_BYTES) // HEADER_SIZE == batches
+    assert await values(kafka_broker, topic) == given
 
 
 async def test_what_is_written_is_what_is_read(kafka_broker: KafkaBroker) -> None:

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import math
+from collections import deque
+from datetime import UTC, datetime
+
+import pytest
+
+from fanout.kafka.partitions import Partition
+from fanout.kafka.writing.encoding import sizes
+from fanout.kafka.writing.producing import Batch
+from fanout.kafka.writing.queues import Queue
+from fanout.kafka.writing.rows import prepare
+from tests.kafka.writing.writing import records
+
+RECORD = 39
+"""About what a record takes whose value has three bytes."""
+
+
+def batch(*values: int, attempts: int = 0) -> Batch:
+    rows = prepare(records("t", [b"%d" % value for value in values]), datetime.now(UTC))
+    nbytes = int(sizes(rows).sum())
+    assert nbytes == RECORD * len(values)
+    return Batch(rows, nbytes, deadline=float(values[0]), attempts=attempts)
+
+
+def queue(*batches: Batch, max_bytes: float = math.inf) -> Queue:
+    return Queue(Partition("t", 0), deque(batches), max_bytes=max_bytes)
+
+
+def shape(given: Queue, batch_size: int) -> list[list[int]]:
+    """Shape the first batch, and return what is in each."""
+    given.shape_first(batch_size)
+    for each in given.batches:
+        assert each.nbytes == RECORD * len(each.rows)
+    return [[int(value) for value in each.rows["value"].to_pylist()] for each in given.batches]
+
+
+@pytest.mark.parametrize(
+    ("records", "together"),
+    [
+        (0, [[101], [102, 103], [104], [105]]),
+        (2, [[101], [102, 103], [104], [105]]),
+        (3, [[101, 102, 103], [104], [105]]),
+        (4, [[101, 102, 103, 104], [105]]),
+        (9, [[101, 102, 103, 104, 105]]),
+    ],
+)
+@pytest.mark.parametrize("limit", ["batch_size", "max_bytes"])
+def test_those_behind_the_first_go_with_it_as_far_as_they_fit(
+    records: int, together: list[list[int]], limit: str
+) -> None:
+    sizes = {"batch_size": 1 << 20, "max_bytes": 1 << 20} | {limit: records * RECORD}
+    given = queue(batch(101), batch(102, 103), batch(104), batch(105), max_bytes=sizes["max_bytes"])
+    assert shape(given, sizes["batch_size"]) == together
+    assert given.batches[0].deadline == 101.0
+
+
+def test_what_was_sent_stays_as_it_is() -> None:
+    assert shape(queue(batch(101, attempts=1), batch(102)), 1 << 20) == [[101], [102]]
+
+
+def test_what_the_topic_does_not_take_is_cut_although_it_was_sent() -> None:
+    given = queue(batch(101, 102, 103, attempts=1), batch(104), max_bytes=2 * RECORD)
+    assert shape(given, 1 << 20) == [[101, 102], [103], [104]]
+    assert [each.attempts for each in given.batches] == [0, 0, 0]
