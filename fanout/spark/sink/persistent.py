@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fanout.kafka.protocol.security import Security
 from fanout.kafka.shuffle.source import ShuffleSource
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fanout.spark.sink.handler import KafkaSink
 
 __all__ = ("PersistentKeyBy", "persistent_key_by")
+
+_OF_SHUFFLE: Final = {"on_bad_frame", "producer_timeout", "on_silent_producer"}
 
 
 class PersistentKeyBy(NamedTuple):
@@ -56,7 +58,8 @@ def persistent_key_by(
         retention: For how long records are kept at least; None for ever. Whoever reads may stand
             still for so long.
         replication_factor: How many brokers have each record.
-        reading: Further options of the `KafkaSource`, such as `group_id` and `start`.
+        reading: Further options of the `KafkaSource`, such as `group_id` and `start`, and of the
+            `ShuffleSource`: `on_bad_frame`, `producer_timeout` and `on_silent_producer`.
         writing: Further options of `key_by_sink`, such as `key`, `timestamp`,
             `out_of_orderness` and `delivery_guarantee`.
 
@@ -73,10 +76,12 @@ def persistent_key_by(
         **writing,
     )
     here = security if isinstance(security, Security) else security()
+    of_kafka = dict(reading or {})
+    of_shuffle = {name: of_kafka.pop(name) for name in _OF_SHUFFLE & of_kafka.keys()}
     kafka = KafkaSource(
-        bootstrap_servers=bootstrap_servers, topics=topic, security=here, **(reading or {})
+        bootstrap_servers=bootstrap_servers, topics=topic, security=here, **of_kafka
     )
-    source = ShuffleSource(kafka, partition_count=partition_count)
+    source = ShuffleSource(kafka, partition_count=partition_count, **of_shuffle)
     wanted = ShuffleTopic(
         name=topic,
         partition_count=partition_count,
