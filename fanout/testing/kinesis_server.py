@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import moto.core
 import moto.kinesis.models
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
 from fanout.errors import OptionError, StreamStateError
 from fanout.testing._admin import AdminApplication
 from fanout.testing._http import HttpServer
+from fanout.testing._moto_application import MOTO
 from fanout.testing._moto_backend import Backend, refused_as_mistakes
 from fanout.testing._moto_stream import Entry
 from fanout.testing._service import Service
@@ -82,11 +82,10 @@ class KinesisServer(ClientSettings):
         self._service.closing = False
         _backends.clear()
         _backends.backend = functools.partial(Backend, service=self._service)
-        moto = DomainDispatcherApplication(create_backend_app)
         try:
             # moto reads files for the first backend: better here than on somebody's event loop.
             _ = _backends[_moto.core.DEFAULT_ACCOUNT_ID][REGION]
-            self._http = HttpServer(self._port, AdminApplication(moto, self._operations()))
+            self._http = HttpServer(self._port, AdminApplication(MOTO, self._operations()))
         except BaseException:
             self._leave_moto()
             raise

@@ -204,3 +204,10 @@ def test_requests_are_logged_for_those_who_ask(
     caplog.set_level(logging.DEBUG, "fanout.testing")
     kinesis.client.list_streams()
     assert "POST" in caplog.text
+
+
+def test_moto_does_not_look_for_its_parts_again(
+    kinesis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moto.backends.list_of_moto_modules", lambda: pytest.fail("it does"))
+    assert kinesis.client.list_streams()["StreamNames"] == ["orders"]
