@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 import aioboto3
 import botocore.session
@@ -27,6 +28,10 @@ __all__ = ("hide_signed_headers", "open_session")
 # With this begins what the service says of a signature that it found wrong: every header that was
 # signed, the session token (X-Amz-Security-Token) among them.
 _SIGNED_HEADERS: Final = "The Canonical String for this request should have been"
+# What reads botocore's files for the sessions that are made here, by where else they may be.
+_LOADERS: Final[dict[str | None, Any]] = {}
+# What has read them, and so holds them.
+_LOADED: Final[WeakSet[Any]] = WeakSet()
 
 
 async def open_session(
@@ -68,20 +73,33 @@ async def open_session(
 
 def _load(session: aioboto3.Session | None, region: str | None) -> tuple[aioboto3.Session, str]:
     """Have a session read the files that it needs to make a client; it keeps what it read."""
-    session = session or aioboto3.Session()
+    session = session or _new_session()
     region = region or session.region_name
     if region is None:
         raise SetupError(
             "no AWS region is known: pass region=..., or set AWS_DEFAULT_REGION or the profile's"
         )
     _ = session.available_profiles  # reads the configuration
-    twin = botocore.session.Session()
-    twin.register_component("data_loader", _inner(session).get_component("data_loader"))
-    twin.set_credentials("unused", "unused")
-    for service in ("kinesis", "sts"):
-        # Unlike an asyncio session, a plain one makes clients in a thread that has no loop.
-        twin.create_client(service, region_name=region).close()
+    loader = _inner(session).get_component("data_loader")
+    if loader not in _LOADED:
+        twin = botocore.session.Session()
+        twin.register_component("data_loader", loader)
+        twin.set_credentials("unused", "unused")
+        for service in ("kinesis", "sts"):
+            # Unlike an asyncio session, a plain one makes clients in a thread that has no loop.
+            twin.create_client(service, region_name=region).close()
+        _LOADED.add(loader)
     return session, region
+
+
+def _new_session() -> aioboto3.Session:
+    """Make a session that does not read again what another one of this process has read."""
+    session = aioboto3.Session()
+    inner = _inner(session)
+    place = inner.get_config_variable("data_path")
+    loader = _LOADERS.setdefault(place, inner.get_component("data_loader"))
+    inner.register_component("data_loader", loader)
+    return session
 
 
 def _inner(session: aioboto3.Session) -> Any:

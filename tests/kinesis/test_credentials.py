@@ -76,6 +76,24 @@ async def renew(session: aioboto3.Session) -> str:
     return await key_of(session)
 
 
+@pytest.mark.parametrize("passed", [False, True])
+async def test_the_files_of_botocore_are_read_once(
+    file: File, monkeypatch: pytest.MonkeyPatch, *, passed: bool
+) -> None:
+    given = aioboto3.Session() if passed else None
+    await open_session(given, REGION, None)
+
+    def refuse(*_: object) -> None:
+        pytest.fail("a file is read again")
+
+    monkeypatch.setattr("botocore.loaders.JSONFileLoader.load_file", refuse)
+    monkeypatch.setattr("botocore.session.Session", refuse)  # what they are read with
+    file.write("NEW")
+    session, _ = await open_session(given, REGION, None)
+    async with session.client("kinesis", region_name=REGION):
+        assert await key_of(session) == "NEW"
+
+
 async def test_a_credentials_file_is_read_again(file: File) -> None:
     session, _ = await open_session(None, REGION, None)
     assert await key_of(session) == "OLD"
