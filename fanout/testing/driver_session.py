@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from fanout.spark.checkpoint.jvm import jvm
-from fanout.testing.spark_classes import java_options
+from fanout.testing.spark_settings import small_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,15 +29,11 @@ def short_lived_session(
         master: Spark's master.
         settings: More of Spark's configuration, with underscores instead of dots.
     """
-    java = f"{java_options()} -Djava.io.tmpdir={scratch}"
     builder = (
         SparkSession.builder.master(master)
         .appName(name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config(map=small_settings(f"-Djava.io.tmpdir={scratch}"))
         .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", java)
         .config("spark.local.dir", str(scratch))
         .config("spark.sql.warehouse.dir", str(scratch))
     )

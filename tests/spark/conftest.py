@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from fanout.kinesis import KinesisSource
 from fanout.testing.kinesis_server import KinesisServer
 from fanout.testing.rules import KinesisRules
-from fanout.testing.spark_classes import java_options
+from fanout.testing.spark_settings import small_settings
 from tests.spark.harness import fanout_threads
 
 if TYPE_CHECKING:
@@ -39,11 +39,8 @@ def spark() -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2]")
         .appName("fanout-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config(map=small_settings())
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", java_options())
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.log.level", "OFF")
         .getOrCreate()
