@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import hypothesis
@@ -84,6 +85,35 @@ def mortal_broker(_kafka_jars: None) -> Iterator[KafkaBroker]:
 
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One certificate: each client reads all that it is given, and none speaks TLS here."""
+    from botocore.httpsession import DEFAULT_CA_BUNDLE  # noqa: PLC0415 - for tests with AWS alone
+
+    end = "-----END CERTIFICATE-----\n"
+    first, *_ = Path(DEFAULT_CA_BUNDLE).read_text(encoding="utf-8").partition(end)
+    path = tmp_path_factory.mktemp("authority") / "one.pem"
+    path.write_text(first + end, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch, authority: Path) -> None:
+    """Keep the machine's own AWS configuration out of a test."""
+    for name in (
+        "AWS_DEFAULT_REGION",
+        "AWS_ENDPOINT_URL",
+        "AWS_PROFILE",
+        "AWS_REGION",
+        "AWS_SESSION_TOKEN",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(authority))
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 @pytest.fixture(scope="session", autouse=True)

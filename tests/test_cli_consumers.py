@@ -37,7 +37,11 @@ class Shell:
 
 
 @pytest.fixture
-def shell(kinesis_server: KinesisServer, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def shell(
+    kinesis_server: KinesisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    aws: None,  # noqa: ARG001 - used for what it does
+) -> Shell:
     for name, value in kinesis_server.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TERM", "dumb")

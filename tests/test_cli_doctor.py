@@ -36,7 +36,11 @@ def statuses(result: Result) -> dict[str, str]:
 
 
 @pytest.fixture
-def server(kinesis_server: KinesisServer, monkeypatch: pytest.MonkeyPatch) -> KinesisServer:
+def server(
+    kinesis_server: KinesisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    aws: None,  # noqa: ARG001 - used for what it does
+) -> KinesisServer:
     """An embedded Kinesis with the stream `orders` and its consumer `orders-etl`."""
     for name, value in kinesis_server.environment.items():
         monkeypatch.setenv(name, value)

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def orders(kinesis_server: KinesisServer, monkeypatch: pytest.MonkeyPatch) -> KinesisServer:
+def orders(
+    kinesis_server: KinesisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    aws: None,  # noqa: ARG001 - used for what it does
+) -> KinesisServer:
     for name, value in kinesis_server.environment.items():
         monkeypatch.setenv(name, value)
     kinesis_server.create_stream("orders", shards=2)

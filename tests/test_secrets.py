@@ -128,7 +128,10 @@ def said(caplog: pytest.LogCaptureFixture) -> Said:
 
 
 @pytest.fixture
-def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
+def stream(
+    monkeypatch: pytest.MonkeyPatch,
+    aws: None,  # noqa: ARG001 - used for what it does
+) -> Iterator[Stream]:
     # One record an event, so that everything which is done to an event is done to an earlier one.
     rules = replace(KinesisRules.fast(), max_event_records=1, max_poll_records=1)
     monkeypatch.setattr("fanout.kinesis.options._FLOOR", max(rules.call_interval, 0.01))

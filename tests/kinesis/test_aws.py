@@ -46,13 +46,10 @@ SECRET = "canary-secret-key"
 
 
 @pytest.fixture(autouse=True)
-def _aws_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the machine's own AWS configuration out of the tests."""
-    for name in ("AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+def _keys(
+    monkeypatch: pytest.MonkeyPatch,
+    aws: None,  # noqa: ARG001 - used for what it does
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
 
