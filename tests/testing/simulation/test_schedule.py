@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -23,34 +20,6 @@ if TYPE_CHECKING:
     from fanout.testing.simulation import Schedule
 
 _ALL = "abcdefgh"
-
-_DIGEST = """
-import asyncio
-from random import Random
-from fanout.testing.simulation import Shuffled, SimLoop, Trace, simulate
-
-trace = Trace()
-
-async def wait(seconds):
-    await asyncio.sleep(seconds)
-    asyncio.get_running_loop().note(f"{seconds} s are over")
-    await asyncio.sleep(99)
-
-async def main():
-    tasks = {asyncio.create_task(wait(n % 5), name=f"wait {n}") for n in range(50)}
-    try:
-        async with asyncio.timeout(9), asyncio.TaskGroup() as group:
-            for n in range(50):
-                group.create_task(wait(n % 3))
-    except TimeoutError:
-        pass
-    for task in {"a": tasks}["a"]:
-        task.cancel()
-    await asyncio.wait(tasks)
-
-simulate(main, loop_factory=lambda: SimLoop(schedule=Shuffled(Random(7)), trace=trace))
-print(trace.steps, trace.digest)
-"""
 
 
 def _order(schedule: Schedule | None, trace: Trace | None = None) -> str:
@@ -157,22 +126,6 @@ def test_the_trace_keeps_what_was_noted_with_its_time() -> None:
     simulate(main, loop_factory=lambda: SimLoop(trace=trace))
 
     assert trace.lines == ["       1.500  something happened"]
-
-
-def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
-    said = {
-        subprocess.run(  # noqa: S603 - our own interpreter and program
-            [sys.executable, "-c", _DIGEST],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("0", "1", "2")
-    }
-
-    assert len(said) == 1
-    assert int(said.pop().split()[0]) > 200
 
 
 def test_time_that_passes_while_nothing_runs_makes_timers_late() -> None:
