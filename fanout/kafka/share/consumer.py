@@ -26,9 +26,15 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
-from confluent_kafka import AcknowledgeType, IllegalStateException, KafkaException, ShareConsumer
+from confluent_kafka import (
+    AcknowledgeType,
+    IllegalStateException,
+    KafkaException,
+    Message,
+    ShareConsumer,
+)
 
 from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
@@ -39,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from confluent_kafka import Message, TopicPartition
+    from confluent_kafka import TopicPartition
 
     from fanout.kafka.share.polled import Polled
     from fanout.kafka.share.record_sets import Piece
@@ -172,18 +178,20 @@ class Consumer:
             return None
         since, self._since = self._since, None
         self._plenty = len(messages) >= self._most
-        for message in messages:
-            if (error := message.error()) is not None:
-                self._give_back(consumer, messages)
-                place = Partition(message.topic() or "", message.partition() or 0)
-                raise MalformedEventError(f"{place} offset {message.offset()}: {error.str()}")
+        if any(map(Message.error, messages)):
+            self._refuse(consumer, messages)
         return gather(messages, since)
 
-    def _give_back(self, consumer: ShareConsumer, messages: Sequence[Message]) -> None:
+    def _refuse(self, consumer: ShareConsumer, messages: Sequence[Message]) -> NoReturn:
         """Release what the client has refused by itself as well, so that no record is lost."""
         for message in messages:
             consumer.acknowledge(message, AcknowledgeType.RELEASE)
         consumer.commit_sync(self._timeout)
+        bad, error = next(
+            (message, error) for message in messages if (error := message.error()) is not None
+        )
+        place = Partition(bad.topic() or "", bad.partition() or 0)
+        raise MalformedEventError(f"{place} offset {bad.offset()}: {error.str()}")
 
     def _acknowledge(self, answers: Sequence[Answer]) -> None:
         """Say what the next request to the broker has to tell."""

@@ -64,7 +64,7 @@ def gather(messages: Sequence[Message], since: float) -> Polled:
         since: See Polled.
     """
     size = len(messages)
-    topics = [topic or "" for topic in map(Message.topic, messages)]
+    topics: list[Any] = list(map(Message.topic, messages))
     partitions = np.fromiter(map(Message.partition, messages), np.int32, size)
     # A timestamp comes with its kind: 1 is the producer's, 2 the broker's, and 0 is none. No two of
     # them exist at a time: so many tuples would set off the garbage collection.
@@ -88,7 +88,9 @@ def gather(messages: Sequence[Message], since: float) -> Polled:
         schema=SCHEMA,
     )
     numbers = {topic: number << 32 for number, topic in enumerate(dict.fromkeys(topics))}
-    places = np.fromiter(map(numbers.__getitem__, topics), np.int64, size) + partitions
+    places = partitions.astype(np.int64)
+    if len(numbers) > 1:
+        places += np.fromiter(map(numbers.__getitem__, topics), np.int64, size)
     return Polled(records, tuple(numbers), places, offsets, deliveries, unreadable, since)
 
 

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 import time
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import AcknowledgeType, IllegalStateException, KafkaException
+from confluent_kafka import (
+    AcknowledgeType,
+    IllegalStateException,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
+from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.share.client import open_member
 from tests.kafka.share.sharing import BRIEF, LONG, first, new_group, offsets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractAsyncContextManager
 
     from fanout.kafka.share.client import Member
@@ -24,6 +33,8 @@ if TYPE_CHECKING:
     from fanout.kafka.share.record_sets import Piece
     from fanout.testing.kafka_broker import KafkaBroker
     from tests.kafka.share.sharing import Group
+
+    Word = tuple[int, int, KafkaException | None]
 
 ACCEPT = AcknowledgeType.ACCEPT
 
@@ -74,52 +85,130 @@ async def test_records_may_be_as_old_as_the_last_poll_that_brought_none(
         assert await member.answer(pieces(group, 1, 2), ACCEPT) == {}
 
 
-class Standstill:
-    """A client whose process stands still for 30 s of its second poll, and its clock."""
+class Scripted:
+    """A client with a clock of its own: what a poll brings and takes, and the broker's words."""
 
-    def __init__(self) -> None:
+    def __init__(self, *polls: tuple[float, list[Message]], words: Iterable[Word] = ()) -> None:
         self.now = 0.0
-        self._polls = iter(((0.2, ()), (30.0, ()), (0.1, (SimpleNamespace(error=lambda: None),))))
+        self.released: list[int | None] = []
+        self.refusals: dict[TopicPartition, KafkaException | None] = {}
+        self._polls = iter(polls)
+        self._words = iter(words)
+        self._hear: Callable[..., None] = self.do_nothing
 
-    def __call__(self, _: object) -> Standstill:
+    def __call__(self, _: object) -> Scripted:
         return self
 
     def monotonic(self) -> float:
         return self.now
 
-    def poll(self, _: float) -> tuple[object, ...]:
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def poll(self, _: float) -> list[Message]:
         seconds, messages = next(self._polls)
         self.now += seconds
         return messages
 
-    def subscribe(self, _: object) -> None:
+    def acknowledge(self, message: Message, kind: AcknowledgeType) -> None:
+        assert kind is AcknowledgeType.RELEASE
+        self.released.append(message.offset())
+
+    def set_acknowledgement_commit_callback(self, hear: Callable[..., None]) -> None:
+        self._hear = hear
+
+    def commit_async(self) -> None:
+        number, offset, error = next(self._words)
+        self._hear({TopicPartition("orders", number): {offset}}, error)
+
+    def do_nothing(self, *_: object) -> None:
         pass
 
-    def set_acknowledgement_commit_callback(self, _: object) -> None:
-        pass
+    acknowledge_offset = close = subscribe = do_nothing
 
-    def close(self) -> None:
-        pass
+    def commit_sync(self, _: float) -> dict[TopicPartition, KafkaException | None]:
+        return self.refusals
+
+    def join(self, monkeypatch: pytest.MonkeyPatch) -> AbstractAsyncContextManager[Member]:
+        monkeypatch.setattr("fanout.kafka.share.consumer.time", self)
+        monkeypatch.setattr("fanout.kafka.share.consumer.ShareConsumer", self)
+        monkeypatch.setattr("fanout.kafka.share.consumer.gather", lambda _, since: since)
+        config = {"socket.timeout.ms": 1000, "max.poll.records": 2}
+        return open_member(config, ["orders"], "a member")
 
 
 async def test_records_may_be_as_old_as_a_poll_in_which_the_process_stood_still(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    client, config = Standstill(), {"socket.timeout.ms": 1, "max.poll.records": 1}
-    monkeypatch.setattr("fanout.kafka.share.consumer.time", client)
-    monkeypatch.setattr("fanout.kafka.share.consumer.ShareConsumer", client)
-    monkeypatch.setattr("fanout.kafka.share.consumer.gather", lambda _, since: since)
-    async with open_member(config, ["orders"], "a member") as member:
+    client = Scripted((0.2, []), (30.0, []), (0.1, [Message()]))
+    async with client.join(monkeypatch) as member:
         polled: list[Any] = [await member.poll() for _ in range(3)]
     assert polled == [None, None, 0.2]
 
 
-async def test_a_member_that_has_left_answers_for_nothing(kafka_broker: KafkaBroker) -> None:
-    group = await new_group(kafka_broker, 1)
+async def test_a_poll_with_a_record_that_the_client_cannot_read_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad = Message(topic="orders", partition=1, offset=8, error=KafkaError(KafkaError._BAD_MSG))
+    client = Scripted((0.0, [Message(topic="orders", partition=1, offset=7), bad]))
+    async with client.join(monkeypatch) as member:
+        with pytest.raises(MalformedEventError, match="orders-1 offset 8: Local: Bad message"):
+            await member.poll()
+    assert client.released == [7, 8]
+
+
+async def test_the_word_for_a_partition_is_told_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no = KafkaException(KafkaError(KafkaError.INVALID_RECORD_STATE))
+    records = [Message(topic="orders", partition=number, offset=4) for number in range(2)]
+    # The first is for an answer that was given up, the second for the other partition.
+    words: list[Word] = [(0, 3, no), (1, 4, no), (0, 4, None)]
+    client = Scripted((0.0, records), (0.0, []), words=words)
+    async with client.join(monkeypatch) as member:
+        await member.poll()
+        told = member.answer(
+            [(Partition("orders", 0), 4, 5), (Partition("orders", 1), 4, 5)], ACCEPT
+        )
+        assert await member.poll() is None
+        assert await told == {Partition("orders", 1): no}
+
+
+async def test_an_answer_that_was_not_even_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Scripted((0.0, [Message(topic="orders", partition=0, offset=0)]))
+    nobody = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+    client.refusals = {TopicPartition("orders", 0): nobody, TopicPartition("orders", 1): None}
+    async with client.join(monkeypatch) as member:
+        await member.poll()
+        told = member.answer(
+            [(Partition("orders", 0), 0, 1), (Partition("orders", 1), 0, 1)], ACCEPT
+        )
+        assert await told == {Partition("orders", 0): nobody}
+
+
+async def test_an_answer_that_the_broker_says_nothing_to_is_refused_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records = [Message(topic="orders", partition=0, offset=offset) for offset in range(2)]
+    client = Scripted((0.0, records), (0.0, []), words=itertools.repeat((1, 0, None)))
+    async with client.join(monkeypatch) as member:
+        await member.poll()
+        told = member.answer([(Partition("orders", 0), 0, 2)], ACCEPT)
+        assert await member.poll() is None
+        assert isinstance((await told)[Partition("orders", 0)], TimeoutError)
+
+
+async def test_a_member_that_leaves_sends_its_answers_and_then_no_more(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 2)
     await set_up(group, LONG)
     async with join(group) as member:
         await poll(member)
-    refused = await member.answer(pieces(group, 0, 1), ACCEPT)
+        told = member.answer(pieces(group, 0, 1), ACCEPT)
+    async with asyncio.timeout(20):
+        assert await told == {}
+        refused = await member.answer(pieces(group, 1, 2), ACCEPT)
     assert "has left its group" in str(refused[Partition(group.topic.name, 0)])
 
 
@@ -159,8 +248,8 @@ async def test_an_answer_is_told_at_once_where_a_poll_would_wait(kafka_broker: K
     await set_up(group, LONG)
     async with join(group, consumer_options={"fetch.max.wait.ms": 29_000}) as member:
         await poll(member)
+        polling = asyncio.create_task(member.poll())  # takes the answer along
         told = member.answer(pieces(group, 0, 2), ACCEPT)
-        polling = asyncio.create_task(member.poll())
         try:
             async with asyncio.timeout(15):
                 assert await told == {}
