@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.consume import run
 
 
+@pytest.mark.usefixtures("one_process")
 def test_each_contender_is_measured_and_the_ratio_of_a_size_is_the_worst_over_the_shards() -> None:
     report = run(rounds=1, sizes=[100], shards=[1, 2], events={100: 8})
     ratios = dict(report.ratios)

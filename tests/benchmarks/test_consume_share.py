@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from benchmarks.topic import holding
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-RECORDS = 2000
+RECORDS = 5000
 
 pytestmark = pytest.mark.usefixtures("_kafka_jars")  # skipped where there is no Kafka
 
@@ -42,10 +42,16 @@ async def test_both_contenders_build_the_same_columns(servers: str) -> None:
     assert ours.equals(await _rows(read_by_confluent(servers, "theirs")))
 
 
+@pytest.mark.usefixtures("one_process")
 def test_one_consumer_is_compared_with_one_and_with_several(
-    monkeypatch: pytest.MonkeyPatch,
+    servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consume_share, "run_apart", lambda work: work())
+    @contextmanager
+    def held(record_bytes: int, records: int) -> Iterator[str]:
+        assert (record_bytes, records) == (100, RECORDS)
+        yield servers
+
+    monkeypatch.setattr(consume_share, "holding", held)
     report = run(rounds=1, records={100: 4000}, members=(1, 3))
     names = ["bare loop", "fanout, 1 consumer", "fanout, 3 consumers"]
     assert [(row.name, row.shards) for row in report.rows] == [(name, 4) for name in names]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -44,9 +44,11 @@ async def test_all_contenders_write_and_read_the_same_records(kafka_broker: Kafk
         assert table.equals(ours)
 
 
-@pytest.mark.usefixtures("_kafka_jars")
-def test_the_rate_of_a_ratio_is_that_of_both_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shuffle, "run_apart", lambda work: work())
+@pytest.mark.usefixtures("one_process")
+def test_the_rate_of_a_ratio_is_that_of_both_halves(
+    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shuffle, "KafkaBroker", lambda **_: nullcontext(kafka_broker))
     report = shuffle.run(rounds=1, records={100: 20_000})
     names = [f"{name}, {half}" for name in WRITERS for half in ("written", "read")]
     assert [(row.name, row.shards) for row in report.rows] == [(name, 4) for name in names]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -11,8 +12,10 @@ from benchmarks.__main__ import SCENARIOS, main
 from benchmarks.harness import Report, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from fanout.testing.kafka_broker import KafkaBroker
 
 RATES = {sink.EXACTLY_ONCE: 90.0, sink.AT_LEAST_ONCE: 100.0, sink.PEER: 120.0}
 
@@ -30,6 +33,15 @@ def _rows(records: Mapping[str, int]) -> list[Row]:
     ]
 
 
+@pytest.fixture
+def broker(kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The scenario takes the broker that is there, where its topics are deleted again."""
+    monkeypatch.setattr(sink, "KafkaBroker", lambda **_: nullcontext(kafka_broker))
+    yield
+    for topic in sink.TOPICS.values():
+        kafka_broker.delete_topic(topic)
+
+
 def test_a_batch_has_as_many_records_as_are_asked_for_in_a_piece_for_each_reader(
     tmp_path: Path,
 ) -> None:
@@ -40,7 +52,7 @@ def test_a_batch_has_as_many_records_as_are_asked_for_in_a_piece_for_each_reader
     assert {len(value) for value in values} == {100}
 
 
-@pytest.mark.usefixtures("_kafka_jars")  # skipped where there is no Kafka
+@pytest.mark.usefixtures("broker")
 def test_exactly_once_is_compared_with_at_least_once_and_with_sparks_own_sink(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -54,7 +66,7 @@ def test_exactly_once_is_compared_with_at_least_once_and_with_sparks_own_sink(
     }
 
 
-@pytest.mark.usefixtures("_kafka_jars")
+@pytest.mark.usefixtures("broker")
 def test_ours_are_measured_alone_where_spark_has_no_sink_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from benchmarks import consume, consume_kafka, consume_share, shuffle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenarios do here what they would do in a process apart, which starts and imports first."""
+
+    def run_here(work: Callable[[], T]) -> T:
+        ForkingPickler.dumps(work)  # it can be sent to a process
+        return work()
+
+    for scenario in (consume, consume_kafka, consume_share, shuffle):
+        monkeypatch.setattr(scenario, "run_apart", run_here)
