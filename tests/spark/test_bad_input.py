@@ -24,6 +24,7 @@ from fanout.errors import (
     ServiceError,
     SetupError,
 )
+from fanout.spark import foreach_batch
 from tests.spark.harness import Recorder, fail, fanout_threads
 from tests.spark.manual import ManualSource
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+DONE = (b"one", b"two", b"three")
+UNFINISHED = [b"x" * 1000] * 100
+
 
 @pytest.fixture
 def source() -> ManualSource:
@@ -51,24 +55,41 @@ def root(checkpoint: str) -> Path:
     return Path(checkpoint)
 
 
-@pytest.fixture
-def done(start: Start, source: ManualSource, root: Path) -> Path:
-    """A checkpoint whose three batches are done."""
-    recorder = Recorder()
-    query = start(source, recorder, max_records=1)
-    source.put(b"one", b"two", b"three")
-    recorder.wait_for_rows(3)
+@pytest.fixture(scope="module")
+def done_once(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("done") / "checkpoint"
+    recorder, source = Recorder(), ManualSource()
+    source.put(*DONE)
+    query = foreach_batch(spark, source, recorder, checkpoint_location=str(made), max_records=1)
+    recorder.wait_for_rows(len(DONE))
     query.stop()
     assert recorder.batch_ids == [0, 1, 2]
+    return made
+
+
+@pytest.fixture
+def done(source: ManualSource, root: Path, done_once: Path) -> Path:
+    """A checkpoint whose three batches are done."""
+    source.put(*DONE)
+    shutil.copytree(done_once, root)
     return root
 
 
-@pytest.fixture
-def unfinished(start: Start, source: ManualSource, root: Path) -> Path:
-    """A checkpoint whose only batch is going to be replayed; returns its segment."""
-    source.put(*[b"x" * 1000] * 100)
+@pytest.fixture(scope="module")
+def unfinished_once(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("unfinished") / "checkpoint"
+    source = ManualSource()
+    source.put(*UNFINISHED)
     with pytest.raises(BatchFailedError):
-        start(source, fail).await_termination()
+        foreach_batch(spark, source, fail, checkpoint_location=str(made)).await_termination()
+    return made
+
+
+@pytest.fixture
+def unfinished(source: ManualSource, root: Path, unfinished_once: Path) -> Path:
+    """A checkpoint whose only batch is going to be replayed; returns its segment."""
+    source.put(*UNFINISHED)
+    shutil.copytree(unfinished_once, root)
     [segment] = (root / "fanout" / "segments").iterdir()
     return segment
 
