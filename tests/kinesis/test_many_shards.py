@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.testing.kinesis_process import KinesisProcess
+from fanout.testing.kinesis_server import KinesisServer
 from fanout.testing.rules import KinesisRules
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(
 class Backlog:
     """An embedded Kinesis whose 256 shards have events waiting, and the numbers of the records."""
 
-    server: KinesisProcess
+    server: KinesisServer
     log: dict[str, list[str]]
 
     def read(
@@ -67,7 +67,8 @@ class Backlog:
 @pytest.fixture(scope="module")
 def backlog() -> Iterator[Backlog]:
     rules = replace(KinesisRules(), max_event_records=EVENT_RECORDS)
-    with KinesisProcess(rules) as server:
+    # The readers are other processes. Here it takes half a gigabyte without HTTP.
+    with KinesisServer(rules) as server:
         server.create_stream("orders", SHARDS)
         data = bytes(EVENT_BYTES // EVENT_RECORDS)
         log = {}
