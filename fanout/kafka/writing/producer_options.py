@@ -18,7 +18,7 @@ _LARGEST: Final = 2**31 - 1  # Kafka's protocol has 32 bits for each of these
 
 _GUARANTEE: Final = "say delivery_guarantee"
 _BYTES: Final = "a DataFrame's columns are bytes already"
-_AT_ONCE: Final = "what is written at once is sent at once, in batches of up to batch.size"
+_AT_ONCE: Final = "what waits for the batch before it is sent together, up to batch.size"
 _WAITS: Final = "waits between attempts grow from 0.1 to 1 second, for delivery.timeout.ms"
 _JAVA: Final = "a Java class means nothing here"
 
