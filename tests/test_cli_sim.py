@@ -245,13 +245,3 @@ def test_without_the_extra_one_sentence_names_it_and_help_works() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
     said = "2 fanout sim: the simulator needs more of fanout: pip install 'fanout[testing]'\n\n"
     assert done.stdout == said * 2
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = (
-        "import sys; from typer.testing import CliRunner; from fanout.cli import app\n"
-        "assert CliRunner().invoke(app, ['sim', 'run', '--help']).exit_code == 0\n"
-        "print({'botocore', 'pyarrow', 'moto', 'multiprocessing'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
-    assert done.stdout == "set()\n"

@@ -75,14 +75,17 @@ def test_what_the_service_would_refuse_is_a_mistake(process: KinesisProcess) -> 
         process.merge_shards("refused", FIRST, THIRD)
 
 
-def test_the_rules_reach_the_server() -> None:
+def test_the_rules_reach_a_process_that_close_ends() -> None:
     with (
         KinesisProcess(KinesisRules(consumer_creating=60)) as process,
         closing(boto3.client("kinesis", **process.client_options)) as client,
     ):
+        pid = process.pid
         arn = process.create_stream("orders")
         consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="etl")["Consumer"]
         assert consumer["ConsumerStatus"] == "CREATING"
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_a_process_that_cannot_serve_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
@@ -91,13 +94,6 @@ def test_a_process_that_cannot_serve_is_an_error(capfd: pytest.CaptureFixture[st
         with pytest.raises(SetupError, match="before it could serve"), KinesisProcess(port=port):
             pass
     assert "in use" in capfd.readouterr().err
-
-
-def test_close_ends_the_process() -> None:
-    with KinesisProcess() as process:
-        pid = process.pid
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
 
 
 def test_a_process_that_does_not_run_has_no_endpoint() -> None:
