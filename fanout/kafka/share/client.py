@@ -97,13 +97,16 @@ class Member:
 
         Cancellation: what comes is given back when the member is closed.
         """
+        if not self._consumer.plenty:
+            self._send()  # the word would wait for records
         return await self._call(self._consumer.poll)
 
     def answer(self, pieces: Sequence[Piece], kind: AcknowledgeType) -> asyncio.Future[Refused]:
         """Answer for records, and wait for the broker's word.
 
         It is on its way when this returns, whether or not the result is awaited: with a poll, where
-        one is begun before the loop has come round, and else by itself.
+        there are likely more records and one is begun before the loop has come round, and else by
+        itself.
 
         Args:
             pieces: Which records of the last poll.

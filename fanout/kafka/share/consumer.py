@@ -114,8 +114,15 @@ class Consumer:
         """Whether a fetch may be under way, so that records get locked without a poll."""
         return self._since is not None
 
+    @property
+    def plenty(self) -> bool:
+        """Whether the last poll was full, so that there are likely more records."""
+        return self._plenty
+
     def poll(self, answers: Sequence[Answer] = ()) -> Polled | None:
         """Answer for records, and ask for others for a moment; None where there are none.
+
+        Where there are none, the broker's word may take longer than the moment.
 
         Raises:
             KafkaException: If the client fails.
@@ -126,10 +133,7 @@ class Consumer:
             self._consumer = ShareConsumer(self._config)
             self._consumer.set_acknowledgement_commit_callback(self._hear)
             self._consumer.subscribe(self._topics)
-        if self._plenty:
-            self._acknowledge(answers)
-        else:  # where no more records wait, the word would wait for them
-            self.answer(answers)
+        self._acknowledge(answers)
         try:
             return self._poll(self._consumer)
         finally:

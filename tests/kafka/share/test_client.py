@@ -243,18 +243,21 @@ async def test_an_answer_goes_with_a_poll_where_there_is_more(kafka_broker: Kafk
         assert offsets(await first(stream)) == [2, 3]
 
 
-async def test_an_answer_is_told_at_once_where_a_poll_would_wait(kafka_broker: KafkaBroker) -> None:
+async def test_an_answer_is_told_at_once_where_a_poll_would_wait(
+    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.kafka.share.consumer._POLL", 29.0)
     group = await new_group(kafka_broker, 2)
     await set_up(group, LONG)
     async with join(group, consumer_options={"fetch.max.wait.ms": 29_000}) as member:
         await poll(member)
-        polling = asyncio.create_task(member.poll())  # takes the answer along
+        polling = asyncio.create_task(member.poll())  # could take the answer along
         told = member.answer(pieces(group, 0, 2), ACCEPT)
         try:
             async with asyncio.timeout(15):
                 assert await told == {}
         finally:
-            await group.put(1)  # ends the fetch
+            await group.put(1)  # ends the poll
         await polling
 
 
