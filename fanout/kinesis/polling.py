@@ -154,5 +154,7 @@ def _data_bytes(records: pa.RecordBatch) -> int:
 
     The reference does not say whether keys count for readers; for writers they do.
     """
+    if not records.num_rows:
+        return 0
     columns = (records.column(name) for name in ("data", "partitionKey"))
-    return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
+    return sum(pc.sum(pc.binary_length(column)).as_py() for column in columns)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def encode_frame(headers: Mapping[str, str], payload: bytes) -> bytes:
     Returns:
         The frame with both checksums.
     """
-    encoded = b"".join(_encode_header(name, value) for name, value in headers.items())
+    encoded = _encode_headers(*headers.items())
     prelude = _PRELUDE.pack(_OVERHEAD + len(encoded) + len(payload), len(encoded))
     prelude += _CRC.pack(zlib.crc32(prelude))
     checksum = zlib.crc32(payload, zlib.crc32(encoded, zlib.crc32(prelude)))
@@ -80,6 +81,11 @@ def payload_of(frame: bytes) -> bytes:
     """Return the payload of a whole frame; the checksums are not looked at."""
     _, headers = _PRELUDE.unpack_from(frame)
     return frame[_PRELUDE.size + _CRC.size + headers : -_CRC.size]
+
+
+@lru_cache  # most frames have the same ones
+def _encode_headers(*headers: tuple[str, str]) -> bytes:
+    return b"".join(_encode_header(name, value) for name, value in headers)
 
 
 def _encode_header(name: str, value: str) -> bytes:

@@ -67,10 +67,10 @@ def draw_faults(random: Random, plan: Plan, fatal: Kind | None) -> list[Fault]:
 
 
 def _draw_kinds(random: Random, plan: Plan) -> list[Kind]:
-    kinds = []
+    kinds, fatal = [], plan.fatal_kinds
     for kind, traits in CATALOGUE.items():
         drawn = happens(random, 0.5)  # each kind in every other plan
-        if drawn and kind not in plan.fatal_kinds and traits.mode in {None, plan.mode}:
+        if drawn and kind not in fatal and traits.mode in {None, plan.mode}:
             kinds += [kind, *([_EXTRA[kind]] if kind in _EXTRA else [])]
     return kinds
 

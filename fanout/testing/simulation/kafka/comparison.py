@@ -32,11 +32,11 @@ def records_of(batch: Batch, partition: Partition) -> Iterable[Record]:
     whose = set(zip(columns["topic"], columns["partition"], strict=True))
     if whose != {(partition.topic, partition.number)}:
         raise OracleError(f"altered: records of {partition} are said to be of {whose}")
-    micros = batch.records.column("timestamp").cast("int64").to_pylist()
+    micros = batch.records.column("timestamp").view("int64").to_pylist()
     headers = batch.records.column("headers").to_pylist()
     happened: list[int | None] = [None] * batch.num_records
     if _EVENT_TIME in batch.records.schema.names:
-        happened = batch.records.column(_EVENT_TIME).cast("int64").to_pylist()
+        happened = batch.records.column(_EVENT_TIME).view("int64").to_pylist()
     return (
         Record(
             offset,

@@ -21,7 +21,7 @@ def tuple_of(row: Row) -> tuple[Any, ...]:
 def tuples_of(batch: Batch) -> Iterable[tuple[Any, ...]]:
     """Return the rows of a batch, as a reader has got them."""
     columns = batch.records
-    arrivals = columns.column("approximateArrivalTimestamp").cast("int64").to_pylist()
+    arrivals = columns.column("approximateArrivalTimestamp").view("int64").to_pylist()
     return zip(
         columns.column("sequenceNumber").to_pylist(),
         columns.column("subSequenceNumber").to_pylist(),

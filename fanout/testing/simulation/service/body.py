@@ -247,7 +247,7 @@ class SubscriptionBody:
 
     def is_refused(self, page: Page) -> bool:
         """Say whether its reader has to fail of a page."""
-        return self._service.fails_of_aggregates and self._service.is_broken(self.shard, page)
+        return self._service.is_broken(self.shard, page) and self._service.fails_of_aggregates
 
     def frame_of(self, page: Page) -> bytes:
         """Write a page."""

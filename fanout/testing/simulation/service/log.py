@@ -175,7 +175,7 @@ class SourceShard:
     records: tuple[SourceRecord, ...] = field(repr=False)
     generation: int = 0
 
-    @property
+    @cached_property
     def shard_id(self) -> str:
         """Its id."""
         return shard_id_of(self.index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.kinesis.transport import ShardDescription, StreamDescription
@@ -107,7 +108,11 @@ class SimService:
     @property
     def now(self) -> float:
         """The virtual seconds."""
-        return asyncio.get_running_loop().time()
+        return self._loop.time()
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
 
     @property
     def clock(self) -> datetime:
