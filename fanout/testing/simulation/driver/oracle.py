@@ -153,7 +153,7 @@ class Oracle:
         data = self.files.read(name, durable=True)
         if data is None:
             return False
-        columns = pq.read_table(io.BytesIO(data)).to_pydict()
+        columns = pq.ParquetFile(io.BytesIO(data)).read(use_threads=False).to_pydict()
         return row in zip(columns["split"], columns["sequence"], columns["data"], strict=True)
 
     def finished(self, run: int) -> None:

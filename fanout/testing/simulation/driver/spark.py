@@ -84,9 +84,8 @@ class Frame:
         """
         try:
             sources = [io.BytesIO(read()) for read in self._reads]
-            return pa.concat_tables(
-                pq.ParquetFile(source, page_checksum_verification=True).read() for source in sources
-            )
+            files = [pq.ParquetFile(each, page_checksum_verification=True) for each in sources]
+            return pa.concat_tables(file.read(use_threads=False) for file in files)
         except (OSError, pa.ArrowException) as error:
             raise Py4JError(f"the job failed: {error}") from error
 
