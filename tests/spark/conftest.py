@@ -42,6 +42,10 @@ def spark() -> Iterator[SparkSession]:
         .config(map=small_settings())
         .config("spark.driver.memory", "1g")
         .config("spark.sql.shuffle.partitions", "2")
+        # For some rows it takes longer to compile a plan than to interpret it. The drivers that are
+        # killed have Spark's default.
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.log.level", "OFF")
         .getOrCreate()
     )

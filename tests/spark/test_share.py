@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-RECORDS = 5_000
+RECORDS = 20_000
+OF_EACH = RECORDS // len(MOMENTS)
 
 
 def places(rows: list[Row]) -> list[tuple[int, int]]:
@@ -57,7 +58,7 @@ def test_every_record_comes_once_wherever_the_driver_was_killed(
     topics = {moment: Topic(kafka_broker, partitions=4, name=moment) for moment in MOMENTS}
     for topic in topics.values():
         for partition in range(4):
-            topic.put(RECORDS // 8, partition=partition)
+            topic.put(OF_EACH // 8, partition=partition)
     address = kafka_broker.bootstrap_servers
     run_and_kill(address, str(tmp_path), module="tests.spark.doomed_share_driver")
     found = {moment: tmp_path / moment / "fanout" for moment in MOMENTS}
@@ -71,7 +72,7 @@ def test_every_record_comes_once_wherever_the_driver_was_killed(
     assert counted["share-in-handler"][2] == 1
     for topic in topics.values():
         for partition in range(4):
-            topic.put(RECORDS // 8, partition=partition)
+            topic.put(OF_EACH // 8, partition=partition)
     handlers = {moment: Places() for moment in MOMENTS}
     queries = {
         moment: start(
@@ -82,7 +83,7 @@ def test_every_record_comes_once_wherever_the_driver_was_killed(
         for moment in MOMENTS
     }
     for handler in handlers.values():
-        handler.wait_for_rows(RECORDS)
+        handler.wait_for_rows(OF_EACH)
     eventually(lambda: lent(queries["share-before-accept"]).repeated)
     for moment, topic in topics.items():
         queries[moment].stop()
@@ -96,10 +97,10 @@ def test_a_handler_that_is_slower_than_the_lock_holds_no_locks_and_repeats_nothi
     for partition in range(2):
         topic.put(RECORDS // 2, partition=partition)
     gate = Gate()
-    source = share(kafka_broker.bootstrap_servers, topic.name, max_poll_records=200)
-    query = start(source, gate, max_records=500)
+    source = share(kafka_broker.bootstrap_servers, topic.name, max_poll_records=800)
+    query = start(source, gate, max_records=2000)
     gate.wait_until_entered()
-    eventually(lambda: lent(query).accepted >= 500 and not lent(query).pending_records)
+    eventually(lambda: lent(query).accepted >= 2000 and not lent(query).pending_records)
     threading.Event().wait(3.5)  # a lock lasts 3 s
     held = lent(query)
     gate.open()
@@ -117,8 +118,8 @@ def test_a_broker_that_dies_costs_no_record_and_repeats_none(
     for partition in range(2):
         topic.put(RECORDS // 4, partition=partition)
     handler = Places()
-    source = share(mortal_broker.bootstrap_servers, topic.name, max_poll_records=100)
-    query = start(source, handler, max_records=500)
+    source = share(mortal_broker.bootstrap_servers, topic.name, max_poll_records=400)
+    query = start(source, handler, max_records=2000)
     handler.wait_for_rows(1)
     mortal_broker.restart()
     for partition in range(2):

@@ -159,7 +159,7 @@ class Job:
             self._orders,
             failing(handler, WRITER_FAILS[self.time]) if fail else handler,
             checkpoint_location=str(self._directory / "writing"),
-            max_records=25 if fail else 40,
+            max_records=25 if fail else 60,
             available_now=True,
         )
 
@@ -169,7 +169,7 @@ class Job:
             self._shuffle.source,
             failing(self._write, READER_FAILS[self.time]) if fail else self._write,
             checkpoint_location=str(self._directory / "reading"),
-            max_records=12 if fail else ORDERS // 4,
+            max_records=12 if fail else ORDERS // 2,
         )
 
     def _write(self, df: DataFrame, batch_id: int) -> None:
