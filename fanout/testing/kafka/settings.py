@@ -66,6 +66,8 @@ _DEFAULTS = {
     "group.share.heartbeat.interval.ms": "200",
     "group.share.min.heartbeat.interval.ms": "200",
     "group.share.min.session.timeout.ms": "1000",
+    # A group hands its partitions out once a second otherwise.
+    "group.share.assignment.interval.ms": "0",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "200",

@@ -41,6 +41,7 @@ class Group:
             "topics": self.topic.name,
             "group_id": self.id,
             "group_settings": LONG,
+            "consumer_options": {"fetch.max.wait.ms": 100},  # a client leaves no sooner
             "backoff_base": 0.01,
             "backoff_cap": 0.1,
         }
