@@ -106,8 +106,10 @@ class LendingSource:
         del available_now
         self.paused = False
         self.changed = asyncio.Event()  # of this loop
-        yield LendingConnection(self)
-        self.expire()
+        try:
+            yield LendingConnection(self)
+        finally:
+            self.expire()
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
         return Cursor(_sequence(batch.range.after) + row + 1)

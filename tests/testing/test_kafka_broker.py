@@ -189,6 +189,15 @@ def test_records_survive_a_kill_and_a_restart(mortal_broker: KafkaBroker) -> Non
     assert read(mortal_broker, "survivors") == [(0, b"a"), (1, b"b")]
 
 
+def test_a_broker_that_was_started_again_leads_every_partition(mortal_broker: KafkaBroker) -> None:
+    mortal_broker.create_topic("led", 200)
+    mortal_broker.restart()
+    with consuming(mortal_broker) as consumer:
+        for number in range(200):
+            consumer.get_watermark_offsets(TopicPartition("led", number), DEADLINE)
+    mortal_broker.delete_topic("led")
+
+
 def test_a_paused_broker_answers_when_it_is_resumed(mortal_broker: KafkaBroker) -> None:
     with consuming(mortal_broker) as consumer:
         consumer.list_topics(timeout=DEADLINE)

@@ -13,6 +13,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
@@ -48,7 +49,10 @@ class Topics:
         self._admin = AdminClient(options)
 
     def is_ready(self, cluster: str, timeout: float) -> bool:
-        """Ask whether every partition has a leader and a topic could be made.
+        """Ask whether every partition is led, and a topic could be made.
+
+        What leads a partition may have been chosen and not know of it yet; then it refuses to say
+        where the partition ends.
 
         Args:
             cluster: the broker's cluster id; who else answers at the address has taken its port.
@@ -57,14 +61,19 @@ class Topics:
         try:
             metadata = self._admin.list_topics(timeout=timeout)
             probe = NewTopic("fanout-probe", 1, 1)
-            for future in self._admin.create_topics(
-                [probe], validate_only=True, request_timeout=timeout
-            ).values():
+            made = self._admin.create_topics([probe], validate_only=True, request_timeout=timeout)
+            end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            ends = {
+                TopicPartition(name, number): end
+                for name, topic in metadata.topics.items()
+                for number in topic.partitions
+            }
+            led = self._admin.list_offsets(ends, request_timeout=timeout) if ends else {}
+            for future in (*made.values(), *led.values()):
                 future.result(timeout)
         except (KafkaException, TimeoutError):
             return False
-        partitions = (p for topic in metadata.topics.values() for p in topic.partitions.values())
-        return metadata.cluster_id == cluster and all(p.leader >= 0 for p in partitions)
+        return metadata.cluster_id == cluster
 
     def create(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic; see `KafkaBroker.create_topic`."""
