@@ -41,7 +41,11 @@ __all__ = ("MEMBERS", "read_by_confluent", "read_by_fanout", "run")
 RECORDS: Final = {1024: 150_000, 100: 300_000}
 MEMBERS: Final = (1, 2, 4, 8)
 _AT_ONCE: Final = 500
-_FROM_THE_BEGINNING: Final = {"share.auto.offset.reset": "earliest"}
+# Brokers lock records for 30 s unless they are told otherwise, as the brokers of tests are.
+_SETTINGS: Final = {
+    "share.auto.offset.reset": "earliest",
+    "share.record.lock.duration.ms": "30000",
+}
 
 
 async def read_by_fanout(
@@ -55,7 +59,7 @@ async def read_by_fanout(
         group_id=group,
         consumers=members,
         max_poll_records=_AT_ONCE,
-        group_settings=_FROM_THE_BEGINNING,
+        group_settings=_SETTINGS,
     )
     async with fanout.open(source) as stream:
         async for batch in stream:
@@ -65,7 +69,7 @@ async def read_by_fanout(
 
 async def read_by_confluent(servers: str, group: str) -> AsyncGenerator[pa.RecordBatch, None]:
     """Read as a loop over `poll` does; it blocks, and nothing else wants to run."""
-    _begin_at_the_beginning(servers, group)
+    _set_up(servers, group)
     consumer = ShareConsumer(
         {
             "bootstrap.servers": servers,
@@ -90,10 +94,10 @@ async def read_by_confluent(servers: str, group: str) -> AsyncGenerator[pa.Recor
         consumer.close()
 
 
-def _begin_at_the_beginning(servers: str, group: str) -> None:
+def _set_up(servers: str, group: str) -> None:
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in _FROM_THE_BEGINNING.items()
+        for name, value in _SETTINGS.items()
     ]
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
     client: Any = AdminClient({"bootstrap.servers": servers})
