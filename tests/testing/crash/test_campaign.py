@@ -57,7 +57,6 @@ def test_whatever_is_killed_each_record_is_written_once_but_where_a_sink_may_rep
     temporary_files: Path,
 ) -> None:
     plan = [
-        struck(Moment.BEFORE_FLUSH, Blow.KILL_WORKER, Pipeline.KAFKA),
         struck(Moment.AFTER_TOKEN, Blow.KILL_DRIVER, Pipeline.KAFKA),
         struck(Moment.BEFORE_END, Blow.KILL_BROKER, Pipeline.KAFKA),
         # Written, and not committed by Spark: the next driver writes it again.
