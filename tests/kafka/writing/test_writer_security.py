@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka.admin import (
-    AclBinding,
     AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
     ResourceType,
 )
 
@@ -22,11 +18,10 @@ from fanout.kafka.writing.joining import Idempotent, Joined, Unconfirmed
 from fanout.kafka.writing.writer import open_writer
 from tests.kafka.brokers import create
 from tests.kafka.certificates import KEY_PASSWORD
-from tests.kafka.secured import PASSWORD, WRONG, token
+from tests.kafka.secured import PASSWORD, WRONG, allow, token
 from tests.kafka.writing.writing import records, values
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
     from tests.kafka.secured import Cluster
 
 
@@ -69,17 +64,6 @@ async def test_a_wrong_password_is_an_error_at_once(cluster: Cluster) -> None:
         async with open_writer(str(cluster.users), security=security, mode=Idempotent()):
             raise AssertionError
     assert "canary" not in "".join(traceback.format_exception(caught.value))
-
-
-def allow(
-    broker: KafkaBroker, kind: ResourceType, name: str, operation: AclOperation, *, yes: bool = True
-) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    permission = AclPermissionType.ALLOW if yes else AclPermissionType.DENY
-    pattern = ResourcePatternType.LITERAL
-    rule = AclBinding(kind, name, pattern, "User:writer", "*", operation, permission)
-    for done in admin.create_acls([rule]).values():
-        done.result(10)
 
 
 def opening(cluster: Cluster, mode: Any) -> Any:

@@ -1,0 +1,34 @@
+"""What a share group is told that may not read, by a broker that goes by permissions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from fanout.errors import ServiceError
+from tests.kafka.secured import allow
+from tests.kafka.share.sharing import new_group, take
+
+if TYPE_CHECKING:
+    from tests.kafka.secured import Cluster
+
+
+async def test_who_may_not_share_is_told_what_to_grant(cluster: Cluster) -> None:
+    group = await new_group(cluster.broker, 5)
+
+    async def share() -> None:
+        login = cluster.guarded_login("writer")
+        async with group.open(bootstrap_servers=cluster.guarded, security=login) as stream:
+            await take(stream, 5)
+
+    for kind, name, operation, told in (
+        (ResourceType.TOPIC, group.topic.name, AclOperation.READ, "READ and DESCRIBE on the topic"),
+        (ResourceType.GROUP, group.id, AclOperation.READ, "READ on the group"),
+        (ResourceType.GROUP, group.id, AclOperation.ALTER_CONFIGS, "ALTER_CONFIGS on the group"),
+    ):
+        with pytest.raises(ServiceError, match=f"grant the principal {told} {name}$"):
+            await share()
+        allow(cluster.broker, kind, name, operation)
+    await share()
