@@ -41,7 +41,10 @@ class Network:
             connections: list[asyncio.Task[None]] = []
 
             def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                connections.append(tasks.create_task(self._connect(reader, writer)))
+                connection = tasks.create_task(self._connect(reader, writer))
+                # Also where it is cancelled before it has begun, or while it is opening the other.
+                connection.add_done_callback(lambda _: writer.close())
+                connections.append(connection)
 
             async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
                 self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -51,7 +54,7 @@ class Network:
 
     async def _connect(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         answer, service = await asyncio.open_connection(self._service.hostname, self._service.port)
-        with closing(back), closing(service), suppress(OSError, asyncio.IncompleteReadError):
+        with closing(service), suppress(OSError, asyncio.IncompleteReadError):
             request = await client.read(1 << 16)
             service.write(request)
             if _SUBSCRIBING in request and self._carriers:
