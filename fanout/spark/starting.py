@@ -10,8 +10,8 @@ from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.segments import SegmentLog
 from fanout.spark.batches import BatchRunner
 from fanout.spark.checkpoint.jvm import JAVA_ERRORS
+from fanout.spark.checkpoint.opening import open_storage
 from fanout.spark.checkpoint.ownership import claim
-from fanout.spark.checkpoint.storage import open_storage
 from fanout.spark.feed import Feed
 from fanout.spark.handling import BatchContext, RecoveringHandler
 from fanout.spark.ledger import BatchLedger

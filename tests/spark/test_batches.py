@@ -18,8 +18,8 @@ from fanout.entries import Entry, Lent
 from fanout.errors import BatchFailedError, CheckpointError, StreamStateError
 from fanout.segments import SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner
+from fanout.spark.checkpoint.opening import open_storage
 from fanout.spark.checkpoint.ownership import claim
-from fanout.spark.checkpoint.storage import open_storage
 from fanout.spark.handling import BatchContext, current_batch
 from fanout.spark.ledger import BatchLedger
 from fanout.spark.loop import LoopThread

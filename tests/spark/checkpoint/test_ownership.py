@@ -13,9 +13,9 @@ import pytest
 
 from fanout.errors import CheckpointError
 from fanout.spark.checkpoint.local import LocalStorage
+from fanout.spark.checkpoint.opening import open_storage
 from fanout.spark.checkpoint.ownership import claim, claim_stopped, is_claimed
 from fanout.spark.checkpoint.posix_lock import PosixLock
-from fanout.spark.checkpoint.storage import open_storage
 from fanout.testing.spark_classes import java_options
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ import sys
 from pyspark.sql import SparkSession
 from fanout.spark.checkpoint.local import LocalStorage
 from fanout.spark.checkpoint.ownership import claim, claim_stopped, is_claimed
-from fanout.spark.checkpoint.storage import open_storage
+from fanout.spark.checkpoint.opening import open_storage
 
 spark = (
     SparkSession.builder.master("local[1]").appName("holder").config("spark.ui.enabled", "false")

@@ -11,7 +11,7 @@ from fanout.errors import CheckpointError
 from fanout.spark.checkpoint.files import FileInfo, temporary_name
 from fanout.spark.checkpoint.hadoop import HadoopStorage
 from fanout.spark.checkpoint.local import LocalStorage
-from fanout.spark.checkpoint.storage import open_storage
+from fanout.spark.checkpoint.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
