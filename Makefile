@@ -35,10 +35,10 @@ test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m spark
 
 sim: $(VENV)/ready
-	$(BIN)/fanout sim run --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+	$(BIN)/python -m tests.provers sim run --seeds $(SEEDS) --first $(FIRST) $(ARGS)
 
 crash: $(VENV)/ready java spark-classes
-	$(BIN)/fanout crash --rounds $(ROUNDS) $(ARGS)
+	$(BIN)/python -m tests.provers crash --rounds $(ROUNDS) $(ARGS)
 
 # The longest test waits for the end of a subscription: five minutes.
 live: stream $(VENV)/ready
@@ -85,10 +85,10 @@ kafka-oldest: $(OLDEST)/ready java
 
 # Dozens of JVMs are started for Spark; with this each takes half of the work.
 spark-classes: $(VENV)/ready java
-	@$(BIN)/python -m fanout.testing.spark_classes
+	@$(BIN)/python -m fanout.testing.spark.class_archive
 
 spark-classes-oldest: $(OLDEST)/ready java
-	@$(OLDEST)/bin/python -m fanout.testing.spark_classes
+	@$(OLDEST)/bin/python -m fanout.testing.spark.class_archive
 
 $(VENV)/ready: pyproject.toml constraints.txt | python
 	$(PYTHON) -m venv $(VENV)

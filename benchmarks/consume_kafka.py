@@ -23,7 +23,7 @@ from benchmarks.reading import measure, median_row
 from benchmarks.topic import PARTITIONS, TOPIC, holding
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.consumer_options import ConsumerOptions
-from fanout.kafka.decoding.columns import SCHEMA
+from fanout.kafka.reading.columns import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

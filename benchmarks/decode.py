@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from benchmarks.harness import Report, Row, median_seconds, peak_rss_bytes
-from fanout.core.lineage import Split
-from fanout.kinesis.decode import SCHEMA, decode_event
-from fanout.kinesis.disaggregation import Disaggregator
-from fanout.kinesis.eventstream import FrameDecoder
-from fanout.testing.frames import encode_event
+from fanout.core.events import Split
+from fanout.kinesis.reading.deaggregation import Disaggregator
+from fanout.kinesis.reading.decode import SCHEMA, decode_event
+from fanout.kinesis.reading.event_stream import FrameDecoder
+from fanout.testing.kinesis.frames import encode_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from fanout.testing.frames import encode_event
+from fanout.testing.kinesis.frames import encode_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -30,10 +30,10 @@ from benchmarks.reading import Reading, measure, median_row
 from benchmarks.topic import PARTITIONS
 from fanout.kafka import Security
 from fanout.kafka.shuffle import ShuffleSource, open_shuffle_writer
-from fanout.kafka.writing.joining import Idempotent
-from fanout.kafka.writing.murmur2 import partitions_of
+from fanout.kafka.writing.partitioner import partitions_of
+from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.writer import open_writer
-from fanout.testing.kafka_broker import KafkaBroker
+from fanout.testing.kafka.broker import KafkaBroker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from benchmarks.harness import Report
 from benchmarks.spark import compare
-from fanout.testing.kafka_broker import KafkaBroker
+from fanout.testing.kafka.broker import KafkaBroker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,10 +24,10 @@ from benchmarks.harness import own_peak_rss_bytes
 from benchmarks.reading import Reading
 from benchmarks.sink import AT_LEAST_ONCE, EXACTLY_ONCE, PEER, TOPICS
 from fanout.kafka import Security
-from fanout.spark.checkpoint.local import LocalStorage
-from fanout.spark.checkpoint.ownership import claim
-from fanout.spark.handling import BatchContext, handling
-from fanout.spark.loop import LoopThread
+from fanout.landing.local_storage import LocalStorage
+from fanout.landing.ownership import claim
+from fanout.spark.current_batch import BatchContext, handling
+from fanout.spark.loop_thread import LoopThread
 from fanout.spark.sink.handler import kafka_sink
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Producer
 
-from fanout.testing.kafka_broker import KafkaBroker
+from fanout.testing.kafka.broker import KafkaBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,13 +10,12 @@ hands the same streams to Spark.
 """
 
 from fanout.core.checkpoint import Checkpoint
-from fanout.core.consumer import FanOut
-from fanout.core.drained import Drained
+from fanout.core.drain import Drained
 from fanout.core.event_time import EventTime
-from fanout.core.events import Batch, Gap
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, Gap, Split
+from fanout.core.fan_out import FanOut
 from fanout.core.opening import open_stream as open  # noqa: A004 - read as `fanout.open(...)`
-from fanout.core.opening import origin
+from fanout.core.opening import resolve_start
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Range, Timestamp
 from fanout.core.statistics import LendingStatistics, SplitState, SplitStatistics, Statistics
 from fanout.errors import (
@@ -79,5 +78,5 @@ __all__ = (
     "Timestamp",
     "UnconfirmedEndError",
     "open",
-    "origin",
+    "resolve_start",
 )

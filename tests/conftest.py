@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 # The same examples in each run. To search for hours with fresh ones, name the other profile:
 # `pytest --hypothesis-profile=search --timeout=0 -k Machine`, with `--hypothesis-seed=N` to repeat.
@@ -36,9 +36,9 @@ _TOGETHER = {
     "tests/demo/test_kafka": "Kafka",
 }
 # Tests that take long, share nothing, and wait for processes of their own.
-_ALONE = ("tests/testing/crash/", "tests/demo/test_demo")
+_ALONE = ("tests/provers/tests/crash/", "tests/demo/test_demo")
 # What takes longest begins first, so that no process is left with it alone.
-_LONGEST = (*_ALONE, "tests/kafka/", "tests/spark/", "tests/testing/simulation/campaign/")
+_LONGEST = (*_ALONE, "tests/kafka/", "tests/spark/", "tests/provers/tests/simulation/campaign/")
 
 
 @final
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def mortal_broker(_kafka_jars: None) -> Iterator[KafkaBroker]:
     """A broker to be killed: it holds little, so it is soon back."""
-    from fanout.testing.kafka_broker import KafkaBroker  # noqa: PLC0415 - it imports confluent_kafka
+    from fanout.testing.kafka.broker import KafkaBroker  # noqa: PLC0415 - it imports confluent_kafka
 
     with KafkaBroker() as broker:
         yield broker

@@ -31,7 +31,7 @@ def peak_memory() -> Iterator[Peak]:
     _pools.append(pool)
     pa.set_memory_pool(pool)
     # Patching may import, and what that takes is not the block's.
-    with patch("fanout.kinesis.decode._POOL", pool):
+    with patch("fanout.kinesis.reading.decode._POOL", pool):
         tracemalloc.start()
         try:
             yield peak

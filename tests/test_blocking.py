@@ -7,7 +7,7 @@ import pytest
 from blockbuster import BlockingError
 
 from fanout.core.backoff import BackoffOptions, FullJitter
-from fanout.testing.simulation import simulate
+from tests.provers.simulation import simulate
 
 
 class Sleepy(Random):

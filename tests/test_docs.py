@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fanout.cli import app
-from fanout.testing.simulation import Kind, Sometimes
-from fanout.testing.simulation.kafka.faults import ClusterKind
-from fanout.testing.simulation.kafka.moments import KafkaSometimes
-from tests.testing.simulation.bugs import BUGS
-from tests.testing.simulation.driver.planted import PLANTED
-from tests.testing.simulation.kafka.bugs import KAFKA_BUGS
-from tests.testing.simulation.kafka.shuffle_bugs import SHUFFLE_BUGS
+from fanout.cli.app import app
+from tests.provers.planted.bugs import BUGS
+from tests.provers.planted.kafka_bugs import KAFKA_BUGS
+from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
+from tests.provers.planted.spark_bugs import PLANTED
+from tests.provers.simulation import Kind, Sometimes
+from tests.provers.simulation.kafka.faults import ClusterKind
+from tests.provers.simulation.kafka.moments import KafkaSometimes
 
 PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
 README = PAGE.parent.parent / "README.md"

@@ -32,17 +32,17 @@ SUBSCRIBING: Final[Lines] = {
     "An answer comes after its call was given up: it delivers nothing, and its socket is closed.": (
         "tests/core/test_subscriber.py::test_an_answer_that_comes_when_its_time_is_up_opens_one_subscription_at_most",
         "tests/kinesis/test_network.py::test_an_answer_that_comes_after_its_time_delivers_nothing",
-        "tests/kinesis/test_aws.py::test_cancellation_while_subscribing_hangs_up",
+        "tests/kinesis/test_client.py::test_cancellation_while_subscribing_hangs_up",
     ),
     "The service does not find what is subscribed to, and it is found out what has gone.": (
-        "tests/kinesis/test_triage.py::test_a_shard_that_expired_before_it_was_read_ends_the_stream_with_its_name",
-        "tests/kinesis/test_triage.py::test_a_not_found_while_all_is_there_passes",
-        "tests/kinesis/test_triage.py::test_a_not_found_that_stays_while_all_is_there_ends_the_stream",
+        "tests/kinesis/test_recovery.py::test_a_shard_that_expired_before_it_was_read_ends_the_stream_with_its_name",
+        "tests/kinesis/test_recovery.py::test_a_not_found_while_all_is_there_passes",
+        "tests/kinesis/test_recovery.py::test_a_not_found_that_stays_while_all_is_there_ends_the_stream",
     ),
     "The service throttles, or fails with a 5xx, of which the body may be an HTML page.": (
         "tests/kinesis/test_faults.py::test_a_call_that_fails_for_now_is_made_again",
         "tests/core/test_subscriber.py::test_a_throttled_split_waits_for_the_floor_alone",
-        "tests/kinesis/test_aws.py::test_a_refused_subscription_is_asked_for_once",
+        "tests/kinesis/test_client.py::test_a_refused_subscription_is_asked_for_once",
     ),
     "Somebody else holds a shard when the stream opens: opening does not wait for that shard.": (
         "tests/kinesis/test_takeover.py::test_a_shard_that_somebody_else_holds_from_the_beginning_holds_nobody_up",
@@ -52,28 +52,28 @@ SUBSCRIBING: Final[Lines] = {
         "tests/kinesis/test_polling.py::test_a_denied_first_call_is_fatal_and_the_only_one",
     ),
     "A stored position has expired: an error, or a counted gap behind which nothing comes twice.": (
-        "tests/kinesis/test_triage.py::test_records_that_expired_before_they_were_read_end_the_stream_with_the_number",
-        "tests/kinesis/test_triage.py::test_records_that_expired_are_a_measured_gap_where_that_is_allowed",
-        "tests/kinesis/test_triage.py::test_a_position_that_is_refused_without_having_expired_repeats_nothing",
+        "tests/kinesis/test_recovery.py::test_records_that_expired_before_they_were_read_end_the_stream_with_the_number",
+        "tests/kinesis/test_recovery.py::test_records_that_expired_are_a_measured_gap_where_that_is_allowed",
+        "tests/kinesis/test_recovery.py::test_a_position_that_is_refused_without_having_expired_repeats_nothing",
     ),
     "A position expires later, while its reader is slow.": (
-        "tests/kinesis/test_triage.py::test_records_that_expire_while_their_reader_is_slow_are_never_skipped_in_silence",
+        "tests/kinesis/test_recovery.py::test_records_that_expire_while_their_reader_is_slow_are_never_skipped_in_silence",
     ),
     "Another error comes at a stored position: nothing is skipped.": (
-        "tests/kinesis/test_triage.py::test_another_error_at_a_stored_position_skips_nothing",
+        "tests/kinesis/test_recovery.py::test_another_error_at_a_stored_position_skips_nothing",
     ),
     "A split is listed again while it is read, or read by two tasks: it has one subscription.": (
         "tests/core/test_supervisor.py::test_a_split_that_has_ended_is_not_subscribed_again_after_a_listing",
         "tests/core/test_many_splits.py::test_a_single_renewal_waits_for_the_floor_and_for_nothing_else",
-        "tests/core/test_consumer.py::test_a_second_reader_is_refused_and_the_first_goes_on",
+        "tests/core/test_fan_out.py::test_a_second_reader_is_refused_and_the_first_goes_on",
     ),
     "A stream is used after it was closed, or closed twice.": (
-        "tests/core/test_consumer.py::test_a_closed_stream_cannot_be_read",
+        "tests/core/test_fan_out.py::test_a_closed_stream_cannot_be_read",
         "tests/core/test_supervisor.py::test_an_end_that_is_taken_while_closing_starts_nothing",
         "tests/spark/test_query.py::test_stop_can_be_called_again",
     ),
     "The pool of connections is smaller than the number of shards: no shard waits for another.": (
-        "tests/kinesis/test_aws.py::test_a_pool_limit_lower_than_the_shard_count_holds_no_shard_up",
+        "tests/kinesis/test_client.py::test_a_pool_limit_lower_than_the_shard_count_holds_no_shard_up",
         "tests/kinesis/test_open_files.py::test_a_stream_with_more_shards_than_files_may_be_open_says_so_when_it_opens",
     ),
     "The first frame of an answer is an exception, and no initial-response: it has its own name.": (
@@ -104,7 +104,7 @@ STREAMING: Final[Lines] = {
     ),
     "An event without records comes before a single record.": (
         "tests/kinesis/test_subscription.py::test_an_event_without_records_is_progress",
-        "tests/core/test_consumer.py::test_drain_wakes_at_the_first_record_and_fills_until_the_wait_ends",
+        "tests/core/test_fan_out.py::test_drain_wakes_at_the_first_record_and_fills_until_the_wait_ends",
     ),
     "A subscription ends after its five minutes: the next one goes on after its continuation.": (
         "tests/core/test_subscriber.py::test_resume_is_after_the_last_hand_off",
@@ -143,13 +143,13 @@ STREAMING: Final[Lines] = {
         "tests/kinesis/test_subscription.py::test_an_exception_comes_after_the_events_before_it",
     ),
     "The reader is cancelled: it ends as cancelled, and not as failed.": (
-        "tests/core/test_consumer.py::test_a_cancellation_of_the_body_comes_out_as_itself",
+        "tests/core/test_fan_out.py::test_a_cancellation_of_the_body_comes_out_as_itself",
         "tests/core/test_subscriber.py::test_a_close_that_fails_does_not_swallow_the_cancellation",
         "tests/core/test_subscriber.py::test_a_cancellation_that_nobody_asked_for_is_a_failure",
     ),
     "Code of the user raises: the hook that is told of a new subscription, or Spark's handler.": (
-        "tests/core/test_consumer.py::test_on_resubscribe_is_called_and_what_it_raises_is_fatal",
-        "tests/core/test_consumer.py::test_an_error_in_the_body_comes_out_as_itself",
+        "tests/core/test_fan_out.py::test_on_resubscribe_is_called_and_what_it_raises_is_fatal",
+        "tests/core/test_fan_out.py::test_an_error_in_the_body_comes_out_as_itself",
         "tests/spark/test_query.py::test_a_handler_that_raises_ends_the_query_with_its_cause",
         "tests/spark/test_query.py::test_a_batch_whose_handler_failed_comes_again_under_its_id",
     ),
@@ -170,14 +170,14 @@ STREAMING: Final[Lines] = {
     ),
     "An older batch is acknowledged after a newer one: the position does not move back.": (
         "tests/core/test_progress.py::test_acknowledging_never_moves_back",
-        "tests/core/test_consumer.py::test_acknowledging_is_cumulative_per_split",
+        "tests/core/test_fan_out.py::test_acknowledging_is_cumulative_per_split",
     ),
     "A batch is acknowledged that was never delivered, such as one of another stream: an error.": (
-        "tests/core/test_consumer.py::test_what_was_not_delivered_cannot_be_acknowledged",
-        "tests/core/test_consumer.py::test_a_snapshot_or_a_drain_of_another_source_cannot_be_acknowledged",
+        "tests/core/test_fan_out.py::test_what_was_not_delivered_cannot_be_acknowledged",
+        "tests/core/test_fan_out.py::test_a_snapshot_or_a_drain_of_another_source_cannot_be_acknowledged",
     ),
     "Whoever asks for a batch is gone when it is ready: the next one to ask gets it.": (
-        "tests/core/test_consumer.py::test_what_a_cancelled_drain_has_collected_is_returned_in_order",
+        "tests/core/test_fan_out.py::test_what_a_cancelled_drain_has_collected_is_returned_in_order",
         "tests/spark/test_pump.py::test_a_cancelled_call_takes_nothing",
     ),
     "Subscriptions succeed and end without an event: the waits between them grow.": (
@@ -203,7 +203,7 @@ STREAMING: Final[Lines] = {
     "Credentials expire during a subscription: it goes on, and the next call gets new ones.": (
         "tests/kinesis/test_faults.py::test_keys_that_expire_in_a_subscription_do_not_end_it",
         "tests/kinesis/test_credentials.py::test_a_key_that_is_rotated_in_its_file_is_taken_up_and_nothing_is_lost",
-        "tests/kinesis/test_aws.py::test_a_role_is_assumed_again_when_its_credentials_expire",
+        "tests/kinesis/test_client.py::test_a_role_is_assumed_again_when_its_credentials_expire",
     ),
     "User code blocks the event loop for a minute: the service is not taken for silent.": (
         "tests/core/test_subscriber.py::test_an_event_loop_that_user_code_blocks_for_60_s_is_not_taken_for_a_silent_service",
@@ -220,22 +220,22 @@ STREAMING: Final[Lines] = {
 
 BYTES: Final[Lines] = {
     "The network cuts frames at any byte.": (
-        "tests/kinesis/test_eventstream.py::test_frames_may_be_cut_at_any_byte",
-        "tests/kinesis/test_eventstream.py::test_frames_may_come_byte_by_byte",
+        "tests/kinesis/test_event_stream.py::test_frames_may_be_cut_at_any_byte",
+        "tests/kinesis/test_event_stream.py::test_frames_may_come_byte_by_byte",
         "tests/kinesis/test_subscription.py::test_the_cut_of_the_body_into_chunks_changes_nothing",
     ),
     "A body ends inside a frame, although its transfer was whole.": (
         "tests/kinesis/test_subscription.py::test_a_body_that_ends_inside_a_frame_is_malformed",
-        "tests/kinesis/test_eventstream.py::test_a_stream_that_ends_inside_a_frame_is_malformed",
+        "tests/kinesis/test_event_stream.py::test_a_stream_that_ends_inside_a_frame_is_malformed",
         "tests/kinesis/test_faults.py::test_after_a_fault_in_a_subscription_every_record_arrives_once_and_in_order",
     ),
     "A connection is closed or reset anywhere: in the head, a chunk, its size, or a frame.": (
         "tests/kinesis/test_network.py::test_an_answer_that_is_cut_anywhere_loses_and_repeats_nothing",
-        "tests/kinesis/test_aws.py::test_a_body_cut_off_by_the_network_raises_the_network_error",
+        "tests/kinesis/test_client.py::test_a_body_cut_off_by_the_network_raises_the_network_error",
     ),
     "A checksum is wrong: the frame is asked for again, and dropped only if that was chosen.": (
-        "tests/kinesis/test_eventstream.py::test_a_flipped_bit_in_the_prelude_is_found",
-        "tests/kinesis/test_eventstream.py::test_a_flipped_bit_after_the_prelude_is_found",
+        "tests/kinesis/test_event_stream.py::test_a_flipped_bit_in_the_prelude_is_found",
+        "tests/kinesis/test_event_stream.py::test_a_flipped_bit_after_the_prelude_is_found",
         "tests/kinesis/test_faults.py::test_damage_at_one_place_three_times_is_fatal",
         "tests/kinesis/test_bad_frames.py::test_exactly_the_records_of_the_damaged_frame_are_missing",
     ),
@@ -250,8 +250,8 @@ BYTES: Final[Lines] = {
         "tests/kinesis/test_subscription.py::test_frames_that_say_nothing_are_no_sign_of_life",
     ),
     "What comes is no frame or no event at all: an error that quotes nothing of it.": (
-        "tests/kinesis/test_eventstream.py::test_any_bytes_are_frames_or_malformed",
-        "tests/test_readers.py::test_a_reader_raises_its_own_error_alone_and_takes_little_memory",
+        "tests/kinesis/test_event_stream.py::test_any_bytes_are_frames_or_malformed",
+        "tests/kinesis/test_shard_reader.py::test_a_reader_raises_its_own_error_alone_and_takes_little_memory",
         "tests/kinesis/test_decode.py::test_a_wrong_value_is_malformed_named_and_not_quoted",
     ),
     "A record has 10 MiB, more than 13 MB in base64.": (
@@ -278,24 +278,24 @@ POSITIONS: Final[Lines] = {
     ),
     "Records at a time come to nothing, such as dropped aggregates: the position still holds.": (
         "tests/kinesis/test_subscription.py::test_an_event_of_bad_aggregates_alone_is_progress_with_gaps",
-        "tests/kinesis/test_disaggregation.py::test_a_position_moves_past_an_aggregate_of_which_nothing_is_left",
+        "tests/kinesis/test_deaggregation.py::test_a_position_moves_past_an_aggregate_of_which_nothing_is_left",
     ),
     "A restart in the middle of an aggregated record neither repeats nor skips a sub-record.": (
-        "tests/kinesis/test_disaggregation.py::test_a_resume_at_any_cut_repeats_and_skips_no_sub_record",
-        "tests/kinesis/test_disaggregation.py::test_a_restart_anywhere_after_a_reshard_repeats_and_skips_nothing",
+        "tests/kinesis/test_deaggregation.py::test_a_resume_at_any_cut_repeats_and_skips_no_sub_record",
+        "tests/kinesis/test_deaggregation.py::test_a_restart_anywhere_after_a_reshard_repeats_and_skips_nothing",
         "tests/kinesis/test_polling.py::test_a_stream_changes_its_mode_in_the_middle_of_an_aggregated_record",
     ),
     "A start lies in the future: waited for where a clock explains it, else an error.": (
-        "tests/kinesis/test_triage.py::test_a_start_just_ahead_of_the_clock_is_waited_for",
-        "tests/kinesis/test_triage.py::test_a_start_far_ahead_of_the_clock_ends_the_stream",
+        "tests/kinesis/test_recovery.py::test_a_start_just_ahead_of_the_clock_is_waited_for",
+        "tests/kinesis/test_recovery.py::test_a_start_far_ahead_of_the_clock_ends_the_stream",
     ),
     "Positions move without records, and are stored.": (
-        "tests/core/test_consumer.py::test_idle_progress_moves_the_positions_when_nothing_is_outstanding",
+        "tests/core/test_fan_out.py::test_idle_progress_moves_the_positions_when_nothing_is_outstanding",
         "tests/spark/test_query.py::test_idle_progress_is_stored_and_used_after_a_restart",
     ),
     "It is known how far a shard is behind, and unknown while it is not read.": (
         "tests/kinesis/test_subscription.py::test_records_come_with_the_range_that_they_cover_and_the_lag",
-        "tests/core/test_consumer.py::test_the_lag_is_unknown_while_a_split_is_not_live",
+        "tests/core/test_fan_out.py::test_the_lag_is_unknown_while_a_split_is_not_live",
     ),
     "The clock of the host is five minutes off, either way.": (
         "tests/kinesis/test_clock.py::test_latest_neither_skips_nor_repeats_although_our_clock_is_5_minutes_off",
@@ -313,8 +313,8 @@ POSITIONS: Final[Lines] = {
         "tests/kinesis/test_subscription.py::test_a_subscription_inside_a_record_begins_with_its_rest",
     ),
     "Somebody shortens the retention: what is lost is told, and what was read is not missed.": (
-        "tests/kinesis/test_triage.py::test_records_that_expire_while_their_reader_is_slow_are_never_skipped_in_silence",
-        "tests/kinesis/test_triage.py::test_nothing_is_lost_where_only_what_was_read_has_expired",
+        "tests/kinesis/test_recovery.py::test_records_that_expire_while_their_reader_is_slow_are_never_skipped_in_silence",
+        "tests/kinesis/test_recovery.py::test_nothing_is_lost_where_only_what_was_read_has_expired",
         "tests/kinesis/test_doctor.py::test_unread_records_with_less_than_a_quarter_of_their_time_are_a_warning",
     ),
 }
@@ -332,17 +332,17 @@ SHARD_ENDS: Final[Lines] = {
     "A shard ends by one of the two signs alone: it is asked for, and not believed.": (
         "tests/kinesis/test_subscription.py::test_no_continuation_without_children_is_no_end",
         "tests/kinesis/test_subscription.py::test_a_continuation_with_children_is_no_end",
-        "tests/kinesis/test_triage.py::test_one_sign_of_the_end_of_a_closed_shard_loses_nothing",
-        "tests/kinesis/test_triage.py::test_a_shard_that_never_sends_both_signs_ends_where_the_listing_confirms_it",
-        "tests/kinesis/test_triage.py::test_one_sign_of_an_end_is_not_believed_of_an_open_shard",
+        "tests/kinesis/test_recovery.py::test_one_sign_of_the_end_of_a_closed_shard_loses_nothing",
+        "tests/kinesis/test_recovery.py::test_a_shard_that_never_sends_both_signs_ends_where_the_listing_confirms_it",
+        "tests/kinesis/test_recovery.py::test_one_sign_of_an_end_is_not_believed_of_an_open_shard",
     ),
     "A restart exactly at the end of a shard.": (
         "tests/kinesis/test_resharding.py::test_a_finished_shard_is_not_subscribed_to_again_after_a_restart",
-        "tests/kinesis/test_triage.py::test_a_number_beyond_the_end_of_a_closed_shard_is_its_end",
+        "tests/kinesis/test_recovery.py::test_a_number_beyond_the_end_of_a_closed_shard_is_its_end",
         "tests/core/test_progress.py::test_a_split_has_ended_for_a_restart_only_when_all_of_it_is_acknowledged",
     ),
     "Children begin at their horizon, after all their parents.": (
-        "tests/core/test_lineage.py::test_every_split_is_read_once_and_after_all_its_parents",
+        "tests/core/test_splits.py::test_every_split_is_read_once_and_after_all_its_parents",
         "tests/core/test_supervisor.py::test_a_new_split_found_by_discovery_starts_at_the_horizon",
         "tests/core/test_supervisor.py::test_a_child_does_not_start_before_the_reader_has_taken_the_end",
         "tests/kinesis/test_resharding.py::test_a_storm_of_reshards_while_writing_and_reading_loses_and_repeats_nothing",
@@ -352,10 +352,10 @@ SHARD_ENDS: Final[Lines] = {
         "tests/kinesis/test_resharding.py::test_a_merged_shard_waits_for_the_slower_of_its_parents",
     ),
     "A restart in the middle of a reshard, and of every reshard of many.": (
-        "tests/core/test_consumer.py::test_a_restart_at_any_point_continues_after_what_was_acknowledged",
+        "tests/core/test_fan_out.py::test_a_restart_at_any_point_continues_after_what_was_acknowledged",
         "tests/kinesis/test_source.py::test_a_restart_in_the_middle_of_a_reshard_neither_skips_nor_repeats",
         "tests/kinesis/test_resharding.py::test_a_restart_after_every_few_events_of_a_storm_loses_and_repeats_nothing",
-        "tests/core/test_consumer.py::test_a_split_that_has_ended_is_not_subscribed_again_by_the_next_run",
+        "tests/core/test_fan_out.py::test_a_split_that_has_ended_is_not_subscribed_again_by_the_next_run",
     ),
     "A child is listed before its parent ends, or named by its end before it is listed.": (
         "tests/core/test_supervisor.py::test_a_child_that_is_listed_before_its_parent_ends_waits",
@@ -363,16 +363,16 @@ SHARD_ENDS: Final[Lines] = {
         "tests/core/test_supervisor.py::test_a_child_with_a_parent_that_nobody_has_seen_waits_until_that_one_is_listed",
     ),
     "A shard has expired with records that were not read: an error, or a counted gap.": (
-        "tests/kinesis/test_triage.py::test_a_shard_that_expired_before_it_was_read_ends_the_stream_with_its_name",
-        "tests/kinesis/test_triage.py::test_a_shard_that_expired_is_a_counted_gap_where_that_is_allowed",
-        "tests/kinesis/test_triage.py::test_a_shard_that_expired_after_it_was_read_to_its_end_is_finished",
+        "tests/kinesis/test_recovery.py::test_a_shard_that_expired_before_it_was_read_ends_the_stream_with_its_name",
+        "tests/kinesis/test_recovery.py::test_a_shard_that_expired_is_a_counted_gap_where_that_is_allowed",
+        "tests/kinesis/test_recovery.py::test_a_shard_that_expired_after_it_was_read_to_its_end_is_finished",
     ),
     "The shard has expired, its consumer was deregistered, or the stream deleted: told apart.": (
-        "tests/kinesis/test_triage.py::test_a_consumer_that_somebody_deregistered_is_registered_again_once_for_all_shards",
-        "tests/kinesis/test_triage.py::test_a_consumer_that_was_given_by_its_arn_and_is_gone_ends_the_stream",
-        "tests/kinesis/test_triage.py::test_a_stream_that_was_deleted_ends_the_reading_with_its_name",
-        "tests/kinesis/test_triage.py::test_a_stream_that_replaces_the_one_that_is_read_is_not_read",
-        "tests/kinesis/test_triage.py::test_a_shard_that_expired_before_it_was_read_ends_the_stream_with_its_name",
+        "tests/kinesis/test_recovery.py::test_a_consumer_that_somebody_deregistered_is_registered_again_once_for_all_shards",
+        "tests/kinesis/test_recovery.py::test_a_consumer_that_was_given_by_its_arn_and_is_gone_ends_the_stream",
+        "tests/kinesis/test_recovery.py::test_a_stream_that_was_deleted_ends_the_reading_with_its_name",
+        "tests/kinesis/test_recovery.py::test_a_stream_that_replaces_the_one_that_is_read_is_not_read",
+        "tests/kinesis/test_recovery.py::test_a_shard_that_expired_before_it_was_read_ends_the_stream_with_its_name",
     ),
 }
 
@@ -413,7 +413,7 @@ CONSUMERS: Final[Lines] = {
         "tests/kinesis/test_policy.py::test_a_denied_call_names_the_action_that_is_missing",
     ),
     "The service describes a consumer without its ARN, or not at all.": (
-        "tests/kinesis/test_aws.py::test_a_description_without_what_it_must_have_is_a_service_error",
+        "tests/kinesis/test_client.py::test_a_description_without_what_it_must_have_is_a_service_error",
     ),
     "Deregistering hangs or is refused: the stream closes all the same, and says what stays.": (
         "tests/kinesis/test_registration.py::test_a_deregistration_takes_10_seconds_at_most",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 
-from fanout.testing.kinesis_process import KinesisProcess
+from fanout.testing.kinesis.process import KinesisProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fanout
-from fanout.cli import app
+from fanout.cli.app import app
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.options import KinesisOptions
 from tests.readme import (
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from fanout.testing.kafka_broker import KafkaBroker
-    from fanout.testing.kinesis_server import KinesisServer
+    from fanout.testing.kafka.broker import KafkaBroker
+    from fanout.testing.kinesis.server import KinesisServer
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_the_broker_example_runs(
 def test_every_command_works(tmp_path: Path) -> None:
     source = KinesisSource(stream="orders", consumer="orders-etl")
     stored = tmp_path / "positions.json"
-    stored.write_text(asyncio.run(fanout.origin(source)))
+    stored.write_text(asyncio.run(fanout.resolve_start(source)))
     assert len(COMMANDS) == 7
     for command in COMMANDS:
         arguments = command.replace("/var/lib/orders/checkpoint", str(stored))

@@ -28,10 +28,9 @@ from aiohttp.test_utils import TestServer
 
 import fanout
 from fanout.errors import FanOutError, MalformedEventError, OptionError
-from fanout.kinesis.decode import decode_event, decode_records
-from fanout.kinesis.eventstream import FrameDecoder
-from fanout.segments import SegmentLog
-from fanout.testing.aggregation import encode_aggregate, seal_aggregate
+from fanout.kinesis.reading.decode import decode_event, decode_records
+from fanout.kinesis.reading.event_stream import FrameDecoder
+from fanout.landing.segments import SegmentLog
 from fanout.testing.faults import (
     CorruptFrame,
     CutConnection,
@@ -40,16 +39,17 @@ from fanout.testing.faults import (
     RefuseCall,
     RefuseSubscribe,
 )
-from fanout.testing.frames import encode_event
-from fanout.testing.kinesis_server import KinesisServer
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.frames import encode_event
+from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
+from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import KinesisServer
 from tests.kinesis.reading import FIRST, Stream, seeded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from fanout.core.drained import Drained
+    from fanout.core.drain import Drained
     from fanout.core.source import Source
 
 ACCESS_KEY, SECRET_KEY, TOKEN = "AKIACANARYACCESS", "canary-secret-key", "canary-session-token"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from tenacity.wait import wait_base
 
+from fanout.core.policy import Pace
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -15,7 +18,14 @@ if TYPE_CHECKING:
 
     from tenacity import RetryCallState
 
-__all__ = ("BackoffOptions", "FullJitter")
+    from fanout.core.policy import Retry
+    from fanout.core.source import Pacing
+
+__all__ = (
+    "BackoffOptions",
+    "FullJitter",
+    "Retries",
+)
 
 
 @final
@@ -79,3 +89,83 @@ class FullJitter(wait_base):
             return min(self._options.cap, self._options.base * self._options.power**failures)
         except OverflowError:
             return self._options.cap
+
+
+# What is wrong with a position shows at each attempt. Errors that are an hour apart are others: an
+# idle split may stay at one position for months.
+_FORGOTTEN_AFTER: Final = 3600.0
+
+
+@final
+class Retries:
+    """Count the failures of one split.
+
+    A wait is the longest of the service's floor, the pause that the verdict asks for, and what is
+    left of the spacing after a successful subscribe call. Waits grow with failures and are reset
+    by progress, an idle position included, not by a subscribe call that succeeds.
+
+    Args:
+        pacing: How the service wants to be asked.
+        jitter: How waits grow.
+    """
+
+    def __init__(self, pacing: Pacing, jitter: FullJitter) -> None:
+        self.failures = 0
+        self._pacing = pacing
+        self._jitter = jitter
+        self._fruitless = 0
+        self._progressed = False
+        self._causes_here: Counter[tuple[type[Exception], Retry]] = Counter()
+        self._subscribed_at: float | None = None
+        self._failed_at = 0.0
+
+    def subscribed(self) -> None:
+        """Note that a subscribe call has succeeded."""
+        self._subscribed_at = asyncio.get_running_loop().time()
+
+    def progressed(self, *, moved: bool) -> None:
+        """Note an event; `moved` tells whether the position is another one than before."""
+        self.failures = 0
+        self._progressed = True
+        if moved:
+            self._causes_here.clear()
+
+    def skipped(self) -> None:
+        """Note that the position is another one, although nothing came."""
+        self._causes_here.clear()
+
+    def wait(self, pace: Pace) -> float:
+        """Return the seconds to wait before the next attempt, for the failures so far."""
+        pacing = self._pacing
+        match pace:
+            case Pace.FLOOR:
+                pause = 0.0
+            case Pace.JITTER:
+                pause = self._jitter.delay(self.failures - 1)
+            case Pace.SLOW:
+                pause = pacing.slow + self._jitter.delay(0)
+        return max(pacing.floor, pause, self._spacing_left())
+
+    def failed(self, cause: Exception, verdict: Retry) -> str:
+        """Count a failure; return why there is to be no other attempt, or nothing."""
+        now = asyncio.get_running_loop().time()
+        if now - self._failed_at > _FORGOTTEN_AFTER:
+            self._causes_here.clear()
+        self._failed_at = now
+        # Errors of one type may mean different things, for example two codes of one service.
+        self._causes_here[type(cause), verdict] += 1
+        repeats = self._causes_here[type(cause), verdict]
+        self._fruitless = 0 if self._progressed else self._fruitless + 1
+        self._progressed = False
+        self.failures += 1
+        if verdict.limit is not None and repeats >= verdict.limit:
+            return f"the same error came {repeats} times at one position"
+        most = self._pacing.max_retries
+        if most is not None and self._fruitless > most:
+            return f"max_retries={most} attempts in a row made no progress"
+        return ""
+
+    def _spacing_left(self) -> float:
+        if self._subscribed_at is None:
+            return 0.0
+        return self._pacing.spacing - (asyncio.get_running_loop().time() - self._subscribed_at)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
 import msgspec
 
-from fanout.core.lineage import Split
-from fanout.core.malformed import MALFORMED_JSON
+from fanout.core.events import Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Timestamp
+from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import PositionError
 
 if TYPE_CHECKING:

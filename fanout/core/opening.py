@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from fanout.core.backoff import FullJitter
 from fanout.core.checkpoint import Checkpoint
-from fanout.core.consumer import FanOut
 from fanout.core.event_time import CarriedWatermarks, EventTime
+from fanout.core.fan_out import FanOut
+from fanout.core.policy import Phase
 from fanout.core.positions import Cursor
 from fanout.core.progress import Progress
 from fanout.core.supervisor import Supervisor, listing_failure
-from fanout.core.verdicts import Phase
 from fanout.core.watermarks import Watermarks
 from fanout.errors import FanOutError, PositionError
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
     from fanout.core.checkpoint import SplitPosition
-    from fanout.core.lineage import Split
+    from fanout.core.events import Split
     from fanout.core.positions import Position
     from fanout.core.source import Connection, Source
     from fanout.core.statistics import OnResubscribe
 
-__all__ = ("open_stream", "origin")
+__all__ = ("open_stream", "resolve_start")
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ async def open_stream(
             yield FanOut(source, connection, progress, supervisor)
 
 
-async def origin(source: Source) -> str:
+async def resolve_start(source: Source) -> str:
     """Resolve a source's start into concrete positions, without subscribing.
 
     Store them, then open the stream with `resume=`: however often the first run fails, "latest"

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.core.events import Gap
-    from fanout.core.lineage import Split
+    from fanout.core.events import Gap, Split
     from fanout.core.positions import Position
     from fanout.core.watermarks import Watermarks
 

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.event_time import CarriedWatermarks, EventTime
-    from fanout.core.events import Batch, End
-    from fanout.core.lineage import Split
+    from fanout.core.events import Batch, End, Split
+    from fanout.core.policy import Phase, Verdict
     from fanout.core.positions import Cursor, Position, Range
     from fanout.core.statistics import LendingStatistics
-    from fanout.core.verdicts import Phase, Verdict
 
 __all__ = ("MAX_DOUBTS", "Commits", "Connection", "Lending", "Pacing", "Reserve", "Source")
 

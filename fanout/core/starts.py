@@ -12,7 +12,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, final
 
-from fanout.core.lineage import Split
+from fanout.core.events import Split
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Start, Timestamp
 from fanout.errors import OptionError
 

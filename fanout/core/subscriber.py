@@ -8,25 +8,24 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
+from fanout.core.backoff import Retries
 from fanout.core.cancellation import cancelled_by_us, prefer_cancellation
 from fanout.core.event_time import SplitWatermark
 from fanout.core.events import Batch, End, Failure, Gap
-from fanout.core.retries import Retries
+from fanout.core.policy import Fatal, Finish, Pace, Phase, Retry, Skip
 from fanout.core.statistics import SplitState
 from fanout.core.subscription import Subscription
-from fanout.core.verdicts import Fatal, Finish, Pace, Phase, Retry, Skip
 from fanout.errors import EventTimeError, SplitFailedError, StreamStateError
 
 if TYPE_CHECKING:
     from fanout.core.backoff import FullJitter
-    from fanout.core.budget import Budget
     from fanout.core.event_time import EventTime
-    from fanout.core.lineage import Split
+    from fanout.core.events import Split
+    from fanout.core.limits import MemoryLimit, SubscribeLimit
     from fanout.core.positions import Position
     from fanout.core.slot import Slot
     from fanout.core.source import Connection
     from fanout.core.statistics import OnResubscribe
-    from fanout.core.turns import Turns
 
 __all__ = ("Subscriber",)
 
@@ -54,8 +53,8 @@ class Subscriber:
         position: Where to start.
         connection: The service.
         slot: Where events go.
-        budget: The bound on memory that all splits share.
-        turns: The bound on pending subscribe calls that all splits share.
+        memory_limit: The bound on memory that all splits share.
+        subscribe_limit: The bound on pending subscribe calls that all splits share.
         jitter: How long to wait between attempts.
         on_resubscribe: Told about each recoverable end.
         event_time: What the watermark of the split is taken from; None for no watermark.
@@ -68,8 +67,8 @@ class Subscriber:
         *,
         connection: Connection,
         slot: Slot,
-        budget: Budget,
-        turns: Turns,
+        memory_limit: MemoryLimit,
+        subscribe_limit: SubscribeLimit,
         jitter: FullJitter,
         on_resubscribe: OnResubscribe,
         event_time: EventTime | None = None,
@@ -82,8 +81,8 @@ class Subscriber:
         self.resubscriptions = 0
         self.last_cause: Exception | None = None
         self._connection = connection
-        self._budget = budget
-        self._turns = turns
+        self._memory_limit = memory_limit
+        self._subscribe_limit = subscribe_limit
         self._on_resubscribe = on_resubscribe
         self._retries = Retries(connection.pacing, jitter)
         self._watermark = None if event_time is None else SplitWatermark(event_time)
@@ -142,7 +141,10 @@ class Subscriber:
         phase = Phase.SUBSCRIBE
         self.state = SplitState.SUBSCRIBING
         subscription = Subscription(
-            self.split, self._connection, budget=self._budget, turns=self._turns
+            self.split,
+            self._connection,
+            memory_limit=self._memory_limit,
+            subscribe_limit=self._subscribe_limit,
         )
         try:
             async with subscription.open(self.position):

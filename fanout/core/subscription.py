@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, final
+import asyncio
+import math
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Final, Self, final
 
-from fanout.core.watchdog import Watchdog
 from fanout.errors import SubscribeTimeoutError, SubscriptionEndedError, SubscriptionSilentError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from types import TracebackType
 
-    from fanout.core.budget import Budget
-    from fanout.core.events import Batch, End
-    from fanout.core.lineage import Split
+    from fanout.core.events import Batch, End, Split
+    from fanout.core.limits import MemoryLimit, SubscribeLimit
     from fanout.core.positions import Position
     from fanout.core.source import Connection
-    from fanout.core.turns import Turns
 
-__all__ = ("Subscription",)
+__all__ = (
+    "Subscription",
+    "Tap",
+    "Watchdog",
+)
 
 
 @final
@@ -32,18 +36,23 @@ class Subscription:
     Args:
         split: The split.
         connection: The service.
-        budget: The bound on memory that all splits share.
-        turns: The bound on pending subscribe calls that all splits share.
+        memory_limit: The bound on memory that all splits share.
+        subscribe_limit: The bound on pending subscribe calls that all splits share.
     """
 
     def __init__(
-        self, split: Split, connection: Connection, *, budget: Budget, turns: Turns
+        self,
+        split: Split,
+        connection: Connection,
+        *,
+        memory_limit: MemoryLimit,
+        subscribe_limit: SubscribeLimit,
     ) -> None:
         self.reserved = 0
         self._split = split
         self._connection = connection
-        self._budget = budget
-        self._turns = turns
+        self._memory_limit = memory_limit
+        self._subscribe_limit = subscribe_limit
         self._watchdog = Watchdog(connection.pacing.subscribe_timeout)
         self._events: AsyncIterator[Batch | End]
 
@@ -65,7 +74,7 @@ class Subscription:
                 self._events = await self._subscribe(stack, position)
                 yield
         finally:
-            self._budget.release(self.reserved)
+            self._memory_limit.release(self.reserved)
             self.reserved = 0
 
     async def receive(self) -> Batch | End:
@@ -102,7 +111,7 @@ class Subscription:
         timeout = self._connection.pacing.subscribe_timeout
         try:
             # The wait for a turn is outside the watchdog: it measures the server only.
-            async with self._turns.turn(), self._watchdog:
+            async with self._subscribe_limit.turn(), self._watchdog:
                 return await stack.enter_async_context(
                     self._connection.subscribe(self._split, position, self._reserve)
                 )
@@ -115,14 +124,113 @@ class Subscription:
 
     async def _reserve(self, nbytes: int) -> None:
         """Reserve memory for an event that is about to be assembled."""
-        if self._budget.reserve_now(nbytes):
+        if self._memory_limit.reserve_now(nbytes):
             self.reserved += nbytes
             return
         # What is held is asked for again together with the rest: two splits that each held a
         # piece and waited for more could wait for each other.
         total = self.reserved + nbytes
-        self._budget.release(self.reserved)
+        self._memory_limit.release(self.reserved)
         self.reserved = 0
         with self._watchdog.paused():
-            await self._budget.reserve(total)
+            await self._memory_limit.reserve(total)
         self.reserved = total
+
+
+# A timer that strikes later than this, as a part of its time, struck when the loop came back to
+# life. The bytes that arrived meanwhile are still in the socket, and nobody has looked.
+_LATE: Final = 0.05
+
+
+@final
+class Watchdog:
+    """Raise TimeoutError in a block that waits too long, like `asyncio.timeout`.
+
+    Two things do not count: pauses, and a time at whose end the loop was blocked by other code.
+    After the latter the wait begins anew. Otherwise every subscription would be taken for silent
+    after a minute of blocking code, while the service's data lies in its socket.
+
+    What arrives in the very turn of the loop in which the time is up has arrived in time.
+
+    Args:
+        seconds: How long the block may wait; infinity for ever.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timeout = asyncio.timeout(None)
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def expired(self) -> bool:
+        """Whether a TimeoutError of the block is this one's."""
+        return self._timeout.expired()
+
+    async def __aenter__(self) -> Watchdog:
+        """Begin to measure."""
+        await self._timeout.__aenter__()
+        self._start(self._seconds)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop measuring; raise TimeoutError if the time was up."""
+        self._stop()
+        await self._timeout.__aexit__(kind, error, traceback)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the time stand still during an inner block; what is left of it comes after."""
+        if self._timer is None:
+            yield
+            return
+        left = self._timer.when() - asyncio.get_running_loop().time()
+        self._stop()
+        self._timeout.reschedule(None)
+        yield
+        self._start(left)
+
+    def _start(self, seconds: float) -> None:
+        if seconds < math.inf:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._strike)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _strike(self) -> None:
+        assert self._timer is not None
+        now = asyncio.get_running_loop().time()
+        if now - self._timer.when() > _LATE * self._seconds:
+            self._start(self._seconds)
+        else:
+            self._timeout.reschedule(now)  # strikes in the next turn, after those who have data
+
+
+@final
+class Tap:
+    """Pass a subscription's events on, hold none of them, and show each to somebody first.
+
+    Args:
+        events: The events.
+        show: Called with each.
+    """
+
+    def __init__(
+        self, events: AsyncIterator[Batch | End], show: Callable[[Batch | End], None]
+    ) -> None:
+        self._events = events
+        self._show = show
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch | End:
+        event = await anext(self._events)
+        self._show(event)
+        return event

@@ -9,17 +9,15 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
-from fanout.core.budget import Budget
+from fanout.core.backoff import Retries
 from fanout.core.cancellation import prefer_cancellation
-from fanout.core.events import End, Failure
-from fanout.core.lineage import startable
+from fanout.core.events import End, Failure, startable
+from fanout.core.limits import MemoryLimit, SubscribeLimit
+from fanout.core.policy import Fatal, Phase, Retry
 from fanout.core.positions import Cursor, Horizon
-from fanout.core.retries import Retries
 from fanout.core.slot import Slot
 from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
-from fanout.core.turns import Turns
-from fanout.core.verdicts import Fatal, Phase, Retry
 from fanout.errors import FanOutError, ServiceError, StreamStateError
 
 if TYPE_CHECKING:
@@ -27,12 +25,11 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import FullJitter
     from fanout.core.event_time import EventTime
-    from fanout.core.events import Batch
-    from fanout.core.lineage import Split
+    from fanout.core.events import Batch, Split
+    from fanout.core.policy import Verdict
     from fanout.core.progress import Progress
     from fanout.core.source import Connection
     from fanout.core.statistics import OnResubscribe
-    from fanout.core.verdicts import Verdict
 
 __all__ = ("Supervisor", "listing_failure")
 
@@ -67,8 +64,8 @@ class Supervisor:
     ) -> None:
         self.failure: FanOutError | None = None
         self.subscribers: dict[str, Subscriber] = {}
-        self.budget = Budget(connection.pacing.max_bytes_in_flight)
-        self._turns = Turns(connection.pacing.max_pending_subscribes)
+        self.memory_limit = MemoryLimit(connection.pacing.max_bytes_in_flight)
+        self._subscribe_limit = SubscribeLimit(connection.pacing.max_pending_subscribes)
         self._connection = connection
         self._progress = progress
         self._jitter = jitter
@@ -112,7 +109,7 @@ class Supervisor:
         """Take the next event that is ready, in the order of arrival; None where there is none."""
         while self._ready:
             event, cost = self._ready.popleft().take()
-            self.budget.release(cost)
+            self.memory_limit.release(cost)
             if isinstance(event, Failure):
                 continue  # `failure` says it; the reader gets it after what is buffered
             if isinstance(event, End):
@@ -150,7 +147,7 @@ class Supervisor:
         """Let go of what nobody can take any more."""
         while self._ready:
             _, cost = self._ready.popleft().take()
-            self.budget.release(cost)
+            self.memory_limit.release(cost)
 
     def check_open(self) -> None:
         """Raise StreamStateError if the stream is closed."""
@@ -178,8 +175,8 @@ class Supervisor:
                 self._progress[split.id].delivered,
                 connection=self._connection,
                 slot=Slot(self._on_ready),
-                budget=self.budget,
-                turns=self._turns,
+                memory_limit=self.memory_limit,
+                subscribe_limit=self._subscribe_limit,
                 jitter=self._jitter,
                 on_resubscribe=self._on_resubscribe,
                 event_time=self._event_time,

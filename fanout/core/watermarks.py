@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 from fanout.core.events import Batch, End
 
 if TYPE_CHECKING:
-    from fanout.core.lineage import Split
+    from fanout.core.events import Split
 
 __all__ = ("Watermarks",)
 

@@ -17,10 +17,10 @@ from fanout.demo.sources import make_source
 from fanout.demo.workspace import Workspace
 from fanout.errors import FanOutError
 from fanout.spark import foreach_batch
-from fanout.testing.driver_session import jvm_pid, short_lived_session
+from fanout.testing.spark.session import jvm_pid, short_lived_session
 
 if TYPE_CHECKING:
-    from fanout.core.lineage import Split
+    from fanout.core.events import Split
     from fanout.spark import FanOutQuery
 
 __all__ = ("main",)

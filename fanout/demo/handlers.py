@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from fanout.demo.messages import BatchWritten, Holding
 from fanout.demo.sources import ShuffleSettings
-from fanout.spark.handling import current_batch
+from fanout.spark.current_batch import current_batch
 
 if TYPE_CHECKING:
     import threading

@@ -8,14 +8,14 @@ import msgspec
 
 from fanout.demo.messages import Holding, Started, decode_message
 from fanout.demo.options import DemoFailedError
-from fanout.testing.driver_process import start_driver
+from fanout.testing.spark.driver_process import start_driver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from fanout.demo.messages import DriverOptions, Message
-    from fanout.testing.driver_process import DriverProcess
+    from fanout.testing.spark.driver_process import DriverProcess
 
 __all__ = ("Job",)
 

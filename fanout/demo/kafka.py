@@ -17,7 +17,7 @@ from fanout.demo.records import digest, event_time
 from fanout.demo.service import STREAM, Done
 from fanout.demo.sources import KafkaSettings, ShareSettings
 from fanout.demo.verification import SentRecord
-from fanout.testing.kafka_broker import KafkaBroker
+from fanout.testing.kafka.broker import KafkaBroker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence

@@ -15,10 +15,10 @@ from fanout.demo.records import digest
 from fanout.demo.service import STREAM, Done
 from fanout.demo.sources import KinesisSettings
 from fanout.demo.verification import SentRecord
-from fanout.testing.credentials import REGION
 from fanout.testing.faults import CutConnection, RaiseInStream, Stall
-from fanout.testing.kinesis_process import KinesisProcess
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.credentials import REGION
+from fanout.testing.kinesis.process import KinesisProcess
+from fanout.testing.kinesis.rules import KinesisRules
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TypeAlias, final
 
 import msgspec
 
-from fanout.core.malformed import MALFORMED_JSON
+from fanout.core.stored_json import MALFORMED_JSON
 from fanout.demo.plan import Kill  # noqa: TC001 - msgspec reads the annotation
 from fanout.demo.sources import ShuffleSettings, SourceSettings  # noqa: TC001 - see above
 

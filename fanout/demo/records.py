@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import msgspec
 
-from fanout.core.malformed import MALFORMED_JSON
+from fanout.core.stored_json import MALFORMED_JSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

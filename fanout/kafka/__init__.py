@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 try:
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.protocol.security import Security
+    from fanout.kafka.security import Security
     from fanout.kafka.source import KafkaSource
 except ModuleNotFoundError as error:
     if error.name is not None and error.name.startswith("fanout"):

@@ -6,31 +6,30 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
-from fanout.core.noticed import Noticed
+from fanout.core.policy import Phase, Retry
 from fanout.core.positions import Cursor
 from fanout.core.source import Commits
-from fanout.core.verdicts import Phase, Retry
-from fanout.kafka.losses import Losses
-from fanout.kafka.offsets import before, next_offset
+from fanout.core.subscription import Tap
 from fanout.kafka.partitions import Partition
 from fanout.kafka.policy import Remedy, judge
-from fanout.kafka.subscription import PartitionReader
+from fanout.kafka.reading.losses import Losses
+from fanout.kafka.reading.offsets import before, next_offset
+from fanout.kafka.reading.subscription import PartitionReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from fanout.core.events import Batch, End
-    from fanout.core.lineage import Split
+    from fanout.core.events import Batch, End, Split
+    from fanout.core.policy import Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Pacing, Reserve
-    from fanout.core.verdicts import Verdict
-    from fanout.kafka.catalog import PartitionCatalog
-    from fanout.kafka.commits import Committer
-    from fanout.kafka.decoding.columns import Layout
-    from fanout.kafka.fetcher import Fetcher
-    from fanout.kafka.offsets import Places
     from fanout.kafka.options import KafkaOptions
-    from fanout.kafka.transport import Transport
+    from fanout.kafka.reading.columns import Layout
+    from fanout.kafka.reading.commits import Committer
+    from fanout.kafka.reading.fetcher import Fetcher
+    from fanout.kafka.reading.offsets import Places
+    from fanout.kafka.reading.partition_catalog import PartitionCatalog
+    from fanout.kafka.reading.transport import Transport
 
 __all__ = ("KafkaConnection",)
 
@@ -171,7 +170,7 @@ class KafkaConnection:
         opening = self._reader.subscribe(partition, position, stop=stop, reserve=reserve)
         async with opening as batches:
             self._worked.add(Phase.SUBSCRIBE)
-            yield Noticed(batches, self._notice)
+            yield Tap(batches, self._notice)
 
     def _notice(self, event: Batch | End) -> None:
         self._worked.add(Phase.STREAM)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.errors import OptionError
-from fanout.kafka.protocol.dotted_options import DottedOptions
+from fanout.kafka.dotted_options import DottedOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +86,7 @@ class ConsumerOptions:
     partition, however much it holds: with 2 MiB instead of 1, records of 1 KB take a sixth less
     processor time. And an answer has 16 MiB instead of 50: where a broker leads many partitions,
     the memory of larger ones would be given back to the kernel each time, see
-    `fanout.kafka.protocol.wire.keep_freed_memory`. With 24 partitions both together save a fifth,
+    `keep_freed_memory`. With 24 partitions both together save a fifth,
     and 2 MiB without that bound would cost a seventh.
 
     Args:

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fanout.core.backoff import BackoffOptions
-from fanout.core.checks import check_memory, check_retries, number, one_of
 from fanout.core.event_time import parse_event_time
+from fanout.core.option_checks import check_memory, check_retries, number, one_of
 from fanout.core.positions import Committed, Horizon
 from fanout.core.source import Pacing
 from fanout.core.starts import Chooser, PerSplit, parse_start
 from fanout.errors import OptionError
+from fanout.kafka.cluster import Server, parse_servers
 from fanout.kafka.consumer_options import ConsumerOptions
-from fanout.kafka.decoding.columns import SCHEMA
-from fanout.kafka.decoding.user_decode import UserDecode
-from fanout.kafka.offsets import DIALECT
-from fanout.kafka.protocol.security import Security
-from fanout.kafka.protocol.servers import Server, parse_servers
+from fanout.kafka.reading.columns import SCHEMA
+from fanout.kafka.reading.offsets import DIALECT
+from fanout.kafka.reading.subscription import HEARTBEAT
+from fanout.kafka.reading.user_decode import UserDecode
+from fanout.kafka.security import Security
 from fanout.kafka.selection import Selection, select
-from fanout.kafka.subscription import HEARTBEAT
 
 if TYPE_CHECKING:
     import re

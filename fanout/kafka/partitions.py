@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from fanout.core.lineage import Split
+from fanout.core.events import Split
 
 __all__ = ("Partition",)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from aiokafka import errors as kafka
 
-from fanout.core.verdicts import Fatal, Pace, Retry
+from fanout.core.policy import Fatal, Pace, Retry
 from fanout.errors import (
     FanOutError,
     MalformedEventError,

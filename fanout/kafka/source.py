@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.backoff import FullJitter
 from fanout.core.positions import Cursor, Latest
-from fanout.kafka.catalog import PartitionCatalog
-from fanout.kafka.client import open_transport
-from fanout.kafka.commits import open_committer
 from fanout.kafka.connection import KafkaConnection
-from fanout.kafka.decoding.columns import KAFKA, SCHEMA, arrival
-from fanout.kafka.fetcher import Fetcher
-from fanout.kafka.offsets import Places
 from fanout.kafka.options import KafkaOptions
-from fanout.kafka.protocol.asking import asked
+from fanout.kafka.protocol.startup_calls import asked
+from fanout.kafka.reading.client import open_transport
+from fanout.kafka.reading.columns import KAFKA, SCHEMA, arrival
+from fanout.kafka.reading.commits import open_committer
+from fanout.kafka.reading.fetcher import Fetcher
+from fanout.kafka.reading.offsets import Places
+from fanout.kafka.reading.partition_catalog import PartitionCatalog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.events import Batch
-    from fanout.kafka.decoding.columns import Layout
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.transport import Transport
+    from fanout.kafka.reading.columns import Layout
+    from fanout.kafka.reading.transport import Transport
 
 __all__ = ("KafkaSource", "open_cluster", "open_connection")
 

@@ -6,8 +6,8 @@ Needs the extra `fanout[kinesis]`.
 from fanout.errors import SetupError
 
 try:
-    from fanout.kinesis.doctor import diagnose
-    from fanout.kinesis.findings import Finding
+    from fanout.kinesis.doctor.diagnose import diagnose
+    from fanout.kinesis.doctor.findings import Finding
     from fanout.kinesis.iam import iam_policy
     from fanout.kinesis.source import KinesisSource
 except ModuleNotFoundError as error:

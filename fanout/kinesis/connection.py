@@ -6,33 +6,31 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC
 from typing import TYPE_CHECKING, final
 
-from fanout.core.noticed import Noticed
+from fanout.core.policy import Fatal, Phase, Retry
 from fanout.core.positions import Committed, Latest, Timestamp
 from fanout.core.source import Commits
 from fanout.core.starts import parse_start, start_of_each
-from fanout.core.verdicts import Fatal, Phase, Retry
-from fanout.kinesis.access import Access
-from fanout.kinesis.bad_frames import BadFrames
-from fanout.kinesis.catalog import ShardCatalog
-from fanout.kinesis.disaggregation import Disaggregator
-from fanout.kinesis.explain import hint_of
+from fanout.core.subscription import Tap
+from fanout.kinesis.aws.credential_refresh import CredentialRefresh
+from fanout.kinesis.aws.error_hints import hint_of
+from fanout.kinesis.options import DIALECT
 from fanout.kinesis.policy import Remedy, judge
-from fanout.kinesis.polling import Poller
-from fanout.kinesis.starts import DIALECT
-from fanout.kinesis.subscription import read_events, starting_position
-from fanout.kinesis.triage import Triage
+from fanout.kinesis.reading.deaggregation import Disaggregator
+from fanout.kinesis.reading.polling import Poller
+from fanout.kinesis.reading.recovery import DamagedFrames, Recovery
+from fanout.kinesis.reading.subscription import read_events, starting_position
+from fanout.kinesis.shards import ShardCatalog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from fanout.core.events import Batch, End
-    from fanout.core.lineage import Split
+    from fanout.core.events import Batch, End, Split
+    from fanout.core.policy import Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Pacing, Reserve
-    from fanout.core.verdicts import Verdict
+    from fanout.kinesis.aws.transport import StreamDescription, Transport
     from fanout.kinesis.options import KinesisOptions
     from fanout.kinesis.registration import ConsumerRegistration
-    from fanout.kinesis.transport import StreamDescription, Transport
 
 __all__ = ("KinesisConnection", "identity")
 
@@ -62,7 +60,7 @@ class KinesisConnection:
         self._stream = stream
         self._registration = registration
         self._catalog = ShardCatalog(transport)
-        self._triage = Triage(
+        self._triage = Recovery(
             transport,
             stream.name,
             self._catalog,
@@ -70,8 +68,8 @@ class KinesisConnection:
             on_data_loss=options.on_data_loss,
         )
         self._worked: set[Phase] = set()
-        self._access = Access(transport.renew_credentials)
-        self._bad_frames = BadFrames(options.on_bad_frame)
+        self._access = CredentialRefresh(transport.renew_credentials)
+        self._bad_frames = DamagedFrames(options.on_bad_frame)
         self._disaggregator = Disaggregator(options.on_bad_aggregate)
         self._poller = Poller(
             transport,
@@ -141,7 +139,7 @@ class KinesisConnection:
                 )
             await stack.enter_async_context(aclosing(events))
             self._worked.add(Phase.SUBSCRIBE)
-            yield Noticed(events, self._notice)
+            yield Tap(events, self._notice)
 
     def _notice(self, event: Batch | End) -> None:
         self._worked.add(Phase.STREAM)

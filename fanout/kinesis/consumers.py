@@ -11,16 +11,16 @@ from botocore.exceptions import ClientError
 
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.errors import FanOutError, ServiceError
-from fanout.kinesis.aws import open_transport
-from fanout.kinesis.explain import code_of, explained
+from fanout.kinesis.aws.client import open_transport
+from fanout.kinesis.aws.error_hints import code_of, explained
 from fanout.kinesis.registration import ConsumerRegistration, deregister_consumer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from datetime import timedelta
 
+    from fanout.kinesis.aws.transport import ConsumerDescription, StreamDescription, Transport
     from fanout.kinesis.options import KinesisOptions
-    from fanout.kinesis.transport import ConsumerDescription, StreamDescription, Transport
 
 __all__ = ("HOURS_PER_MONTH", "ConsumerPrice", "StreamConsumers", "open_consumers")
 

@@ -4,48 +4,56 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from fanout.core.backoff import BackoffOptions
-from fanout.core.checks import check_memory, check_retries, number, one_of
 from fanout.core.event_time import parse_event_time
-from fanout.core.positions import Latest
+from fanout.core.option_checks import check_memory, check_retries, is_loopback, number, one_of
+from fanout.core.positions import Cursor, Horizon, Latest
 from fanout.core.source import Pacing
-from fanout.core.starts import parse_start
+from fanout.core.starts import Dialect, parse_start
 from fanout.errors import OptionError
-from fanout.kinesis.decode import SCHEMA
-from fanout.kinesis.endpoint import check_endpoint
-from fanout.kinesis.eventstream import MAX_FRAME_BYTES
-from fanout.kinesis.pace import CALL_INTERVAL, LONGEST_REST
-from fanout.kinesis.starts import DIALECT
-from fanout.kinesis.tags import check_tags
+from fanout.kinesis.reading.decode import SCHEMA
+from fanout.kinesis.reading.event_stream import MAX_FRAME_BYTES
+from fanout.kinesis.reading.rate_limit import CALL_INTERVAL, LONGEST_REST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import datetime
 
     from fanout.core.event_time import EventTime
-    from fanout.core.positions import Cursor, Start
+    from fanout.core.positions import Start
     from fanout.core.starts import Chooser, PerSplit
 
     _Start: TypeAlias = Start | datetime | str
 
-__all__ = ("KinesisOptions",)
+__all__ = (
+    "DIALECT",
+    "KinesisOptions",
+    "check_endpoint",
+    "check_tags",
+)
+
 
 _TEXTS = ("stream", "consumer", "region", "endpoint_url", "role_arn")
+
 _SECONDS = ("subscribe_timeout", "silence_timeout", "discovery_interval")
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+
 _STREAM_ARN = re.compile(
     r"(?P<stream_arn>arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}"
     r":stream/(?P<stream>[a-zA-Z0-9_.-]{1,128}))"
 )
+
 _CONSUMER_ARN = re.compile(_STREAM_ARN.pattern + r"/consumer/[a-zA-Z0-9_.-]{1,128}(:[0-9]+)?")
 
 # The service's rules of SubscribeToShard (AWS API reference): one call a second for each consumer
 # and shard, and a call within 5 seconds of a successful one is refused as ResourceInUse.
 _FLOOR = 1.0
+
 _SPACING = 5.0
 # A person needs minutes at least, and a log that says the same every minute is read.
 _SLOW = 60.0
@@ -227,3 +235,89 @@ class KinesisOptions:
                     f"{option} is for a consumer that is registered here; {self.consumer} exists "
                     f"already, so name the consumer instead, or leave {option} out"
                 )
+
+
+# AWS API reference, RegisterStreamConsumer and TagResource.
+_MAX_TAGS: Final = 50
+
+_KEY: Final = re.compile(r"[\w\s.:/=+@-]{1,128}")
+
+_VALUE: Final = re.compile(r"[\w\s.:/=+@-]{0,256}")
+
+
+def check_tags(tags: object) -> dict[str, str]:
+    """Return a copy of the tags of a consumer.
+
+    Raises:
+        OptionError: If they are not a mapping of at most 50 keys (1 to 128 characters, not
+            beginning with `aws:`) to values (at most 256 characters).
+    """
+    if not isinstance(tags, Mapping):
+        raise OptionError(f"tags={tags!r} must be a mapping of strings to strings")
+    if len(tags) > _MAX_TAGS:
+        raise OptionError(f"tags has {len(tags)} entries; a consumer has at most {_MAX_TAGS}")
+    for key, value in tags.items():
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            raise OptionError(
+                f"the tag key {key!r} must be 1 to 128 letters, digits, spaces or _ . : / = + - @"
+            )
+        if key.lower().startswith("aws:"):
+            raise OptionError(f"the tag key {key!r} begins with aws:, which AWS keeps for itself")
+        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+            raise OptionError(
+                f"the value {value!r} of the tag {key!r} must be at most 256 letters, digits, "
+                f"spaces or _ . : / = + - @"
+            )
+    return dict(tags)
+
+
+# As many digits as a stored position may have.
+_SEQUENCE: Final = re.compile(r"[0-9]{1,128}")
+
+
+def _cursor(start: object) -> Cursor | None:
+    """Read a sequence number, after which the shard is read."""
+    if isinstance(start, str) and _SEQUENCE.fullmatch(start):
+        return Cursor(int(start))
+    return None
+
+
+DIALECT: Final = Dialect(
+    choices="'TRIM_HORIZON' (or 'earliest'), 'LATEST' (or 'latest'), or an aware datetime",
+    cursor=_cursor,
+    words={"trim_horizon": Horizon()},
+    no_commits=(
+        "Kinesis keeps no positions for its readers; continue a stream with what its positions "
+        "said, by fanout.open(..., resume=...), or a query on its checkpoint"
+    ),
+)
+
+
+def check_endpoint(url: str, *, insecure: bool) -> None:
+    """Accept https, and plain http on this machine or where it is allowed in so many words.
+
+    Args:
+        url: The endpoint.
+        insecure: Whether plain http to another machine is allowed.
+
+    Raises:
+        OptionError: The endpoint is anything else.
+    """
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise OptionError(
+            "endpoint_url must not hold a user or a password: it is shown in messages, and Kinesis "
+            "takes its credentials from the session"
+        )
+    match parts.scheme:
+        case "https":
+            return
+        case "http" if insecure or is_loopback(parts.hostname or ""):
+            return
+        case "http":
+            raise OptionError(
+                f"the Kinesis endpoint on {parts.hostname} would be used without TLS: use https, "
+                "or pass insecure=True if the network is trusted"
+            )
+        case _:
+            raise OptionError("endpoint_url must begin with https:// (or http:// on this machine)")

@@ -22,7 +22,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from fanout.core.verdicts import Fatal, Pace, Phase, Retry
+from fanout.core.policy import Fatal, Pace, Phase, Retry
 from fanout.errors import (
     DamagedFrameError,
     FanOutError,
@@ -33,7 +33,7 @@ from fanout.errors import (
     SubscriptionSilentError,
     UnconfirmedEndError,
 )
-from fanout.kinesis.explain import DENIED, NOT_BELIEVED, code_of, hint_of
+from fanout.kinesis.aws.error_hints import DENIED, NOT_BELIEVED, code_of, hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final, final
 from tenacity import AsyncRetrying, retry_if_exception
 
 from fanout.errors import FanOutError, ServiceError
-from fanout.kinesis.explain import code_of, explain
+from fanout.kinesis.aws.error_hints import code_of, explain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.core.backoff import FullJitter
-    from fanout.kinesis.transport import ConsumerDescription, Transport
+    from fanout.kinesis.aws.transport import ConsumerDescription, Transport
 
 __all__ = ("ConsumerRegistration", "deregister_consumer")
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.core.positions import Cursor
 from fanout.errors import ServiceError
-from fanout.kinesis.aws import open_transport
+from fanout.kinesis.aws.client import open_transport
+from fanout.kinesis.aws.error_hints import explained
 from fanout.kinesis.connection import KinesisConnection
-from fanout.kinesis.decode import SCHEMA
-from fanout.kinesis.explain import explained
 from fanout.kinesis.open_files import check_open_files
 from fanout.kinesis.options import KinesisOptions
+from fanout.kinesis.reading.decode import SCHEMA
 from fanout.kinesis.registration import ConsumerRegistration
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.events import Batch
-    from fanout.kinesis.transport import StreamDescription, Transport
+    from fanout.kinesis.aws.transport import StreamDescription, Transport
 
 __all__ = ("KinesisSource", "open_connection")
 

@@ -11,14 +11,17 @@ from fanout.errors import SetupError
 
 if TYPE_CHECKING:
     from fanout.spark.sink.handler import kafka_sink, write_to_kafka
-    from fanout.spark.sink.key_by import key_by_sink, write_key_by
-    from fanout.spark.sink.persistent import PersistentKeyBy, persistent_key_by
+    from fanout.spark.sink.shuffle_handlers import (
+        PersistentKeyBy,
+        key_by_sink,
+        persistent_key_by,
+        write_key_by,
+    )
 
 try:
-    from fanout.spark.ledger import LedgerBatch
-    from fanout.spark.progress import QueryProgress
-    from fanout.spark.query import FanOutQuery
-    from fanout.spark.starting import foreach_batch
+    from fanout.landing.ledger import LedgerBatch
+    from fanout.spark.query import FanOutQuery, QueryProgress
+    from fanout.spark.start_query import foreach_batch
 except ModuleNotFoundError as error:
     if error.name is not None and error.name.startswith("fanout"):
         raise
@@ -46,12 +49,8 @@ def __getattr__(name: str) -> Any:
         from fanout.spark.sink import handler  # noqa: PLC0415 - see above
 
         return getattr(handler, name)
-    if name in {"key_by_sink", "write_key_by"}:
-        from fanout.spark.sink import key_by  # noqa: PLC0415 - see above
+    if name in {"PersistentKeyBy", "key_by_sink", "persistent_key_by", "write_key_by"}:
+        from fanout.spark.sink import shuffle_handlers  # noqa: PLC0415 - see above
 
-        return getattr(key_by, name)
-    if name in {"PersistentKeyBy", "persistent_key_by"}:
-        from fanout.spark.sink import persistent  # noqa: PLC0415 - see above
-
-        return getattr(persistent, name)
+        return getattr(shuffle_handlers, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

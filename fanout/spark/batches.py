@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from fanout.entries import Entry
 from fanout.errors import BatchFailedError, CheckpointError
-from fanout.spark.checkpoint.jvm import JAVA_ERRORS
-from fanout.spark.handling import handling
-from fanout.spark.publishing import publish
+from fanout.landing.entries import Entry
+from fanout.landing.segments import publish
+from fanout.spark.current_batch import handling
+from fanout.spark.hadoop.jvm import JAVA_ERRORS
 from fanout.spark.pump import Filled, Idle, Stopped
 from fanout.spark.spool import Spooled
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fanout.core.checkpoint import Checkpoint
-    from fanout.entries import SegmentFile
-    from fanout.segments import OpenSegment
-    from fanout.spark.checkpoint.storage import Storage
-    from fanout.spark.handling import BatchContext
-    from fanout.spark.ledger import BatchLedger
+    from fanout.landing.entries import SegmentFile
+    from fanout.landing.ledger import BatchLedger
+    from fanout.landing.segments import OpenSegment
+    from fanout.landing.storage import Storage
+    from fanout.spark.current_batch import BatchContext
     from fanout.spark.spool import Taken
 
 __all__ = ("BatchResult", "BatchRunner", "Handler")

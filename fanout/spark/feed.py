@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.opening import open_stream
 from fanout.errors import StreamStateError
+from fanout.spark.loop_thread import in_thread
 from fanout.spark.pump import Pump
 from fanout.spark.spool import Spool
-from fanout.spark.threads import in_thread
 
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
-    from fanout.core.consumer import FanOut
+    from fanout.core.fan_out import FanOut
     from fanout.core.source import Lending, Source
     from fanout.core.statistics import OnResubscribe, Statistics
-    from fanout.segments import SegmentLog
-    from fanout.spark.loop import LoopThread
-    from fanout.spark.pending import PendingSegments
+    from fanout.landing.pending import PendingSegments
+    from fanout.landing.segments import SegmentLog
+    from fanout.spark.loop_thread import LoopThread
     from fanout.spark.spool import Taken
 
 __all__ = ("Feed",)

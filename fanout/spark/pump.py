@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from fanout.errors import CheckpointError, FanOutError, StreamStateError
-from fanout.spark.threads import in_thread
+from fanout.spark.loop_thread import in_thread
 
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
-    from fanout.core.consumer import FanOut
-    from fanout.core.drained import Drained
-    from fanout.segments import OpenSegment, SegmentLog
+    from fanout.core.drain import Drained
+    from fanout.core.fan_out import FanOut
+    from fanout.landing.segments import OpenSegment, SegmentLog
 
 __all__ = ("Filled", "Handover", "Idle", "Pump", "Stopped")
 

@@ -1,4 +1,4 @@
-"""A running query: batches, progress, and one end whoever brings it about."""
+"""What a query says that it has done."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
 from fanout.errors import CheckpointError, SparkLostError
 from fanout.spark.batches import BatchResult
-from fanout.spark.checkpoint.jvm import JAVA_ERRORS, has_gone, java_errors
-from fanout.spark.progress import QueryProgress
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone, java_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import ExitStack
 
     from pyspark.sql import DataFrame
@@ -22,12 +23,42 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from fanout.core.statistics import Statistics
+    from fanout.landing.ledger import BatchLedger, LedgerBatch
+    from fanout.landing.ownership import Ownership
     from fanout.spark.batches import BatchRunner
-    from fanout.spark.checkpoint.ownership import Ownership
     from fanout.spark.feed import Feed
-    from fanout.spark.ledger import BatchLedger, LedgerBatch
 
-__all__ = ("FanOutQuery",)
+__all__ = (
+    "FanOutQuery",
+    "QueryProgress",
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """What a query has done.
+
+    Args:
+        batch_id: The latest batch that the handler has finished; None before the first.
+        batches: Batches that the handler has finished in this run.
+        rows: Records in the latest batch.
+        bytes: Bytes of its segment.
+        rows_per_second: Its records per second, from when they were there to the handler's return.
+        total_rows: Records in all batches of this run.
+        lag: Seconds behind the newest record, per split; None where the service has not said it.
+        resubscriptions: Recoverable ends of subscriptions in this run.
+    """
+
+    batch_id: int | None
+    batches: int
+    rows: int
+    bytes: int
+    rows_per_second: float
+    total_rows: int
+    lag: Mapping[str, float | None]
+    resubscriptions: int
+
 
 log = logging.getLogger(__name__)
 

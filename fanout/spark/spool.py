@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.errors import AcknowledgementError, StreamStateError
+from fanout.spark.loop_thread import in_thread
 from fanout.spark.pump import Filled, Handover, Idle, Stopped
-from fanout.spark.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fanout.core.consumer import FanOut
+    from fanout.core.fan_out import FanOut
     from fanout.core.source import Lending
-    from fanout.lent import Pending
-    from fanout.spark.pending import PendingSegments
+    from fanout.landing.pending import Pending, PendingSegments
     from fanout.spark.pump import Pump
 
 __all__ = ("Spool", "Spooled", "Taken")

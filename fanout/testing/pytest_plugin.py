@@ -13,8 +13,8 @@ from fanout.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fanout.testing.kafka_broker import KafkaBroker
-    from fanout.testing.kinesis_server import KinesisServer
+    from fanout.testing.kafka.broker import KafkaBroker
+    from fanout.testing.kinesis.server import KinesisServer
 
 __all__ = ("kafka_broker", "kinesis_server", "start_kafka_broker")
 
@@ -30,8 +30,8 @@ def kinesis_server() -> Iterator[KinesisServer]:
         The running server; `server.client_options` and `server.environment` lead clients to it.
     """
     # The server imports moto, which pytest runs without this fixture should not pay for.
-    from fanout.testing.kinesis_server import KinesisServer  # noqa: PLC0415 (see above)
-    from fanout.testing.rules import KinesisRules  # noqa: PLC0415 (see above)
+    from fanout.testing.kinesis.rules import KinesisRules  # noqa: PLC0415 (see above)
+    from fanout.testing.kinesis.server import KinesisServer  # noqa: PLC0415 (see above)
 
     with KinesisServer(KinesisRules.fast()) as server:
         yield server
@@ -47,7 +47,7 @@ def kafka_broker(_kafka_jars: None) -> Iterator[KafkaBroker]:
     Yields:
         The running broker; `broker.bootstrap_servers` leads clients to it.
     """
-    from fanout.testing.kafka_broker import KafkaBroker  # noqa: PLC0415 - it imports confluent_kafka
+    from fanout.testing.kafka.broker import KafkaBroker  # noqa: PLC0415 - it imports confluent_kafka
 
     with KafkaBroker() as broker:
         yield broker
@@ -60,7 +60,7 @@ def start_kafka_broker(_kafka_jars: None) -> Iterator[Callable[..., KafkaBroker]
     Yields:
         A function with the options of `KafkaBroker` that returns a running one.
     """
-    from fanout.testing.kafka_broker import KafkaBroker  # noqa: PLC0415 - it imports confluent_kafka
+    from fanout.testing.kafka.broker import KafkaBroker  # noqa: PLC0415 - it imports confluent_kafka
 
     with ExitStack() as scope:
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import consume_kafka
 from benchmarks.consume_kafka import READERS, run
 from benchmarks.topic import PARTITIONS, holding
-from fanout.kafka.decoding.columns import SCHEMA
+from fanout.kafka.reading.columns import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from benchmarks.shuffle import READERS, WRITERS, batches
 from benchmarks.topic import PARTITIONS
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 RECORDS = 600
 

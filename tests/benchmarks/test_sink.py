@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 RATES = {sink.EXACTLY_ONCE: 90.0, sink.AT_LEAST_ONCE: 100.0, sink.PEER: 120.0}
 

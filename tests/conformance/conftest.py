@@ -25,14 +25,14 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from fanout.errors import FanOutError
-from fanout.kinesis.aws import open_transport
-from fanout.testing.rules import KinesisRules
+from fanout.kinesis.aws.client import open_transport
+from fanout.testing.kinesis.rules import KinesisRules
 from tests.conformance.service import at_aws, embedded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from fanout.kinesis.transport import Transport
+    from fanout.kinesis.aws.transport import Transport
     from tests.conformance.service import Service
 
 _PREFIX = "fanout-conformance"

@@ -16,16 +16,16 @@ from botocore.config import Config
 import fanout
 from fanout.errors import RemoteError
 from fanout.kinesis import KinesisSource
-from fanout.kinesis.decode import ShardEvent, decode_event
-from fanout.kinesis.eventstream import MAX_FRAME_BYTES, Frame, FrameDecoder
-from fanout.testing.kinesis_server import KinesisServer
-from fanout.testing.rules import KinesisRules
+from fanout.kinesis.reading.decode import ShardEvent, decode_event
+from fanout.kinesis.reading.event_stream import MAX_FRAME_BYTES, Frame, FrameDecoder
+from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import KinesisServer
 from tests.kinesis.reading import session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from fanout.kinesis.transport import Transport
+    from fanout.kinesis.aws.transport import Transport
 
 # More than the network and a busy machine take; the service's own figures come on top.
 PATIENCE = 20.0

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fanout.kinesis.transport import Transport
+    from fanout.kinesis.aws.transport import Transport
     from tests.conformance.service import Service
 
 

@@ -11,12 +11,12 @@ import pytest
 from botocore.exceptions import ClientError
 
 from fanout.core.backoff import BackoffOptions, FullJitter
-from fanout.kinesis.explain import code_of
+from fanout.kinesis.aws.error_hints import code_of
 from fanout.kinesis.registration import ConsumerRegistration
 from tests.conformance.service import deregistering
 
 if TYPE_CHECKING:
-    from fanout.kinesis.transport import Transport
+    from fanout.kinesis.aws.transport import Transport
     from tests.conformance.service import Service
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from fanout.kinesis.explain import code_of
+from fanout.kinesis.aws.error_hints import code_of
 
 if TYPE_CHECKING:
-    from fanout.kinesis.transport import Transport
+    from fanout.kinesis.aws.transport import Transport
     from tests.conformance.service import Service
 
 

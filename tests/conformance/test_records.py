@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.testing.aggregation import encode_aggregate
+from fanout.testing.kinesis.kpl_format import encode_aggregate
 from tests.conformance.service import PATIENCE
 
 if TYPE_CHECKING:
     import fanout
-    from fanout.kinesis.transport import Transport
+    from fanout.kinesis.aws.transport import Transport
     from tests.conformance.service import Service
 
 # PutRecord takes 1 MiB of data and partition key, unless the stream was configured for more.

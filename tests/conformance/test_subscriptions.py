@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 from botocore.exceptions import ClientError
 
-from fanout.kinesis.explain import code_of
-from fanout.testing.rules import KinesisRules
+from fanout.kinesis.aws.error_hints import code_of
+from fanout.testing.kinesis.rules import KinesisRules
 from tests.conformance.service import PATIENCE
 
 if TYPE_CHECKING:
-    from fanout.kinesis.transport import Transport
+    from fanout.kinesis.aws.transport import Transport
     from tests.conformance.service import Service
 
 WINDOW = replace(KinesisRules.fast(), takeover_after=1.0)

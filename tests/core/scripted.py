@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from fanout.core.backoff import BackoffOptions
 from fanout.core.events import Batch, End
+from fanout.core.policy import Fatal, Pace, Retry
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.core.source import Commits, Pacing
-from fanout.core.verdicts import Fatal, Pace, Retry
 from fanout.errors import (
     FanOutError,
     MalformedEventError,
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 
     from fanout.core.event_time import EventTime
-    from fanout.core.lineage import Split
+    from fanout.core.events import Split
+    from fanout.core.policy import Phase, Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
-    from fanout.core.verdicts import Phase, Verdict
 
 SCHEMA = pa.schema([("split", pa.string()), ("sequence", pa.int64()), ("data", pa.binary())])
 

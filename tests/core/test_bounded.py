@@ -9,11 +9,10 @@ import pytest
 
 import fanout
 from fanout.core.checkpoint import Checkpoint
-from fanout.core.lineage import Split
+from fanout.core.events import Split
 from fanout.core.positions import Cursor
 from fanout.core.statistics import SplitState
 from fanout.errors import SplitFailedError, StreamStateError
-from fanout.testing.simulation import simulate
 from tests.core.scripted import (
     PACING,
     BadClose,
@@ -27,6 +26,7 @@ from tests.core.scripted import (
     check_delivery,
     sequences,
 )
+from tests.provers.simulation import simulate
 
 A, B = Split("a"), Split("b")
 LEFT, RIGHT = Split("left", ("a",)), Split("right", ("a",))

@@ -7,9 +7,8 @@ import pytest
 
 import fanout
 from fanout.core.cancellation import prefer_cancellation
-from fanout.core.lineage import Split
+from fanout.core.events import Split
 from fanout.errors import MalformedEventError
-from fanout.testing.simulation import Cancellation, simulate, sweep
 from tests.core.scripted import (
     PACING,
     Break,
@@ -25,6 +24,7 @@ from tests.core.scripted import (
     seeded,
     sequences,
 )
+from tests.provers.simulation import Cancellation, simulate, sweep
 
 A, B = Split("a"), Split("b")
 LEFT = Split("left", ("a",))

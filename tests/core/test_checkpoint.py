@@ -9,13 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.core.checkpoint import MAX_JSON_BYTES, MAX_STATE, Checkpoint, SplitPosition
-from fanout.core.lineage import Split
-from fanout.core.positions import (
-    WHOLE_RECORD,
-    Cursor,
-    Horizon,
-    Timestamp,
-)
+from fanout.core.events import Split
+from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Timestamp
 from fanout.errors import PositionError
 
 counts = st.integers(0, WHOLE_RECORD)

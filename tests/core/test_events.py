@@ -4,8 +4,7 @@ import pickle  # noqa: TID251 - shows that values can be sent to a worker
 
 import pytest
 
-from fanout.core.events import Batch, End
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from tests.core.scripted import Log, record_batch
 

@@ -7,8 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import fanout
-from fanout.core.lineage import Split
-from fanout.testing.simulation import simulate
+from fanout.core.events import Split
 from tests.core.scripted import (
     PACING,
     Log,
@@ -19,6 +18,7 @@ from tests.core.scripted import (
     seeded,
     sequences,
 )
+from tests.provers.simulation import simulate
 
 
 def splits(count: int) -> list[Split]:

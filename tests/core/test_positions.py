@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.core.positions import (
-    WHOLE_RECORD,
-    Cursor,
-    Horizon,
-    Position,
-    Timestamp,
-    reaches,
-)
+from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Position, Timestamp, reaches
 from fanout.errors import OptionError
 
 positions = st.one_of(

@@ -15,8 +15,7 @@ from hypothesis.stateful import (
 )
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
-from fanout.core.events import Batch, End, Gap
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, End, Gap, Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Range, Timestamp, reaches
 from fanout.core.progress import ABSENCES, Progress
 from fanout.core.watermarks import Watermarks

@@ -11,12 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from fanout.core.backoff import FullJitter
 from fanout.core.checkpoint import Checkpoint
-from fanout.core.events import Batch, End
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import ABSENCES, Progress
 from fanout.core.supervisor import Supervisor
-from fanout.testing.simulation import SimLoop
 from tests.core.scripted import (
     LISTED_EVERY,
     PACING,
@@ -26,6 +24,7 @@ from tests.core.scripted import (
     record_batch,
     seeded,
 )
+from tests.provers.simulation import SimLoop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

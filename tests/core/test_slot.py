@@ -9,13 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fanout.core.events import Batch, End, Failure
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, End, Failure, Split
 from fanout.core.positions import Cursor, Range
 from fanout.core.slot import Slot
 from fanout.errors import SplitFailedError
-from fanout.testing.simulation import Cancellation, SimLoop, simulate, sweep
 from tests.core.scripted import Log, record_batch
+from tests.provers.simulation import Cancellation, SimLoop, simulate, sweep
 
 if TYPE_CHECKING:
     from fanout.core.events import Event
@@ -139,9 +138,9 @@ class SlotMachine(RuleBasedStateMachine):
         assert self.putting is not None
         self.putting.cancel()
 
-    @rule(turns=st.integers(1, 3))
-    def run(self, turns: int) -> None:
-        for _ in range(turns):
+    @rule(subscribe_limit=st.integers(1, 3))
+    def run(self, subscribe_limit: int) -> None:
+        for _ in range(subscribe_limit):
             self.loop.call_soon(self.loop.stop)
             self.loop.run_forever()
         if self.putting is not None and self.putting.done():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.core.lineage import Split
+from fanout.core.events import Split
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Timestamp
 from fanout.core.starts import Dialect, PerSplit, parse_start, start_of_each
 from fanout.errors import OptionError

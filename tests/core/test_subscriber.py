@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.core.backoff import FullJitter
-from fanout.core.budget import Budget
-from fanout.core.events import Batch, End, Failure, Gap
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, End, Failure, Gap, Split
+from fanout.core.limits import MemoryLimit, SubscribeLimit
+from fanout.core.policy import Finish, Pace, Phase, Retry, Skip
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.slot import Slot
 from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
-from fanout.core.turns import Turns
-from fanout.core.verdicts import Finish, Pace, Phase, Retry, Skip
 from fanout.errors import (
     MalformedEventError,
     ServiceError,
@@ -26,7 +24,6 @@ from fanout.errors import (
     SubscriptionEndedError,
     SubscriptionSilentError,
 )
-from fanout.testing.simulation import Cancellation, SimLoop, simulate, sweep
 from tests.core.scripted import (
     PACING,
     BadClose,
@@ -45,13 +42,14 @@ from tests.core.scripted import (
     record_batch,
     sequences,
 )
+from tests.provers.simulation import Cancellation, SimLoop, simulate, sweep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from fanout.core.policy import Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Pacing, Reserve
-    from fanout.core.verdicts import Verdict
     from fanout.errors import SplitFailedError
 
 A = Split("a")
@@ -90,8 +88,8 @@ class Rig:
         self.source = ScriptedSource(
             logs=[log], pacing=pacing, answer_after=answer_after, close_after=close_after
         )
-        self.budget = Budget(limit)
-        self.turns = Turns(1)
+        self.memory_limit = MemoryLimit(limit)
+        self.subscribe_limit = SubscribeLimit(1)
         self.told: list[tuple[float, Split, Exception, float]] = []
         self.delivered: list[int] = []
         self.gaps: list[Gap] = []
@@ -109,8 +107,8 @@ class Rig:
             position,
             connection=ScriptedConnection(self.source),
             slot=self._slot,
-            budget=self.budget,
-            turns=self.turns,
+            memory_limit=self.memory_limit,
+            subscribe_limit=self.subscribe_limit,
             jitter=self._jitter,
             on_resubscribe=self._hook,
         )
@@ -129,7 +127,7 @@ class Rig:
 
     async def take(self) -> Batch | End | Failure:
         event, cost = (await self._ready.get()).take()
-        self.budget.release(cost)
+        self.memory_limit.release(cost)
         match event:
             case Batch():
                 self.delivered += sequences(event)
@@ -161,7 +159,7 @@ class Rig:
             tasks.create_task(self.subscriber.run())
             await self.take_all(pause)
         assert self.source.broken == []
-        assert self.budget.used == 0
+        assert self.memory_limit.used == 0
 
     def _tell(self, split: Split, cause: Exception, delay: float) -> None:
         self.told.append((asyncio.get_running_loop().time(), split, cause, delay))
@@ -253,7 +251,7 @@ def test_the_wait_for_a_turn_is_not_a_wait_for_the_service() -> None:
     async def main() -> None:
         rig = Rig(LOG, answer_after=PACING.subscribe_timeout - 1)
         held = asyncio.Semaphore(0)
-        rig.turns._free = held
+        rig.subscribe_limit._free = held
         asyncio.get_running_loop().call_later(3600, held.release)
         await rig.read()
         assert rig.told == []
@@ -287,8 +285,8 @@ def test_a_timeout_of_the_service_itself_is_not_taken_for_ours() -> None:
 def test_the_watchdog_stands_still_while_an_event_waits_for_memory() -> None:
     async def main() -> None:
         rig = Rig(replace(LOG, faults=(Stall(1),), event_delay=30.0))
-        await rig.budget.reserve(1 << 20)
-        asyncio.get_running_loop().call_later(3600.0, rig.budget.release, 1 << 20)
+        await rig.memory_limit.reserve(1 << 20)
+        asyncio.get_running_loop().call_later(3600.0, rig.memory_limit.release, 1 << 20)
         await rig.read()
         assert rig.told[0][0] == 3600.0 + 35.0
         assert rig.delivered == LOG.records
@@ -302,14 +300,14 @@ def test_memory_is_reserved_until_the_consumer_takes_the_event() -> None:
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(rig.subscriber.run())
             await asyncio.sleep(1)
-            one_event = rig.budget.used // 2
+            one_event = rig.memory_limit.used // 2
             assert one_event > 0  # one in the slot, one in the hand
             await rig.take()
             await asyncio.sleep(1)
             running.cancel()
-        assert rig.budget.used > 0  # still in the slot
+        assert rig.memory_limit.used > 0  # still in the slot
         await rig.take()
-        assert rig.budget.used == 0
+        assert rig.memory_limit.used == 0
 
     simulate(main)
 
@@ -319,12 +317,12 @@ def test_memory_of_an_event_that_was_not_handed_over_is_given_back() -> None:
         rig = Rig(LOG)
         running = asyncio.create_task(rig.subscriber.run())
         await asyncio.sleep(1)
-        both = rig.budget.used
+        both = rig.memory_limit.used
         running.cancel()
         await asyncio.wait([running])
-        assert rig.budget.used < both
+        assert rig.memory_limit.used < both
         await rig.take()
-        assert rig.budget.used == 0
+        assert rig.memory_limit.used == 0
 
     simulate(main)
 
@@ -696,7 +694,7 @@ def test_a_cancelled_subscriber_is_continued_by_a_new_one_from_its_position() ->
                 await rig.new_subscriber(rig.subscriber.position).run()  # type: ignore[arg-type]
             await taking
         assert rig.delivered == log.records
-        assert rig.budget.used == 0
+        assert rig.memory_limit.used == 0
         assert rig.source.broken == []
 
     assert sweep(scenario) > 60

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.core.budget import Budget
-from fanout.core.events import End
-from fanout.core.lineage import Split
+from fanout.core.events import End, Split
+from fanout.core.limits import MemoryLimit, SubscribeLimit
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.subscription import Subscription
-from fanout.core.turns import Turns
 from fanout.errors import SubscriptionEndedError, SubscriptionSilentError
-from fanout.testing.simulation import simulate
 from tests.core.scripted import PACING
+from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -50,8 +48,13 @@ class Service:
             self.open -= 1
 
 
-def subscription(service: Any, budget: Budget | None = None) -> Subscription:
-    return Subscription(A, service, budget=budget or Budget(LIMIT), turns=Turns(1))
+def subscription(service: Any, memory_limit: MemoryLimit | None = None) -> Subscription:
+    return Subscription(
+        A,
+        service,
+        memory_limit=memory_limit or MemoryLimit(LIMIT),
+        subscribe_limit=SubscribeLimit(1),
+    )
 
 
 async def in_pieces(reserve: Reserve) -> AsyncGenerator[Batch | End]:
@@ -70,47 +73,47 @@ def test_the_wait_for_memory_leaves_the_rest_of_the_silence_timeout() -> None:
         yield End(A)
 
     async def main() -> None:
-        budget = Budget(LIMIT)
-        await budget.reserve(LIMIT)
-        asyncio.get_running_loop().call_later(1000, budget.release, LIMIT)
-        held = subscription(Service(events), budget)
+        memory_limit = MemoryLimit(LIMIT)
+        await memory_limit.reserve(LIMIT)
+        asyncio.get_running_loop().call_later(1000, memory_limit.release, LIMIT)
+        held = subscription(Service(events), memory_limit)
         with pytest.raises(SubscriptionSilentError):
             async with held.open(Horizon()):
                 await held.receive()
         assert asyncio.get_running_loop().time() == 1000 + PACING.silence_timeout - 30
-        assert budget.used == 0
+        assert memory_limit.used == 0
 
     simulate(main)
 
 
 def test_reserving_in_pieces_never_waits_while_holding_a_piece() -> None:
     async def main() -> None:
-        budget = Budget(LIMIT)
+        memory_limit = MemoryLimit(LIMIT)
 
         async def receive() -> None:
-            held = subscription(Service(in_pieces), budget)
+            held = subscription(Service(in_pieces), memory_limit)
             async with held.open(Horizon()):
                 await held.receive()
-                assert budget.used == held.reserved == LIMIT
+                assert memory_limit.used == held.reserved == LIMIT
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(receive())
             tasks.create_task(receive())
-        assert budget.used == 0
+        assert memory_limit.used == 0
 
     simulate(main)
 
 
 def test_memory_of_an_event_that_was_handed_over_stays_reserved() -> None:
     async def main() -> None:
-        budget = Budget(LIMIT)
-        held = subscription(Service(in_pieces), budget)
+        memory_limit = MemoryLimit(LIMIT)
+        held = subscription(Service(in_pieces), memory_limit)
         async with held.open(Horizon()):
             await held.receive()
             held.handed_over()
             with pytest.raises(SubscriptionEndedError, match="ended the subscription to a"):
                 await held.receive()
-        assert budget.used == LIMIT
+        assert memory_limit.used == LIMIT
 
     simulate(main)
 
@@ -120,8 +123,8 @@ def test_a_subscription_that_is_cancelled_is_closed_and_gives_its_memory_back(
     seconds: float,
 ) -> None:
     async def main() -> None:
-        budget, service = Budget(LIMIT), Service(in_pieces)
-        held = subscription(service, budget)
+        memory_limit, service = MemoryLimit(LIMIT), Service(in_pieces)
+        held = subscription(service, memory_limit)
 
         async def receive() -> None:
             async with held.open(Cursor(7)):
@@ -131,9 +134,9 @@ def test_a_subscription_that_is_cancelled_is_closed_and_gives_its_memory_back(
         async with asyncio.TaskGroup() as tasks:
             receiving = tasks.create_task(receive())
             await asyncio.sleep(seconds)
-            assert (service.open, budget.used > 0) == (1, True)
+            assert (service.open, memory_limit.used > 0) == (1, True)
             receiving.cancel()
-        assert (service.open, budget.used) == (0, 0)
+        assert (service.open, memory_limit.used) == (0, 0)
         assert service.positions == [Cursor(7)]
 
     simulate(main)

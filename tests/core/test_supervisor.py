@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.core.backoff import FullJitter
-from fanout.core.events import Batch, End, Failure
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, End, Failure, Split
+from fanout.core.policy import Phase
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.core.progress import Progress
 from fanout.core.supervisor import Supervisor
-from fanout.core.verdicts import Phase
 from fanout.errors import MalformedEventError, ServiceError, SplitFailedError
-from fanout.testing.simulation import simulate
 from tests.core.scripted import (
     LISTED_EVERY,
     PACING,
@@ -32,6 +30,7 @@ from tests.core.scripted import (
     seeded,
     sequences,
 )
+from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -378,7 +377,7 @@ def test_memory_is_bounded_over_all_splits() -> None:
         async with supervisor.supervise():
             while len(rig.delivered) < 50 * 20:
                 await asyncio.sleep(0.1)
-                peaks.append(supervisor.budget.used)
+                peaks.append(supervisor.memory_limit.used)
                 rig.take_ready()
         assert rig.source.calls == [call for call in rig.source.calls if call.time == 0]
 

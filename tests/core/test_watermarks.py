@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 import fanout
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.event_time import EventTime
-from fanout.core.events import Batch, End
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import Progress
 from fanout.core.watermarks import Watermarks
-from fanout.testing.simulation import simulate
 from tests.core.scripted import Log, ScriptedSource, record_batch
+from tests.provers.simulation import simulate
 
 A, B, C = Split("a"), Split("b"), Split("c")
 LEFT, RIGHT = Split("left", ("a",)), Split("right", ("a",))

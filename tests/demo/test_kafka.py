@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from fanout.demo.verification import SentRecord
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 RECORDS = list(generate(200, seed=1))
 NAMES = itertools.count(1)

@@ -11,7 +11,7 @@ from fanout.demo.plan import Act, Kind
 from fanout.demo.records import Record, digest
 from fanout.demo.service import Done
 from fanout.demo.verification import SentRecord
-from fanout.testing.kinesis_process import KinesisProcess
+from fanout.testing.kinesis.process import KinesisProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -10,18 +10,18 @@ from aiokafka.errors import KafkaError
 from confluent_kafka import Producer
 
 from fanout.errors import OptionError
-from fanout.kafka.client import open_transport
+from fanout.kafka.cluster import parse_servers
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import Partition
-from fanout.kafka.protocol.security import Security
-from fanout.kafka.protocol.servers import parse_servers
-from fanout.kafka.transport import Edge, Fetched, Wanted
+from fanout.kafka.reading.client import open_transport
+from fanout.kafka.reading.transport import Edge, Fetched, Wanted
+from fanout.kafka.security import Security
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from fanout.kafka.transport import Transport
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.kafka.reading.transport import Transport
+    from fanout.testing.kafka.broker import KafkaBroker
 
 HERE = Security(protocol="PLAINTEXT")
 

@@ -41,8 +41,8 @@ BROKERS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_subscription.py::test_a_refusal_ends_the_subscription_and_the_next_one_goes_on_where_it_stood",
     ),
     "An answer breaks off, or breaks Kafka's protocol: an error that says so, and closes.": (
-        "tests/kafka/protocol/test_wire.py::test_a_connection_that_breaks_within_an_answer_fails_all_that_wait",
-        "tests/kafka/protocol/test_wire.py::test_what_breaks_the_protocol_is_an_error_that_says_so_and_closes",
+        "tests/kafka/protocol/test_broker_connection.py::test_a_connection_that_breaks_within_an_answer_fails_all_that_wait",
+        "tests/kafka/protocol/test_broker_connection.py::test_what_breaks_the_protocol_is_an_error_that_says_so_and_closes",
         "tests/kafka/protocol/test_frames.py::test_what_a_frame_announces_takes_no_memory_before_it_comes",
     ),
     "No broker answers when the stream opens: one clear sentence.": (
@@ -137,31 +137,31 @@ TOPICS: Final[Mapping[str, tuple[str, ...]]] = {
 RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "Open, aborted and committed transactions lie in one partition.": (
         "tests/kafka/test_source_records.py::test_aborted_and_open_transactions_are_not_seen",
-        "tests/kafka/decoding/test_records.py::test_an_aborted_transaction_is_left_out_up_to_its_marker_and_not_beyond",
-        "tests/kafka/decoding/test_records.py::test_the_marker_is_seen_where_the_transaction_lies_before_the_wanted_offset",
-        "tests/kafka/decoding/test_records.py::test_only_the_marker_of_an_abort_ends_what_is_left_out",
+        "tests/kafka/reading/test_records.py::test_an_aborted_transaction_is_left_out_up_to_its_marker_and_not_beyond",
+        "tests/kafka/reading/test_records.py::test_the_marker_is_seen_where_the_transaction_lies_before_the_wanted_offset",
+        "tests/kafka/reading/test_records.py::test_only_the_marker_of_an_abort_ends_what_is_left_out",
     ),
     "Compaction leaves holes, and batches without records.": (
         "tests/kafka/test_source_stops.py::test_records_that_compaction_has_removed_are_not_waited_for",
-        "tests/kafka/decoding/test_records.py::test_compacted_holes_and_empty_batches_move_the_position",
-        "tests/kafka/decoding/test_records.py::test_a_control_batch_that_compaction_has_emptied_ends_nothing",
+        "tests/kafka/reading/test_records.py::test_compacted_holes_and_empty_batches_move_the_position",
+        "tests/kafka/reading/test_records.py::test_a_control_batch_that_compaction_has_emptied_ends_nothing",
     ),
     "A batch begins before the offset that is wanted, or is cut short.": (
-        "tests/kafka/decoding/test_records.py::test_a_batch_that_begins_before_the_wanted_offset_is_trimmed",
-        "tests/kafka/decoding/test_records.py::test_a_batch_that_is_cut_short_is_left_to_the_next_answer",
+        "tests/kafka/reading/test_records.py::test_a_batch_that_begins_before_the_wanted_offset_is_trimmed",
+        "tests/kafka/reading/test_records.py::test_a_batch_that_is_cut_short_is_left_to_the_next_answer",
     ),
     "Keys and values are null or empty, headers repeat or have no value.": (
         "tests/kafka/test_source_records.py::test_keys_and_values_may_be_missing_or_empty",
         "tests/kafka/test_source_records.py::test_a_record_arrives_with_all_its_columns",
     ),
     "The key of a header is no text: its record comes all the same.": (
-        "tests/kafka/decoding/test_records.py::test_a_headers_key_that_is_no_text_has_marks_for_its_bytes",
+        "tests/kafka/reading/test_records.py::test_a_headers_key_that_is_no_text_has_marks_for_its_bytes",
     ),
     "Records come in every codec, from librdkafka, from Kafka's own producer and from others.": (
         "tests/kafka/test_source_records.py::test_every_codec_is_read",
         "tests/spark/test_kafka_java.py::test_every_codec_of_the_java_producer_is_read",
-        "tests/kafka/decoding/test_records.py::test_a_batch_of_each_codec_becomes_the_columns_of_sparks_kafka_source",
-        "tests/kafka/decoding/test_records.py::test_a_missing_codec_says_what_to_install",
+        "tests/kafka/reading/test_records.py::test_a_batch_of_each_codec_becomes_the_columns_of_sparks_kafka_source",
+        "tests/kafka/reading/test_records.py::test_a_missing_codec_says_what_to_install",
     ),
     "A value has 10 MiB, more than is asked for at once.": (
         "tests/kafka/test_source_records.py::test_large_values_are_read_whole",
@@ -169,18 +169,18 @@ RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_fetcher.py::test_an_event_larger_than_half_of_the_memory_is_let_through_by_idle_partitions",
     ),
     "A little batch would decompress to more than is allowed: refused before memory is taken.": (
-        "tests/kafka/decoding/test_records.py::test_a_bomb_is_refused_before_its_memory_is_taken",
-        "tests/kafka/decoding/test_records.py::test_a_bomb_of_many_little_records_is_refused",
-        "tests/kafka/decoding/test_compression.py::test_a_batch_may_hold_as_much_as_is_allowed_and_no_more",
+        "tests/kafka/reading/test_records.py::test_a_bomb_is_refused_before_its_memory_is_taken",
+        "tests/kafka/reading/test_records.py::test_a_bomb_of_many_little_records_is_refused",
+        "tests/kafka/reading/test_compression.py::test_a_batch_may_hold_as_much_as_is_allowed_and_no_more",
     ),
     "A batch is damaged: what comes before it is delivered once, then an error names the place.": (
-        "tests/kafka/decoding/test_records.py::test_a_damaged_batch_is_named_by_its_offsets_after_what_came_before_it",
+        "tests/kafka/reading/test_records.py::test_a_damaged_batch_is_named_by_its_offsets_after_what_came_before_it",
         "tests/kafka/test_subscription.py::test_a_damaged_batch_is_an_error_and_what_comes_before_it_is_delivered_once",
-        "tests/kafka/decoding/test_record_properties.py::test_damaged_bytes_are_records_or_a_typed_error",
+        "tests/kafka/reading/test_record_properties.py::test_damaged_bytes_are_records_or_a_typed_error",
     ),
     "The broker sets the timestamps, or nobody does.": (
         "tests/kafka/test_source_records.py::test_a_broker_may_set_the_timestamps",
-        "tests/kafka/decoding/test_records.py::test_a_timestamp_that_is_none_or_has_no_date_is_null",
+        "tests/kafka/reading/test_records.py::test_a_timestamp_that_is_none_or_has_no_date_is_null",
     ),
     "The consumer is slow: who does not ask is not fetched, and memory is reserved before.": (
         "tests/kafka/test_fetcher.py::test_who_does_not_ask_is_not_fetched",
@@ -319,10 +319,10 @@ TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/transactions/test_transaction_calls.py::test_a_broker_that_cannot_tell_an_open_marker_is_refused",
     ),
     "A dead job cannot be started for now: a person sees what it left open, and finishes it.": (
-        "tests/spark/sink/test_leftovers.py::test_a_killed_driver",
-        "tests/kafka/test_cli_transactions.py::test_what_brokers_have_forgotten_is_decided_by_who_has_looked",
-        "tests/kafka/test_cli_transactions.py::test_nothing_is_changed_while_the_job_runs",
-        "tests/kafka/test_cli_transactions.py::test_a_batch_that_is_committed_while_it_is_being_aborted_stays_so",
+        "tests/spark/sink/test_open_transactions.py::test_a_killed_driver",
+        "tests/cli/test_transactions.py::test_what_brokers_have_forgotten_is_decided_by_who_has_looked",
+        "tests/cli/test_transactions.py::test_nothing_is_changed_while_the_job_runs",
+        "tests/cli/test_transactions.py::test_a_batch_that_is_committed_while_it_is_being_aborted_stays_so",
     ),
     "Somebody stops waiting for a call: it leaves nothing, and can be made again.": (
         "tests/kafka/transactions/test_transactions_failures.py::test_cancelling_a_call_leaves_nothing_behind_and_it_can_be_made_again",

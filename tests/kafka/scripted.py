@@ -17,15 +17,15 @@ from aiokafka.errors import (
 
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.partitions import Partition
+from fanout.kafka.reading.transport import Edge, Fetched, Refused
 from fanout.kafka.source import open_connection
-from fanout.kafka.transport import Edge, Fetched, Refused
-from fanout.testing.kafka_batches import batch, marker, rows
+from tests.provers.record_batches import batch, marker, rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from fanout.kafka.connection import KafkaConnection
-    from fanout.kafka.transport import Aborted, Answer, Wanted
+    from fanout.kafka.reading.transport import Aborted, Answer, Wanted
 
 __all__ = ("Log", "Request", "ScriptedCluster", "ScriptedSource")
 

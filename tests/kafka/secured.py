@@ -20,9 +20,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from fanout.kafka.protocol.security import Security
-from fanout.kafka.protocol.servers import parse_servers
-from fanout.testing.kafka_broker import KafkaBroker
+from fanout.kafka.cluster import parse_servers
+from fanout.kafka.security import Security
+from fanout.testing.kafka.broker import KafkaBroker
 from tests.kafka.certificates import Certificates, make_certificates
 
 if TYPE_CHECKING:

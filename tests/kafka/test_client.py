@@ -13,15 +13,15 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient
 
 from fanout.errors import OptionError
-from fanout.kafka.client import open_transport
+from fanout.kafka.cluster import Server
 from fanout.kafka.partitions import Partition
-from fanout.kafka.protocol.servers import Server
-from fanout.kafka.transport import Edge, Fetched, Refused, Wanted
+from fanout.kafka.reading.client import open_transport
+from fanout.kafka.reading.transport import Edge, Fetched, Refused, Wanted
 from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce
 
 if TYPE_CHECKING:
-    from fanout.kafka.transport import Transport
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.kafka.reading.transport import Transport
+    from fanout.testing.kafka.broker import KafkaBroker
 
 BATCH_HEAD = 61  # the bytes of a record batch before its first record
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError, RequestTimedOutError
 
-from fanout.kafka.client import open_transport
-from fanout.kafka.protocol.servers import Server
-from fanout.kafka.transport import Edge
+from fanout.kafka.cluster import Server
+from fanout.kafka.reading.client import open_transport
+from fanout.kafka.reading.transport import Edge
 from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 # Everything below is at once but what waits for a timeout; a busy machine is slower.
 SOON = 10.0

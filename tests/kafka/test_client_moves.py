@@ -18,10 +18,10 @@ from aiokafka.protocol.metadata import MetadataResponse_v5
 from aiokafka.protocol.offset import OffsetResponse_v3
 
 from fanout.errors import ServiceError
-from fanout.kafka.client import _Client
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import Partition
-from fanout.kafka.transport import Edge, Refused, Wanted
+from fanout.kafka.reading.client import _Client
+from fanout.kafka.reading.transport import Edge, Refused, Wanted
 
 FIRST = Partition("orders", 0)
 WANTED = {FIRST: Wanted(5, 1000)}

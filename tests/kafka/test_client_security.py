@@ -18,9 +18,9 @@ from aiokafka.errors import (
     SaslAuthenticationFailed,
 )
 
-from fanout.kafka.client import open_transport
-from fanout.kafka.protocol.security import Security
-from fanout.kafka.protocol.servers import Server
+from fanout.kafka.cluster import Server
+from fanout.kafka.reading.client import open_transport
+from fanout.kafka.security import Security
 from tests.kafka.brokers import create, fetch, produce
 from tests.kafka.certificates import KEY_PASSWORD, make_certificates
 from tests.kafka.secured import PASSWORD, WRONG, token

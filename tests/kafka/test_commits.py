@@ -9,16 +9,16 @@ import pytest
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError
 
 from fanout.core.backoff import BackoffOptions, FullJitter
-from fanout.kafka.commits import open_committer
 from fanout.kafka.partitions import Partition
-from fanout.testing.simulation import simulate
+from fanout.kafka.reading.commits import open_committer
 from tests.kafka.scripted import ScriptedCluster
+from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from fanout.kafka.commits import Committer
+    from fanout.kafka.reading.commits import Committer
 
 A, B = Partition("t", 0), Partition("t", 1)
 

@@ -5,14 +5,14 @@ from random import Random
 
 from aiokafka.errors import KafkaConnectionError, UnknownTopicOrPartitionError
 
-from fanout.core.lineage import Split
+from fanout.core.events import Split
+from fanout.core.policy import Fatal, Phase, Retry
 from fanout.core.positions import Cursor
-from fanout.core.verdicts import Fatal, Phase, Retry
 from fanout.kafka import KafkaSource, Partition
 from fanout.kafka.source import open_connection
-from fanout.testing.simulation import simulate
-from tests.kafka.reading import PLAINTEXT
 from tests.kafka.scripted import Log, ScriptedCluster
+from tests.kafka.topics import PLAINTEXT
+from tests.provers.simulation import simulate
 
 
 def test_a_bounded_read_lists_its_partitions_once() -> None:

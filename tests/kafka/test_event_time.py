@@ -8,7 +8,7 @@ import pytest
 from fanout.core.event_time import EventTime
 from fanout.errors import OptionError
 from fanout.kafka.options import KafkaOptions
-from fanout.kafka.protocol.security import Security
+from fanout.kafka.security import Security
 
 if TYPE_CHECKING:
     from collections.abc import Callable

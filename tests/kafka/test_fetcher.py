@@ -13,19 +13,19 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from fanout.core.budget import Budget
+from fanout.core.limits import MemoryLimit
 from fanout.core.positions import Cursor
 from fanout.errors import MalformedEventError
-from fanout.kafka.fetcher import Fetcher
-from fanout.kafka.subscription import HEARTBEAT, PartitionReader
-from fanout.testing.simulation.loop import running_loop, simulate
+from fanout.kafka.reading.fetcher import Fetcher
+from fanout.kafka.reading.subscription import HEARTBEAT, PartitionReader
+from fanout.testing.virtual_time.loop import running_loop, simulate
 from tests.kafka.scripted import ScriptedCluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.transport import Answer, Fetched, Wanted
+    from fanout.kafka.reading.transport import Answer, Fetched, Wanted
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -548,7 +548,7 @@ def test_a_busy_partition_among_a_thousand_idle_ones_keeps_its_rate_and_all_are_
         busy = cluster.partitions[500]
         for _ in range(300):
             cluster.logs[busy].append(1, value=bytes(100 * KIB))
-        budget = Budget(256 * MIB)
+        budget = MemoryLimit(256 * MIB)
         fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=256 * MIB)
         reader = PartitionReader(cluster, fetcher, read_committed=True, max_event_bytes=64 * MIB)
         events = dict.fromkeys(cluster.partitions, 0)
@@ -592,7 +592,7 @@ def test_an_event_larger_than_half_of_the_memory_is_let_through_by_idle_partitio
         cluster = ScriptedCluster(50)
         large = cluster.partitions[7]
         cluster.logs[large].append(1, value=bytes(9 * MIB))
-        budget = Budget(10 * MIB)
+        budget = MemoryLimit(10 * MIB)
         fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=10 * MIB)
         reader = PartitionReader(cluster, fetcher, read_committed=True, max_event_bytes=64 * MIB)
         came = asyncio.Event()

@@ -10,18 +10,18 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor, Horizon
-from fanout.core.verdicts import Fatal, Pace, Retry, Skip
-from fanout.kafka.losses import Losses
 from fanout.kafka.policy import Remedy
-from fanout.testing.simulation.loop import running_loop, simulate
+from fanout.kafka.reading.losses import Losses
+from fanout.testing.virtual_time.loop import running_loop, simulate
 from tests.kafka.scripted import ScriptedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from fanout.core.policy import Verdict
     from fanout.core.positions import Position
-    from fanout.core.verdicts import Verdict
     from fanout.kafka.partitions import Partition
 
 PLACE, TOPIC = Remedy.FIND_PLACE, Remedy.FIND_TOPIC

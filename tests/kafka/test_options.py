@@ -14,7 +14,7 @@ from fanout.core.starts import PerSplit
 from fanout.errors import OptionError
 from fanout.kafka import KafkaSource, Partition, Security
 from fanout.kafka.options import KafkaOptions
-from tests.kafka.reading import PLAINTEXT
+from tests.kafka.topics import PLAINTEXT
 
 
 def options(**given: Any) -> KafkaOptions:

@@ -13,14 +13,14 @@ import pytest
 
 from fanout.core.positions import Horizon
 from fanout.kafka.consumer_options import _NUMBERS, ConsumerOptions
-from fanout.kafka.decoding.columns import SCHEMA
 from fanout.kafka.options import KafkaOptions
-from fanout.kafka.protocol.security import Security
-from tests.kafka.reading import Topic, committed, new_topic
+from fanout.kafka.reading.columns import SCHEMA
+from fanout.kafka.security import Security
+from tests.kafka.topics import Topic, committed, new_topic
 from tests.readme import KAFKA_ASYNCIO, defined_by, on_this_machine
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "kafka.md"

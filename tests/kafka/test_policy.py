@@ -7,7 +7,7 @@ from types import MappingProxyType
 import pytest
 from aiokafka import errors as kafka
 
-from fanout.core.verdicts import Fatal, Pace, Retry
+from fanout.core.policy import Fatal, Pace, Retry
 from fanout.errors import (
     DamagedFrameError,
     DecodeFailedError,

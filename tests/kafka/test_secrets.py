@@ -12,8 +12,8 @@ import pytest
 from fanout import EventTime
 from fanout.errors import OptionError
 from fanout.kafka import KafkaSource, Security
-from fanout.testing.kafka_batches import Row, batch, sealed
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
+from tests.provers.record_batches import Row, batch, sealed
 from tests.test_secrets import DATA, KEY, SECRET_KEY, TOKEN, Said, drive, said
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ async def test_a_cluster_that_cannot_be_reached_tells_no_secret(
     protocol: Any,
     secrets: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr("fanout.kafka.protocol.asking._PATIENCE", 0.1)
+    monkeypatch.setattr("fanout.kafka.protocol.startup_calls._PATIENCE", 0.1)
     security = Security(protocol=protocol, **secrets)
     servers = f"127.0.0.1:{unused_tcp_port}"
     source = KafkaSource(bootstrap_servers=servers, topics="t", security=security)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import fanout
-from tests.kafka.reading import Topic, committed, eventually, transactional
+from tests.kafka.topics import Topic, committed, eventually, transactional
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 
 @pytest.fixture

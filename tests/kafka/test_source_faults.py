@@ -12,13 +12,13 @@ from fanout.errors import ServiceError
 from fanout.kafka import KafkaSource
 from fanout.kafka.partitions import Partition
 from tests.kafka.brokers import connect, fetch
-from tests.kafka.reading import PLAINTEXT, eventually, new_topic
+from tests.kafka.topics import PLAINTEXT, eventually, new_topic
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from fanout.testing.kafka_broker import KafkaBroker
-    from tests.kafka.reading import Topic
+    from fanout.testing.kafka.broker import KafkaBroker
+    from tests.kafka.topics import Topic
 
 
 async def test_a_broker_that_is_killed_and_leads_again_loses_and_repeats_nothing(
@@ -61,7 +61,7 @@ async def test_a_broker_that_hangs_is_waited_for(kafka_broker: KafkaBroker) -> N
 async def test_no_broker_is_one_clear_sentence(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanout.kafka.protocol.asking._PATIENCE", 0.1)
+    monkeypatch.setattr("fanout.kafka.protocol.startup_calls._PATIENCE", 0.1)
     source = KafkaSource(
         bootstrap_servers=f"127.0.0.1:{unused_tcp_port}", topics="orders", security=PLAINTEXT
     )

@@ -9,11 +9,11 @@ import pytest
 
 from fanout.core.event_time import EventTime
 from fanout.errors import SplitFailedError
-from fanout.kafka.decoding.columns import SCHEMA
-from tests.kafka.reading import Topic, new_topic, transactional
+from fanout.kafka.reading.columns import SCHEMA
+from tests.kafka.topics import Topic, new_topic, transactional
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 
 @pytest.fixture

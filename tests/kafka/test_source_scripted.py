@@ -12,8 +12,8 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, NotLeaderForPartitionError
 
 import fanout
-from fanout.testing.simulation import simulate, sweep
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
+from tests.provers.simulation import simulate, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping

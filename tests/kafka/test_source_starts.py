@@ -7,12 +7,12 @@ import pytest
 
 import fanout
 from fanout.errors import OptionError, ServiceError, SplitFailedError
-from tests.kafka.reading import Topic, new_topic
+from tests.kafka.topics import Topic, new_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 pytestmark = pytest.mark.usefixtures("quick_losses")
 
@@ -41,7 +41,7 @@ async def test_latest_is_the_end_when_the_stream_opens(topic: Topic) -> None:
 
 
 async def test_latest_stays_where_it_was_when_the_origin_was_stored(topic: Topic) -> None:
-    origin = await fanout.origin(topic.source(start="latest"))
+    origin = await fanout.resolve_start(topic.source(start="latest"))
     topic.log.clear()
     topic.put(3)
     assert (await topic.read(resume=origin, start="latest")).log == topic.log

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import OptionError, ServiceError
-from tests.kafka.reading import Reader, Topic, new_topic, transactional
+from tests.kafka.topics import Reader, Topic, new_topic, transactional
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 
 @pytest.fixture

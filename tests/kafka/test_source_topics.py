@@ -9,10 +9,10 @@ import pytest
 import fanout
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import PositionError, ServiceError, SplitFailedError
-from tests.kafka.reading import Topic, new_topic
+from tests.kafka.topics import Topic, new_topic
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 pytestmark = pytest.mark.usefixtures("quick_losses")
 
@@ -132,7 +132,7 @@ async def test_positions_of_another_cluster_are_refused(topic: Topic) -> None:
 
 
 async def test_records_that_expire_before_they_are_read_fail_the_stream(topic: Topic) -> None:
-    origin = await fanout.origin(topic.source())
+    origin = await fanout.resolve_start(topic.source())
     await asyncio.to_thread(topic.broker.delete_records, topic.name, 0, 4)
     async with topic.reading(resume=origin) as reader:
         failure = await reader.failed()
@@ -141,7 +141,7 @@ async def test_records_that_expire_before_they_are_read_fail_the_stream(topic: T
 
 
 async def test_records_that_expire_are_a_gap_where_that_is_allowed(topic: Topic) -> None:
-    origin = await fanout.origin(topic.source())
+    origin = await fanout.resolve_start(topic.source())
     await asyncio.to_thread(topic.broker.delete_records, topic.name, 0, 4)
     async with topic.reading(resume=origin, on_data_loss="earliest") as reader:
         await reader.has(6)

@@ -9,14 +9,14 @@ from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
 
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.errors import DamagedFrameError, DecodeFailedError
-from fanout.kafka.decoding.columns import NO_RECORDS, SCHEMA
-from fanout.kafka.decoding.user_decode import UserDecode
-from fanout.kafka.fetcher import Fetcher
-from fanout.kafka.subscription import HEARTBEAT, PartitionReader
-from fanout.kafka.transport import Aborted
-from fanout.testing.kafka_batches import ABORT, COMMIT
-from fanout.testing.simulation.loop import running_loop, simulate
+from fanout.kafka.reading.columns import NO_RECORDS, SCHEMA
+from fanout.kafka.reading.fetcher import Fetcher
+from fanout.kafka.reading.subscription import HEARTBEAT, PartitionReader
+from fanout.kafka.reading.transport import Aborted
+from fanout.kafka.reading.user_decode import UserDecode
+from fanout.testing.virtual_time.loop import running_loop, simulate
 from tests.kafka.scripted import ScriptedCluster
+from tests.provers.record_batches import ABORT, COMMIT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

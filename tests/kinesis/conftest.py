@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.testing.kinesis_server import KinesisServer
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import KinesisServer
 from tests.kinesis.reading import Stream
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def stream(
     monkeypatch.setattr("fanout.kinesis.options._SLOW", 0.05)
     if not rules.polls_per_second:
         monkeypatch.setattr("fanout.kinesis.options.CALL_INTERVAL", 0.01)
-        monkeypatch.setattr("fanout.kinesis.pace.CALL_INTERVAL", 0.01)
-        monkeypatch.setattr("fanout.kinesis.pace.IDLE_INTERVAL", 0.02)
+        monkeypatch.setattr("fanout.kinesis.reading.rate_limit.CALL_INTERVAL", 0.01)
+        monkeypatch.setattr("fanout.kinesis.reading.rate_limit.IDLE_INTERVAL", 0.02)
     with KinesisServer(rules) as server:
         yield Stream(server, shards=shards)

@@ -19,7 +19,7 @@ import aioboto3
 
 import fanout
 from fanout.kinesis import KinesisSource
-from fanout.testing.credentials import REGION
+from fanout.testing.kinesis.credentials import REGION
 
 if TYPE_CHECKING:
     from fanout import FanOut
@@ -65,7 +65,7 @@ async def main(endpoint_url: str, consumer: str, *figures: str) -> None:
             region_name=REGION, aws_access_key_id="testing", aws_secret_access_key="testing"
         ),
     )
-    await fanout.origin(source)  # botocore has read its files by then
+    await fanout.resolve_start(source)  # botocore has read its files by then
     before = memory("VmRSS")
     taken = await read(source, held, records)
     sys.stdout.write(json.dumps({"grown": memory("VmHWM") - before, "log": taken}))

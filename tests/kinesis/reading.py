@@ -15,15 +15,15 @@ import boto3
 
 import fanout
 from fanout.kinesis import KinesisSource
-from fanout.kinesis.explain import code_of
-from fanout.testing.credentials import REGION
+from fanout.kinesis.aws.error_hints import code_of
+from fanout.testing.kinesis.credentials import REGION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from fanout.testing.faults import Fault
-    from fanout.testing.kinesis_server import KinesisServer
+    from fanout.testing.kinesis.server import KinesisServer
 
 FIRST = "shardId-000000000000"
 

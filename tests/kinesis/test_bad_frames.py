@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fanout.core.policy import Retry
 from fanout.core.positions import Cursor, Horizon
-from fanout.core.verdicts import Retry
 from fanout.errors import DamagedFrameError, MalformedEventError, SplitFailedError
-from fanout.kinesis.bad_frames import BadFrames
+from fanout.kinesis.reading.recovery import DamagedFrames
 from fanout.testing.faults import CorruptFrame, EndEarly, IgnoreSubscribe
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream, eventually
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ PAIRS = pytest.mark.parametrize(
 )
 
 
-def counted(frames: BadFrames, *positions: Position) -> list[int]:
+def counted(frames: DamagedFrames, *positions: Position) -> list[int]:
     """Return how many frames the subscriptions from these positions may drop; each fails."""
     droppable = []
     for position in positions:
@@ -34,24 +34,24 @@ def counted(frames: BadFrames, *positions: Position) -> list[int]:
 
 
 def test_each_frame_in_a_row_has_three_tries() -> None:
-    assert counted(BadFrames("gap"), *[Cursor(5)] * 7) == [0, 0, 1, 1, 2, 2, 3]
+    assert counted(DamagedFrames("gap"), *[Cursor(5)] * 7) == [0, 0, 1, 1, 2, 2, 3]
 
 
 def test_another_position_begins_to_count_anew() -> None:
     positions = Cursor(5), Cursor(5), Cursor(6), Cursor(6), Cursor(6), Horizon()
-    assert counted(BadFrames("gap"), *positions) == [0, 0, 0, 0, 1, 0]
+    assert counted(DamagedFrames("gap"), *positions) == [0, 0, 0, 0, 1, 0]
 
 
 def test_one_shard_is_not_another() -> None:
-    frames = BadFrames("gap")
+    frames = DamagedFrames("gap")
     counted(frames, *[Cursor(5)] * 4)
     assert frames.droppable("another", Cursor(5)) == 0
 
 
 def test_nothing_is_dropped_where_nobody_has_chosen_that() -> None:
-    assert counted(BadFrames("fail"), *[Cursor(5)] * 7) == [0] * 7
-    assert BadFrames("fail").found(FIRST, Cursor(5)) == Retry(limit=3)
-    assert BadFrames("gap").found(FIRST, Cursor(5)) == Retry()
+    assert counted(DamagedFrames("fail"), *[Cursor(5)] * 7) == [0] * 7
+    assert DamagedFrames("fail").found(FIRST, Cursor(5)) == Retry(limit=3)
+    assert DamagedFrames("gap").found(FIRST, Cursor(5)) == Retry()
 
 
 async def read_and_close(stream: Stream, count: int) -> str:

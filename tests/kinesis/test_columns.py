@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.kinesis.columns import (
+from fanout.kinesis.reading.decode import (
     ARRIVAL,
     FEW_ROWS,
     all_decimal,

@@ -18,11 +18,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 
-from fanout.core.verdicts import Phase
+from fanout.core.policy import Phase
+from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.policy import Remedy, judge
-from fanout.kinesis.session import open_session
-from fanout.testing.credentials import REGION
 from fanout.testing.faults import EndEarly, RevokeKey
+from fanout.testing.kinesis.credentials import REGION
 from tests.kinesis.reading import Reader, Stream, client, eventually
 
 if TYPE_CHECKING:

@@ -12,18 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
-from fanout.core.events import Batch, End
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Position
 from fanout.errors import DamagedFrameError, MalformedEventError, RemoteError
-from fanout.kinesis.aggregation import parse_aggregate
-from fanout.kinesis.decode import decode_event
-from fanout.kinesis.disaggregation import Disaggregator
-from fanout.kinesis.eventstream import FrameDecoder
 from fanout.kinesis.hash_keys import HashRange
-from fanout.kinesis.subscription import read_events
-from fanout.testing.aggregation import encode_aggregate, seal_aggregate
-from fanout.testing.frames import encode_event, encode_exception, encode_frame
+from fanout.kinesis.reading.deaggregation import Disaggregator
+from fanout.kinesis.reading.decode import decode_event
+from fanout.kinesis.reading.event_stream import FrameDecoder
+from fanout.kinesis.reading.kpl_format import parse_aggregate
+from fanout.kinesis.reading.subscription import read_events
+from fanout.testing.kinesis.frames import encode_event, encode_exception, encode_frame
+from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
 from tests.damage import cuts, damaged, documents
 from tests.kinesis.framing import header, sealed
 from tests.memory import peak_memory

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import MalformedEventError
-from fanout.kinesis.columns import FEW_ROWS
-from fanout.kinesis.decode import (
+from fanout.kinesis.hash_keys import HashRange
+from fanout.kinesis.reading.decode import (
+    FEW_ROWS,
     SCHEMA,
     ChildShard,
     ShardEvent,
     decode_event,
     decode_records,
 )
-from fanout.kinesis.hash_keys import HashRange
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

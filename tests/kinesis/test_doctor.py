@@ -11,17 +11,17 @@ import pytest
 from aiobotocore.credentials import AioCredentialResolver
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
-from fanout.core.lineage import Split
+from fanout.core.events import Split
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.kinesis import diagnose
-from fanout.testing.credentials import REGION
 from fanout.testing.faults import RaiseInStream, RefuseCall, RefuseSubscribe, Stall
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.credentials import REGION
+from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream, client, eventually
 
 if TYPE_CHECKING:
     from fanout.core.positions import Position
-    from fanout.kinesis.findings import Finding
+    from fanout.kinesis.doctor.findings import Finding
 
 SECOND = "shardId-000000000001"
 CANARY = "canary-7Zq1-secret"
@@ -371,7 +371,7 @@ async def test_too_many_open_shards_for_this_process_are_a_problem(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (await examine(stream))["open files"].status == "ok"
-    monkeypatch.setattr("fanout.kinesis.doctor.open_files_limit", lambda: 8)
+    monkeypatch.setattr("fanout.kinesis.doctor.diagnose.open_files_limit", lambda: 8)
     assert (await examine(stream))["open files"].status == "problem"
 
 
@@ -379,7 +379,7 @@ async def test_too_little_memory_is_a_problem(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (await examine(stream))["memory"].status == "ok"
-    monkeypatch.setattr("fanout.kinesis.doctor.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("fanout.kinesis.doctor.diagnose.available_memory", lambda: 1 << 20)
     assert (await examine(stream))["memory"].status == "problem"
 
 
@@ -403,7 +403,7 @@ def put_ago(stream: Stream, hours: float, count: int = 1) -> None:
     """Put records that arrived so long ago."""
     with pytest.MonkeyPatch.context() as clock:
         arrival = now() - round(hours * HOUR)
-        clock.setattr("fanout.testing._moto_stream.now_in_millis", lambda: arrival)
+        clock.setattr("fanout.testing.kinesis.moto_stream.now_in_millis", lambda: arrival)
         stream.put(count)
 
 

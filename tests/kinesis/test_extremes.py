@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.core.statistics import SplitState
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream, eventually
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from fanout.testing.faults import (
     StreamFault,
     SubscribeFault,
 )
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream
 
 RECOVERABLE: list[tuple[StreamFault, str]] = [

@@ -9,9 +9,9 @@ import pytest
 import fanout
 from fanout.errors import OptionError
 from fanout.kinesis import KinesisSource, iam_policy
-from fanout.kinesis.aws import open_transport
-from fanout.kinesis.transport import Transport
-from fanout.testing.credentials import REGION
+from fanout.kinesis.aws.client import open_transport
+from fanout.kinesis.aws.transport import Transport
+from fanout.testing.kinesis.credentials import REGION
 
 if TYPE_CHECKING:
     from tests.kinesis.reading import Stream

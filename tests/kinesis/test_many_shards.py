@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.testing.kinesis_server import KinesisServer
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import KinesisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.network import Network, cut, delay, lose, trickle
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ async def test_closed_shards_do_not_count(stream: Stream, limit: int) -> None:
     for _ in range(limit // 2):
         shard, sibling = stream.server.split_shard("orders", shard)
         shard = stream.server.merge_shards("orders", shard, sibling)
-    assert await fanout.origin(stream.source())
+    assert await fanout.resolve_start(stream.source())
 
 
 def test_the_limit_is_enough_for_all_shards_and_64_other_files(limit: int) -> None:

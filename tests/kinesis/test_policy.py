@@ -23,7 +23,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from fanout.core.verdicts import Fatal, Pace, Phase, Retry
+from fanout.core.policy import Fatal, Pace, Phase, Retry
 from fanout.errors import (
     DamagedFrameError,
     FanOutError,
@@ -37,7 +37,7 @@ from fanout.errors import (
     UnconfirmedEndError,
     WriteTimeoutError,
 )
-from fanout.kinesis.explain import code_of, explain, hint_of
+from fanout.kinesis.aws.error_hints import code_of, explain, hint_of
 from fanout.kinesis.policy import Remedy, Treatment, judge
 
 if TYPE_CHECKING:

@@ -14,15 +14,14 @@ import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError
 
-from fanout.core.events import Batch, End
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, End, Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Position, Timestamp
 from fanout.errors import MalformedEventError, UnconfirmedEndError
-from fanout.kinesis.disaggregation import Disaggregator
-from fanout.kinesis.polling import Poller
-from fanout.kinesis.transport import StreamDescription, UnreadRecords
-from fanout.testing.aggregation import encode_aggregate
-from fanout.testing.simulation import simulate
+from fanout.kinesis.aws.transport import StreamDescription, UnreadRecords
+from fanout.kinesis.reading.deaggregation import Disaggregator
+from fanout.kinesis.reading.polling import Poller
+from fanout.testing.kinesis.kpl_format import encode_aggregate
+from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

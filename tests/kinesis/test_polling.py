@@ -10,14 +10,10 @@ import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.positions import Cursor, Timestamp
-from fanout.errors import (
-    SplitFailedError,
-    SubscribeTimeoutError,
-    SubscriptionSilentError,
-)
-from fanout.testing.aggregation import encode_aggregate
+from fanout.errors import SplitFailedError, SubscribeTimeoutError, SubscriptionSilentError
 from fanout.testing.faults import CutPoll, EmptyPoll, Fault, IgnoreCall, RefuseCall
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.kpl_format import encode_aggregate
+from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Reader, Stream, client, eventually
 
 if TYPE_CHECKING:

@@ -11,17 +11,17 @@ from botocore.exceptions import ClientError
 
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.errors import ServiceError
-from fanout.kinesis.aws import open_transport
+from fanout.kinesis.aws.client import open_transport
+from fanout.kinesis.aws.transport import ConsumerDescription
 from fanout.kinesis.registration import ConsumerRegistration
-from fanout.kinesis.transport import ConsumerDescription
-from fanout.testing.kinesis_server import KinesisServer
-from fanout.testing.rules import KinesisRules
-from fanout.testing.simulation import simulate
+from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import KinesisServer
+from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from fanout.kinesis.transport import Transport
+    from fanout.kinesis.aws.transport import Transport
 
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
 ARN = f"{STREAM_ARN}/consumer/etl:1"

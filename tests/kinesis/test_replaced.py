@@ -11,10 +11,10 @@ import pytest
 
 from fanout.errors import ServiceError
 from fanout.kinesis import KinesisSource
+from fanout.kinesis.aws.transport import ConsumerDescription, StreamDescription
 from fanout.kinesis.source import open_connection
-from fanout.kinesis.transport import ConsumerDescription, StreamDescription
-from fanout.testing.simulation import simulate
-from fanout.testing.simulation.service.refusals import client_error
+from tests.provers.simulation import simulate
+from tests.provers.simulation.kinesis.service.refusals import client_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

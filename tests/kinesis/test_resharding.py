@@ -12,7 +12,7 @@ import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.testing.faults import RefuseSubscribe
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream, client
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from fanout.core.checkpoint import Checkpoint
 from fanout.core.positions import Timestamp
 from fanout.errors import OptionError, ServiceError, SetupError
 from fanout.kinesis import KinesisSource
-from fanout.kinesis.decode import SCHEMA
+from fanout.kinesis.reading.decode import SCHEMA
 from fanout.testing.faults import (
     CutConnection,
     CutPoll,
@@ -27,13 +27,13 @@ from fanout.testing.faults import (
     IgnoreSubscribe,
     RefuseSubscribe,
 )
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream, client, eventually, next_second, session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from fanout.core.lineage import Split
+    from fanout.core.events import Split
 
 SECOND, THIRD, FOURTH, FIFTH = (f"shardId-{number:012}" for number in range(1, 5))
 ARN = "arn:aws:kinesis:us-east-1:111122223333:stream/orders"
@@ -110,7 +110,7 @@ async def test_latest_skips_nothing_although_the_first_calls_fail(stream: Stream
 
 
 async def test_latest_stays_the_moment_of_its_origin(stream: Stream) -> None:
-    origin = await fanout.origin(stream.source(start="LATEST"))
+    origin = await fanout.resolve_start(stream.source(start="LATEST"))
     stream.put(3)
     async with stream.reading(start="LATEST", resume=origin) as reader:
         await reader.has(3)
@@ -202,7 +202,7 @@ async def test_a_function_says_once_where_each_shard_begins(stream: Stream) -> N
         return dict.fromkeys(asked[-1], stream.log[FIRST][1])
 
     source = stream.source(start=choose)
-    origin = await fanout.origin(source)
+    origin = await fanout.resolve_start(source)
     async with fanout.open(source, resume=origin) as opened:
         assert (await opened.drain(max_wait=0.2)).num_records == 3
     assert asked == [[FIRST]]

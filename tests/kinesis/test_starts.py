@@ -5,7 +5,7 @@ import pytest
 from fanout.core.positions import Committed, Cursor, Horizon, Latest
 from fanout.core.starts import PerSplit, parse_start
 from fanout.errors import OptionError
-from fanout.kinesis.starts import DIALECT
+from fanout.kinesis.options import DIALECT
 
 
 @pytest.mark.parametrize(

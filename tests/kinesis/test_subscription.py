@@ -10,22 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.core.events import Batch, End
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
-from fanout.core.watchdog import Watchdog
-from fanout.errors import (
-    DamagedFrameError,
-    MalformedEventError,
-    RemoteError,
-    UnconfirmedEndError,
-)
-from fanout.kinesis.decode import SCHEMA
-from fanout.kinesis.disaggregation import Disaggregator
-from fanout.kinesis.subscription import read_events, starting_position
-from fanout.testing.aggregation import encode_aggregate, seal_aggregate
-from fanout.testing.frames import encode_event, encode_exception, encode_frame
-from fanout.testing.simulation import simulate
+from fanout.core.subscription import Watchdog
+from fanout.errors import DamagedFrameError, MalformedEventError, RemoteError, UnconfirmedEndError
+from fanout.kinesis.reading.deaggregation import Disaggregator
+from fanout.kinesis.reading.decode import SCHEMA
+from fanout.kinesis.reading.subscription import read_events, starting_position
+from fanout.testing.kinesis.frames import encode_event, encode_exception, encode_frame
+from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
+from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fanout.testing.faults import RefuseSubscribe
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream
 
 SECOND = "shardId-000000000001"

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fanout.kinesis import KinesisSource
-from fanout.testing.kinesis_server import KinesisServer
-from fanout.testing.rules import KinesisRules
-from fanout.testing.spark_settings import small_settings
+from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import KinesisServer
+from fanout.testing.spark.session import small_settings
 from tests.spark.harness import fanout_threads
 
 if TYPE_CHECKING:

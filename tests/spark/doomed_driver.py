@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 
 from fanout.kafka import KafkaSource, Security
 from fanout.kinesis import KinesisSource
+from fanout.landing.ledger import BatchLedger
 from fanout.spark import foreach_batch
 from fanout.spark.batches import BatchRunner
-from fanout.spark.ledger import BatchLedger
-from fanout.testing.spark_classes import java_options
+from fanout.testing.spark.class_archive import java_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fanout.kafka import KafkaShareSource, Security
+from fanout.landing.ledger import BatchLedger
+from fanout.landing.local_storage import LocalStorage
+from fanout.landing.pending import PendingSegments
 from fanout.spark import foreach_batch
-from fanout.spark.checkpoint.local import LocalStorage
-from fanout.spark.ledger import BatchLedger
-from fanout.spark.pending import PendingSegments
 from fanout.spark.spool import Spool
 from tests.spark.doomed_driver import small_session
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fanout.core.events import Batch
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, Split
+from fanout.core.policy import Fatal
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.source import Commits
 from fanout.core.statistics import LendingStatistics
-from fanout.core.verdicts import Fatal
 from fanout.errors import AcknowledgementError
 from tests.spark.manual import PACING, SCHEMA
 
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     )
 
     from fanout.core.events import End
+    from fanout.core.policy import Phase
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
-    from fanout.core.verdicts import Phase
 
 
 class LendingSource:

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from fanout.errors import FanOutError
 from fanout.spark import foreach_batch
-from fanout.spark.checkpoint.jvm import jvm
-from fanout.testing.spark_classes import java_options
+from fanout.spark.hadoop.jvm import jvm
+from fanout.testing.spark.class_archive import java_options
 from tests.spark.harness import PATIENCE, Gate, Recorder, eventually
 from tests.spark.manual import ManualSource
 

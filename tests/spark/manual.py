@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fanout.core.events import Batch, End
-from fanout.core.lineage import Split
+from fanout.core.events import Batch, End, Split
+from fanout.core.policy import Fatal
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.source import Commits, Pacing
-from fanout.core.verdicts import Fatal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     from fanout.core.event_time import EventTime
+    from fanout.core.policy import Phase
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
-    from fanout.core.verdicts import Phase
 
 SCHEMA = pa.schema([("shard", pa.string()), ("sequence", pa.int64()), ("data", pa.binary())])
 

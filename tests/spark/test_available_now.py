@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fanout.kinesis import KinesisSource
     from fanout.spark import FanOutQuery
-    from fanout.testing.kinesis_server import KinesisServer
+    from fanout.testing.kinesis.server import KinesisServer
 
     Start = Callable[..., FanOutQuery]
 

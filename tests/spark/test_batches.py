@@ -10,19 +10,18 @@ import pyarrow as pa
 import pytest
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
-from fanout.core.drained import Drained
-from fanout.core.events import Batch
-from fanout.core.lineage import Split
+from fanout.core.drain import Drained
+from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Range
-from fanout.entries import Entry, Lent
 from fanout.errors import BatchFailedError, CheckpointError, StreamStateError
-from fanout.segments import SegmentLog
+from fanout.landing.entries import Entry, Lent
+from fanout.landing.ledger import BatchLedger
+from fanout.landing.ownership import claim
+from fanout.landing.segments import SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner
-from fanout.spark.checkpoint.opening import open_storage
-from fanout.spark.checkpoint.ownership import claim
-from fanout.spark.handling import BatchContext, current_batch
-from fanout.spark.ledger import BatchLedger
-from fanout.spark.loop import LoopThread
+from fanout.spark.current_batch import BatchContext, current_batch
+from fanout.spark.hadoop.storage import open_storage
+from fanout.spark.loop_thread import LoopThread
 from fanout.spark.pump import Filled, Idle, Stopped
 from fanout.spark.spool import Spooled
 from tests.spark.harness import Recorder, fail
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from fanout.landing.ownership import Ownership
+    from fanout.landing.storage import Storage
     from fanout.spark.batches import Handler
-    from fanout.spark.checkpoint.ownership import Ownership
-    from fanout.spark.checkpoint.storage import Storage
     from fanout.spark.pump import Handover
     from fanout.spark.spool import Taken
 

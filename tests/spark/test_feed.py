@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
-from fanout.core.lineage import Split
-from fanout.core.opening import origin
+from fanout.core.events import Split
+from fanout.core.opening import resolve_start
 from fanout.core.positions import Cursor
-from fanout.entries import Lent
 from fanout.errors import CheckpointError, ServiceError, SplitFailedError
-from fanout.segments import OpenSegment, SegmentLog
-from fanout.spark.checkpoint.local import LocalStorage
+from fanout.landing.entries import Lent
+from fanout.landing.local_storage import LocalStorage
+from fanout.landing.pending import PendingSegments
+from fanout.landing.segments import OpenSegment, SegmentLog
 from fanout.spark.feed import Feed
-from fanout.spark.loop import LoopThread
-from fanout.spark.pending import PendingSegments
+from fanout.spark.loop_thread import LoopThread
 from fanout.spark.pump import Stopped
 from fanout.spark.spool import Spooled
+from tests.landing.test_ledger import Owner
 from tests.spark.harness import PATIENCE, eventually
 from tests.spark.lending import LendingSource
 from tests.spark.manual import SCHEMA, ManualSource
-from tests.spark.test_ledger import Owner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from fanout.core.source import Source
-    from fanout.spark.checkpoint.ownership import Ownership
+    from fanout.landing.ownership import Ownership
     from tests.spark.manual import ManualConnection
 
 
@@ -79,7 +79,7 @@ def open_feed(
     return Feed(
         loop,
         source,
-        Checkpoint.from_json(loop.call(origin(source))),
+        Checkpoint.from_json(loop.call(resolve_start(source))),
         SegmentLog(directory, 1, SCHEMA, max_records=4, max_bytes=1 << 20),
         PendingSegments(LocalStorage(directory), cast("Ownership", Owner()), lent),
         max_wait=1.0,

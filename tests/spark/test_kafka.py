@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kafka.reading import Topic, committed
+from tests.kafka.topics import Topic, committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
     from fanout.spark import FanOutQuery
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 END = 60.0
 

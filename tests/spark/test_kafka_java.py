@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.testing.kafka.jars import kafka_jars
-from tests.kafka.reading import Topic
+from tests.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 pytestmark = pytest.mark.spark
 

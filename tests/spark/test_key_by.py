@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.kafka.shuffle import Activity
-from tests.kafka.reading import Topic
 from tests.kafka.shuffle.reading import drain
+from tests.kafka.topics import Topic
 from tests.spark.harness import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 pytestmark = pytest.mark.spark
 

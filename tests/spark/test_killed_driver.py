@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from fanout.testing.kinesis_server import KinesisServer
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import KinesisServer
 from tests.spark.doomed_driver import MOMENTS, from_kinesis, run_and_kill
 from tests.spark.harness import Recorder
 

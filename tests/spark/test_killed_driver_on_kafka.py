@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow.parquet as pq
 import pytest
 
-from tests.kafka.reading import Topic, transactional
+from tests.kafka.topics import Topic, transactional
 from tests.spark.doomed_driver import MOMENTS, from_kafka, run_and_kill
 from tests.spark.harness import Recorder
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer
 
     from fanout.spark import FanOutQuery
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
     Start: TypeAlias = Callable[..., FanOutQuery]
 

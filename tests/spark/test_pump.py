@@ -10,13 +10,8 @@ import pytest
 
 from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor
-from fanout.errors import (
-    CheckpointError,
-    ServiceError,
-    SplitFailedError,
-    StreamStateError,
-)
-from fanout.segments import OpenSegment, SegmentLog
+from fanout.errors import CheckpointError, ServiceError, SplitFailedError, StreamStateError
+from fanout.landing.segments import OpenSegment, SegmentLog
 from fanout.spark.pump import Filled, Idle, Pump, Stopped
 from tests.spark.manual import SCHEMA, ManualSource
 
@@ -24,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from fanout.core.consumer import FanOut
+    from fanout.core.fan_out import FanOut
     from fanout.spark.pump import Handover
 
 # Longer than any test: what ends earlier was not waiting for it.

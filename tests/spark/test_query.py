@@ -20,9 +20,9 @@ from fanout.errors import (
     ServiceError,
     SplitFailedError,
 )
-from fanout.segments import OpenSegment
+from fanout.landing.local_storage import LocalStorage
+from fanout.landing.segments import OpenSegment
 from fanout.spark.batches import BatchRunner
-from fanout.spark.checkpoint.local import LocalStorage
 from tests.spark.harness import PATIENCE, Gate, Recorder, eventually, fail, fanout_threads
 from tests.spark.manual import Acknowledged, ManualSource, Subscribed
 
@@ -503,7 +503,7 @@ def test_a_full_disk_is_a_clear_error_that_loses_nothing(
 
     source.put(*numbered(5))
     with monkeypatch.context() as patch:
-        patch.setattr("fanout.segments.OpenSegment.seal", refuse)
+        patch.setattr("fanout.landing.segments.OpenSegment.seal", refuse)
         query = start(source, Recorder())
         with pytest.raises(CheckpointError, match=r"No space left.* come again"):
             query.await_termination(20)

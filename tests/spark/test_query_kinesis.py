@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from fanout.spark import FanOutQuery
-    from fanout.testing.kinesis_server import KinesisServer
+    from fanout.testing.kinesis.server import KinesisServer
 
     Start = Callable[..., FanOutQuery]
 

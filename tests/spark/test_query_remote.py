@@ -8,8 +8,8 @@ import pytest
 import fanout.spark.query
 from fanout.core.positions import Cursor
 from fanout.errors import BatchFailedError, CheckpointError
-from fanout.spark.checkpoint.opening import open_storage
-from fanout.spark.checkpoint.ownership import Ownership, claim
+from fanout.landing.ownership import Ownership, claim
+from fanout.spark.hadoop.storage import open_storage
 from tests.spark.harness import Gate, Recorder, eventually, fail, fanout_threads
 from tests.spark.manual import Acknowledged, ManualSource, Subscribed
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kafka.reading import Topic
+from tests.kafka.topics import Topic
 from tests.readme import KAFKA_SPARK, SPARK, defined_by, on_this_machine
 
 if TYPE_CHECKING:
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fanout.testing.kafka_broker import KafkaBroker
-    from fanout.testing.kinesis_server import KinesisServer
+    from fanout.testing.kafka.broker import KafkaBroker
+    from fanout.testing.kinesis.server import KinesisServer
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from fanout.errors import SetupError
-from fanout.spark.checkpoint.jvm import jvm
+from fanout.spark.hadoop.jvm import jvm
 from fanout.spark.session import require_classic, require_java
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import OptionError
-from tests.kafka.reading import Topic
+from tests.kafka.topics import Topic
 from tests.spark.doomed_driver import run_and_kill
 from tests.spark.doomed_share_driver import MOMENTS, share
 from tests.spark.harness import Gate, Recorder, eventually
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fanout.core.statistics import LendingStatistics
     from fanout.spark import FanOutQuery
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
     Start = Callable[..., FanOutQuery]
 

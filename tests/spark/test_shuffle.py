@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from fanout.kafka.shuffle import ShuffleSource
 from fanout.kafka.shuffle.frames import Hello, Watermark, encode_control
-from tests.kafka.reading import Topic
 from tests.kafka.shuffle.scripted import framed
+from tests.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fanout.kafka.shuffle.frames import Control
     from fanout.spark import FanOutQuery
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 END = 60.0
 

@@ -17,14 +17,14 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from fanout import EventTime
 from fanout.errors import BatchFailedError
 from fanout.spark import persistent_key_by
-from fanout.spark.handling import current_batch
-from fanout.spark.sink import batch
-from fanout.spark.sink.exactly_once import ExactlyOnce
-from fanout.spark.sink.framing import say
-from fanout.testing.kinesis_server import KinesisServer
-from fanout.testing.rules import KinesisRules
-from tests.kafka.reading import PLAINTEXT, Topic
+from fanout.spark.current_batch import current_batch
+from fanout.spark.sink import write_batch
+from fanout.spark.sink.shuffle_frames import say
+from fanout.spark.sink.transaction import ExactlyOnce
+from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import KinesisServer
 from tests.kafka.shuffle.reading import drain
+from tests.kafka.topics import PLAINTEXT, Topic
 from tests.spark.harness import PATIENCE, eventually
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fanout.kinesis import KinesisSource
     from fanout.spark import FanOutQuery
     from fanout.spark.batches import Handler
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
     Start: TypeAlias = Callable[..., FanOutQuery]
 
@@ -222,7 +222,7 @@ def test_sums_by_user_are_those_of_kinesis_although_both_sides_fail(
     jobs = [Job(time, orders, kafka_broker.bootstrap_servers, tmp_path) for time in TIMES]
     put(kinesis, 0, ORDERS // 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "say", say_or_fail)
+        patch.setattr(write_batch, "say", say_or_fail)
         patch.setattr(ExactlyOnce, "_abort", lambda *_: None)  # the dead do not clean up
         for side in (Job.write, Job.read):
             for query in [side(job, start, fail=True) for job in jobs]:

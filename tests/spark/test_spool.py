@@ -14,11 +14,11 @@ import pytest
 
 from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor
-from fanout.entries import Entry
 from fanout.errors import CheckpointError, ServiceError, SplitFailedError
-from fanout.segments import SegmentLog
-from fanout.spark.checkpoint.local import LocalStorage
-from fanout.spark.ledger import BatchLedger
+from fanout.landing.entries import Entry
+from fanout.landing.ledger import BatchLedger
+from fanout.landing.local_storage import LocalStorage
+from fanout.landing.segments import SegmentLog
 from fanout.spark.pump import Idle, Pump, Stopped
 from fanout.spark.spool import Spool, Spooled
 from tests.spark.lending import LendingSource
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from fanout.core.consumer import FanOut
-    from fanout.lent import Pending
-    from fanout.spark.checkpoint.ownership import Ownership
+    from fanout.core.fan_out import FanOut
+    from fanout.landing.ownership import Ownership
+    from fanout.landing.pending import Pending
 
 LONG = 600.0
 

@@ -9,8 +9,8 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from fanout.testing.kinesis_server import KinesisServer
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import KinesisServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from fanout.errors import OptionError
-from fanout.testing._fault_plan import FaultPlan
 from fanout.testing.faults import (
     CorruptFrame,
     CutConnection,
@@ -24,6 +23,7 @@ from fanout.testing.faults import (
     fault_from_json,
     fault_to_json,
 )
+from fanout.testing.kinesis.fault_plan import FaultPlan
 
 EVERY_KIND: list[Fault] = [
     CorruptFrame(checksum="prelude"),

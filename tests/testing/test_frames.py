@@ -6,7 +6,7 @@ from botocore.eventstream import EventStreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.testing.frames import encode_event, encode_exception, encode_frame, payload_of
+from fanout.testing.kinesis.frames import encode_event, encode_exception, encode_frame, payload_of
 
 NAMES = st.text(min_size=1, max_size=60).filter(lambda text: len(text.encode()) <= 255)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fanout.testing._admin import AdminApplication
-from fanout.testing._list_shards import ListShardsError, decode_token
-from fanout.testing._polling import ShardIterator
-from fanout.testing.kinesis_server import _parse_rules
+from fanout.testing.kinesis.admin import AdminApplication
+from fanout.testing.kinesis.list_shards import ListShardsError, decode_token
+from fanout.testing.kinesis.polling import ShardIterator
+from fanout.testing.kinesis.server import _parse_rules
 
 NESTED = b"[" * 100_000
 

@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from fanout.errors import OptionError, SetupError, StreamStateError
+from fanout.testing.kafka.broker import KafkaBroker
 from fanout.testing.kafka.settings import free_ports
 from fanout.testing.kafka.topics import Topics
-from fanout.testing.kafka_broker import KafkaBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -256,7 +256,7 @@ def test_a_taken_port_is_left_to_who_has_it_and_nothing_is_left_of_a_closed_brok
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         choices = iter([[taken, *free_ports(1)], free_ports(2)])
-        monkeypatch.setattr("fanout.testing.kafka_broker.free_ports", lambda _: next(choices))
+        monkeypatch.setattr("fanout.testing.kafka.broker.free_ports", lambda _: next(choices))
         with pytest.raises(RuntimeError, match="of the caller"):
             fail_within(taken)
     assert not runs(pid)
@@ -272,7 +272,7 @@ def test_a_broker_is_compiled_quickly_unless_it_shall_be_fast(kafka_broker: Kafk
 
 def test_nothing_is_left_when_the_caller_is_killed_while_the_broker_stands_still() -> None:
     code = (
-        "import json, sys; from fanout.testing.kafka_broker import KafkaBroker\n"
+        "import json, sys; from fanout.testing.kafka.broker import KafkaBroker\n"
         "with KafkaBroker() as broker:\n"
         "    broker.pause()\n"
         "    print(json.dumps([broker.pid, str(broker._running.directory)]), flush=True)\n"

@@ -11,8 +11,8 @@ import pytest
 
 from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.testing.faults import EndEarly
-from fanout.testing.kinesis_process import KinesisProcess
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.process import KinesisProcess
+from fanout.testing.kinesis.rules import KinesisRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from botocore.exceptions import ClientError
 
 from fanout.errors import OptionError, StreamStateError
 from fanout.testing.faults import IgnoreSubscribe, Stall
-from fanout.testing.kinesis_server import KinesisServer
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import KinesisServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

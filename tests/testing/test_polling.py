@@ -8,7 +8,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from fanout.testing.faults import CutPoll, EmptyPoll, IgnoreCall, RefuseCall
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fanout.testing._shard import PositionRefusedError, Shard
+from fanout.testing.kinesis.shard import PositionRefusedError, Shard
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
 from fanout.errors import OptionError
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.eventstream import EventStreamBuffer
 
-from fanout.testing.rules import KinesisRules
+from fanout.testing.kinesis.rules import KinesisRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,13 +17,17 @@ from aiokafka.errors import (
     StaleMetadata,
 )
 
-from fanout.kafka.protocol.wire import BrokerConnection, TokenProvider, keep_freed_memory
+from fanout.kafka.protocol.broker_connection import (
+    BrokerConnection,
+    TokenProvider,
+    keep_freed_memory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from fanout.kafka.protocol.security import Security
-    from fanout.kafka.protocol.servers import Server
+    from fanout.kafka.cluster import Server
+    from fanout.kafka.security import Security
 
 __all__ = ("Connections", "Lane", "Timeouts", "open_connections")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, final
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
-from fanout.kafka.protocol.permissions import check_permitted
-from fanout.kafka.protocol.servers import Server
+from fanout.kafka.cluster import Server
+from fanout.kafka.protocol.fields import check_permitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from aiokafka.errors import IncompatibleBrokerVersion
 from aiokafka.protocol.metadata import MetadataRequest
 
 from fanout.errors import ServiceError
-from fanout.kafka.protocol.servers import Server
+from fanout.kafka.cluster import Server
 
 if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.errors import OptionError
-from fanout.kafka.protocol.dotted_options import DottedOptions
+from fanout.kafka.dotted_options import DottedOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fanout.kafka.protocol.security import Security
+    from fanout.kafka.security import Security
 
 __all__ = ("ClientOptions", "security_properties")
 

@@ -5,28 +5,28 @@ from __future__ import annotations
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.lineage import Split
-from fanout.core.noticed import Noticed
+from fanout.core.events import Split
+from fanout.core.policy import Phase
 from fanout.core.positions import Cursor
 from fanout.core.source import Commits
-from fanout.core.verdicts import Phase
+from fanout.core.subscription import Tap
 from fanout.errors import ServiceError
-from fanout.kafka.share.client import open_member
-from fanout.kafka.share.lender import Lender
-from fanout.kafka.share.lending import number_of
+from fanout.kafka.share.delivery import Delivery
+from fanout.kafka.share.group_lending import number_of
+from fanout.kafka.share.member import open_member
 from fanout.kafka.share.policy import judge
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from fanout.core.events import Batch, End
+    from fanout.core.policy import Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Pacing, Reserve
-    from fanout.core.verdicts import Verdict
+    from fanout.kafka.share.acknowledgements import Shared
+    from fanout.kafka.share.group_lending import GroupLending
     from fanout.kafka.share.groups import GroupCalls
-    from fanout.kafka.share.lending import ShareLending
     from fanout.kafka.share.options import ShareOptions
-    from fanout.kafka.share.tally import Shared
 
 __all__ = ("ShareConnection",)
 
@@ -54,7 +54,7 @@ class ShareConnection:
         *,
         group: GroupCalls,
         shared: Shared,
-        lending: ShareLending,
+        lending: GroupLending,
     ) -> None:
         self._options = options
         self._pacing = options.pacing
@@ -86,7 +86,7 @@ class ShareConnection:
         return Commits()
 
     @property
-    def lending(self) -> ShareLending:
+    def lending(self) -> GroupLending:
         """The hold on records that have to be acknowledged in time."""
         return self._lending
 
@@ -129,11 +129,11 @@ class ShareConnection:
         lapsed = self._lending.lapsed(split.id)
         try:
             async with opening as member:
-                lender = Lender(split, number_of(position), member, lapsed, self._shared)
+                lender = Delivery(split, number_of(position), member, lapsed, self._shared)
                 self._lending.begin(split.id, lender)
                 self._worked.add(Phase.SUBSCRIBE)
                 async with aclosing(lender.batches(reserve)) as batches:
-                    yield Noticed(batches, lambda _: self._worked.add(Phase.STREAM))
+                    yield Tap(batches, lambda _: self._worked.add(Phase.STREAM))
         finally:
             self._lending.end(split.id)
 

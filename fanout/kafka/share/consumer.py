@@ -38,8 +38,8 @@ from confluent_kafka import (
 
 from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.share.polled import gather
-from fanout.kafka.share.quiet import quiet_logger
+from fanout.kafka.share.log_filter import filtered_logger
+from fanout.kafka.share.poll_columns import gather
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import TopicPartition
 
-    from fanout.kafka.share.polled import Polled
+    from fanout.kafka.share.poll_columns import PolledRecords
     from fanout.kafka.share.record_sets import Piece
 
 __all__ = ("Answer", "Consumer")
@@ -99,7 +99,7 @@ class Consumer:
     """
 
     def __init__(self, config: Mapping[str, Any], topics: Sequence[str]) -> None:
-        self._config = {**config, "logger": quiet_logger(__name__)}
+        self._config = {**config, "logger": filtered_logger(__name__)}
         self._topics = list(topics)
         self._timeout = float(config["socket.timeout.ms"]) / 1000
         self._most = config["max.poll.records"]
@@ -119,7 +119,7 @@ class Consumer:
         """Whether the last poll was full, so that there are likely more records."""
         return self._plenty
 
-    def poll(self, answers: Sequence[Answer] = ()) -> Polled | None:
+    def poll(self, answers: Sequence[Answer] = ()) -> PolledRecords | None:
         """Answer for records, and ask for others for a moment; None where there are none.
 
         Where there are none, the broker's word may take longer than the moment.
@@ -169,7 +169,7 @@ class Consumer:
             # What it holds comes again when the locks have expired.
             log.warning("a member could not leave its share group: %s", error)
 
-    def _poll(self, consumer: ShareConsumer) -> Polled | None:
+    def _poll(self, consumer: ShareConsumer) -> PolledRecords | None:
         began = time.monotonic()
         if self._since is None:
             self._since = began

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, final
 import pyarrow as pa
 
 from fanout.errors import ServiceError
+from fanout.kafka.protocol.fields import check_permitted
 from fanout.kafka.protocol.metadata import ask_metadata
-from fanout.kafka.protocol.permissions import check_permitted
-from fanout.kafka.writing.joining import Idempotent
+from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.writer import open_writer
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ Errors pass as the `aiokafka.errors.KafkaError` of their code:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
@@ -24,26 +25,46 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
+from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.kafka.cluster import parse_servers
 from fanout.kafka.partitions import Partition
+from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.coordinators import Coordinated, Coordinators
-from fanout.kafka.protocol.layouts import check
-from fanout.kafka.share.layouts import (
+from fanout.kafka.protocol.fields import check
+from fanout.kafka.protocol.messages.share_groups import (
     AlterGroupRequest,
     GroupMembersRequest,
     GroupOffsetsRequest,
 )
+from fanout.kafka.protocol.startup_calls import asked
+from fanout.kafka.share.client_options import ClientOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from fanout.kafka.protocol.connections import Connections
+    from fanout.kafka.security import Security
 
-__all__ = ("NO_SHARE_GROUPS", "Beginning", "GroupCalls", "GroupMember")
+    _T = TypeVar("_T")
+
+__all__ = (
+    "NO_SHARE_GROUPS",
+    "Beginning",
+    "GroupCalls",
+    "GroupDescription",
+    "GroupMember",
+    "describe",
+)
+
 
 _GROUP: Final = 32  # the kind of a resource whose configuration is asked for
+
 _OURS: Final = "share."
+
 _NOT_FOUND: Final = 69
+
 _MOVED: Final = {GroupCoordinatorNotAvailableError.errno, NotCoordinatorForGroupError.errno}
+
 NO_SHARE_GROUPS: Final = (
     "the brokers offer no share groups: those need Kafka 4.2 or later, with share.version=1 or "
     "later (`kafka-features.sh upgrade --feature share.version=1`)"
@@ -189,3 +210,51 @@ def _has_moved(response: Any) -> bool:
     # The code comes first in one of the two answers, and after the topics in the other.
     codes = {group[0] if isinstance(group[0], int) else group[2] for group in response.groups}
     return not codes.isdisjoint(_MOVED)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """What a cluster says of a share group.
+
+    Args:
+        state: Its state, such as `Stable` or `Empty`; `Unknown` where nobody has joined it.
+        members: Its members.
+        beginnings: Where it begins in each partition.
+        settings: Its settings.
+    """
+
+    state: str
+    members: tuple[GroupMember, ...]
+    beginnings: Mapping[Partition, Beginning]
+    settings: Mapping[str, str]
+
+
+async def describe(
+    bootstrap_servers: str | Sequence[str], group: str, *, security: Security
+) -> GroupDescription:
+    """Ask a cluster about a group.
+
+    Args:
+        bootstrap_servers: Some of its brokers, as `"host:port"`.
+        group: The group.
+        security: How they are talked to.
+
+    Raises:
+        ServiceError: If the brokers have no share groups, refuse us, or do not answer.
+    """
+    jitter = FullJitter(BackoffOptions(), Random())  # noqa: S311 - jitter, no secret
+
+    async def ask(call: Callable[[], Awaitable[_T]]) -> _T:
+        return await asked(f"the share group {group} cannot be described", call, jitter)
+
+    async with open_connections(
+        parse_servers(bootstrap_servers),
+        security=security,
+        client_id="fanout-describe",
+        options=ClientOptions(),
+    ) as connections:
+        calls = GroupCalls(connections, group)
+        state, members = await ask(calls.members)
+        beginnings = await ask(calls.beginnings)
+        return GroupDescription(state, members, beginnings, await ask(calls.settings))

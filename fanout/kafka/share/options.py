@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fanout.core.backoff import BackoffOptions
-from fanout.core.checks import check_retries, number, one_of, whole
+from fanout.core.option_checks import check_retries, number, one_of, whole
 from fanout.core.source import Pacing
 from fanout.errors import OptionError
-from fanout.kafka.decoding.user_decode import UserDecode
-from fanout.kafka.protocol.security import Security
-from fanout.kafka.protocol.servers import Server, parse_servers
+from fanout.kafka.cluster import Server, parse_servers
+from fanout.kafka.reading.user_decode import UserDecode
+from fanout.kafka.security import Security
 from fanout.kafka.selection import select
 from fanout.kafka.share.client_options import ClientOptions, security_properties
-from fanout.kafka.share.polled import NO_RECORDS
+from fanout.kafka.share.poll_columns import NO_RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

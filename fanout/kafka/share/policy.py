@@ -16,7 +16,7 @@ from confluent_kafka import (
     KafkaException,
 )
 
-from fanout.core.verdicts import Fatal, Pace, Retry
+from fanout.core.policy import Fatal, Pace, Retry
 from fanout.kafka import policy
 from fanout.kafka.policy import Remedy
 from fanout.kafka.share.groups import NO_SHARE_GROUPS
@@ -24,7 +24,7 @@ from fanout.kafka.share.groups import NO_SHARE_GROUPS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fanout.core.verdicts import Verdict
+    from fanout.core.policy import Verdict
 
 __all__ = ("judge",)
 

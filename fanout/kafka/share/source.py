@@ -13,19 +13,19 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 from fanout.core.backoff import FullJitter
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError, ServiceError
-from fanout.kafka.decoding.columns import arrival
-from fanout.kafka.protocol.asking import asked
 from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.protocol.fields import check_permitted
 from fanout.kafka.protocol.metadata import ask_metadata
-from fanout.kafka.protocol.permissions import check_permitted
-from fanout.kafka.share.claims import Claims
+from fanout.kafka.protocol.startup_calls import asked
+from fanout.kafka.reading.columns import arrival
+from fanout.kafka.share.acknowledgements import Shared
 from fanout.kafka.share.connection import ShareConnection
 from fanout.kafka.share.dead_letters import open_dead_letters
+from fanout.kafka.share.dedup import Dedup
+from fanout.kafka.share.group_lending import GroupLending, number_of
 from fanout.kafka.share.groups import GroupCalls
-from fanout.kafka.share.lending import ShareLending, number_of
 from fanout.kafka.share.options import ShareOptions
-from fanout.kafka.share.polled import SCHEMA
-from fanout.kafka.share.tally import Shared
+from fanout.kafka.share.poll_columns import SCHEMA
 from fanout.kafka.share.topic_ids import TopicIds
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ class KafkaShareSource(ShareOptions):
                     lambda: stack.enter_async_context(open_dead_letters(self, connections, topic)),
                 )
             seconds = int(settings[_LOCK]) / 1000
-            shared = Shared(self, seconds, ids, Claims(seconds), letters)
+            shared = Shared(self, seconds, ids, Dedup(seconds), letters)
             identity = f"kafka-share:{cluster}:{self.group_id}"
-            lending = ShareLending(identity, shared)
+            lending = GroupLending(identity, shared)
             lending.learn(beginnings)
             yield ShareConnection(self, identity, group=group, shared=shared, lending=lending)
 

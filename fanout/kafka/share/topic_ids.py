@@ -20,8 +20,8 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from fanout.kafka.protocol.layouts import error_of
-from fanout.kafka.share.layouts import Uuid
+from fanout.kafka.protocol.fields import error_of
+from fanout.kafka.protocol.messages.share_groups import Uuid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ The topic holds frames; docs/shuffle.md describes them, who writes them, and wha
 them.
 """
 
-from fanout.kafka.shuffle.opening import open_shuffle_writer
+from fanout.kafka.shuffle.open_writer import open_shuffle_writer
 from fanout.kafka.shuffle.producers import Activity, Producer, Producers
 from fanout.kafka.shuffle.reader import producers_at
 from fanout.kafka.shuffle.source import ShuffleSource

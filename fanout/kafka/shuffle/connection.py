@@ -7,24 +7,23 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, final
 
+from fanout.core.policy import Skip
 from fanout.core.positions import Cursor, reaches
-from fanout.core.verdicts import Skip
 from fanout.kafka.partitions import Partition
+from fanout.kafka.shuffle.liveness import Liveness
 from fanout.kafka.shuffle.producers import Producers
 from fanout.kafka.shuffle.reader import ShuffleReader, producers_at
-from fanout.kafka.shuffle.silence import Silence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from fanout.core.events import Batch, End
-    from fanout.core.lineage import Split
+    from fanout.core.events import Batch, End, Split
+    from fanout.core.policy import Phase, Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Commits, Pacing, Reserve
-    from fanout.core.verdicts import Phase, Verdict
     from fanout.kafka.connection import KafkaConnection
     from fanout.kafka.shuffle.source import ShuffleSource
-    from fanout.kafka.shuffle.widths import Widths
+    from fanout.kafka.shuffle.topic import PartitionCounts
 
 __all__ = ("ShuffleConnection",)
 
@@ -39,11 +38,13 @@ class ShuffleConnection:
         widths: Knows how many partitions the topics have.
     """
 
-    def __init__(self, source: ShuffleSource, kafka: KafkaConnection, widths: Widths) -> None:
+    def __init__(
+        self, source: ShuffleSource, kafka: KafkaConnection, widths: PartitionCounts
+    ) -> None:
         self._source = source
         self._kafka = kafka
         self._widths = widths
-        self._silences: dict[str, Silence] = {}
+        self._silences: dict[str, Liveness] = {}
 
     @property
     def identity(self) -> str:
@@ -103,7 +104,7 @@ class ShuffleConnection:
             position,
             may_lose=self._source.on_bad_frame == "gap",
             may_leave_out=self._source.on_silent_producer == "leave_out",
-            silence=self._silences.setdefault(split.id, Silence(timeout)),
+            silence=self._silences.setdefault(split.id, Liveness(timeout)),
             check=partial(self._widths.announce, Partition.of(split.id).topic),
         )
         async with (

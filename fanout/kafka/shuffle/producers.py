@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, final
 import msgspec
 
 from fanout.core.checkpoint import MAX_STATE
-from fanout.core.malformed import MALFORMED_JSON
+from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import BadFrameError, PositionError
 from fanout.kafka.shuffle.frames import MAX_GENERATION, MAX_PRODUCERS, End, Hello, Idle, Watermark
 

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, final
 from fanout.core.events import End
 from fanout.core.positions import Cursor
 from fanout.errors import SilentProducerError
-from fanout.kafka.shuffle.pieces import Cutter
+from fanout.kafka.reading.subscription import HEARTBEAT
+from fanout.kafka.shuffle.batch_cutter import Cutter
 from fanout.kafka.shuffle.producers import Producers
-from fanout.kafka.subscription import HEARTBEAT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
-    from fanout.core.events import Batch
-    from fanout.core.lineage import Split
+    from fanout.core.events import Batch, Split
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
     from fanout.kafka.shuffle.frames import Control
-    from fanout.kafka.shuffle.silence import Silence
+    from fanout.kafka.shuffle.liveness import Liveness
 
 __all__ = ("ShuffleReader", "producers_at")
 
@@ -64,7 +63,7 @@ class ShuffleReader:
         *,
         may_lose: bool,
         may_leave_out: bool,
-        silence: Silence,
+        silence: Liveness,
         check: Callable[[int], Awaitable[None]],
     ) -> None:
         self._split = split

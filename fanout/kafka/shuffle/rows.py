@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fanout.errors import ServiceError
-from fanout.kafka.shuffle.columns import encode
+from fanout.kafka.shuffle.frame_columns import encode
 from fanout.kafka.shuffle.frames import encode_control
-from fanout.kafka.writing.murmur2 import partitions_of
+from fanout.kafka.writing.partitioner import partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Literal, final
 
-from fanout.core.checks import number, one_of, whole
 from fanout.core.event_time import CarriedWatermarks
+from fanout.core.option_checks import number, one_of, whole
 from fanout.errors import OptionError
-from fanout.kafka.shuffle.columns import FRAMED, SCHEMA
+from fanout.kafka.reading.subscription import HEARTBEAT
 from fanout.kafka.shuffle.connection import ShuffleConnection
+from fanout.kafka.shuffle.frame_columns import FRAMED, SCHEMA
 from fanout.kafka.shuffle.reader import producers_at
-from fanout.kafka.shuffle.widths import Widths
+from fanout.kafka.shuffle.topic import PartitionCounts
 from fanout.kafka.source import KafkaSource, open_cluster, open_connection
-from fanout.kafka.subscription import HEARTBEAT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fanout.core.events import Batch
     from fanout.core.positions import Cursor
-    from fanout.kafka.transport import Transport
+    from fanout.kafka.reading.transport import Transport
 
 __all__ = ("ShuffleSource", "open_shuffle")
 
@@ -141,7 +141,9 @@ async def open_shuffle(
         source.kafka, transport, random, available_now=available_now, layout=FRAMED
     )
     async with opening as connection:
-        yield ShuffleConnection(source, connection, Widths(transport, source.partition_count))
+        yield ShuffleConnection(
+            source, connection, PartitionCounts(transport, source.partition_count)
+        )
 
 
 def _stored_watermark(position: Cursor) -> int | None:

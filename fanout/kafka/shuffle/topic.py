@@ -16,29 +16,38 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 
 from fanout.core.backoff import BackoffOptions, FullJitter
-from fanout.core.checks import whole
+from fanout.core.option_checks import whole
 from fanout.errors import OptionError, ServiceError
+from fanout.kafka.cluster import parse_servers
 from fanout.kafka.consumer_options import ConsumerOptions
-from fanout.kafka.protocol.asking import asked
 from fanout.kafka.protocol.connections import open_connections
-from fanout.kafka.protocol.layouts import check
+from fanout.kafka.protocol.fields import check, check_permitted
 from fanout.kafka.protocol.metadata import ask_metadata
-from fanout.kafka.protocol.permissions import check_permitted
-from fanout.kafka.protocol.servers import parse_servers
+from fanout.kafka.protocol.startup_calls import asked
 from fanout.kafka.shuffle.rows import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fanout.kafka.protocol.connections import Connections
-    from fanout.kafka.protocol.security import Security
+    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.security import Security
 
-__all__ = ("ShuffleTopic", "ensure_topic")
+__all__ = (
+    "PartitionCounts",
+    "ShuffleTopic",
+    "ensure_topic",
+)
+
 
 _TOPIC: Final = 2  # the kind of a resource whose configuration is asked for
+
 _CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
+
 _FOR_EVER: Final = -1
+
 _WAITS: Final = BackoffOptions(base=0.02, cap=1.0)
+
 _REQUEST_SECONDS: Final = 30.0
 
 
@@ -180,3 +189,50 @@ def _check(topic: ShuffleTopic, replicas: int, configs: Mapping[str, str]) -> No
             f"the topic {topic.name!r} has {replicas} replicas, fewer than replication_factor="
             f"{topic.replication_factor}: add some, or say less"
         )
+
+
+@final
+class PartitionCounts:
+    """Check that topics have as many partitions as was said; with another number keys would move.
+
+    Args:
+        transport: The calls.
+        expected: How many partitions the user expects of each topic; None for any number.
+    """
+
+    def __init__(self, transport: Transport, expected: int | None) -> None:
+        self._transport = transport
+        self._expected = expected
+        self._found: dict[str, int] = {}
+        self._announced: dict[str, int] = {}
+
+    def compare(self, found: Mapping[str, int]) -> None:
+        """Compare the numbers of partitions that topics have with those that were said.
+
+        Raises:
+            ServiceError: If a topic has another number.
+        """
+        for topic, count in found.items():
+            said = {
+                "partition_count": self._expected,
+                "what its writers announce": self._announced.get(topic),
+            }
+            for where, number in said.items():
+                check_count(topic, count, number, by=where)
+        self._found.update(found)
+
+    async def announce(self, topic: str, number: int) -> None:
+        """Compare the number of partitions that producers announce with that which there is.
+
+        Raises:
+            KafkaError: If the cluster cannot be asked.
+            ServiceError: If the topic has another number.
+        """
+        self._announced[topic] = number
+        if self._found.get(topic) == number:
+            return
+        match (await self._transport.describe([topic]))[topic]:
+            case Exception() as error:
+                raise error
+            case numbers:
+                self.compare({topic: len(numbers)})

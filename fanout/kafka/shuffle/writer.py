@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, final
 
 import pyarrow as pa
 
-from fanout.core.checks import whole
+from fanout.core.option_checks import whole
 from fanout.errors import FanOutError, OptionError, StreamStateError
-from fanout.kafka.shuffle.columns import newest
+from fanout.kafka.shuffle.announcements import Announcements
+from fanout.kafka.shuffle.frame_columns import newest
 from fanout.kafka.shuffle.rows import keyed, said
-from fanout.kafka.shuffle.speech import Speech
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from fanout.kafka.shuffle.delivery import Delivering
+    from fanout.kafka.shuffle.commit_mode import Delivering
     from fanout.kafka.shuffle.frames import Control, Hello
     from fanout.kafka.shuffle.writer_options import Chosen, ShuffleWriterOptions
 
@@ -46,7 +46,7 @@ class ShuffleWriter:
         self._options = options
         self._delivery = delivery
         self._partitions = range(hello.partitions)
-        self._speech = Speech(hello)
+        self._speech = Announcements(hello)
         self._newest: int | None = None
         self._lock = asyncio.Lock()
         self._failure: FanOutError | None = None

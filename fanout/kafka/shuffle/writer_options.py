@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
-from fanout.core.checks import number, one_of, whole
+from fanout.core.option_checks import number, one_of, whole
 from fanout.errors import OptionError
-from fanout.kafka.protocol.security import Security
-from fanout.kafka.protocol.servers import parse_servers
+from fanout.kafka.cluster import parse_servers
+from fanout.kafka.security import Security
 from fanout.kafka.shuffle.frames import MAX_GENERATION, MAX_PRODUCERS
 from fanout.kafka.writing.producer_options import ProducerOptions
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.kafka.protocol.servers import Server
+    from fanout.kafka.cluster import Server
 
 __all__ = ("Chosen", "ShuffleWriterOptions", "check_lateness", "check_producers")
 

@@ -49,18 +49,17 @@ from aiokafka.protocol.transaction import (
 )
 
 from fanout.kafka.protocol.coordinators import Coordinated, Coordinators
-from fanout.kafka.protocol.layouts import check
+from fanout.kafka.protocol.fields import check, check_permitted
+from fanout.kafka.protocol.messages.transactions import DescribeTransactionsRequest, OffsetsRequest
 from fanout.kafka.protocol.metadata import ask_metadata
-from fanout.kafka.protocol.permissions import check_permitted
-from fanout.kafka.transactions.layouts import DescribeTransactionsRequest, OffsetsRequest
-from fanout.kafka.transactions.outcomes import Phase, TransactionState
-from fanout.kafka.transactions.tokens import Incarnation
+from fanout.kafka.transactions.commit_token import Incarnation
+from fanout.kafka.transactions.outcome import Phase, TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanout.kafka.protocol.connections import Connections
-    from fanout.kafka.transactions.tokens import CommitToken
+    from fanout.kafka.transactions.commit_token import CommitToken
 
 __all__ = ("Marks", "NotYetError", "TransactionCalls")
 

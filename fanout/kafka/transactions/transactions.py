@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 from aiokafka.errors import ClusterAuthorizationFailedError
 
 from fanout.core.backoff import BackoffOptions, FullJitter
-from fanout.core.checks import number
+from fanout.core.option_checks import number
 from fanout.errors import OptionError
+from fanout.kafka.cluster import parse_servers
 from fanout.kafka.consumer_options import ConsumerOptions
-from fanout.kafka.protocol.asking import asked
 from fanout.kafka.protocol.connections import open_connections
-from fanout.kafka.protocol.servers import parse_servers
+from fanout.kafka.protocol.startup_calls import asked
 from fanout.kafka.transactions.calls import Marks, NotYetError, TransactionCalls
-from fanout.kafka.transactions.outcomes import Outcome, Phase, outcome_without_marker
+from fanout.kafka.transactions.outcome import Outcome, Phase, outcome_without_marker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from fanout.kafka.protocol.security import Security
-    from fanout.kafka.transactions.outcomes import TransactionState
-    from fanout.kafka.transactions.tokens import CommitToken, Incarnation
+    from fanout.kafka.security import Security
+    from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
+    from fanout.kafka.transactions.outcome import TransactionState
 
     _T = TypeVar("_T")
 

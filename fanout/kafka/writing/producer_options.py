@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.errors import OptionError
-from fanout.kafka.protocol.dotted_options import DottedOptions
+from fanout.kafka.dotted_options import DottedOptions
 from fanout.kafka.writing.encoding import CODECS
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import LeaderNotAvailableError
 
-from fanout.kafka.writing.locating import locate, timed_out
-from fanout.kafka.writing.producing import Batch
-from fanout.kafka.writing.queues import Queue
-from fanout.kafka.writing.write_errors import TOO_LARGE, refusal
+from fanout.kafka.writing.partition_leaders import locate, timed_out
+from fanout.kafka.writing.policy import TOO_LARGE, refusal
+from fanout.kafka.writing.produce_requests import Batch, Queue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import FullJitter
     from fanout.kafka.partitions import Partition
+    from fanout.kafka.writing.partition_leaders import Topology
+    from fanout.kafka.writing.produce_requests import Requests
     from fanout.kafka.writing.producer_options import ProducerOptions
-    from fanout.kafka.writing.producing import Requests
-    from fanout.kafka.writing.topology import Topology
 
 __all__ = ("Sender",)
 

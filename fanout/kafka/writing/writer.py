@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.errors import UnwritableRecordError
-from fanout.kafka.protocol.asking import asked
+from fanout.kafka.cluster import parse_servers
 from fanout.kafka.protocol.connections import open_connections
-from fanout.kafka.protocol.servers import parse_servers
-from fanout.kafka.writing.joining import Joined, Transaction, introduce
+from fanout.kafka.protocol.startup_calls import asked
+from fanout.kafka.writing.partition_leaders import Topology
+from fanout.kafka.writing.produce_requests import Requests
+from fanout.kafka.writing.producer_id import Joined, Transaction, introduce
 from fanout.kafka.writing.producer_options import ProducerOptions
-from fanout.kafka.writing.producing import Requests
 from fanout.kafka.writing.rows import cut, of_partitions, prepare
 from fanout.kafka.writing.sender import Sender
-from fanout.kafka.writing.topology import Topology
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.protocol.security import Security
-    from fanout.kafka.writing.joining import WriteMode
+    from fanout.kafka.security import Security
+    from fanout.kafka.writing.producer_id import WriteMode
 
 __all__ = ("KafkaWriter", "Written", "open_writer")
 

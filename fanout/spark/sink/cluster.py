@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fanout.kafka.transactions.transactions import Transactions
-    from fanout.spark.loop import LoopThread
+    from fanout.spark.loop_thread import LoopThread
     from fanout.spark.sink.options import KafkaSinkOptions
 
     _T = TypeVar("_T")

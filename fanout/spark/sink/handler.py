@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from fanout.kafka.shuffle.rows import check_count
-from fanout.spark.sink.batch import write_batch
 from fanout.spark.sink.cluster import cluster_of
-from fanout.spark.sink.exactly_once import ExactlyOnce
 from fanout.spark.sink.options import KafkaSinkOptions
+from fanout.spark.sink.transaction import ExactlyOnce
+from fanout.spark.sink.write_batch import write_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from fanout.kafka.protocol.security import Security
-    from fanout.spark.handling import BatchContext
-    from fanout.spark.loop import LoopThread
-    from fanout.spark.sink.framing import Framing
+    from fanout.kafka.security import Security
+    from fanout.spark.current_batch import BatchContext
+    from fanout.spark.loop_thread import LoopThread
     from fanout.spark.sink.options import DeliveryGuarantee, Partitioner
+    from fanout.spark.sink.shuffle_frames import Framing
 
 __all__ = ("KafkaSink", "kafka_sink", "write_to_kafka")
 

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn, final
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, final
 
 from pyspark.errors import PySparkException
 
-from fanout.errors import FencedError
+from fanout.errors import BatchNotWrittenError, FanOutError, FencedError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.writing.joining import Joined
-from fanout.spark.checkpoint.jvm import JAVA_ERRORS, has_gone
-from fanout.spark.sink.attempts import AttemptFailedError
-from fanout.spark.sink.rows import laid_out
-from fanout.spark.sink.tasks import REPORT_SCHEMA, read_report, task
+from fanout.kafka.writing.producer_id import Joined
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone
+from fanout.spark.sink.partitioned_rows import laid_out
+from fanout.spark.sink.worker_task import REPORT_SCHEMA, read_report, task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from fanout.errors import FanOutError
     from fanout.spark.sink.options import Partitioner
-    from fanout.spark.sink.tasks import Delivery, Report
+    from fanout.spark.sink.worker_task import Delivery, Report
 
-__all__ = ("Delivered", "deliver", "raise_failure")
+    _T = TypeVar("_T")
+
+__all__ = (
+    "AttemptFailedError",
+    "Delivered",
+    "deliver",
+    "in_attempts",
+    "raise_failure",
+)
+
 
 # Spark tells of a stage that has ended within milliseconds, but by a thread of its own.
 _TOLD_SECONDS: Final = 10.0
+
 _LOOK_SECONDS: Final = 0.002
 
 
@@ -160,3 +169,38 @@ def _last_line(error: BaseException) -> str:
     """Return what a worker raised, which Spark tells last, or what Spark itself says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 3
+
+
+@final
+class AttemptFailedError(FanOutError):
+    """An attempt to write a batch failed, by what may be over; another begins from nothing."""
+
+    retryable = True
+
+
+def in_attempts(batch_id: int, attempt: Callable[[], _T]) -> _T:
+    """Return what an attempt returns, and make up to three.
+
+    Args:
+        batch_id: The batch, for messages.
+        attempt: Writes the whole batch; it raises AttemptFailedError where another may help.
+
+    Raises:
+        BatchNotWrittenError: All failed; the cause is why the last one did.
+    """
+    failures: list[AttemptFailedError] = []
+    while len(failures) < _ATTEMPTS:
+        try:
+            return attempt()
+        except AttemptFailedError as error:
+            failures.append(error)
+            log.warning("attempt %d to write batch %d: %s", len(failures), batch_id, error)
+    raise BatchNotWrittenError(
+        f"batch {batch_id} could not be written to Kafka in {_ATTEMPTS} attempts; the last one: "
+        f"{failures[-1]}"
+    ) from failures[-1]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final, get_args
 
-from fanout.core.checks import number, one_of
+from fanout.core.option_checks import number, one_of
 from fanout.errors import OptionError
-from fanout.kafka.protocol.security import Security
-from fanout.kafka.protocol.servers import parse_servers
+from fanout.kafka.cluster import parse_servers
+from fanout.kafka.security import Security
 from fanout.kafka.writing.producer_options import ProducerOptions
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fanout.errors import SetupError
-from fanout.testing.kafka.kept import KeptServer
+from fanout.testing.kafka.server_process import KeptServer
 from fanout.testing.kafka.settings import free_ports, java_command, lay_out, server_properties
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from aiokafka.protocol.admin import ApiVersionResponse_v0
 from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v11
 
-from fanout.kafka.protocol.wire import BrokerConnection
+from fanout.kafka.protocol.broker_connection import BrokerConnection
 
 if TYPE_CHECKING:
     import ssl

@@ -29,11 +29,10 @@ from aiokafka.protocol.transaction import (
 )
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.protocol.frames import Frame
-from fanout.kafka.protocol.layouts import fetched, has_moved, rows
-from fanout.kafka.protocol.wire import _Terse
-from fanout.kafka.transactions.layouts import DescribeTransactionsRequest, OffsetsRequest
-from fanout.kafka.transport import Aborted, Fetched
+from fanout.kafka.protocol.broker_connection import Frame, _Terse
+from fanout.kafka.protocol.fields import fetched, has_moved, rows
+from fanout.kafka.protocol.messages.transactions import DescribeTransactionsRequest, OffsetsRequest
+from fanout.kafka.reading.transport import Aborted, Fetched
 
 # The versions of each call that Kafka 0.11 to 4.x and aiokafka have in common.
 VERSIONS: dict[Any, range] = {

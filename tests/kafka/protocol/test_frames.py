@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fanout.kafka.protocol.frames import Frame, Frames
+from fanout.kafka.protocol.broker_connection import Frame, Frames
 
 MIB = 1 << 20
 

@@ -16,13 +16,13 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
+from fanout.kafka.cluster import parse_servers
 from fanout.kafka.protocol.connections import open_connections
-from fanout.kafka.protocol.servers import parse_servers
 from fanout.kafka.share.client_options import ClientOptions
-from tests.kafka.reading import PLAINTEXT
+from tests.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 
 class UpdateFeaturesResponse_v1(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import fanout
 from fanout.kafka import KafkaShareSource
-from tests.kafka.reading import PLAINTEXT, new_topic, seeded
+from tests.kafka.topics import PLAINTEXT, new_topic, seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Lending
     from fanout.core.statistics import LendingStatistics
-    from fanout.testing.kafka_broker import KafkaBroker
-    from tests.kafka.reading import Topic
+    from fanout.testing.kafka.broker import KafkaBroker
+    from tests.kafka.topics import Topic
 
 _NAMES = itertools.count(1)
 

@@ -17,9 +17,8 @@ from fanout.errors import (
     SplitFailedError,
 )
 from fanout.kafka.share.dead_letters import DeadLetters
-from fanout.kafka.writing.joining import Idempotent
+from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.writer import open_writer
-from tests.kafka.reading import PLAINTEXT, new_topic
 from tests.kafka.share.sharing import (
     BRIEF,
     LONG,
@@ -32,13 +31,14 @@ from tests.kafka.share.sharing import (
     offsets,
     until,
 )
+from tests.kafka.topics import PLAINTEXT, new_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanout.testing.kafka_broker import KafkaBroker
-    from tests.kafka.reading import Topic
+    from fanout.testing.kafka.broker import KafkaBroker
     from tests.kafka.share.sharing import Group
+    from tests.kafka.topics import Topic
 
 
 async def letters(topic: Topic) -> list[tuple[int, dict[str, Any]]]:

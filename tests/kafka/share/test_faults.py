@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import AcknowledgementError, FanOutError, ServiceError
-from tests.kafka.reading import transactional
 from tests.kafka.share.sharing import (
     BRIEF,
     LONG,
@@ -25,12 +24,13 @@ from tests.kafka.share.sharing import (
     until,
     where,
 )
+from tests.kafka.topics import transactional
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import fanout
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
     from tests.kafka.share.sharing import Group
 
 
@@ -229,7 +229,7 @@ async def test_records_that_waited_in_the_client_past_their_lock_are_given_back(
 ) -> None:
     group = await new_group(kafka_broker, 4)
     # Every record is older than that.
-    monkeypatch.setattr("fanout.kafka.share.lender._FRESH", -1.0)
+    monkeypatch.setattr("fanout.kafka.share.delivery._FRESH", -1.0)
     async with group.open() as stream:
         await until(stream, lambda counts: counts.acquired == 4)
         monkeypatch.undo()

@@ -12,7 +12,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.share.groups import Beginning, GroupCalls
 
 
-class Answers:
+class Acknowledgements:
     """Connections to a broker that gives the same answer to everything but where it is."""
 
     def __init__(self, answer: Any) -> None:
@@ -33,7 +33,7 @@ class Answers:
 
 
 def calls(**answer: Any) -> GroupCalls:
-    return GroupCalls(cast("Any", Answers(SimpleNamespace(**answer))), "billing")
+    return GroupCalls(cast("Any", Acknowledgements(SimpleNamespace(**answer))), "billing")
 
 
 async def test_a_missing_permission_is_named() -> None:
@@ -51,7 +51,7 @@ async def test_a_missing_permission_is_named() -> None:
 
 
 async def test_brokers_of_before_share_groups_say_what_they_need() -> None:
-    old = GroupCalls(cast("Any", Answers(IncompatibleBrokerVersion("unknown"))), "billing")
+    old = GroupCalls(cast("Any", Acknowledgements(IncompatibleBrokerVersion("unknown"))), "billing")
     with pytest.raises(IncompatibleBrokerVersion, match="share groups: those need"):
         await old.beginnings()
     with pytest.raises(IncompatibleBrokerVersion, match="share groups: those need"):

@@ -8,18 +8,18 @@ from aiokafka.errors import StaleMetadata
 
 import fanout
 from fanout.errors import OptionError, PositionError, ServiceError
+from fanout.kafka.cluster import parse_servers
 from fanout.kafka.protocol.connections import open_connections
-from fanout.kafka.protocol.servers import parse_servers
 from fanout.kafka.share.client_options import ClientOptions
 from fanout.kafka.share.groups import GroupCalls
-from tests.kafka.reading import PLAINTEXT
 from tests.kafka.share.features import switch_off
 from tests.kafka.share.sharing import LONG, first, lending, new_group, take
+from tests.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 
 async def test_the_settings_of_a_group_are_changed_on_request_and_stay(

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from fanout.kafka.share.client_options import ClientOptions
 from fanout.kafka.share.options import SETTINGS, ShareOptions
-from tests.kafka.reading import Topic
+from tests.kafka.topics import Topic
 
 if TYPE_CHECKING:
     import pytest
 
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 PAGE = (Path(__file__).parents[3] / "docs" / "share-groups.md").read_text()
 EXAMPLE, BAD_RECORDS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -4,7 +4,7 @@ import pytest
 from aiokafka import errors as kafka
 from confluent_kafka import IllegalStateException, KafkaError, KafkaException
 
-from fanout.core.verdicts import Fatal, Pace, Retry, Verdict
+from fanout.core.policy import Fatal, Pace, Retry, Verdict
 from fanout.errors import MalformedEventError, ServiceError
 from fanout.kafka.share.policy import judge
 

@@ -22,7 +22,7 @@ from tests.kafka.share.sharing import (
 )
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 
 @pytest.mark.parametrize("consumers", [1, 4, 12])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fanout.kafka.decoding.records import decode
 from fanout.kafka.partitions import Partition
-from fanout.kafka.shuffle.columns import FRAMED
-from fanout.kafka.transport import Fetched
-from fanout.testing.kafka_batches import Row, batch
+from fanout.kafka.reading.records import decode
+from fanout.kafka.reading.transport import Fetched
+from fanout.kafka.shuffle.frame_columns import FRAMED
+from tests.provers.record_batches import Row, batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

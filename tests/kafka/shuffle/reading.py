@@ -10,10 +10,10 @@ import pyarrow as pa
 
 import fanout
 from fanout.kafka.shuffle import Producers, ShuffleSource, producers_at
-from tests.kafka.reading import seeded
+from tests.kafka.topics import seeded
 
 if TYPE_CHECKING:
-    from tests.kafka.reading import Topic
+    from tests.kafka.topics import Topic
 
 MS = pa.timestamp("ms", "UTC")
 

@@ -10,7 +10,7 @@ from fanout.kafka import KafkaSource, Security
 from fanout.kafka.shuffle import ShuffleSource
 from fanout.kafka.shuffle.frames import Control, encode_control
 from fanout.kafka.shuffle.source import open_shuffle
-from fanout.testing.kafka_batches import Row, batch
+from tests.provers.record_batches import Row, batch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

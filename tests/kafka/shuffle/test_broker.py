@@ -14,15 +14,15 @@ from aiokafka import AIOKafkaProducer
 import fanout
 from fanout.errors import BadFrameError, ServiceError, SplitFailedError
 from fanout.kafka.shuffle import ShuffleSource, producers_at
-from fanout.kafka.shuffle.columns import encode
+from fanout.kafka.shuffle.frame_columns import encode
 from fanout.kafka.shuffle.frames import End, Hello, Idle, Watermark, encode_control
-from tests.kafka.reading import Topic, new_topic, seeded
+from tests.kafka.topics import Topic, new_topic, seeded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from fanout.kafka.shuffle.frames import Control
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 PARTITIONS = 3
 MS = pa.timestamp("ms", "UTC")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import BadFrameError, OptionError
-from fanout.kafka.shuffle.columns import CONTROL, encode
+from fanout.kafka.shuffle.frame_columns import CONTROL, encode
 from fanout.kafka.shuffle.frames import (
     LONGEST_CONTROL,
     MAX_GENERATION,

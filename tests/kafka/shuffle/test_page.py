@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.kafka.reading import Topic
 from tests.kafka.shuffle.reading import drain
+from tests.kafka.topics import Topic
 from tests.kafka.transactions.transacting import told
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 PAGE = (Path(__file__).parents[3] / "docs" / "shuffle.md").read_text()
 

@@ -23,14 +23,14 @@ from fanout.errors import (
     SplitFailedError,
 )
 from fanout.kafka import KafkaSource, Security
-from fanout.kafka.decoding.columns import SCHEMA as KAFKA_SCHEMA
+from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
+from fanout.kafka.reading.transport import Aborted
 from fanout.kafka.shuffle import Activity, Producers, ShuffleSource, producers_at
 from fanout.kafka.shuffle.frames import Control, End, Hello, Idle, Watermark
-from fanout.kafka.transport import Aborted
-from fanout.testing.kafka_batches import ABORT, COMMIT
-from fanout.testing.simulation import simulate, sweep
 from tests.kafka.scripted import ScriptedCluster
 from tests.kafka.shuffle.scripted import ScriptedShuffle, write
+from tests.provers.record_batches import ABORT, COMMIT
+from tests.provers.simulation import simulate, sweep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

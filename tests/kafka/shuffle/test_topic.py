@@ -11,7 +11,7 @@ from fanout.kafka.shuffle.topic import ShuffleTopic, ensure_topic
 from tests.kafka.brokers import HERE
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 DAY = timedelta(days=1)
 

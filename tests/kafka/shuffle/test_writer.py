@@ -20,24 +20,24 @@ from fanout.errors import (
     StreamStateError,
 )
 from fanout.kafka.shuffle import Activity, ShuffleWriter, open_shuffle_writer
-from fanout.kafka.shuffle.delivery import Transacting
+from fanout.kafka.shuffle.commit_mode import Transacting
 from fanout.kafka.shuffle.frames import Hello
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
-from fanout.kafka.transactions.outcomes import Outcome, Phase
+from fanout.kafka.transactions.outcome import Outcome, Phase
 from fanout.kafka.transactions.transactions import Transactions
-from fanout.kafka.writing.murmur2 import partitions_of
+from fanout.kafka.writing.partitioner import partitions_of
 from tests.kafka.brokers import HERE
-from tests.kafka.reading import Topic, new_topic
 from tests.kafka.shuffle.reading import Drained
 from tests.kafka.shuffle.reading import drain as drain_now
+from tests.kafka.topics import Topic, new_topic
 from tests.kafka.transactions.transacting import told, transactions
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from fanout.kafka.shuffle import Producers
-    from fanout.kafka.transactions.tokens import CommitToken
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.kafka.transactions.commit_token import CommitToken
+    from fanout.testing.kafka.broker import KafkaBroker
 
 PARTITIONS = 3
 MS = pa.timestamp("ms", "UTC")
@@ -223,7 +223,7 @@ async def test_a_writer_that_is_started_again_takes_the_place_of_the_one_before(
         await old.watermark(99)
 
         behind = SimpleNamespace(now=lambda tz: datetime.now(tz) - timedelta(days=365))
-        monkeypatch.setattr("fanout.kafka.shuffle.opening.datetime", behind)
+        monkeypatch.setattr("fanout.kafka.shuffle.open_writer.datetime", behind)
         async with writing(topic) as new:
             assert new.generation > old.generation
             with pytest.raises(FencedError):

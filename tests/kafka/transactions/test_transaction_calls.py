@@ -25,16 +25,16 @@ from aiokafka.protocol.transaction import (
 
 from fanout.core.backoff import BackoffOptions, FullJitter
 from fanout.errors import ServiceError
-from fanout.kafka.transactions.calls import TransactionCalls
-from fanout.kafka.transactions.layouts import (
+from fanout.kafka.protocol.messages.transactions import (
     DescribeTransactionsResponse_v0,
     OffsetFetchResponse_v7,
 )
-from fanout.kafka.transactions.outcomes import Outcome
-from fanout.kafka.transactions.tokens import Incarnation
+from fanout.kafka.transactions.calls import TransactionCalls
+from fanout.kafka.transactions.commit_token import Incarnation
+from fanout.kafka.transactions.outcome import Outcome
 from fanout.kafka.transactions.transactions import Transactions
-from fanout.testing.simulation import simulate
 from tests.kafka.transactions.transacting import Sink
+from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -10,13 +10,13 @@ import pytest
 
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.transactions.calls import Marks
-from fanout.kafka.transactions.outcomes import Outcome, Phase
-from fanout.kafka.transactions.tokens import CommitToken, Incarnation
+from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
+from fanout.kafka.transactions.outcome import Outcome, Phase
 from tests.kafka.brokers import produce
 from tests.kafka.transactions.transacting import LONG, ended, gone, new_sink, transactions
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 
 async def test_nothing_is_seen_before_the_commit_and_everything_after(

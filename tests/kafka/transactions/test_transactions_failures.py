@@ -17,17 +17,17 @@ from confluent_kafka.admin import (
 )
 
 from fanout.errors import ServiceError
-from fanout.kafka.transactions.outcomes import Outcome
+from fanout.kafka.transactions.outcome import Outcome
 from tests.kafka.brokers import create
-from tests.kafka.reading import eventually
+from tests.kafka.topics import eventually
 from tests.kafka.transactions.transacting import LONG, Sink, new_sink, transactions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from fanout.kafka.transactions.tokens import CommitToken
+    from fanout.kafka.transactions.commit_token import CommitToken
     from fanout.kafka.transactions.transactions import Transactions
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
     from tests.kafka.secured import Cluster
 
     Call: TypeAlias = Callable[[Transactions, CommitToken], Awaitable[Any]]

@@ -15,17 +15,17 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from fanout.kafka.partitions import Partition
 from fanout.kafka.transactions.calls import Marks
-from fanout.kafka.transactions.outcomes import Phase
-from fanout.kafka.transactions.tokens import CommitToken
+from fanout.kafka.transactions.commit_token import CommitToken
+from fanout.kafka.transactions.outcome import Phase
 from fanout.kafka.transactions.transactions import open_transactions
 from tests.kafka.brokers import HERE, create
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from fanout.kafka.transactions.tokens import Incarnation
+    from fanout.kafka.transactions.commit_token import Incarnation
     from fanout.kafka.transactions.transactions import Transactions
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 _numbers = itertools.count()
 

@@ -8,8 +8,7 @@ import pytest
 
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.encoding import sizes
-from fanout.kafka.writing.producing import Batch
-from fanout.kafka.writing.queues import Queue
+from fanout.kafka.writing.produce_requests import Batch, Queue
 from fanout.kafka.writing.rows import prepare
 from tests.kafka.writing.writing import records
 

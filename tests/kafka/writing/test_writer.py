@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.transactions.outcomes import Outcome
+from fanout.kafka.transactions.outcome import Outcome
 from fanout.kafka.writing.encoding import CODECS
-from fanout.kafka.writing.joining import Idempotent, Joined, Unconfirmed
-from fanout.testing.kafka_batches import HEADER_SIZE
+from fanout.kafka.writing.producer_id import Idempotent, Joined, Unconfirmed
 from tests.kafka.brokers import create
 from tests.kafka.transactions.transacting import LONG, Sink, transactions
 from tests.kafka.writing.writing import read, records, values, writing
+from tests.provers.record_batches import HEADER_SIZE
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 # Of a record with a value of three bytes, at the first offsets of its batch.
 RECORD_BYTES = 10

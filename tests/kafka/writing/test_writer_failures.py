@@ -15,7 +15,7 @@ from fanout.errors import (
     UnwritableRecordError,
     WriteTimeoutError,
 )
-from fanout.kafka.writing.joining import Idempotent, Joined, Unconfirmed
+from fanout.kafka.writing.producer_id import Idempotent, Joined, Unconfirmed
 from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.writer import open_writer
 from tests.kafka.brokers import HERE, create
@@ -23,7 +23,7 @@ from tests.kafka.transactions.transacting import LONG, Sink, transactions
 from tests.kafka.writing.writing import HEADERS, STAMP, read, records, values, writing
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 BIG = bytes(10 << 20)
 CONFIRMED = ["idempotent", "joined"]
@@ -32,7 +32,7 @@ CONFIRMED = ["idempotent", "joined"]
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a missing topic for certain soon."""
-    monkeypatch.setattr("fanout.kafka.writing.locating._SURE_AFTER", 0.3)
+    monkeypatch.setattr("fanout.kafka.writing.partition_leaders._SURE_AFTER", 0.3)
 
 
 @pytest.mark.usefixtures("quick")

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.kafka.writing.joining import Idempotent, Joined, Unconfirmed
+from fanout.kafka.writing.producer_id import Idempotent, Joined, Unconfirmed
 from fanout.kafka.writing.writer import KafkaWriter
 from tests.kafka.brokers import create
 from tests.kafka.transactions.transacting import LONG, Sink, transactions
 from tests.kafka.writing.writing import read, records, values, writing
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 
 def sockets() -> list[Any]:

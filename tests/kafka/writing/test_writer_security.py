@@ -12,9 +12,9 @@ from confluent_kafka.admin import (
 )
 
 from fanout.errors import ServiceError
-from fanout.kafka.protocol.security import Security
-from fanout.kafka.transactions.tokens import Incarnation
-from fanout.kafka.writing.joining import Idempotent, Joined, Unconfirmed
+from fanout.kafka.security import Security
+from fanout.kafka.transactions.commit_token import Incarnation
+from fanout.kafka.writing.producer_id import Idempotent, Joined, Unconfirmed
 from fanout.kafka.writing.writer import open_writer
 from tests.kafka.brokers import create
 from tests.kafka.certificates import KEY_PASSWORD

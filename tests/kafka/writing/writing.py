@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from fanout.kafka.writing.joining import Idempotent
+from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.writer import open_writer
 from tests.kafka.brokers import HERE
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
     from fanout.kafka.writing.writer import KafkaWriter
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 STAMP = pa.timestamp("us", tz="UTC")

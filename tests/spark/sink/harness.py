@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from fanout.spark.checkpoint.local import LocalStorage
-from fanout.spark.checkpoint.ownership import claim
-from fanout.spark.handling import BatchContext, handling
-from fanout.spark.loop import LoopThread
+from fanout.landing.local_storage import LocalStorage
+from fanout.landing.ownership import claim
+from fanout.spark.current_batch import BatchContext, handling
+from fanout.spark.loop_thread import LoopThread
 from fanout.spark.sink.handler import kafka_sink
-from tests.kafka.reading import PLAINTEXT
+from tests.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from fanout.landing.ownership import Ownership
     from fanout.spark.batches import Handler
-    from fanout.spark.checkpoint.ownership import Ownership
     from fanout.spark.sink.handler import KafkaSink
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 _NAMES = itertools.count(1)
 

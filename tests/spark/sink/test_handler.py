@@ -15,15 +15,10 @@ import pytest
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from fanout.errors import (
-    BatchFailedError,
-    FanOutError,
-    StreamStateError,
-    UnwritableRecordError,
-)
+from fanout.errors import BatchFailedError, FanOutError, StreamStateError, UnwritableRecordError
 from fanout.kafka import Security
 from fanout.spark import write_to_kafka
-from tests.kafka.reading import PLAINTEXT
+from tests.kafka.topics import PLAINTEXT
 from tests.spark.harness import eventually
 from tests.spark.manual import ManualSource
 from tests.spark.sink.harness import Output, Record, run
@@ -35,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fanout.spark import FanOutQuery
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 pytestmark = pytest.mark.spark
 
@@ -222,7 +217,7 @@ def test_a_query_writes_what_it_reads_once_over_restarts(
     source.put(b"0", b"1", b"2")
     with monkeypatch.context() as patch:
         # All is committed but what Spark remembers.
-        patch.setattr("fanout.spark.sink.state.SinkState.record_committed", fail)
+        patch.setattr("fanout.spark.sink.stored_tokens.SinkState.record_committed", fail)
         with pytest.raises(BatchFailedError):
             start(source, sink, available_now=True).await_termination(60)
     source.put(b"3", b"4")

@@ -23,20 +23,20 @@ from confluent_kafka.admin import (
 )
 from typer.testing import CliRunner
 
-from fanout.cli import app
+from fanout.cli.app import app
 from fanout.errors import ServiceError
 from fanout.kafka import Security
-from fanout.kafka.transactions.outcomes import Outcome
-from fanout.kafka.transactions.standing import Verdict
+from fanout.kafka.transactions.outcome import Outcome
+from fanout.kafka.transactions.status import Verdict
 from fanout.kafka.transactions.transactions import open_transactions
-from fanout.kafka.writing.joining import Joined
+from fanout.kafka.writing.producer_id import Joined
 from fanout.kafka.writing.producer_options import _OPTIONS, ProducerOptions
 from fanout.kafka.writing.writer import open_writer
 from fanout.spark import foreach_batch, kafka_sink, write_to_kafka
 from fanout.spark.sink.options import DeliveryGuarantee
-from fanout.spark.sink.rows import _TYPES
+from fanout.spark.sink.partitioned_rows import _TYPES
 from tests.kafka.brokers import create
-from tests.kafka.reading import Topic
+from tests.kafka.topics import Topic
 from tests.kafka.transactions.transacting import Sink
 from tests.readme import KAFKA_SINK
 from tests.spark.sink.harness import Output, run
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fanout.kafka.transactions.tokens import Incarnation
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.kafka.transactions.commit_token import Incarnation
+    from fanout.testing.kafka.broker import KafkaBroker
 
 pytestmark = pytest.mark.spark
 

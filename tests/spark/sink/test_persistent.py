@@ -9,7 +9,7 @@ from fanout.spark import persistent_key_by
 from tests.kafka.brokers import HERE
 
 if TYPE_CHECKING:
-    from fanout.testing.kafka_broker import KafkaBroker
+    from fanout.testing.kafka.broker import KafkaBroker
 
 
 def test_the_source_has_the_options_of_kafka_and_those_of_a_shuffle(

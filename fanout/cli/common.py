@@ -1,0 +1,144 @@
+"""What the commands have in common: options, exit codes, and how they print."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fanout.kafka.security import Security
+    from fanout.kinesis.options import KinesisOptions
+
+__all__ = (
+    "INTERRUPTED",
+    "UNUSABLE",
+    "Brokers",
+    "CaFile",
+    "Endpoint",
+    "Json",
+    "Protocol",
+    "Region",
+    "Role",
+    "Stream",
+    "Username",
+    "age",
+    "asking_the_service",
+    "end_like_ctrl_c",
+    "kafka_security",
+    "print_json",
+    "print_table",
+    "stream_options",
+)
+
+_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+UNUSABLE: Final = 2
+INTERRUPTED: Final = 130
+
+Stream = Annotated[str, typer.Argument(help="The stream's name or ARN.")]
+Region = Annotated[str | None, typer.Option(help="The AWS region.")]
+Endpoint = Annotated[str | None, typer.Option(help="Another endpoint than the region's.")]
+Role = Annotated[str | None, typer.Option(help="A role to assume.")]
+Brokers = Annotated[str, typer.Option(help="Brokers to begin with, as host:port.")]
+Protocol = Annotated[str, typer.Option(help="SASL_SSL, SSL, SASL_PLAINTEXT or PLAINTEXT.")]
+Username = Annotated[
+    str | None, typer.Option(help="The user; the password is that of KAFKA_PASSWORD.")
+]
+CaFile = Annotated[
+    str | None, typer.Option(help="The certificates (PEM) that sign those of the brokers.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+
+
+def end_like_ctrl_c() -> None:
+    """Let SIGTERM end the command as Ctrl-C does, so that no child and no file stays behind."""
+    # A shell lets what runs in its background ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+def stream_options(
+    stream: str,
+    consumer: str | None = None,
+    *,
+    region: str | None,
+    endpoint_url: str | None,
+    role_arn: str | None,
+) -> KinesisOptions:
+    """Make the options of a stream from those of a command; without a consumer, those of polling.
+
+    Raises:
+        OptionError: If one of them is malformed, or two contradict each other.
+    """
+    # Help and mistakes are answered without loading the AWS SDK.
+    from fanout.kinesis.options import KinesisOptions  # noqa: PLC0415
+
+    return KinesisOptions(
+        stream=stream,
+        consumer=consumer,
+        mode="polling" if consumer is None else "efo",
+        region=region,
+        endpoint_url=endpoint_url,
+        role_arn=role_arn,
+    )
+
+
+def kafka_security(protocol: str, username: str | None, ca_file: str | None) -> Security:
+    """Return how brokers are talked to.
+
+    Raises:
+        OptionError: What was said does not fit together, or a file cannot be used.
+    """
+    # Help and mistakes are answered without loading Kafka's library.
+    from fanout.kafka import Security  # noqa: PLC0415
+
+    more: Any = {"protocol": protocol, "username": username, "ca_file": ca_file}
+    return Security(**more, password=os.environ.get("KAFKA_PASSWORD"))
+
+
+def print_json(answer: dict[str, Any]) -> None:
+    """Print an object on one line."""
+    typer.echo(json.dumps(answer, separators=(",", ":")))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows below the names of their columns; brackets in them are no markup."""
+    from rich.console import Console  # noqa: PLC0415 - help needs no tables
+    from rich.table import Column, Table  # noqa: PLC0415 - help needs no tables
+    from rich.text import Text  # noqa: PLC0415 - help needs no tables
+
+    # A long ARN goes on in the next line: it is there to be copied.
+    table = Table(*(Column(column, overflow="fold") for column in columns))
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def age(text: str) -> timedelta:
+    """Read how long ago something is, such as 90m, 12h, 7d or 2w.
+
+    Raises:
+        typer.BadParameter: It is no age.
+    """
+    match = re.fullmatch(r"([0-9]{1,6})([mhdw])", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not an age such as 90m, 12h, 7d or 2w")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+@contextmanager
+def asking_the_service() -> Iterator[None]:
+    """Show on stderr that calls are being made, where somebody watches."""
+    from rich.console import Console  # noqa: PLC0415 - help needs no console
+
+    with Console(stderr=True).status("Asking the service..."):
+        yield

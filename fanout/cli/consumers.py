@@ -1,0 +1,276 @@
+"""The command line: `fanout consumers`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from datetime import UTC, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+
+import typer
+
+from fanout.cli.common import (
+    INTERRUPTED,
+    UNUSABLE,
+    Endpoint,
+    Json,
+    Region,
+    Role,
+    Stream,
+    age,
+    asking_the_service,
+    print_json,
+    print_table,
+    stream_options,
+)
+from fanout.errors import FanOutError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from fanout.kinesis.aws.transport import ConsumerDescription
+    from fanout.kinesis.consumers import ConsumerPrice, StreamConsumers
+
+    Listing: TypeAlias = tuple[str, Sequence[ConsumerDescription]]
+    Deletion: TypeAlias = tuple[str, Sequence[ConsumerDescription], Mapping[str, FanOutError]]
+
+__all__ = ("consumers",)
+
+Answer = TypeVar("Answer")
+
+_NOT_ALL = 1
+
+# Of a price or of GB: more is a slip, and infinity has no JSON.
+_MOST = 1_000_000_000
+
+_COLUMNS = ("consumer", "status", "registered (UTC)", "ARN")
+
+consumers = typer.Typer(
+    name="consumers",
+    no_args_is_help=True,
+    help="List, register and deregister the consumers of a stream, and see what they cost.\n\n"
+    "The exit code is 2 if nothing could be done, and 1 if a part failed.",
+    rich_markup_mode="markdown",
+)
+
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do it, rather than say what would be done.")]
+
+
+@consumers.command("list")
+def list_(
+    stream: Stream,
+    *,
+    region: Region = None,
+    endpoint_url: Endpoint = None,
+    role_arn: Role = None,
+    json: Json = False,
+) -> None:
+    """List the consumers of a stream, the oldest first."""
+
+    async def command(opened: StreamConsumers) -> Listing:
+        return opened.stream.name, await opened.describe_all()
+
+    name, found = _run(command, stream, region=region, endpoint_url=endpoint_url, role_arn=role_arn)
+    _show(found, {"stream": name, "consumers": _plain(found)}, json=json)
+
+
+@consumers.command()
+def register(
+    stream: Stream,
+    name: Annotated[str, typer.Argument(help="The consumer's name.")],
+    *,
+    region: Region = None,
+    endpoint_url: Endpoint = None,
+    role_arn: Role = None,
+    json: Json = False,
+) -> None:
+    """Register a consumer unless it exists, and wait until it is ACTIVE, for a minute at most."""
+
+    async def command(opened: StreamConsumers) -> tuple[str, ConsumerDescription, bool]:
+        return opened.stream.name, *await opened.register(name)
+
+    stream_name, consumer, new = _run(
+        command, stream, name, region=region, endpoint_url=endpoint_url, role_arn=role_arn
+    )
+    answer = {"stream": stream_name, "registered": new, "consumers": _plain([consumer])}
+    _show([consumer], answer, json=json)
+
+
+@consumers.command()
+def deregister(
+    stream: Stream,
+    consumer: Annotated[str, typer.Argument(help="The consumer's name or ARN.")],
+    *,
+    yes: Yes = False,
+    region: Region = None,
+    endpoint_url: Endpoint = None,
+    role_arn: Role = None,
+    json: Json = False,
+) -> None:
+    """Deregister a consumer, which ends its subscriptions; without --yes, say so and do nothing."""
+
+    async def command(opened: StreamConsumers) -> Deletion:
+        return await _deregister(opened, [await opened.find(consumer)], yes=yes)
+
+    deletion = _run(
+        command, stream, consumer, region=region, endpoint_url=endpoint_url, role_arn=role_arn
+    )
+    _report(deletion, yes=yes, json=json)
+
+
+@consumers.command()
+def gc(
+    stream: Stream,
+    *,
+    older_than: Annotated[
+        timedelta,
+        typer.Option(parser=age, metavar="AGE", help="The age, such as 90m, 12h, 7d or 2w."),
+    ],
+    yes: Yes = False,
+    region: Region = None,
+    endpoint_url: Endpoint = None,
+    role_arn: Role = None,
+    json: Json = False,
+) -> None:
+    """Deregister the consumers that were registered longer ago; without --yes, only name them.
+
+    The service does not tell whether a consumer is in use: look at the list before you say --yes.
+    """
+
+    async def command(opened: StreamConsumers) -> Deletion:
+        return await _deregister(opened, await opened.older_than(older_than), yes=yes)
+
+    deletion = _run(command, stream, region=region, endpoint_url=endpoint_url, role_arn=role_arn)
+    _report(deletion, yes=yes, json=json)
+
+
+@consumers.command()
+def cost(
+    stream: Stream,
+    *,
+    shard_hour_price: Annotated[
+        float,
+        typer.Option(
+            min=0, max=_MOST, help="Of a consumer on a shard for an hour (us-east-1 list)."
+        ),
+    ] = 0.015,
+    gb_price: Annotated[
+        float,
+        typer.Option(min=0, max=_MOST, help="Of a GB that a consumer retrieves (us-east-1 list)."),
+    ] = 0.013,
+    gb_per_month: Annotated[
+        float,
+        typer.Option(
+            min=0, max=_MOST, help="What the stream takes in; each consumer retrieves it."
+        ),
+    ] = 0.0,
+    region: Region = None,
+    endpoint_url: Endpoint = None,
+    role_arn: Role = None,
+    json: Json = False,
+) -> None:
+    """Reckon what the consumers of a stream cost in a month of 730 hours, in US dollars."""
+
+    async def command(opened: StreamConsumers) -> tuple[str, ConsumerPrice]:
+        price = await opened.price(
+            shard_hour_price=shard_hour_price, gb_price=gb_price, gb_per_month=gb_per_month
+        )
+        return opened.stream.name, price
+
+    name, price = _run(command, stream, region=region, endpoint_url=endpoint_url, role_arn=role_arn)
+    sums = {"per_consumer": round(price.per_consumer, 2), "total": round(price.total, 2)}
+    if json:
+        print_json({"stream": name, **asdict(price), **sums})
+        return
+    rows = (
+        ("consumers", f"{price.consumers}"),
+        ("open shards", f"{price.shards:,}"),
+        ("a consumer on a shard for an hour", f"${price.shard_hour_price}"),
+        ("a GB that a consumer retrieves", f"${price.gb_price}"),
+        ("GB that each consumer retrieves", f"{price.gb_per_month:,}"),
+        ("one consumer costs in a month", f"${price.per_consumer:,.2f}"),
+        ("all of them cost in a month", f"${price.total:,.2f}"),
+    )
+    print_table((name, ""), rows)
+
+
+def _run(
+    command: Callable[[StreamConsumers], Awaitable[Answer]],
+    stream: str,
+    consumer: str | None = None,
+    **where: str | None,
+) -> Answer:
+    """Return what a command finds out; it prints after the loop, where it may block."""
+
+    async def main() -> Answer:
+        async with open_consumers(options) as opened:
+            return await command(opened)
+
+    try:
+        # Help and mistakes are answered without loading the AWS SDK.
+        from fanout.kinesis.consumers import open_consumers  # noqa: PLC0415
+
+        options = stream_options(stream, consumer, **where)
+        with asking_the_service():
+            return asyncio.run(main())
+    except FanOutError as error:
+        typer.echo(f"fanout consumers: {error}", err=True)
+        raise typer.Exit(UNUSABLE) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+async def _deregister(
+    opened: StreamConsumers, chosen: Sequence[ConsumerDescription], *, yes: bool
+) -> Deletion:
+    failed = await opened.deregister(chosen) if yes else {}
+    return opened.stream.name, chosen, failed
+
+
+def _report(deletion: Deletion, *, yes: bool, json: bool) -> None:
+    """Print what was deregistered, or would be; exit with 1 if a part failed."""
+    name, chosen, failed = deletion
+    done = [consumer for consumer in chosen if consumer.name not in failed]
+    reasons = {consumer: str(error) for consumer, error in failed.items()}
+    for reason in reasons.values():
+        typer.echo(f"fanout consumers: {reason}", err=True)
+    answer = {"stream": name, "dry_run": not yes, "consumers": _plain(done), "failed": reasons}
+    if json:
+        print_json(answer)
+    elif chosen:
+        print_table(_COLUMNS, _rows(done))
+        verb = "deregistered" if yes else "would be deregistered; say --yes to do it"
+        typer.echo(f"{len(done)} of {len(chosen)} {verb}")
+    else:
+        typer.echo(f"no consumer of {name} is so old")
+    if failed:
+        raise typer.Exit(_NOT_ALL)
+
+
+def _plain(described: Sequence[ConsumerDescription]) -> list[dict[str, str]]:
+    return [
+        {
+            "name": each.name,
+            "status": each.status,
+            "created": each.created.isoformat(timespec="seconds"),
+            "arn": each.arn,
+        }
+        for each in described
+    ]
+
+
+def _show(described: Sequence[ConsumerDescription], answer: dict[str, Any], *, json: bool) -> None:
+    if json:
+        print_json(answer)
+    elif described:
+        print_table(_COLUMNS, _rows(described))
+    else:
+        typer.echo(f"{answer['stream']} has no consumers")
+
+
+def _rows(described: Sequence[ConsumerDescription]) -> list[tuple[str, ...]]:
+    return [
+        (each.name, each.status, f"{each.created.astimezone(UTC):%Y-%m-%d %H:%M}", each.arn)
+        for each in described
+    ]

@@ -1,0 +1,59 @@
+"""The command line: `fanout iam-policy`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from fanout.cli.common import UNUSABLE
+from fanout.errors import FanOutError
+
+__all__ = ("iam_policy",)
+
+Arn = Annotated[str, typer.Argument(help="The stream's ARN.", show_default=False)]
+Consumer = Annotated[
+    str | None,
+    typer.Argument(
+        help="The consumer's ARN, or that without its creation time for any that is registered "
+        "under the name; all consumers of the stream if left out.",
+        show_default=False,
+    ),
+]
+
+
+def iam_policy(
+    stream_arn: Arn,
+    consumer_arn: Consumer = None,
+    *,
+    polling: Annotated[
+        bool, typer.Option("--polling", help="Allow to poll, and nothing about consumers.")
+    ] = False,
+    deploy: Annotated[
+        bool, typer.Option("--deploy", help="Allow also to register and deregister consumers.")
+    ] = False,
+    kms_key_arn: Annotated[
+        str | None, typer.Option(help="The stream's key, where it is one of your own.")
+    ] = None,
+) -> None:
+    """Print the least IAM policy that reading a stream needs, as JSON.
+
+    No call is made, so no credentials are needed. For example:
+
+    `fanout iam-policy arn:aws:kinesis:eu-west-1:111122223333:stream/orders --deploy`
+    """
+    try:
+        from fanout.kinesis.iam import iam_policy as policy  # noqa: PLC0415 - loads the AWS SDK
+
+        document = policy(
+            stream_arn,
+            consumer_arn,
+            mode="polling" if polling else "efo",
+            deploy=deploy,
+            kms_key_arn=kms_key_arn,
+        )
+    except FanOutError as error:
+        typer.echo(f"fanout iam-policy: {error}", err=True)
+        raise typer.Exit(UNUSABLE) from error
+    typer.echo(json.dumps(document, indent=2))

@@ -1,0 +1,119 @@
+"""The command line: `fanout share`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fanout.cli.common import (
+    INTERRUPTED,
+    UNUSABLE,
+    Brokers,
+    CaFile,
+    Json,
+    Protocol,
+    Username,
+    asking_the_service,
+    kafka_security,
+    print_json,
+    print_table,
+)
+from fanout.errors import FanOutError
+
+if TYPE_CHECKING:
+    from fanout.kafka.security import Security
+    from fanout.kafka.share.groups import GroupDescription
+
+__all__ = ("share",)
+
+share = typer.Typer(
+    name="share",
+    no_args_is_help=True,
+    help="See who reads with a share group of Kafka, and how far it is.",
+    rich_markup_mode="markdown",
+)
+
+
+@share.callback()
+def _share() -> None:
+    """Keep `describe` a command of its own while it is the only one."""
+
+
+@share.command()
+def describe(
+    group: Annotated[str, typer.Argument(help="The share group.")],
+    *,
+    bootstrap_servers: Brokers,
+    protocol: Protocol = "SASL_SSL",
+    username: Username = None,
+    ca_file: CaFile = None,
+    json: Json = False,
+) -> None:
+    """Show the members of a share group, where it begins in each partition, and its settings.
+
+    Nothing is read, and nobody is disturbed. A record before the beginning of a partition is done
+    with for good; the lag counts those behind it that are not.
+    """
+    try:
+        security = kafka_security(protocol, username, ca_file)
+        with asking_the_service():
+            found = asyncio.run(_describe(bootstrap_servers, group, security))
+    except FanOutError as error:
+        typer.echo(f"fanout share: {error}", err=True)
+        raise typer.Exit(UNUSABLE) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if json:
+        print_json(_plain(group, found))
+        return
+    typer.echo(f"{group} is {found.state.lower()}")
+    print_table(("member", "client", "host", "partitions"), [*_members(found)])
+    print_table(("partition", "begins at", "lag"), [*_partitions(found)])
+    print_table(("setting", "value"), sorted(found.settings.items()))
+
+
+async def _describe(servers: str, group: str, security: Security) -> GroupDescription:
+    from fanout.kafka.share.groups import describe as find  # noqa: PLC0415 - it takes long
+
+    return await find(servers, group, security=security)
+
+
+def _plain(group: str, found: GroupDescription) -> dict[str, Any]:
+    return {
+        "group": group,
+        "state": found.state,
+        "members": [
+            {
+                "member": member.id,
+                "client": member.client_id,
+                "host": member.host,
+                "partitions": [*map(str, member.partitions)],
+            }
+            for member in found.members
+        ],
+        "partitions": [
+            {"partition": str(partition), "begins_at": at.offset, "lag": at.lag}
+            for partition, at in sorted(found.beginnings.items())
+        ],
+        "settings": dict(sorted(found.settings.items())),
+    }
+
+
+def _members(found: GroupDescription) -> list[tuple[str, ...]]:
+    return [
+        (member.id, member.client_id, member.host, ", ".join(map(str, member.partitions)))
+        for member in found.members
+    ]
+
+
+def _partitions(found: GroupDescription) -> list[tuple[str, ...]]:
+    return [
+        (str(partition), _number(at.offset), _number(at.lag))
+        for partition, at in sorted(found.beginnings.items())
+    ]
+
+
+def _number(number: int | None) -> str:
+    return "" if number is None else str(number)

@@ -1,0 +1,140 @@
+"""The command line: `fanout shuffle`."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fanout.cli.common import (
+    INTERRUPTED,
+    UNUSABLE,
+    Brokers,
+    CaFile,
+    Json,
+    Protocol,
+    Username,
+    age,
+    asking_the_service,
+    kafka_security,
+    print_json,
+    print_table,
+)
+from fanout.errors import FanOutError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.kafka.shuffle import Producers, ShuffleSource
+
+__all__ = ("shuffle",)
+
+_COLUMNS = ("partition", "watermark (UTC)", "generation", "producer", "state", "its watermark")
+
+shuffle = typer.Typer(
+    name="shuffle",
+    no_args_is_help=True,
+    help="See who writes to a shuffle through Kafka, and how far they are.",
+    rich_markup_mode="markdown",
+)
+
+
+@shuffle.callback()
+def _shuffle() -> None:
+    """Keep `describe` a command of its own while it is the only one."""
+
+
+@shuffle.command()
+def describe(
+    topic: Annotated[str, typer.Argument(help="The topic of the shuffle.")],
+    *,
+    bootstrap_servers: Brokers,
+    since: Annotated[
+        str,
+        typer.Option(metavar="AGE", help="How far back to read, such as 90m, 12h, 7d or 2w."),
+    ] = "1h",
+    protocol: Protocol = "SASL_SSL",
+    username: Username = None,
+    ca_file: CaFile = None,
+    json: Json = False,
+) -> None:
+    """Show the producers of a shuffle, and the watermarks of its partitions.
+
+    It reads all that was written since then, records included; producers say again and again how
+    far they are. Nothing is committed, and nobody is disturbed.
+    """
+    start = datetime.now(UTC) - age(since)
+    try:
+        # Help and mistakes are answered without loading Kafka's library.
+        from fanout.kafka import KafkaSource  # noqa: PLC0415
+        from fanout.kafka.shuffle import ShuffleSource  # noqa: PLC0415
+
+        kafka = KafkaSource(
+            bootstrap_servers=bootstrap_servers,
+            topics=topic,
+            security=kafka_security(protocol, username, ca_file),
+            start=start,
+        )
+        with asking_the_service():
+            found = asyncio.run(_describe(ShuffleSource(kafka)))
+    except FanOutError as error:
+        typer.echo(f"fanout shuffle: {error}", err=True)
+        raise typer.Exit(UNUSABLE) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if json:
+        print_json({"topic": topic, "partitions": [*map(_plain, found, found.values())]})
+    else:
+        rows = [row for name, producers in found.items() for row in _rows(name, producers)]
+        print_table(_COLUMNS, rows)
+
+
+async def _describe(source: ShuffleSource) -> Mapping[str, Producers]:
+    from fanout.kafka.shuffle.describe import describe as find  # noqa: PLC0415 - see above
+
+    return await find(source)
+
+
+def _plain(partition: str, known: Producers) -> dict[str, Any]:
+    return {
+        "partition": partition,
+        "watermark": known.watermark,
+        "generation": known.generation,
+        "announced": known.announced,
+        "partition_count": known.partitions,
+        "repeated": known.repeated,
+        "outdated": known.outdated,
+        "producers": [
+            {"producer": number, "state": one.activity.name.lower(), "watermark": one.watermark}
+            for number, one in sorted(known.heard.items())
+        ],
+    }
+
+
+def _rows(partition: str, known: Producers) -> list[tuple[str, ...]]:
+    """Return a row for each producer that was announced or heard of, or one that there is none."""
+    numbers = sorted({*range(known.announced or 0), *known.heard})
+    watermark = _time(known.watermark)
+    generation = "" if known.generation is None else str(known.generation)
+    if not numbers:
+        return [(partition, watermark, generation, "", "nothing heard", "")]
+    rows: list[tuple[str, ...]] = []
+    for number in numbers:
+        one = known.heard.get(number)
+        state = "not heard" if one is None else one.activity.name.lower().replace("_", " ")
+        own = _time(None if one is None else one.watermark)
+        producer = f"{number} of {known.announced or '?'}"
+        rows.append((partition, watermark, generation, producer, state, own))
+    return rows
+
+
+def _time(millis: int | None) -> str:
+    if millis is None:
+        return ""
+    try:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
+    except OverflowError:
+        return f"{millis} ms"
+    return at.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")

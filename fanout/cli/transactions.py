@@ -1,0 +1,274 @@
+"""The command line: `fanout transactions`."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from fanout.cli.common import INTERRUPTED, UNUSABLE, Json, asking_the_service
+from fanout.cli.transactions_report import report_deeds, report_list
+from fanout.errors import FanOutError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from fanout.kafka.client_properties import ClientProperties
+    from fanout.kafka.transactions.transactions import Transactions
+    from fanout.landing.local_storage import LocalStorage
+    from fanout.spark.sink.open_transactions import Deed, Stored
+
+__all__ = ("transactions",)
+
+Answer = TypeVar("Answer")
+
+_OPEN = 1
+
+# Seconds for which a call is tried again: somebody sits and waits.
+_PATIENCE = 20.0
+
+transactions = typer.Typer(
+    name="transactions",
+    no_args_is_help=True,
+    help="See and finish what a Spark job has left open in Kafka.\n\n"
+    "A job that writes exactly once makes one transaction of each batch, and stores a token for "
+    "it in its checkpoint before it commits. Where the job dies in between, the transaction stays "
+    "open, and readers with `isolation.level=read_committed` wait behind it until it expires. "
+    "**Starting the job again finishes it**; these commands are for when that has to wait.\n\n"
+    "Stop the job first. On the checkpoint of a job that runs, `list` works, and the others refuse "
+    "to change anything; on a copy of a checkpoint nothing keeps them from it, and then the job's "
+    "next commit fails.\n\n"
+    "The exit code is 2 if nothing could be done, and 1 if something is open, nobody knows what "
+    "became of it, or a part could not be done.",
+    rich_markup_mode="markdown",
+)
+
+Checkpoint = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH",
+        show_default=False,
+        help="The checkpoint location of the job, on a local disk; of one elsewhere, a directory "
+        "with a copy of its directory `fanout`.",
+    ),
+]
+Servers = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-servers",
+        "--bootstrap-server",
+        envvar="KAFKA_BOOTSTRAP_SERVERS",
+        help="Brokers to begin with, as host:port, several by commas.",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        envvar="KAFKA_COMMAND_CONFIG",
+        help="A properties file as Kafka's own tools take it, with security.protocol, "
+        "sasl.mechanism, sasl.jaas.config, ssl.truststore.location and so on; stores are PEM.",
+        show_default=False,
+    ),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Allow plaintext to brokers on other machines.")
+]
+Sink = Annotated[
+    str | None, typer.Option(help="The sink_name of one sink; all if left out.", show_default=False)
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it, rather than say what would be done.")]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Vouch for what brokers have forgotten: you have looked into the topics, and the "
+        "records of the batch are there (commit), or are not (abort).",
+    ),
+]
+
+
+@transactions.command("list")
+def list_(
+    *,
+    checkpoint: Checkpoint,
+    bootstrap_servers: Servers = None,
+    command_config: Config = None,
+    insecure: Insecure = False,
+    sink: Sink = None,
+    json: Json = False,
+) -> None:
+    """Show where the newest transaction of each sink stands; nothing is changed.
+
+    - **closed**: nothing is open.
+
+    - **can be committed**: complete and recorded, but open. The job commits it when it starts, and
+      so does `commit`.
+
+    - **committed**: the job will notice when it starts.
+
+    - **not committed**: it was aborted or has expired. The job writes the batch again when it
+      starts.
+
+    - **open, not recorded**: the job was writing it. Aborted when the job starts, or by `abort`.
+
+    - **being ended**: brokers are at it; look again.
+
+    - **nobody knows**: brokers have forgotten, which they do after a week. Look whether the records
+      of the batch are in the topics, and decide with `commit --force` or `abort --force`.
+
+    A sink is known from its first token on. The exit code is 1 if anything is open, being ended, or
+    unknown to everybody.
+    """
+    with _errors_told():
+        from fanout.landing.ownership import is_claimed  # noqa: PLC0415 - for help
+        from fanout.spark.sink.open_transactions import look  # noqa: PLC0415 - the same
+
+        job = _Job(checkpoint, sink, bootstrap_servers, command_config, insecure)
+        storage, cluster = job.storage(), job.cluster()
+        stored, running = job.stored(storage), is_claimed(storage)
+        found = _ask(cluster, lambda calls: look(calls, stored)) if stored else []
+    if not report_list(checkpoint, found, running=running, json=json):
+        raise typer.Exit(_OPEN)
+
+
+@transactions.command()
+def commit(
+    *,
+    checkpoint: Checkpoint,
+    yes: Yes = False,
+    force: Force = False,
+    bootstrap_servers: Servers = None,
+    command_config: Config = None,
+    insecure: Insecure = False,
+    sink: Sink = None,
+    json: Json = False,
+) -> None:
+    """Commit what is recorded, as the job would when it starts; without --yes, only say so.
+
+    The marker is looked at first: a batch is never committed twice, and what has no marker is not
+    committed at all.
+    """
+    job = _Job(checkpoint, sink, bootstrap_servers, command_config, insecure)
+    _change("commit", job, yes=yes, force=force, json=json)
+
+
+@transactions.command()
+def abort(
+    *,
+    checkpoint: Checkpoint,
+    yes: Yes = False,
+    force: Force = False,
+    bootstrap_servers: Servers = None,
+    command_config: Config = None,
+    insecure: Insecure = False,
+    sink: Sink = None,
+    json: Json = False,
+) -> None:
+    """Abort what is open, so that readers get on; without --yes, only say so.
+
+    A recorded batch loses nothing by it: its token is forgotten, and the job writes the whole batch
+    again when it starts, in a transaction of its own. A batch that is committed stays so. It begins
+    the transactional id anew, which also keeps away whoever still writes with it.
+    """
+    job = _Job(checkpoint, sink, bootstrap_servers, command_config, insecure)
+    _change("abort", job, yes=yes, force=force, json=json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What a command is told about a job; each part is loaded where it is used, not for help."""
+
+    checkpoint: str
+    sink: str | None
+    servers: str | None
+    config: str | None
+    insecure: bool
+
+    def storage(self) -> LocalStorage:
+        from fanout.landing.entries import DIRECTORY  # noqa: PLC0415 - see above
+        from fanout.landing.local_storage import LocalStorage  # noqa: PLC0415 - see above
+        from fanout.landing.stored_positions import local_path  # noqa: PLC0415 - see above
+
+        root = local_path(self.checkpoint, "commit tokens") / DIRECTORY
+        if not root.is_dir():
+            raise OptionError(
+                f"there is no checkpoint at {self.checkpoint}: name the checkpoint_location of a "
+                f"job that has begun"
+            )
+        return LocalStorage(root)
+
+    def stored(self, storage: LocalStorage) -> list[Stored]:
+        from fanout.spark.sink.open_transactions import stored_tokens  # noqa: PLC0415 - see above
+
+        stored = stored_tokens(storage)
+        names = sorted({each.sink for each in stored})
+        if self.sink is not None and self.sink not in names:
+            known = f"it has {', '.join(names)}" if names else "no sink has stored a token there"
+            raise OptionError(f"{self.checkpoint} has no sink {self.sink!r}: {known}")
+        return [each for each in stored if self.sink in {None, each.sink}]
+
+    def cluster(self) -> ClientProperties:
+        from fanout.kafka.client_properties import read_client_properties  # noqa: PLC0415
+
+        said = read_client_properties(self.config, insecure=self.insecure)
+        servers = self.servers or said.bootstrap_servers
+        if servers is None:
+            raise OptionError(
+                "say --bootstrap-servers, or bootstrap.servers in the file of --command-config"
+            )
+        return replace(said, bootstrap_servers=servers)
+
+
+def _change(verb: str, job: _Job, *, yes: bool, force: bool, json: bool) -> None:
+    with _errors_told():
+        from fanout.landing.ownership import claim_stopped  # noqa: PLC0415 - for help
+        from fanout.spark.sink.open_transactions import Verb, note, work  # noqa: PLC0415 - the same
+
+        storage, cluster = job.storage(), job.cluster()
+        with ExitStack() as resources:
+            ownership = None
+            if yes:
+                claim = claim_stopped(storage, f"fanout transactions {verb}")
+                ownership = resources.enter_context(claim)
+            stored = job.stored(storage)
+
+            async def command(calls: Transactions) -> list[Deed]:
+                return await work(calls, stored, Verb(verb), force=force, yes=yes)
+
+            deeds = _ask(cluster, command) if stored else []
+            if ownership is not None:
+                for deed in deeds:
+                    note(storage, ownership, deed)
+    if not report_deeds(job.checkpoint, verb, deeds, yes=yes, json=json):
+        raise typer.Exit(_OPEN)
+
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    try:
+        yield
+    except FanOutError as error:
+        typer.echo(f"fanout transactions: {error}", err=True)
+        raise typer.Exit(UNUSABLE) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _ask(cluster: ClientProperties, command: Callable[[Transactions], Awaitable[Answer]]) -> Answer:
+    """Return what a command finds out; it prints after the loop, where it may block."""
+    from fanout.kafka.transactions.transactions import open_transactions  # noqa: PLC0415 - see above
+
+    async def main() -> Answer:
+        async with open_transactions(
+            cluster.bootstrap_servers or "", security=cluster.security, patience=_PATIENCE
+        ) as calls:
+            return await command(calls)
+
+    with asking_the_service():
+        return asyncio.run(main())

@@ -1,0 +1,88 @@
+"""Checks of options that every source has, with one sentence for each mistake."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from fanout.errors import OptionError
+
+__all__ = (
+    "check_memory",
+    "check_retries",
+    "is_loopback",
+    "number",
+    "one_of",
+    "whole",
+)
+
+
+def number(name: str, value: object) -> float:
+    """Return an option's value as a number.
+
+    Raises:
+        OptionError: If it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise OptionError(f"{name}={value!r} must be a number")
+    return value
+
+
+def whole(name: str, value: object, *, or_none: bool = False) -> int:
+    """Return an option's value as a whole number.
+
+    Args:
+        name: The option.
+        value: Its value.
+        or_none: Whether None would have been right as well, for the message.
+
+    Raises:
+        OptionError: If it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        alternative = ", or None" if or_none else ""
+        raise OptionError(f"{name}={value!r} must be a whole number{alternative}")
+    return value
+
+
+def one_of(name: str, value: object, *allowed: str) -> None:
+    """Check that an option has one of the values that it may have.
+
+    Raises:
+        OptionError: If it has another.
+    """
+    if value not in allowed:
+        choices = " or ".join(map(repr, allowed))
+        raise OptionError(f"{name}={value!r} is not understood; use {choices}")
+
+
+def check_retries(max_retries: object) -> None:
+    """Check how many failures in a row a split may have; None for any number.
+
+    Raises:
+        OptionError: If it is neither None nor a whole number from 0 on.
+    """
+    if max_retries is not None and whole("max_retries", max_retries, or_none=True) < 0:
+        raise OptionError(f"max_retries={max_retries} must be 0 or more, or None")
+
+
+def check_memory(max_event_bytes: object, max_bytes_in_flight: object) -> None:
+    """Check that the largest event fits into the memory of all.
+
+    Raises:
+        OptionError: If it does not, or one of them is no whole number.
+    """
+    event = whole("max_event_bytes", max_event_bytes)
+    in_flight = whole("max_bytes_in_flight", max_bytes_in_flight)
+    if not 0 < event <= in_flight:
+        raise OptionError(
+            f"max_event_bytes={event} must be at least 1 and at most "
+            f"max_bytes_in_flight={in_flight}"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine by its name or address alone; nothing is looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

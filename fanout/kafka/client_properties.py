@@ -1,0 +1,154 @@
+"""The properties file with which Kafka's own tools are told how to reach a cluster.
+
+It is what they take as `--command-config` or `--consumer.config`: passwords stay in it. Beside the
+names of the Java client those of librdkafka are read, where they say the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
+
+from fanout.errors import OptionError
+from fanout.kafka.security import Security
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ("ClientProperties", "read_client_properties")
+
+_LARGEST: Final = 1024 * 1024
+
+# Names of the Java client, then of librdkafka, by what they are here.
+_NAMES: Final = {
+    "security.protocol": "protocol",
+    "sasl.mechanism": "mechanism",
+    "sasl.mechanisms": "mechanism",
+    "sasl.username": "username",
+    "sasl.password": "password",
+    "ssl.truststore.location": "ca_file",
+    "ssl.ca.location": "ca_file",
+    "ssl.keystore.location": "certificate_file",
+    "ssl.certificate.location": "certificate_file",
+    "ssl.key.location": "key_file",
+    "ssl.key.password": "key_password",
+}
+_LOGIN: Final = "sasl.jaas.config"
+_STORES: Final = {
+    "ssl.truststore.location": "ssl.truststore.type",
+    "ssl.keystore.location": "ssl.keystore.type",
+}
+_LOGIN_MODULES: Final = ("PlainLoginModule", "ScramLoginModule")
+
+_LINE: Final = re.compile(r"(?P<name>(?:\\.|[^\\=:\s])+)\s*[=:]?\s*(?P<value>.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_LOGIN_OPTION: Final = re.compile(r'(username|password)\s*=\s*"((?:\\.|[^"\\])*)"')
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClientProperties:
+    """What a properties file says about a cluster.
+
+    Args:
+        bootstrap_servers: Brokers to begin with; None where it names none.
+        security: How they are talked to.
+    """
+
+    bootstrap_servers: str | None
+    security: Security
+
+
+def read_client_properties(path: str | Path | None, *, insecure: bool = False) -> ClientProperties:
+    """Read a properties file of a Kafka client. It blocks.
+
+    What is not about servers and security is left unread, as Kafka's own tools do with what they
+    do not know. As in Kafka, the protocol is PLAINTEXT where none is named; here it goes to this
+    machine alone.
+
+    Args:
+        path: The file; None for what Kafka does without one.
+        insecure: Allow a plaintext protocol to a host that is not this machine.
+
+    Raises:
+        OptionError: It cannot be read, or says what cannot be done here.
+    """
+    found = {} if path is None else _parse(_text(Path(path)))
+    for name in found:
+        if name.startswith(("sasl.", "ssl.")) and not _is_known(name):
+            # Left unread, it might make a connection less safe than was asked for.
+            raise OptionError(f"{path}: {name} is not known here; known are {_known()}")
+    for store, kind in _STORES.items():
+        if store in found and found.get(kind, "JKS").upper() != "PEM":
+            raise OptionError(
+                f"{path}: {store} must be a PEM file, said by {kind}=PEM: Java's key stores "
+                f"cannot be read here; `keytool` and `openssl pkcs12` make PEM of them"
+            )
+    said: dict[str, Any] = {"protocol": "PLAINTEXT"}
+    if _LOGIN in found:
+        said |= _login(found[_LOGIN], path)
+    said |= {_NAMES[name]: value for name, value in found.items() if name in _NAMES and value}
+    if said["protocol"].startswith("SASL_") and "mechanism" not in said:
+        raise OptionError(f"{path}: name the sasl.mechanism, such as SCRAM-SHA-512")
+    try:
+        security = Security(**said, insecure=insecure and not said["protocol"].endswith("SSL"))
+    except OptionError as error:
+        raise OptionError(f"{path}: {error}") from error
+    return ClientProperties(found.get("bootstrap.servers") or None, security)
+
+
+def _is_known(name: str) -> bool:
+    return name in _NAMES or name == _LOGIN or name in _STORES.values()
+
+
+def _known() -> str:
+    return ", ".join(sorted({*_NAMES, _LOGIN, *_STORES.values()}))
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST).decode()
+    except OSError as error:
+        raise OptionError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeError as error:
+        raise OptionError(f"{path} is no text in UTF-8") from error
+
+
+def _parse(text: str) -> Mapping[str, str]:
+    """Read the format of `java.util.Properties`."""
+    found = {}
+    lines = (line.lstrip() for line in text.splitlines())
+    for line in lines:
+        if not line or line[0] in "#!":
+            continue
+        while _goes_on(line):
+            line = line[:-1] + next(lines, "")  # noqa: PLW2901 - it grows
+        if (match := _LINE.fullmatch(line)) is not None:
+            found[_unescaped(match["name"])] = _unescaped(match["value"])
+    return found
+
+
+def _goes_on(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _unescaped(text: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        return chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2])
+
+    return _ESCAPE.sub(one, text)
+
+
+def _login(text: str, path: object) -> dict[str, str]:
+    """Read the user and the password of a login module; what it says is never quoted."""
+    module = text.split(maxsplit=1)[0].rpartition(".")[2] if text.strip() else ""
+    if module not in _LOGIN_MODULES:
+        raise OptionError(
+            f"{path}: {_LOGIN} must name one of {' and '.join(_LOGIN_MODULES)}, with a username "
+            f"and a password"
+        )
+    return {name: re.sub(r"\\(.)", r"\1", value) for name, value in _LOGIN_OPTION.findall(text)}

@@ -1,1 +1,0 @@
-"""Answers of Fetch as Arrow columns."""

@@ -1,0 +1,1 @@
+"""Requests and answers of Kafka's protocol that aiokafka lacks."""

@@ -1,0 +1,1 @@
+"""Reading partitions: fetch, decode into Arrow columns, offsets, and losses."""

@@ -1,0 +1,252 @@
+"""The calls that reading needs, by aiokafka's classes of Kafka's protocol.
+
+What each version of an answer looks like is in aiokafka's own `consumer/fetcher.py`. Brokers before
+Kafka 0.11 are refused: they know no transactions, and create topics that are only asked about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+
+from aiokafka.errors import (
+    KafkaError,
+    LeaderNotAvailableError,
+    NotLeaderForPartitionError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.offset import OffsetRequest
+
+from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.protocol.connections import Connections, Lane, open_connections
+from fanout.kafka.protocol.coordinators import Coordinated, Coordinators
+from fanout.kafka.protocol.fields import (
+    by_topic,
+    check,
+    error_of,
+    fetched,
+    has_moved,
+    numbers_by_topic,
+    rows,
+)
+from fanout.kafka.protocol.metadata import ask_metadata
+from fanout.kafka.reading.transport import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+
+    from fanout.kafka.cluster import Server
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.reading.transport import Answer, Edge, Transport, Wanted
+    from fanout.kafka.security import Security
+
+__all__ = ("IsolationLevel", "open_transport")
+
+IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
+
+# What the protocol guide has for a consumer that is no broker, and for a commit without generation,
+# member, and retention of its own.
+_CONSUMER = -1
+_NO_MEMBER = (-1, "", -1)
+# How long a leader's word for a nearer replica holds: Kafka's default of metadata.max.age.ms,
+# after which the Java consumer asks the leader again (KIP-392).
+_REPLICA_SECONDS = 300.0
+
+
+@asynccontextmanager
+async def open_transport(
+    servers: Sequence[Server],
+    *,
+    security: Security,
+    client_id: str = "fanout",
+    client_rack: str | None = None,
+    isolation_level: IsolationLevel = "read_committed",
+    options: ConsumerOptions | None = None,
+) -> AsyncIterator[Transport]:
+    """Connect to a cluster; leaving the context closes every connection at once.
+
+    Args:
+        servers: Some of its brokers, asked until the cluster has told where all of them are.
+        security: How they are talked to.
+        client_id: What their logs and quotas call us.
+        client_rack: Where we are, so that a replica near us is read.
+        isolation_level: Whether records of open and aborted transactions are seen.
+        options: What users say by Kafka's own names.
+
+    Raises:
+        OptionError: A server would be used without TLS, or a file cannot be used.
+        KafkaError: The cluster cannot be reached, refuses us, or is older than Kafka 0.11.
+    """
+    options = options or ConsumerOptions()
+    async with open_connections(
+        servers, security=security, client_id=client_id, options=options
+    ) as connections:
+        client = _Client(
+            connections,
+            client_rack=client_rack or "",
+            isolation_level=int(isolation_level == "read_committed"),
+            options=options,
+        )
+        await client.start()
+        yield client
+
+
+@final
+class _Client:
+    """A Transport over the connections to one cluster."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        client_rack: str,
+        isolation_level: int,
+        options: ConsumerOptions,
+    ) -> None:
+        self._connections = connections
+        self._client_rack = client_rack
+        self._isolation_level = isolation_level
+        self._options = options
+        self._cluster_id = ""
+        self._leaders: dict[str, dict[int, int]] = {}
+        self._replicas: dict[Partition, tuple[int, float]] = {}
+        self._groups = Coordinators(connections, Coordinated.GROUP, has_moved)
+
+    async def start(self) -> None:
+        await self._metadata([])
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    async def topics(self) -> Mapping[str, Sequence[int] | Exception]:
+        return await self._metadata(None)
+
+    async def describe(self, topics: Sequence[str]) -> Mapping[str, Sequence[int] | Exception]:
+        return await self._metadata(list(topics))
+
+    def leader(self, partition: Partition) -> int | None:
+        replica, until = self._replicas.get(partition, (None, 0.0))
+        if replica is not None and asyncio.get_running_loop().time() < until:
+            return replica
+        return self._leader(partition)
+
+    async def offsets(
+        self, wanted: Mapping[Partition, Edge | int]
+    ) -> Mapping[Partition, int | None]:
+        leaders = await self._lead(wanted)
+        found: dict[Partition, int | None] = {}
+        for leader, partitions in leaders.items():
+            topics = by_topic({partition: (wanted[partition],) for partition in partitions})
+            request = OffsetRequest(_CONSUMER, self._isolation_level, topics)
+            try:
+                response = await self._connections.send(leader, request)
+                for partition, code, _, offset in rows(response):
+                    check(code, partition)
+                    found[partition] = offset if offset >= 0 else None
+            except KafkaError:
+                # Whoever asks again learns first who leads them now.
+                for partition in partitions:
+                    self._leaders.get(partition.topic, {}).pop(partition.number, None)
+                raise
+        return found
+
+    async def committed(
+        self, group_id: str, partitions: Sequence[Partition]
+    ) -> Mapping[Partition, int | None]:
+        request = OffsetFetchRequest(group_id, numbers_by_topic(partitions))
+        response = await self._groups.ask(group_id, request)
+        check(response.error_code, group_id)
+        found: dict[Partition, int | None] = {}
+        for partition, offset, _, code in rows(response):
+            check(code, partition)
+            found[partition] = offset if offset >= 0 else None
+        return found
+
+    async def commit(
+        self, group_id: str, offsets: Mapping[Partition, int]
+    ) -> Mapping[Partition, Exception]:
+        topics = by_topic({partition: (offset, "") for partition, offset in offsets.items()})
+        request = OffsetCommitRequest(group_id, *_NO_MEMBER, topics)
+        response = await self._groups.ask(group_id, request)
+        answered = {partition: error_of(code, partition) for partition, code in rows(response)}
+        return {partition: error for partition, error in answered.items() if error is not None}
+
+    async def fetch(
+        self, broker: int, wanted: Mapping[Partition, Wanted], *, max_wait: float
+    ) -> Mapping[Partition, Answer]:
+        topics = by_topic(
+            {partition: (want.offset, want.max_bytes) for partition, want in wanted.items()}
+        )
+        request = FetchRequest(
+            round(max_wait * 1000),
+            self._options.fetch_min_bytes,
+            self._options.fetch_max_bytes,
+            self._isolation_level,
+            topics,
+            self._client_rack,
+        )
+        try:
+            response = await self._connections.send(broker, request, Lane.FETCHES)
+            # An answer has had an error of its own since version 7.
+            check(getattr(response, "error_code", 0), f"a fetch from broker {broker}")
+        except KafkaError:
+            self._leave_replicas(wanted)
+            raise
+        return {row[0]: self._answer(broker, *row) for row in rows(response)}
+
+    def _answer(self, broker: int, partition: Partition, code: int, *fields: Any) -> Answer:
+        error = error_of(code, partition)
+        if error is None:
+            answer, replica = fetched(*fields)
+            if replica is not None:
+                until = asyncio.get_running_loop().time() + _REPLICA_SECONDS
+                self._replicas[partition] = (replica, until)
+            return answer
+        self._leave_replicas([partition])
+        if isinstance(error, OffsetOutOfRangeError) and broker != self._leader(partition):
+            # A replica lags behind its leader; the leader alone knows whether records are lost.
+            error = NotLeaderForPartitionError(f"{partition} has no such offset on broker {broker}")
+        return Refused(error)
+
+    async def _metadata(self, topics: list[str] | None) -> dict[str, Sequence[int] | Exception]:
+        response = await ask_metadata(self._connections, topics, cluster_id=self._cluster_id)
+        self._cluster_id = response.cluster_id
+        if topics is None:
+            self._leaders.clear()
+        told: dict[str, Sequence[int] | Exception] = {}
+        for code, topic, _, partitions in response.topics:
+            leaders = {number: leader for _, number, leader, *_ in partitions}
+            self._leaders[topic] = {n: leader for n, leader in leaders.items() if leader >= 0}
+            told[topic] = error_of(code, topic) or sorted(leaders)
+        return told
+
+    async def _lead(self, wanted: Iterable[Partition]) -> Mapping[int, Sequence[Partition]]:
+        """Return who leads which of these partitions; what is not known is asked for once."""
+        topics = {partition.topic for partition in wanted if self._leader(partition) is None}
+        told = await self.describe(sorted(topics)) if topics else {}
+        leaders: defaultdict[int, list[Partition]] = defaultdict(list)
+        for partition in wanted:
+            known = told.get(partition.topic, [partition.number])
+            if isinstance(known, Exception):
+                raise known
+            if partition.number not in known:
+                raise UnknownTopicOrPartitionError(f"{partition} does not exist")
+            leader = self._leader(partition)
+            if leader is None:
+                raise LeaderNotAvailableError(f"{partition} has no leader at the moment")
+            leaders[leader].append(partition)
+        return leaders
+
+    def _leader(self, partition: Partition) -> int | None:
+        return self._leaders.get(partition.topic, {}).get(partition.number)
+
+    def _leave_replicas(self, partitions: Iterable[Partition]) -> None:
+        """Go back to the leaders, because a replica did not do."""
+        for partition in partitions:
+            self._replicas.pop(partition, None)

@@ -1,0 +1,235 @@
+"""One subscription to a partition: fetch, decode, hand on."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.events import Batch
+from fanout.core.positions import Cursor, Horizon, Range, Timestamp
+from fanout.kafka.reading.columns import KAFKA
+from fanout.kafka.reading.records import decode
+from fanout.kafka.reading.transport import Edge
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+
+    import pyarrow as pa
+
+    from fanout.core.positions import Position
+    from fanout.core.source import Reserve
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.reading.columns import Layout
+    from fanout.kafka.reading.fetcher import Fetcher
+    from fanout.kafka.reading.records import Decoded
+    from fanout.kafka.reading.transport import Fetched, Transport
+    from fanout.kafka.reading.user_decode import UserDecode
+
+__all__ = ("HEARTBEAT", "PartitionReader")
+
+# How often a partition that has nothing new says so, in seconds.
+HEARTBEAT: Final = 5.0
+
+
+@final
+class PartitionReader:
+    """Open subscriptions to partitions.
+
+    Args:
+        transport: The calls.
+        fetcher: What fetches for all partitions.
+        read_committed: Whether only records of committed transactions are read, up to the first
+            open one.
+        max_event_bytes: About the most bytes in one batch.
+        layout: Which columns are made of records.
+        user_decode: The user's own step; None for none.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        fetcher: Fetcher,
+        *,
+        read_committed: bool,
+        max_event_bytes: int,
+        layout: Layout = KAFKA,
+        user_decode: UserDecode | None = None,
+    ) -> None:
+        self._transport = transport
+        self.fetcher = fetcher
+        self.read_committed = read_committed
+        self.max_event_bytes = max_event_bytes
+        self.layout = layout
+        self.user_decode = user_decode
+        self.no_records = user_decode.no_records if user_decode else layout.no_records
+
+    @asynccontextmanager
+    async def subscribe(
+        self, partition: Partition, position: Position, *, stop: int | None, reserve: Reserve
+    ) -> AsyncIterator[AsyncIterator[Batch]]:
+        """Open a subscription, which goes on until it fails or the block is left.
+
+        Args:
+            partition: What to read.
+            position: The last thing that is not wanted again.
+            stop: The first offset that is not wanted; None to read on for ever. Where it is
+                reached the subscription stays open and delivers nothing but heartbeats.
+            reserve: Waits until memory may be taken.
+
+        Raises:
+            KafkaError: If the first offset cannot be looked up.
+        """
+        offset = await self._first_offset(partition, position)
+        subscription = _Subscription(self, partition, position, offset, stop=stop, reserve=reserve)
+        async with aclosing(subscription.batches()) as batches:
+            yield batches
+
+    def end_of(self, fetched: Fetched) -> int:
+        """Return the offset after the last record that can be read now."""
+        return fetched.last_stable_offset if self.read_committed else fetched.high_watermark
+
+    async def _first_offset(self, partition: Partition, position: Position) -> int:
+        match position:
+            case Cursor(sequence):
+                return sequence + 1
+            case Horizon():
+                offset = await self._look_up(partition, Edge.EARLIEST)
+            case Timestamp(millis):
+                # The end as it was before: what comes in between may be younger than that time.
+                end = await self._look_up(partition, Edge.LATEST)
+                found = await self._look_up(partition, millis)
+                offset = end if found is None else found
+        assert offset is not None, "a partition has two ends"
+        return offset
+
+    async def _look_up(self, partition: Partition, wanted: Edge | int) -> int | None:
+        await self.fetcher.leaders.of(partition)
+        try:
+            return (await self._transport.offsets({partition: wanted}))[partition]
+        except Exception:  # whatever it was, another broker may lead by now
+            self.fetcher.leaders.doubt(partition)
+            raise
+
+
+@final
+class _Subscription:
+    """One subscription.
+
+    Args:
+        reader: What all subscriptions have in common.
+        partition: What is read.
+        position: The last thing that is not wanted again.
+        offset: The first offset that is wanted.
+        stop: The first offset that is not wanted, or None.
+        reserve: Waits until memory may be taken.
+    """
+
+    def __init__(
+        self,
+        reader: PartitionReader,
+        partition: Partition,
+        position: Position,
+        offset: int,
+        *,
+        stop: int | None,
+        reserve: Reserve,
+    ) -> None:
+        self._reader = reader
+        self._partition = partition
+        self._position = position
+        self._offset = offset
+        self._stop = stop
+        self._reserve = reserve
+        self._reserved = 0
+        # Bytes in Arrow for each byte on the wire, as the last answer had them: compressed
+        # batches grow, and many partitions may decode while none of them has room.
+        self._growth = 1.0
+
+    async def batches(self) -> AsyncGenerator[Batch, None]:
+        """Yield batches, with heartbeats where there are none."""
+        if self._offset != self._stop:
+            # Where a partition begins is kept from now on: records that expire before they are
+            # read are noticed.
+            if not isinstance(self._position, Cursor):
+                yield self._batch(self._reader.no_records, self._offset)
+            with self._reader.fetcher.subscribed(self._partition):
+                if self._stopped:
+                    # Nothing is wanted, but a partition that ends before its reader is an error: a
+                    # topic that was created anew would look as if it were read.
+                    await self._fetch(0.0)
+                patience = 0.0  # that there is nothing to read is told at once the first time
+                while not self._stopped:
+                    fetched = await self._fetch(patience)
+                    patience = HEARTBEAT
+                    end, size = self._reader.end_of(fetched), len(fetched.batches)
+                    parts = self._decode(fetched)
+                    del fetched
+                    await self._hold(int(size * (1 + self._growth)))
+                    while (batch := await self._next(parts, size, end)) is not None:
+                        yield batch
+                        del batch
+                    del parts
+        while True:
+            yield self._batch(self._reader.no_records, self._offset, lag=0.0)
+            await asyncio.sleep(HEARTBEAT)
+
+    @property
+    def _stopped(self) -> bool:
+        """Whether the position is at the stop: what lies before it need not be a record."""
+        return self._stop is not None and self._offset >= self._stop
+
+    async def _fetch(self, patience: float) -> Fetched:
+        fetcher = self._reader.fetcher
+        wanted = fetcher.allowance
+        await self._hold(wanted)
+        return await fetcher.fetch(self._partition, self._offset, wanted, patience=patience)
+
+    def _decode(self, fetched: Fetched) -> Iterator[Decoded]:
+        return decode(
+            fetched,
+            self._partition,
+            offset=self._offset,
+            stop=self._stop,
+            read_committed=self._reader.read_committed,
+            max_bytes=self._reader.max_event_bytes,
+            layout=self._reader.layout,
+        )
+
+    async def _next(self, parts: Iterator[Decoded], size: int, end: int) -> Batch | None:
+        """Decode the next part of an answer of `size` bytes; None where there is none."""
+        part = next(parts, None)
+        if part is None:
+            return None
+        records, user_decode = part.records, self._reader.user_decode
+        if not records.num_rows:
+            records = self._reader.no_records
+        elif user_decode is not None:
+            records = user_decode(records, self._partition)
+        if records.num_rows:
+            nbytes = records.nbytes
+            self._growth = nbytes / size
+            await self._hold(size + nbytes)
+        at_end = part.next_offset >= (end if self._stop is None else self._stop)
+        lag, behind = 0.0 if at_end else None, max(0, end - part.next_offset)
+        return self._batch(records, part.next_offset, lag=lag, behind=behind)
+
+    def _batch(
+        self,
+        records: pa.RecordBatch,
+        next_offset: int,
+        *,
+        lag: float | None = None,
+        behind: int | None = None,
+    ) -> Batch:
+        """Build the event up to an offset, and stand there."""
+        after, until = self._position, Cursor(next_offset - 1)
+        self._position, self._offset = until, next_offset
+        self._reserved = 0  # it is the event's from now on
+        return Batch(self._partition.split, records, Range(after, until), lag, behind=behind)
+
+    async def _hold(self, nbytes: int) -> None:
+        """Have this many bytes reserved at the least."""
+        if nbytes > self._reserved:
+            await self._reserve(nbytes - self._reserved)
+            self._reserved = nbytes

@@ -1,0 +1,116 @@
+"""The user's own step from a batch of records to another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fanout.errors import DecodeFailedError
+from fanout.kafka.reading.columns import NO_RECORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fanout.kafka.partitions import Partition
+
+__all__ = ("UserDecode",)
+
+_PLACE: Final = ("topic", "partition", "offset")
+
+
+@final
+class UserDecode:
+    """Apply a function of the user's to each batch, and check what comes out of it.
+
+    It may add, drop and change columns, and leave rows out. The columns `topic`, `partition` and
+    `offset` stay as they are, as batches are cut and resumed by them, and so does the order of the
+    rows; one record cannot become two. It is called once with no rows, which tells the schema.
+
+    `schema` is that of what comes out; `no_records` is a batch of it without rows.
+
+    Args:
+        function: Takes a batch with the columns of Kafka, and returns one with the same schema
+            each time.
+        given: A batch without rows, with the columns that the function gets.
+
+    Raises:
+        DecodeFailedError: If the function fails for a batch without rows.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        given: pa.RecordBatch = NO_RECORDS,
+    ) -> None:
+        self._function = function
+        try:
+            self.no_records = function(given)
+        except Exception as error:
+            raise DecodeFailedError("decode failed for a batch without rows") from error
+        if problem := _problem(given, self.no_records):
+            raise DecodeFailedError(f"decode was given a batch without rows, and {problem}")
+        self.schema: pa.Schema = self.no_records.schema
+
+    def __call__(self, records: pa.RecordBatch, partition: Partition) -> pa.RecordBatch:
+        """Decode a batch with rows.
+
+        Args:
+            records: The batch.
+            partition: Where it is from.
+
+        Raises:
+            DecodeFailedError: If the function fails, or returns what cannot be delivered.
+        """
+        offsets = records.column("offset")
+        where = f"{partition} from offset {offsets[0]} to {offsets[-1]}"
+        try:
+            decoded = self._function(records)
+        except Exception as error:
+            raise DecodeFailedError(f"decode failed for {where}") from error
+        problem = _problem(records, decoded)
+        if not problem and not decoded.schema.equals(self.schema):
+            problem = (
+                f"returned the schema {_on_one_line(decoded.schema)} instead of "
+                f"{_on_one_line(self.schema)}, which it returns for a batch without rows"
+            )
+        if problem:
+            raise DecodeFailedError(f"decode was given {where}, and {problem}")
+        return decoded
+
+
+def _problem(given: pa.RecordBatch, decoded: object) -> str:
+    """Say why what the function returned cannot be delivered; nothing where it can."""
+    if not isinstance(decoded, pa.RecordBatch):
+        return f"returned a {type(decoded).__name__}; return a pyarrow.RecordBatch"
+    for name in _PLACE:
+        field = decoded.schema.field(name) if decoded.schema.names.count(name) == 1 else None
+        if field is None or field.type != given.schema.field(name).type:
+            return (
+                f"returned no single column {name!r} of the type {given.schema.field(name).type}; "
+                f"keep the columns topic, partition and offset"
+            )
+    if not _is_part_of(given, decoded):
+        return (
+            "changed topic, partition or offset, or the order of the rows, or returned a row "
+            "twice; keep them, and leave rows out at the most"
+        )
+    return ""
+
+
+def _is_part_of(given: pa.RecordBatch, decoded: pa.RecordBatch) -> bool:
+    if decoded.num_rows != given.num_rows:
+        rows = pc.index_in(decoded.column("offset"), value_set=given.column("offset"))
+        if not _rising(rows):
+            return False
+        given = given.select(_PLACE).take(rows)
+    return all(decoded.column(name).equals(given.column(name)) for name in _PLACE)
+
+
+def _rising(numbers: pa.Array) -> bool:
+    return bool(pc.all(pc.less(numbers[:-1], numbers[1:]), min_count=0).as_py())
+
+
+def _on_one_line(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -1,0 +1,130 @@
+"""What a poll of a share consumer brought, as Arrow columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Message
+
+from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ("NO_RECORDS", "SCHEMA", "PolledRecords", "gather")
+
+SCHEMA: Final = KAFKA_SCHEMA.append(pa.field("deliveryCount", pa.int32()))
+
+NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+
+_HEADERS: Final = SCHEMA.field("headers").type
+_NO_PAIRS: Final = pa.array([], _HEADERS.value_type)
+_TIMESTAMP: Final = SCHEMA.field("timestamp").type
+# The last millisecond of the year 9999: neither Python nor Spark has a timestamp after it.
+_LATEST: Final = 253_402_300_799_999
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class PolledRecords:
+    """Records that a member has acquired, and where each is.
+
+    Args:
+        records: The records, with the columns of SCHEMA.
+        topics: The topics that they are of.
+        places: Where each record is: which of these topics, and the number of the partition in the
+            lower 32 bits.
+        offsets: The offset of each record.
+        deliveries: How often each was delivered, this time included.
+        unreadable: The rows whose headers the client cannot read.
+        since: A moment at which the member had none of them yet, on the loop's clock: their locks
+            are no older.
+    """
+
+    records: pa.RecordBatch
+    topics: tuple[str, ...]
+    places: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    deliveries: NDArray[np.int32]
+    unreadable: NDArray[np.int64]
+    since: float
+
+
+def gather(messages: Sequence[Message], since: float) -> PolledRecords:
+    """Make columns of messages; the method of each column is called without a line of Python.
+
+    Args:
+        messages: The messages, at least one and none with an error.
+        since: See PolledRecords.
+    """
+    size = len(messages)
+    topics: list[Any] = list(map(Message.topic, messages))
+    partitions = np.fromiter(map(Message.partition, messages), np.int32, size)
+    # A timestamp comes with its kind: 1 is the producer's, 2 the broker's, and 0 is none. No two of
+    # them exist at a time: so many tuples would set off the garbage collection.
+    both = chain.from_iterable(map(Message.timestamp, messages))
+    kinds, stamps = np.fromiter(both, np.int64, 2 * size).reshape(size, 2).T
+    offsets = np.fromiter(map(Message.offset, messages), np.int64, size)
+    deliveries = np.fromiter(map(Message.delivery_count, messages), np.int32, size)
+    headers, unreadable = _headers(messages)
+    records = pa.RecordBatch.from_arrays(
+        [
+            pa.array(list(map(Message.key, messages)), pa.binary()),
+            pa.array(list(map(Message.value, messages)), pa.binary()),
+            pa.array(topics, pa.string()),
+            pa.array(partitions),
+            pa.array(offsets),
+            _timestamps(stamps),
+            pa.array((kinds > 1).astype(np.int32)),
+            headers,
+            pa.array(deliveries),
+        ],
+        schema=SCHEMA,
+    )
+    numbers = {topic: number << 32 for number, topic in enumerate(dict.fromkeys(topics))}
+    places = partitions.astype(np.int64)
+    if len(numbers) > 1:
+        places += np.fromiter(map(numbers.__getitem__, topics), np.int64, size)
+    return PolledRecords(records, tuple(numbers), places, offsets, deliveries, unreadable, since)
+
+
+def _timestamps(milliseconds: NDArray[np.int64]) -> pa.TimestampArray:
+    null = None
+    if milliseconds.min() < 0 or milliseconds.max() > _LATEST:
+        null = (milliseconds < 0) | (milliseconds > _LATEST)
+    return pa.array(milliseconds * 1000, mask=null).view(_TIMESTAMP)
+
+
+def _headers(messages: Sequence[Message]) -> tuple[pa.ListArray, NDArray[np.int64]]:
+    """Return the headers, and the rows in which they cannot be read."""
+    headers: list[Any] = []
+    unreadable: list[int] = []
+    # Where a key is no UTF-8 the client returns null pointers, and an error with them. `map` finds
+    # the error, which a call in Python does not once Python has adapted itself to the method.
+    answers = map(Message.headers, messages)
+    while len(headers) < len(messages):
+        try:
+            headers.extend(answers)
+        except (SystemError, UnicodeError):
+            unreadable.append(len(headers))
+            headers.append(None)
+    return _column(headers), np.array(unreadable, np.int64)
+
+
+def _column(headers: list[Any]) -> pa.ListArray:
+    if not any(headers):
+        return pa.ListArray.from_arrays(pa.array(np.zeros(len(headers) + 1, np.int32)), _NO_PAIRS)
+    pairs = [pair for some in headers for pair in some or ()]
+    ends = np.cumsum([0, *(len(some or ()) for some in headers)], dtype=np.int32)
+    keys = pa.array([key for key, _ in pairs], pa.string())
+    values = pa.array([value for _, value in pairs], pa.binary())
+    fields = [_HEADERS.value_type.field(0), _HEADERS.value_type.field(1)]
+    return pa.ListArray.from_arrays(
+        pa.array(ends), pa.StructArray.from_arrays([keys, values], fields=fields)
+    )

@@ -1,0 +1,180 @@
+"""Cut the batches of a shuffle's topic behind the frames in which producers speak of themselves."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fanout.core.events import Batch, Gap
+from fanout.core.positions import Cursor, Range
+from fanout.errors import BadFrameError
+from fanout.kafka.shuffle.frame_columns import CONTROL, SCHEMA
+from fanout.kafka.shuffle.frames import decode_control
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fanout.core.events import Split
+    from fanout.core.positions import Position
+    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.producers import Producers
+
+__all__ = ("Cutter",)
+
+_NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+
+log = logging.getLogger(__name__)
+
+
+@final
+class Cutter:
+    """Turn what was read of one partition into pieces: records, and then what producers say.
+
+    What producers say behind a record is not known yet at that record. So nothing but the end of a
+    piece has another state than its beginning, and a piece can be cut anywhere.
+
+    Args:
+        split: The partition.
+        position: Where the reader stands.
+        producers: What is known there; it is kept up to date.
+        may_lose: Whether what is no frame of a shuffle is left out, as a gap.
+        hear: Called with each frame of a producer that counts.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        position: Position,
+        producers: Producers,
+        *,
+        may_lose: bool,
+        hear: Callable[[Control], None],
+    ) -> None:
+        self._split = split
+        self._position = position
+        self._producers = producers
+        self._may_lose = may_lose
+        self._hear = hear
+
+    def cut(self, batch: Batch) -> Iterator[Batch]:
+        """Yield the pieces of a batch; the last one goes as far as the batch.
+
+        Args:
+            batch: A batch with the columns of `FRAMED`.
+
+        Raises:
+            BadFrameError: If a record is no frame, or contradicts others, and may not be lost; what
+                comes before it is yielded first.
+        """
+        piece = _Piece(batch, 0)
+        for row, value in _special(batch.records):
+            if row > piece.end and piece.spoken:
+                yield self._made(piece, piece.last_offset)
+                piece = _Piece(batch, piece.end)
+            try:
+                frame = decode_control(value)
+                if self._producers.hear(frame):
+                    self._hear(frame)
+            except BadFrameError as error:
+                if self._may_lose:
+                    piece.lose(row, f"no frame of the shuffle: {error}")
+                    continue
+                offset = batch.records["offset"][row].as_py()
+                piece.end = row
+                yield self._made(piece, offset - 1)
+                raise _located(batch, offset, error) from None
+            piece.end, piece.spoken = row + 1, True
+        if piece.spoken and piece.end < batch.num_records:
+            yield self._made(piece, piece.last_offset)
+            piece = _Piece(batch, piece.end)
+        piece.end = batch.num_records
+        assert isinstance(batch.range.until, Cursor), "a reader of Kafka knows its offset"
+        yield self._made(piece, batch.range.until.sequence, whole=batch)
+
+    def changed(self) -> Batch:
+        """Return a piece without records at the same place, after producers were left out."""
+        assert isinstance(self._position, Cursor), "a piece came before"
+        span = self._move(self._position.sequence)
+        return Batch(self._split, _NO_RECORDS, span, watermark=self._producers.watermark)
+
+    def _made(self, piece: _Piece, last_offset: int, *, whole: Batch | None = None) -> Batch:
+        lag, behind = (None, None) if whole is None else (whole.lag, whole.behind)
+        if behind == 0 and self._producers.ended:
+            lag = None  # the end comes next, and is more than a stop
+        gaps = tuple(piece.gaps)
+        for gap in gaps:
+            lost = f"{self._split} after {gap.after} up to {gap.until}"
+            log.error("records of %s are left out: %s", lost, gap.reason)
+        return Batch(
+            self._split,
+            piece.records(),
+            self._move(last_offset),
+            lag,
+            gaps,
+            behind,
+            self._producers.watermark,
+        )
+
+    def _move(self, last_offset: int) -> Range:
+        after, state = self._position, self._producers.to_state()
+        self._position = Cursor(last_offset, state=state)
+        return Range(after, self._position)
+
+
+@final
+class _Piece:
+    """Rows of a batch: records, and behind the last of them what producers say.
+
+    `end` is the row behind it as far as it is known, and `spoken` whether a producer has spoken.
+    """
+
+    def __init__(self, batch: Batch, first: int) -> None:
+        self.batch = batch
+        self.end = self._first = first
+        self.spoken = False
+        self.gaps: list[Gap] = []
+        self._lost_row = -1
+
+    @property
+    def last_offset(self) -> int:
+        return int(self.batch.records["offset"][self.end - 1].as_py())
+
+    def lose(self, row: int, reason: str) -> None:
+        """Leave a row out; those that follow on each other are one gap."""
+        offset = self.batch.records["offset"][row].as_py()
+        if self.gaps and self._lost_row == row - 1:
+            last = self.gaps.pop()
+            self.gaps.append(Gap(last.after, Cursor(offset), last.reason))
+        else:
+            self.gaps.append(Gap(Cursor(offset - 1), Cursor(offset), reason))
+        self._lost_row = row
+        self.end = row + 1
+
+    def records(self) -> pa.RecordBatch:
+        rows = self.batch.records.slice(self._first, self.end - self._first)
+        control = rows[CONTROL]
+        count = control.null_count
+        if count < len(control):
+            # Mostly what is no record comes last, and nothing has to be copied.
+            leads = control.slice(0, count).null_count == count
+            rows = rows.slice(0, count) if leads else rows.filter(control.is_null())
+        return rows.select(SCHEMA.names) if rows.num_rows else _NO_RECORDS
+
+
+def _special(records: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
+    """Yield the rows that are no record, and how each begins."""
+    control = records[CONTROL]
+    if control.null_count == len(control):
+        return
+    rows = pc.indices_nonzero(control.is_valid()).to_pylist()
+    yield from zip(rows, control.drop_null().to_pylist(), strict=True)
+
+
+def _located(batch: Batch, offset: int, error: BadFrameError) -> BadFrameError:
+    return BadFrameError(
+        f"the record of {batch.split} at offset {offset} is no frame of the shuffle: {error}; is "
+        f"the topic written to by somebody else? on_bad_frame='gap' leaves such records out"
+    )

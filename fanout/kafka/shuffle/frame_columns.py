@@ -1,0 +1,159 @@
+"""Records as frames and back, whole columns at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from fanout.errors import BadFrameError, OptionError
+from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
+from fanout.kafka.reading.columns import Layout, columns, taken
+from fanout.kafka.reading.unpacking import Spans
+from fanout.kafka.shuffle.frames import (
+    LONGEST_CONTROL,
+    MAX_MILLIS,
+    MIN_MILLIS,
+    PREFIX,
+    VERSION,
+    Tag,
+)
+
+if TYPE_CHECKING:
+    from fanout.kafka.reading.columns import Unpacked
+    from fanout.kafka.reading.unpacking import Bytes, Numbers
+
+__all__ = ("CONTROL", "FRAMED", "SCHEMA", "encode", "newest")
+
+_Mask: TypeAlias = NDArray[np.bool_]
+
+_TIMED: Final = PREFIX + 8
+# Version and tag as one number.
+_KINDS: Final = {tag: VERSION << 8 | tag for tag in Tag}
+_UNTIMED: Final = pa.scalar(bytes((VERSION, Tag.UNTIMED)), pa.binary())
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+_key, _value, *_others = KAFKA_SCHEMA
+SCHEMA: Final = pa.schema([_key, _value, pa.field("eventTime", _TIMESTAMP), *_others])
+"""The columns of a record: those of Kafka, its value as it was before it was framed, and when it
+happened, null where its writer had no time for it."""
+
+CONTROL: Final = "frame"
+"""The name of one column more: null for a record; else how the frame begins, for
+`decode_control`."""
+
+_UNFRAMED: Final = SCHEMA.append(pa.field(CONTROL, pa.binary()))
+
+
+def encode(keys: pa.Array, values: pa.Array, timestamps: pa.Array | None) -> pa.BinaryArray:
+    """Return the values of the records that carry rows; their keys are the rows' own.
+
+    Args:
+        keys: The keys, of binary or string.
+        values: The values, of binary or string.
+        timestamps: When the rows happened, as timestamps with a time zone, cut to milliseconds;
+            null where that is not known, None where it is of no row.
+
+    Raises:
+        BadFrameError: If a key or a value is null, or a time lies outside of the years 1 to 9999.
+        OptionError: If a column is of another type, or they differ in length.
+    """
+    rows = len(values)
+    for name, column in (("keys", keys), ("values", values)):
+        if not _is_binary(column.type):
+            raise OptionError(f"{name}: {column.type} is neither binary nor string")
+        if column.null_count:
+            raise BadFrameError(f"{name}: {column.null_count} of {rows} are null; leave them out")
+    if len(keys) != rows or (timestamps is not None and len(timestamps) != rows):
+        raise OptionError("keys, values and timestamps must have the same length")
+    if timestamps is None:
+        timestamps = pa.nulls(rows, _TIMESTAMP)
+    timed, millis = _millis(timestamps)
+    heads: pa.BinaryArray | pa.BinaryScalar = _UNTIMED
+    if timed.any():
+        heads = _heads(millis)
+        if not timed.all():
+            heads = pc.if_else(pa.array(timed), heads, _UNTIMED)
+    return pc.binary_join_element_wise(heads, values.cast(pa.binary()), b"")
+
+
+def newest(timestamps: pa.Array | None) -> int | None:
+    """Return the latest of the times of rows, in milliseconds as in their frames; None for none."""
+    if timestamps is None or timestamps.null_count == len(timestamps):
+        return None
+    latest = pa.array([pc.max(timestamps)], timestamps.type)
+    return int(_millis(latest)[1][0])
+
+
+def _unframed(records: Unpacked) -> pa.RecordBatch:
+    """Make the columns of SCHEMA and CONTROL, a row for each frame.
+
+    Whatever is not without doubt a record is left to `decode_control`, which says what it is, or
+    what is wrong with it. Values are read where they came, and copied without their heads.
+    """
+    data, values = records.data, records.fields.values
+    lengths = values.ends - values.begins  # none of a value that is null
+    kinds = _numbers(data, values.begins, ">u2")
+    millis = _numbers(data, values.begins + PREFIX, ">i8")
+    timed = (kinds == _KINDS[Tag.TIMED]) & (lengths >= _TIMED)
+    timed &= (millis >= MIN_MILLIS) & (millis <= MAX_MILLIS)
+    known = timed | (kinds == _KINDS[Tag.UNTIMED]) & (lengths >= PREFIX)
+    heads = np.where(timed, _TIMED, PREFIX * known)
+    fields = replace(records.fields, values=replace(values, begins=values.begins + heads))
+    key, value, *others = columns(replace(records, fields=fields)).columns
+    times = pa.array(millis * 1000, mask=None if timed.all() else ~timed).view(_TIMESTAMP)
+    control = _control(data, values, known)
+    return pa.RecordBatch.from_arrays([key, value, times, *others, control], schema=_UNFRAMED)
+
+
+FRAMED: Final = Layout(_unframed, pa.RecordBatch.from_pylist([], schema=_UNFRAMED))
+"""The columns of a shuffle's topic: those of SCHEMA, and CONTROL."""
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    return type_ in {pa.binary(), pa.string(), pa.large_binary(), pa.large_string()}
+
+
+def _millis(timestamps: pa.Array) -> tuple[_Mask, Numbers]:
+    """Return which rows have a time, and the times in milliseconds."""
+    type_ = timestamps.type
+    if not pa.types.is_timestamp(type_) or type_.tz is None:
+        raise OptionError(f"timestamps: {type_} is no timestamp with a time zone")
+    numbers: Numbers = timestamps.view(pa.int64()).fill_null(0).to_numpy()
+    per_second = _PER_SECOND[type_.unit]
+    earliest, latest = (int(each(initial=0)) * 1000 for each in (numbers.min, numbers.max))
+    if earliest < MIN_MILLIS * per_second or latest >= (MAX_MILLIS + 1) * per_second:
+        raise BadFrameError("timestamps: there is one outside of the years 1 to 9999")
+    timed = timestamps.is_valid().to_numpy(zero_copy_only=False)
+    return timed, numbers * 1000 if per_second == 1 else numbers // (per_second // 1000)
+
+
+def _numbers(data: Bytes, at: Numbers, type_: str) -> Numbers:
+    """Read one number at each of many positions; one beyond the end of the data has no meaning."""
+    width = np.dtype(type_).itemsize
+    everywhere = np.ndarray((len(data) - width + 1,), type_, data, strides=(1,))
+    return everywhere[np.minimum(at, len(everywhere) - 1)].astype(np.int64)
+
+
+def _control(data: Bytes, values: Spans, known: _Mask) -> pa.BinaryArray:
+    """Return the beginnings of what is no record, and null for records."""
+    if known.all():
+        return pa.nulls(len(known), pa.binary())
+    begins = values.begins[~known]
+    ends = np.minimum(values.ends[~known], begins + LONGEST_CONTROL + 1)
+    places = np.cumsum(~known) - 1
+    return taken(data, Spans(begins, ends, None)).take(pa.array(places, mask=known))
+
+
+def _heads(millis: Numbers) -> pa.BinaryArray:
+    """Return what comes before the values of records that have times."""
+    heads = np.empty(len(millis), [("kind", ">u2"), ("millis", ">i8")])
+    heads["kind"], heads["millis"] = _KINDS[Tag.TIMED], millis
+    ends = np.arange(len(millis) + 1, dtype=np.int32) * _TIMED
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(heads.view(np.uint8))]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(millis), buffers)

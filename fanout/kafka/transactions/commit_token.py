@@ -1,0 +1,162 @@
+"""The commit token: all that any process needs to finish a transaction, as a value to be stored.
+
+On the broker a transaction belongs to a transactional id, a producer id and an epoch, not to a
+connection (KIP-98), so whoever holds the three can end it. The token adds where its marker is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Final, Literal, final
+
+import msgspec
+
+from fanout.core.stored_json import MALFORMED_JSON
+from fanout.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from fanout.kafka.partitions import Partition
+
+__all__ = ("MARKERS_LAST", "MAX_TOKEN_BYTES", "CommitToken", "Incarnation", "numbers_of")
+
+MAX_TOKEN_BYTES: Final = 4 * 1024 * 1024
+"""The largest token that is read; one with 200,000 partitions takes less."""
+MARKERS_LAST: Final = timedelta(days=6)
+"""For how long the brokers are sure to remember a marker. They forget it after
+`offsets.retention.minutes`, which is 7 days unless they say otherwise; a day is left for the time
+that their deletion and our clocks take."""
+_VERSION: Final = 1
+_LONGEST_NAME: Final = 2**15 - 1  # a string of Kafka's protocol has 16 bits for its length
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_NAME)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_Numbers = Annotated[tuple[_Number, ...], msgspec.Meta(min_length=1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """Who writes under a transactional id: what a broker tells zombies and their successor by.
+
+    Args:
+        producer_id: The id that the broker has for the transactional id.
+        epoch: How often it was begun; the broker refuses each but the newest.
+    """
+
+    producer_id: int
+    epoch: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitToken:
+    """A transaction that is ready to be committed.
+
+    Args:
+        transactional_id: Its transactional id.
+        incarnation: Who opened it.
+        marker_group: The consumer group in which it marks its batch as committed.
+        batch_id: The batch that it holds.
+        partitions: The partitions that it wrote to, by topic; its marker is on partition 0 of each
+            of these topics.
+        created_at: When the token was made, with a time zone.
+        expires_at: After when the broker may abort the transaction, with a time zone: its timeout
+            counts from the first record, and so from `begin` at the earliest.
+    """
+
+    transactional_id: str
+    incarnation: Incarnation
+    marker_group: str
+    batch_id: int
+    partitions: Mapping[str, tuple[int, ...]]
+    created_at: datetime
+    expires_at: datetime
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "partitions", MappingProxyType(dict(self.partitions)))
+        object.__setattr__(self, "created_at", self.created_at.astimezone(UTC))
+        object.__setattr__(self, "expires_at", self.expires_at.astimezone(UTC))
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that the transaction wrote to, in order."""
+        return tuple(sorted(self.partitions))
+
+    def to_json(self) -> str:
+        """Write the token down."""
+        wire = _Wire(
+            version=_VERSION,
+            transactional_id=self.transactional_id,
+            producer_id=self.incarnation.producer_id,
+            epoch=self.incarnation.epoch,
+            marker_group=self.marker_group,
+            batch=self.batch_id,
+            partitions=dict(self.partitions),
+            created_at=self.created_at,
+            expires_at=self.expires_at,
+        )
+        return msgspec.json.encode(wire).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> CommitToken:
+        """Read a token back.
+
+        Raises:
+            CheckpointError: It is damaged, too large, or was written by a newer version.
+        """
+        if len(text) > MAX_TOKEN_BYTES:
+            raise CheckpointError(
+                f"the commit token takes {len(text)} bytes, more than {MAX_TOKEN_BYTES}"
+            )
+        try:
+            version = msgspec.json.decode(text, type=_VersionWire).version
+            if version != _VERSION:
+                raise CheckpointError(
+                    f"the commit token has format version {version}, this library reads version "
+                    f"{_VERSION}; use the library version that wrote it"
+                )
+            wire = msgspec.json.decode(text, type=_Wire)
+        except MALFORMED_JSON as error:
+            raise CheckpointError(
+                f"the commit token is damaged ({error}); restore it from a backup"
+            ) from error
+        return cls(
+            transactional_id=wire.transactional_id,
+            incarnation=Incarnation(wire.producer_id, wire.epoch),
+            marker_group=wire.marker_group,
+            batch_id=wire.batch,
+            partitions=wire.partitions,
+            created_at=wire.created_at,
+            expires_at=wire.expires_at,
+        )
+
+
+def numbers_of(partitions: Iterable[Partition]) -> dict[str, tuple[int, ...]]:
+    """Return the numbers of partitions by topic, both in order: what a token has of them."""
+    return {
+        topic: tuple(partition.number for partition in group)
+        for topic, group in groupby(sorted(partitions), key=lambda partition: partition.topic)
+    }
+
+
+class _VersionWire(msgspec.Struct, frozen=True):
+    version: int
+
+
+class _Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    version: Literal[1]
+    transactional_id: _Name
+    producer_id: _Count
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
+    marker_group: _Name
+    batch: _Count
+    partitions: Annotated[dict[_Name, _Numbers], msgspec.Meta(min_length=1)]
+    created_at: _Time
+    expires_at: _Time

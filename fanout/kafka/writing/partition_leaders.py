@@ -1,0 +1,137 @@
+"""Which partitions topics have, and who leads them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, final
+
+from aiokafka.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError
+
+from fanout.errors import ServiceError, WriteTimeoutError
+from fanout.kafka.protocol.fields import error_of
+from fanout.kafka.protocol.metadata import ask_metadata
+from fanout.kafka.writing.policy import refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from fanout.core.backoff import FullJitter
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.protocol.connections import Connections
+
+__all__ = (
+    "Topology",
+    "locate",
+    "timed_out",
+)
+
+
+@final
+class Topology:
+    """Know which partitions topics have, and who leads them.
+
+    Args:
+        connections: The connections to the cluster.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._cluster_id = ""
+        self._leaders: dict[str, dict[int, int]] = {}
+        self._errors: dict[str, KafkaError] = {}
+
+    async def refresh(self, topics: Iterable[str]) -> None:
+        """Ask about topics.
+
+        Raises:
+            KafkaError: If the cluster cannot be asked.
+            ServiceError: It is another cluster than before.
+        """
+        wanted = sorted(set(topics))
+        response = await ask_metadata(self._connections, wanted, cluster_id=self._cluster_id)
+        self._cluster_id = response.cluster_id
+        for code, topic, _, partitions in response.topics:
+            self._leaders[topic] = {number: leader for _, number, leader, *_ in partitions}
+            self._errors.pop(topic, None)
+            if (error := error_of(code, topic)) is not None:
+                self._errors[topic] = error
+
+    def leader(self, partition: Partition) -> int | None:
+        """Return the broker that leads a partition; None where nobody is known to."""
+        leader = self._leaders.get(partition.topic, {}).get(partition.number, -1)
+        return leader if leader >= 0 else None
+
+    def error(self, partition: Partition) -> KafkaError | None:
+        """Say why nobody is known to lead a partition; None where somebody is."""
+        numbers = self._leaders.get(partition.topic, {})
+        error = self._errors.get(partition.topic)
+        if error is None and numbers and partition.number not in numbers:
+            error = UnknownTopicOrPartitionError(f"{partition}; the topic has {len(numbers)}")
+        if error is None and self.leader(partition) is None:
+            error = LeaderNotAvailableError(f"nobody leads {partition}")
+        return error
+
+
+# A broker that has just started may not have heard of a topic yet; after this time it does not
+# exist.
+_SURE_AFTER: Final = 5.0
+
+
+async def locate(
+    topology: Topology,
+    partitions: Collection[Partition],
+    *,
+    deadline: float,
+    jitter: FullJitter,
+) -> None:
+    """Ask the cluster until every partition has a leader.
+
+    Args:
+        topology: Where the leaders are noted.
+        partitions: The partitions.
+        deadline: When to give up, by the loop's clock.
+        jitter: How long to wait between two attempts.
+
+    Raises:
+        ServiceError: A topic or partition does not exist, or the cluster refuses to tell.
+        FanOutError: Another error that is final.
+        WriteTimeoutError: There is still no leader at the deadline.
+    """
+    clock = asyncio.get_running_loop().time
+    unknown_since = None
+    attempts = 0
+    while (error := await _look(topology, partitions)) is not None:
+        final = refusal(error)
+        if final is not None:
+            raise final from error
+        if not isinstance(error, UnknownTopicOrPartitionError):
+            unknown_since = None
+        elif unknown_since is None:
+            unknown_since = clock()
+        elif clock() - unknown_since >= _SURE_AFTER:
+            raise ServiceError(
+                f"the cluster has no such topic or partition: {error}; create it before it is "
+                "written to"
+            ) from error
+        if clock() >= deadline:
+            raise timed_out(error) from error
+        await asyncio.sleep(jitter.delay(attempts))
+        attempts += 1
+
+
+def timed_out(error: Exception) -> WriteTimeoutError:
+    """Return what is told when records were not confirmed in time."""
+    return WriteTimeoutError(
+        "the cluster did not confirm records within delivery.timeout.ms, the last attempt failed "
+        f"by: {error}; see whether its brokers are up, or raise it"
+    )
+
+
+async def _look(topology: Topology, partitions: Collection[Partition]) -> KafkaError | None:
+    try:
+        await topology.refresh(partition.topic for partition in partitions)
+    except KafkaError as error:
+        return error
+    errors = [topology.error(each) for each in partitions]
+    # What is final comes first.
+    return min(filter(None, errors), key=lambda error: bool(error.retriable), default=None)

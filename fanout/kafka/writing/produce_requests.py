@@ -1,0 +1,224 @@
+"""One request of Produce: what it holds, and what the broker answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Final, final
+
+import pyarrow as pa
+from aiokafka.errors import DuplicateSequenceNumber, KafkaConnectionError, KafkaError
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.produce import ProduceRequest
+
+from fanout.core.cancellation import cancelled_by_us
+from fanout.kafka.protocol.connections import Lane
+from fanout.kafka.protocol.fields import by_topic, error_of, rows
+from fanout.kafka.writing.encoding import NO_PRODUCER, encode
+from fanout.kafka.writing.rows import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.protocol.connections import Connections
+    from fanout.kafka.writing.encoding import Producer
+    from fanout.kafka.writing.producer_id import Transaction
+    from fanout.kafka.writing.producer_options import ProducerOptions
+
+__all__ = (
+    "Batch",
+    "Queue",
+    "Requests",
+)
+
+
+_ALL_REPLICAS: Final = -1
+
+_SEQUENCES: Final = 2**31
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Rows of one partition on their way.
+
+    Args:
+        rows: The rows, as `encode` takes them.
+        nbytes: The most bytes that they take.
+        deadline: When to give up, by the loop's clock.
+        data: What they were encoded to, once they were: what is sent again is the same.
+        attempts: How many times they were sent.
+    """
+
+    rows: pa.RecordBatch
+    nbytes: int
+    deadline: float
+    data: bytes | None = None
+    attempts: int = 0
+
+
+@final
+class Requests:
+    """Send batches to brokers, once each time.
+
+    Args:
+        connections: The connections to the cluster.
+        options: Sizes and times.
+        producer: Who writes.
+        transaction: What partitions are added to before they are written to; None without one.
+        written: How many records the producer has written elsewhere, by partition.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        options: ProducerOptions,
+        producer: Producer,
+        transaction: Transaction | None,
+        written: Mapping[Partition, int],
+    ) -> None:
+        self._connections = connections
+        self._options = options
+        self._producer = producer
+        self._transaction = transaction
+        self._confirmed = producer is not NO_PRODUCER
+        self._sequences = {partition: rows % _SEQUENCES for partition, rows in written.items()}
+        self._added: set[Partition] = set()
+        self._told_nothing: set[int] = set()
+
+    async def send(
+        self, broker: int, batches: Mapping[Partition, Batch]
+    ) -> Mapping[Partition, KafkaError | None]:
+        """Send one batch for each partition; return what each failed by, None for success."""
+        try:
+            await self._add([*batches])
+            for partition, batch in batches.items():
+                await self._encode(partition, batch)
+            answers = await self._produce(broker, batches)
+        except asyncio.CancelledError as error:
+            if cancelled_by_us():
+                raise
+            lost = KafkaConnectionError(
+                f"a request to broker {broker} was cancelled, but not by us"
+            )
+            lost.__cause__ = error
+            return dict.fromkeys(batches, lost)
+        except KafkaError as error:
+            return dict.fromkeys(batches, error)
+        for partition, batch in batches.items():
+            answers.setdefault(partition, KafkaConnectionError(f"no answer about {partition}"))
+            # A batch that was sent before has come after all.
+            if isinstance(answers[partition], DuplicateSequenceNumber) and batch.attempts > 1:
+                answers[partition] = None
+            if answers[partition] is None:
+                self._sequences[partition] = self._next(partition, batch)
+        return answers
+
+    def next_transaction(self) -> None:
+        """Add partitions anew, to the transaction that begins with the next request."""
+        self._added.clear()
+
+    async def settle(self) -> None:
+        """Wait until brokers have read what they do not confirm.
+
+        A broker that cannot be asked may have lost some of it, as it may lose all that is not
+        confirmed.
+        """
+        brokers, self._told_nothing = self._told_nothing, set()
+        for broker in brokers:
+            # A broker answers what comes on a connection in its order.
+            with suppress(KafkaError):
+                await self._connections.send(broker, MetadataRequest([]), Lane.WRITES)
+
+    async def _add(self, partitions: list[Partition]) -> None:
+        new = [partition for partition in partitions if partition not in self._added]
+        if self._transaction is not None and new:
+            await self._transaction.add(new)
+            self._added.update(new)
+
+    async def _encode(self, partition: Partition, batch: Batch) -> None:
+        batch.attempts += 1
+        if batch.data is not None:
+            return
+        codec = self._options.compression_type
+        sequence = self._sequences.get(partition, 0) if self._confirmed else -1
+        given = (batch.rows, codec, self._producer, sequence)
+        # Compression takes long, and lets others run.
+        batch.data = encode(*given) if codec == "none" else await asyncio.to_thread(encode, *given)
+
+    async def _produce(
+        self, broker: int, batches: Mapping[Partition, Batch]
+    ) -> dict[Partition, KafkaError | None]:
+        request = ProduceRequest(
+            self._transaction and self._transaction.name,
+            _ALL_REPLICAS if self._confirmed else 0,
+            round(self._options.request_timeout * 1000),
+            by_topic({partition: (batch.data,) for partition, batch in batches.items()}),
+        )
+        response = await self._connections.send(
+            broker, request, Lane.WRITES, answered=self._confirmed
+        )
+        if not self._confirmed:
+            self._told_nothing.add(broker)
+            return dict.fromkeys(batches)
+        return {partition: error_of(code, partition) for partition, code, *_ in rows(response)}
+
+    def _next(self, partition: Partition, batch: Batch) -> int:
+        return (self._sequences.get(partition, 0) + len(batch.rows)) % _SEQUENCES
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Queue:
+    """The batches of a partition, of which only the first is sent.
+
+    Args:
+        partition: The partition.
+        batches: Its batches.
+        failures: How many times in a row the first one failed.
+        max_bytes: What is larger is cut before it is sent, because the topic takes no more.
+    """
+
+    partition: Partition
+    batches: deque[Batch] = field(default_factory=deque)
+    failures: int = 0
+    max_bytes: float = float("inf")
+
+    def shape_first(self, batch_size: int) -> None:
+        """Cut the first batch where it is too large, or put those behind it into it.
+
+        Each batch takes an answer of the broker before the next one is sent, and small ones as
+        long as large ones. What was sent stays as it is: it may have arrived.
+
+        Args:
+            batch_size: About the most bytes in a batch.
+        """
+        first = self.batches[0]
+        if first.nbytes > self.max_bytes and len(first.rows) > 1:
+            parts = [
+                Batch(rows, nbytes, first.deadline)
+                for rows, nbytes in cut(first.rows, int(self.max_bytes))
+            ]
+            self.batches.popleft()
+            self.batches.extendleft(reversed(parts))
+        elif not first.attempts:
+            self._join_first(min(batch_size, self.max_bytes))
+
+    def _join_first(self, max_bytes: float) -> None:
+        """Make one batch of the first ones, as many as are no larger together."""
+        first = self.batches[0]
+        count, nbytes = 1, first.nbytes
+        for batch in islice(self.batches, 1, None):
+            if nbytes + batch.nbytes > max_bytes:
+                break
+            count, nbytes = count + 1, nbytes + batch.nbytes
+        if count == 1:
+            return
+        table = pa.Table.from_batches([self.batches.popleft().rows for _ in range(count)])
+        (rows,) = table.combine_chunks().to_batches()
+        self.batches.appendleft(Batch(rows, nbytes, first.deadline))

@@ -1,0 +1,1 @@
+"""Calls to Kinesis: clients, sessions, credentials, and what errors mean."""

@@ -1,0 +1,288 @@
+"""The calls of a stream, made with aioboto3."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from aiobotocore.config import AioConfig
+from botocore.handlers import enable_millisecond_timestamp_precision
+
+from fanout.errors import ServiceError
+from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
+from fanout.kinesis.aws.session import hide_signed_headers, open_session
+from fanout.kinesis.aws.transport import (
+    MAX_CONSUMERS,
+    MAX_SHARDS,
+    NO_TAGS,
+    ConsumerDescription,
+    ShardDescription,
+    StreamDescription,
+    UnreadRecords,
+)
+from fanout.kinesis.hash_keys import HashRange
+from fanout.kinesis.options import check_endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from datetime import datetime
+
+    import aioboto3
+
+    from fanout.kinesis.aws.session import RenewableCredentials
+    from fanout.kinesis.aws.transport import Transport
+
+__all__ = ("open_transport", "server_time")
+
+_CONNECT_TIMEOUT = 15.0
+
+
+@asynccontextmanager
+async def open_transport(
+    *,
+    stream: str,
+    region: str | None = None,
+    endpoint_url: str | None = None,
+    session: aioboto3.Session | None = None,
+    role_arn: str | None = None,
+    insecure: bool = False,
+) -> AsyncIterator[Transport]:
+    """Open the clients of one stream; leaving the context closes them and their connections.
+
+    Args:
+        stream: The stream's name or ARN.
+        region: The AWS region; None for that of the session.
+        endpoint_url: Where Kinesis is, if not at AWS.
+        session: The session to take credentials and configuration from; None for a new one. It is
+            not changed.
+        role_arn: A role to assume with the session's credentials, again each time that the role's
+            own expire.
+        insecure: Whether plain http to another machine is allowed.
+
+    Raises:
+        OptionError: The endpoint is not https, nor http on this machine.
+        SetupError: There are no credentials, or no region.
+        ClientError: The role may not be assumed.
+    """
+    if endpoint_url is not None:
+        check_endpoint(endpoint_url, insecure=insecure)
+    session, region = await open_session(session, region, role_arn)
+    client = {"service_name": "kinesis", "region_name": region, "endpoint_url": endpoint_url}
+    async with AsyncExitStack() as clients:
+        with _exact_timestamps(session):
+            control = await clients.enter_async_context(
+                session.client(**client, config=_control_config())
+            )
+            reading = await clients.enter_async_context(
+                session.client(**client, config=_reading_config())
+            )
+        # The environment and the profile name endpoints too.
+        check_endpoint(control.meta.endpoint_url, insecure=insecure)
+        deliver_raw_bodies(reading)
+        hide_signed_headers(control)
+        hide_signed_headers(reading)
+        yield _AioTransport(stream, control, reading, await session.get_credentials())
+
+
+@contextmanager
+def _exact_timestamps(session: aioboto3.Session) -> Iterator[None]:
+    """Let the clients that are made meanwhile send times in milliseconds; botocore cuts them."""
+    creating = "creating-serializer.kinesis"
+    session.events.register(creating, enable_millisecond_timestamp_precision)
+    try:
+        yield
+    finally:
+        session.events.unregister(creating, enable_millisecond_timestamp_precision)
+
+
+def _control_config() -> AioConfig:
+    # Its calls end by themselves, and the service allows few a second: those beyond botocore's
+    # pool of 10 wait for their turn.
+    return AioConfig(connect_timeout=_CONNECT_TIMEOUT, retries={"mode": "standard"})
+
+
+def _reading_config() -> AioConfig:
+    return AioConfig(
+        connect_timeout=_CONNECT_TIMEOUT,
+        # The service's silence is measured by the subscriber, which knows who is waiting.
+        read_timeout=None,
+        # A retry inside botocore would not keep to the calls a second that a shard allows.
+        retries={"total_max_attempts": 1},
+        # Every subscription holds a connection, and a call beyond the pool would wait for ever. A
+        # listing beyond this number is refused, so the pool is never lower than the shard count,
+        # whatever a reshard makes of it; nothing is allocated for connections that are not used.
+        max_pool_connections=MAX_SHARDS,
+    )
+
+
+def server_time(headers: Mapping[str, str]) -> datetime:
+    """Return the service's clock, to the second, as the headers of an answer tell it.
+
+    Raises:
+        ServiceError: They do not.
+    """
+    try:
+        return parsedate_to_datetime(headers["date"])
+    except (KeyError, ValueError) as error:
+        raise ServiceError(
+            "Kinesis answered without a readable Date header, so its time is not known"
+        ) from error
+
+
+class _AioTransport:
+    """Make the calls with two clients, because their timeouts, retries and pools differ."""
+
+    def __init__(
+        self, stream: str, control: Any, reading: Any, credentials: RenewableCredentials
+    ) -> None:
+        key = "StreamARN" if stream.startswith("arn:") else "StreamName"
+        self._stream = {key: stream}
+        self._control = control
+        self._reading = reading
+        self._credentials = credentials
+
+    async def renew_credentials(self) -> None:
+        await self._credentials.renew()
+
+    async def describe_stream(self) -> StreamDescription:
+        response = await self._control.describe_stream_summary(**self._stream)
+        summary = response["StreamDescriptionSummary"]
+        return StreamDescription(
+            name=summary["StreamName"],
+            arn=summary["StreamARN"],
+            status=summary["StreamStatus"],
+            created=summary["StreamCreationTimestamp"],
+            server_time=server_time(response["ResponseMetadata"]["HTTPHeaders"]),
+            retention_hours=summary["RetentionPeriodHours"],
+            open_shards=summary["OpenShardCount"],
+            consumers=summary.get("ConsumerCount"),
+            key_id=summary.get("KeyId") if summary.get("EncryptionType") == "KMS" else None,
+        )
+
+    async def list_shards(self) -> list[ShardDescription]:
+        async def page(token: Mapping[str, str]) -> Any:
+            # The token stands for the stream: the service refuses both together.
+            return await self._control.list_shards(**(token or self._stream))
+
+        return [_shard(each) for each in await _all_pages(page, "Shards", MAX_SHARDS)]
+
+    async def list_consumers(self, stream_arn: str) -> list[ConsumerDescription]:
+        async def page(token: Mapping[str, str]) -> Any:
+            return await self._control.list_stream_consumers(StreamARN=stream_arn, **token)
+
+        return [_consumer(each) for each in await _all_pages(page, "Consumers", MAX_CONSUMERS)]
+
+    async def register_consumer(
+        self, stream_arn: str, name: str, tags: Mapping[str, str] = NO_TAGS
+    ) -> ConsumerDescription:
+        # Empty tags are tags to the service: it would ask for kinesis:TagResource.
+        tagged = {"Tags": dict(tags)} if tags else {}
+        response = await self._control.register_stream_consumer(
+            StreamARN=stream_arn, ConsumerName=name, **tagged
+        )
+        return _consumer(response.get("Consumer", {}))
+
+    async def describe_consumer(
+        self, *, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
+    ) -> ConsumerDescription:
+        named = {"ConsumerARN": arn, "StreamARN": stream_arn, "ConsumerName": name}
+        response = await self._control.describe_stream_consumer(
+            **{key: value for key, value in named.items() if value is not None}
+        )
+        return _consumer(response.get("ConsumerDescription", {}))
+
+    async def deregister_consumer(self, arn: str) -> None:
+        await self._control.deregister_stream_consumer(ConsumerARN=arn)
+
+    @asynccontextmanager
+    async def subscribe(
+        self, consumer_arn: str, shard_id: str, starting_position: Mapping[str, Any]
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        response = await self._reading.subscribe_to_shard(
+            ConsumerARN=consumer_arn, ShardId=shard_id, StartingPosition=starting_position
+        )
+        body = take_raw_body(response)
+        try:
+            yield body.chunks()
+        finally:
+            body.close()
+
+    async def get_shard_iterator(
+        self, stream_arn: str, shard_id: str, starting_position: Mapping[str, Any]
+    ) -> str:
+        # The call has a name of its own for each value of a StartingPosition but the time.
+        names = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
+        position = {names.get(key, key): value for key, value in starting_position.items()}
+        response = await self._reading.get_shard_iterator(
+            StreamARN=stream_arn, ShardId=shard_id, **position
+        )
+        return str(response["ShardIterator"])
+
+    @asynccontextmanager
+    async def get_records(
+        self, stream_arn: str, shard_iterator: str, *, limit: int | None = None
+    ) -> AsyncIterator[UnreadRecords]:
+        limited = {} if limit is None else {"Limit": limit}
+        response = await self._reading.get_records(
+            StreamARN=stream_arn, ShardIterator=shard_iterator, **limited
+        )
+        body = take_raw_body(response)
+        try:
+            yield UnreadRecords(body.size, body.chunks())
+        finally:
+            body.close()
+
+
+async def _all_pages(
+    page: Callable[[Mapping[str, str]], Awaitable[Any]], key: str, limit: int
+) -> list[Any]:
+    """Return what all pages of a listing have under a key.
+
+    Args:
+        page: Makes the call, with nothing or with the NextToken of the page before.
+        key: What the listing lists: `Shards` or `Consumers`.
+        limit: How many there may be.
+    """
+    found: list[Any] = []
+    seen: set[str] = set()
+    token: dict[str, str] = {}
+    while True:
+        response = await page(token)
+        found.extend(response[key])
+        if len(found) > limit:
+            raise ServiceError(f"the stream lists more than {limit} {key.lower()}")
+        following = response.get("NextToken")
+        if following is None:
+            return found
+        if following in seen:
+            raise ServiceError(f"the listing of {key.lower()} returned the same page token twice")
+        seen.add(following)
+        token = {"NextToken": following}
+
+
+def _shard(shard: Mapping[str, Any]) -> ShardDescription:
+    parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+    numbers = shard["SequenceNumberRange"]
+    last = numbers.get("EndingSequenceNumber")
+    hash_keys = shard["HashKeyRange"]
+    return ShardDescription(
+        shard_id=shard["ShardId"],
+        parents=tuple(parent for parent in parents if parent),
+        first=int(numbers["StartingSequenceNumber"]),
+        last=None if last is None else int(last),
+        hash_range=HashRange(int(hash_keys["StartingHashKey"]), int(hash_keys["EndingHashKey"])),
+    )
+
+
+def _consumer(consumer: Mapping[str, Any]) -> ConsumerDescription:
+    try:
+        return ConsumerDescription(
+            name=consumer["ConsumerName"],
+            arn=consumer["ConsumerARN"],
+            status=consumer["ConsumerStatus"],
+            created=consumer["ConsumerCreationTimestamp"],
+        )
+    except KeyError as error:
+        # botocore does not check what the model of an answer requires.
+        raise ServiceError(f"Kinesis described a consumer without its {error.args[0]}") from error

@@ -1,0 +1,1 @@
+"""Checks of a stream, its consumer, permissions and this machine."""

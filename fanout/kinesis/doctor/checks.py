@@ -1,0 +1,224 @@
+"""What the figures of a stream and of this machine mean, before a stream is read."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fanout.kinesis.aws.transport import MAX_SHARDS
+from fanout.kinesis.consumers import ConsumerPrice
+from fanout.kinesis.doctor.findings import Finding, fine, problem, unknown, warning
+from fanout.kinesis.open_files import open_files_needed
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from fanout.kinesis.aws.transport import ConsumerDescription, StreamDescription
+    from fanout.kinesis.options import KinesisOptions
+
+__all__ = (
+    "available_memory",
+    "clock",
+    "consumer_quota",
+    "consumer_state",
+    "encryption",
+    "memory",
+    "open_files",
+    "price",
+    "shard_count",
+    "stream_state",
+)
+
+# AWS refuses a request whose signature is 5 minutes from its own clock (IAM user guide, "Signature
+# Version 4 troubleshooting").
+_SIGNATURE_LIFE: Final = timedelta(minutes=5)
+_NOTABLE_SKEW: Final = timedelta(minutes=1)
+
+# Registered consumers of one stream; the second figure is that of On-demand Advantage (developer
+# guide, "Develop enhanced fan-out consumers").
+_CONSUMERS: Final = 20
+_CONSUMERS_ADVANTAGE: Final = 50
+
+_MANY_SHARDS: Final = MAX_SHARDS * 4 // 5
+
+_AWS_KEY: Final = "alias/aws/kinesis"
+_MIB: Final = 1 << 20
+
+
+def clock(host: datetime, server: datetime) -> Finding:
+    """Compare this machine's clock with the service's, both read at the same moment."""
+    skew = host - server
+    seconds = abs(skew).total_seconds()
+    detail = f"{seconds:.0f} s {'ahead of' if skew > timedelta() else 'behind'} the service's clock"
+    advice = "AWS refuses signatures that are 5 minutes off; run a time service such as chrony here"
+    if abs(skew) >= _SIGNATURE_LIFE:
+        return problem("clock", detail, advice)
+    if abs(skew) >= _NOTABLE_SKEW:
+        return warning("clock", detail, advice)
+    return fine("clock", f"within {max(seconds, 1):.0f} s of the service's")
+
+
+def stream_state(stream: StreamDescription) -> Finding:
+    """Say whether a stream can be read."""
+    detail = f"{stream.arn} is {stream.status} and keeps records for {stream.retention_hours} h"
+    match stream.status:
+        case "ACTIVE" | "UPDATING":
+            return fine("stream", detail)
+        case "CREATING":
+            return problem("stream", detail, "wait until it is ACTIVE")
+        case _:
+            return problem("stream", detail, "read another stream")
+
+
+def shard_count(listed: int, open_shards: int) -> Finding:
+    """Compare a stream's shards with what is read at most.
+
+    Args:
+        listed: The shards that the service lists: open ones, and closed ones with records.
+        open_shards: The open ones.
+    """
+    detail = f"{open_shards} open, {listed - open_shards} closed; {MAX_SHARDS:,} are read at most"
+    if listed > _MANY_SHARDS:
+        return warning("shards", detail, "merge shards; closed ones go with the retention period")
+    return fine("shards", detail)
+
+
+def encryption(stream: StreamDescription, *, was_read: bool) -> Finding:
+    """Say whether a key stands before the records.
+
+    Args:
+        stream: The stream.
+        was_read: Whether its records were asked for just now, and not refused.
+    """
+    if stream.key_id is None:
+        return fine("encryption", "records are not encrypted with a key of KMS")
+    detail = f"records are encrypted with the KMS key {stream.key_id}"
+    if was_read or stream.key_id == _AWS_KEY:
+        return fine("encryption", detail)
+    return unknown(
+        "encryption",
+        f"{detail}; whether it may be used was not tried",
+        "see to it that the key is enabled, and grant kms:Decrypt on it: `fanout iam-policy` with "
+        "--kms-key-arn writes the policy",
+    )
+
+
+def consumer_state(name: str, consumer: ConsumerDescription | None) -> Finding:
+    """Say whether a consumer can subscribe.
+
+    Args:
+        name: Its name or ARN, as the user gave it.
+        consumer: Its description; None where there is none of that name or ARN.
+    """
+    named = not name.startswith("arn:")
+    match consumer.status if consumer is not None else "missing":
+        case "ACTIVE":
+            return fine("consumer", f"{name} is ACTIVE")
+        case "CREATING":
+            return warning(
+                "consumer", f"{name} is CREATING", "nothing: the stream waits for a minute"
+            )
+        case status if named:
+            return warning(
+                "consumer",
+                f"{name} is {status}",
+                "nothing, if the role may register it (`fanout iam-policy` with --deploy): the "
+                "stream does so when it opens; otherwise run `fanout consumers register`",
+            )
+        case status:
+            return problem(
+                "consumer",
+                f"{name} is {status}",
+                "give its name in place of its ARN to have it registered again, or the ARN of one "
+                "that exists",
+            )
+
+
+def consumer_quota(stream: StreamDescription, *, exists: bool) -> Finding:
+    """Say whether a stream has room for a consumer.
+
+    Args:
+        stream: The stream.
+        exists: Whether the consumer in question is one of those that it has.
+    """
+    check = "consumer quota"
+    if stream.consumers is None:
+        return unknown(check, "the service does not say how many consumers are registered")
+    detail = (
+        f"{stream.consumers} registered; a stream has room for {_CONSUMERS}, or for "
+        f"{_CONSUMERS_ADVANTAGE} with On-demand Advantage"
+    )
+    advice = (
+        "deregister those that nobody uses (`fanout consumers list` and `gc`), or read by polling"
+    )
+    if exists or stream.consumers < _CONSUMERS:
+        return fine(check, detail)
+    if stream.consumers < _CONSUMERS_ADVANTAGE:
+        return warning(check, detail, advice)
+    return problem(check, detail, advice)
+
+
+def price(shards: int) -> Finding:
+    """Say what one consumer costs."""
+    reckoned = ConsumerPrice(consumers=1, shards=shards)
+    return fine(
+        "price",
+        f"a consumer costs ${reckoned.per_consumer:,.2f} a month on {shards} open shards, and "
+        f"${reckoned.gb_price} for each GB (list prices of us-east-1)",
+    )
+
+
+def open_files(shards: int, limit: int | None) -> Finding:
+    """Compare the connections of the subscriptions with the files that may be open.
+
+    Args:
+        shards: The open shards; each holds one connection.
+        limit: The files that this process may open; None for any number.
+    """
+    needed = open_files_needed(shards)
+    allowed = "any number" if limit is None else f"{limit:,}"
+    detail = f"{needed:,} are needed for {shards:,} open shards, {allowed} may be open here"
+    if limit is not None and needed > limit:
+        return problem(
+            "open files",
+            detail,
+            f"raise the limit before the reader starts (`ulimit -n {needed}`, LimitNOFILE= of a "
+            f"systemd unit, nofile of a container)",
+        )
+    return fine("open files", detail)
+
+
+def memory(options: KinesisOptions, shards: int, available: int) -> Finding:
+    """Compare what may wait for the consumer with the memory that there is.
+
+    Args:
+        options: The options that bound it.
+        shards: The open shards; each holds up to 3 events.
+        available: Bytes of memory of this machine or container, in use or not.
+    """
+    needed = min(3 * shards * options.max_event_bytes, options.max_bytes_in_flight)
+    detail = (
+        f"up to {needed / _MIB:,.0f} MiB of events wait for the consumer; "
+        f"this machine or container has {available / _MIB:,.0f} MiB in all"
+    )
+    advice = "lower max_bytes_in_flight (and max_event_bytes), or give the reader more memory"
+    if needed > available:
+        return problem("memory", detail, advice)
+    if 2 * needed > available:
+        return warning("memory", detail, advice)
+    return fine("memory", detail)
+
+
+def available_memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Return the bytes of memory of this machine, or of its container. It blocks.
+
+    Args:
+        limit: Where Linux tells a container's limit.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(memory, int(limit.read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit: "max"
+        return memory

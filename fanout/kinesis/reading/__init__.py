@@ -1,0 +1,1 @@
+"""Reading shards: event streams, records, polling, and recovery."""

@@ -1,0 +1,280 @@
+"""A SubscribeToShardEvent, or an answer of GetRecords, decoded to Arrow columns.
+
+Shapes and required fields are those of
+https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShardEvent.html and
+https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fanout.core.stored_json import MALFORMED_JSON
+from fanout.errors import MalformedEventError
+from fanout.kinesis.hash_keys import HashRange
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = (
+    "ARRIVAL",
+    "FEW_ROWS",
+    "SCHEMA",
+    "ChildShard",
+    "ShardEvent",
+    "all_decimal",
+    "decode_event",
+    "decode_records",
+    "is_decimal",
+    "microseconds",
+    "timestamps",
+)
+
+ARRIVAL: Final = pa.timestamp("us", tz="UTC")
+
+
+# Arrow's own allocator keeps much of what it has freed: with 256 shards that hold an event of 512
+# KiB each in their slots, resident memory is a third larger.
+_POOL = pa.system_memory_pool()
+
+# Names and order are those of the Databricks Kinesis connector; subSequenceNumber is 0 except in an
+# aggregated record, whose sub-records are counted from 0.
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("partitionKey", pa.string()),
+        pa.field("data", pa.binary()),
+        pa.field("stream", pa.string()),
+        pa.field("shardId", pa.string()),
+        pa.field("sequenceNumber", pa.string()),
+        pa.field("approximateArrivalTimestamp", ARRIVAL),
+        pa.field("subSequenceNumber", pa.int64()),
+    ]
+)
+
+_ROW = pa.struct(list(SCHEMA))
+
+# What every heartbeat holds.
+_NO_RECORDS = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+
+# The last second of the year 9999: rounded to a millisecond, a later time may be in the year 10000,
+# of which neither Python nor Spark has a timestamp.
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
+
+# https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShardEvent.html
+_Millis = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+# https://docs.aws.amazon.com/kinesis/latest/APIReference/API_ChildShard.html
+_ShardId = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}\Z")]
+
+# 128 bits in decimal.
+_HashKey = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,39}\Z")]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildShard:
+    """Name a shard that continues one that ended, with all the shards it continues.
+
+    Args:
+        shard_id: The shard's id.
+        parents: The shards that it continues.
+        hash_range: The hash keys whose records it takes.
+    """
+
+    shard_id: str
+    parents: tuple[str, ...]
+    hash_range: HashRange
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEvent:
+    """Hold what one event of a subscription says, or one answer of GetRecords.
+
+    Args:
+        records: The records in shard order, with the columns of SCHEMA; no rows in a heartbeat.
+        ended: Whether nothing follows, which is one of the two signs of the shard's end.
+        continuation: The sequence number to resume after, records or not; None where nothing
+            follows, or where only the records tell it, as in an answer of GetRecords.
+        millis_behind: Milliseconds between the last record and the tip of the shard; None where
+            the service does not say.
+        children: The shards that continue this one, which are the other sign of its end.
+    """
+
+    records: pa.RecordBatch
+    ended: bool
+    continuation: str | None
+    millis_behind: int | None
+    children: tuple[ChildShard, ...]
+
+
+# The structs below live for one call and cannot form cycles, so the collector need not track them.
+class _Record(msgspec.Struct, gc=False):
+    Data: bytes
+    PartitionKey: str
+    SequenceNumber: str
+    ApproximateArrivalTimestamp: _Seconds | None = None
+
+
+class _HashKeyRange(msgspec.Struct, gc=False):
+    StartingHashKey: _HashKey
+    EndingHashKey: _HashKey
+
+
+class _ChildShard(msgspec.Struct, gc=False):
+    ShardId: _ShardId
+    ParentShards: list[_ShardId]
+    HashKeyRange: _HashKeyRange
+
+
+class _Event(msgspec.Struct, gc=False):
+    Records: list[_Record]
+    MillisBehindLatest: _Millis
+    ContinuationSequenceNumber: str | None = None
+    ChildShards: list[_ChildShard] | None = None
+
+
+class _Answer(msgspec.Struct, gc=False):
+    Records: list[_Record]
+    NextShardIterator: str | None = None
+    MillisBehindLatest: _Millis | None = None
+    ChildShards: list[_ChildShard] | None = None
+
+
+_T = TypeVar("_T", _Event, _Answer)
+
+_event_decoder = msgspec.json.Decoder(_Event)
+
+_answer_decoder = msgspec.json.Decoder(_Answer)
+
+
+def decode_event(payload: bytes | memoryview, *, stream: str, shard_id: str) -> ShardEvent:
+    """Decode one SubscribeToShardEvent.
+
+    Args:
+        payload: The event's JSON.
+        stream: The stream's name, the same in every row.
+        shard_id: The shard's id, the same in every row.
+
+    Raises:
+        MalformedEventError: The payload is not JSON, lacks a required field, or holds one of the
+            wrong type; the message names the place and never the value.
+    """
+    event = _decode(_event_decoder, payload, "a SubscribeToShardEvent")
+    return ShardEvent(
+        records=_columns(event.Records, stream, shard_id),
+        ended=event.ContinuationSequenceNumber is None,
+        continuation=event.ContinuationSequenceNumber,
+        millis_behind=event.MillisBehindLatest,
+        children=_children(event),
+    )
+
+
+def decode_records(
+    body: bytes | memoryview, *, stream: str, shard_id: str
+) -> tuple[ShardEvent, str | None]:
+    """Decode one answer of GetRecords; return what it says, and the iterator to go on with.
+
+    Args:
+        body: The answer's JSON.
+        stream: The stream's name, the same in every row.
+        shard_id: The shard's id, the same in every row.
+
+    Raises:
+        MalformedEventError: As for `decode_event`.
+    """
+    answer = _decode(_answer_decoder, body, "an answer of GetRecords")
+    event = ShardEvent(
+        records=_columns(answer.Records, stream, shard_id),
+        ended=answer.NextShardIterator is None,
+        continuation=None,
+        millis_behind=answer.MillisBehindLatest,
+        children=_children(answer),
+    )
+    return event, answer.NextShardIterator
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], payload: bytes | memoryview, what: str) -> _T:
+    try:
+        return decoder.decode(payload)
+    except UnicodeDecodeError:
+        # Its own text and attributes quote the payload, so it is not chained.
+        raise MalformedEventError(f"{what} holds text that is not UTF-8") from None
+    except MALFORMED_JSON as error:
+        raise MalformedEventError(f"{what} cannot be decoded: {error}") from error
+
+
+def _children(said: _Event | _Answer) -> tuple[ChildShard, ...]:
+    return tuple(
+        ChildShard(
+            child.ShardId,
+            tuple(child.ParentShards),
+            HashRange(
+                int(child.HashKeyRange.StartingHashKey), int(child.HashKeyRange.EndingHashKey)
+            ),
+        )
+        for child in said.ChildShards or ()
+    )
+
+
+def _columns(records: Sequence[_Record], stream: str, shard_id: str) -> pa.RecordBatch:
+    if not records:
+        return _NO_RECORDS
+    if len(records) <= FEW_ROWS:
+        rows = [
+            (
+                record.PartitionKey,
+                record.Data,
+                stream,
+                shard_id,
+                record.SequenceNumber,
+                microseconds(record.ApproximateArrivalTimestamp),
+                0,
+            )
+            for record in records
+        ]
+        return pa.RecordBatch.from_struct_array(pa.array(rows, _ROW, memory_pool=_POOL))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([record.PartitionKey for record in records], pa.string()),
+            pa.array([record.Data for record in records], pa.binary(), memory_pool=_POOL),
+            pa.repeat(stream, len(records)),
+            pa.repeat(shard_id, len(records)),
+            pa.array([record.SequenceNumber for record in records], pa.string()),
+            timestamps([record.ApproximateArrivalTimestamp for record in records]),
+            pa.repeat(0, len(records)),
+        ],
+        schema=SCHEMA,
+    )
+
+
+FEW_ROWS: Final = 32
+
+
+def is_decimal(text: str, max_digits: int) -> bool:
+    """Tell whether a text is 1 to `max_digits` of the digits 0 to 9, and nothing else."""
+    return text.isascii() and text.isdecimal() and len(text) <= max_digits
+
+
+def all_decimal(texts: pa.StringArray, max_digits: int) -> bool:
+    """Tell whether `is_decimal` holds for every text of a column."""
+    if len(texts) <= FEW_ROWS:
+        return all(is_decimal(text, max_digits) for text in texts.to_pylist())
+    if pc.ascii_is_decimal(texts).false_count:
+        return False
+    longest: int = pc.max(pc.binary_length(texts)).as_py()
+    return longest <= max_digits
+
+
+def microseconds(seconds: float | None) -> int | None:
+    """Turn seconds into microseconds, exact to the millisecond that the service sends."""
+    return None if seconds is None else round(seconds * 1000) * 1000
+
+
+def timestamps(seconds: Sequence[float | None]) -> pa.TimestampArray:
+    """Turn seconds into timestamps, each as `microseconds` does."""
+    milliseconds = pc.round(pc.multiply(pa.array(seconds, pa.float64()), 1000.0))
+    return pc.multiply(milliseconds.cast(pa.int64()), 1000).view(ARRIVAL)

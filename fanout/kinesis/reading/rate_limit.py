@@ -1,0 +1,62 @@
+"""How often a shard may be asked when it is polled.
+
+The figures are those of GetRecords and GetShardIterator in the AWS API reference: a shard takes
+five calls of each in a second and returns 2 MiB a second, all of its pollers together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, final
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = ("CALL_INTERVAL", "IDLE_INTERVAL", "LONGEST_REST", "ShardRateLimit")
+
+CALL_INTERVAL: Final = 0.2
+# What the API reference recommends between two calls. An idle shard is asked no more often, so that
+# it costs little and leaves calls to other pollers.
+IDLE_INTERVAL: Final = 1.0
+# After an answer of 10 MiB, the largest that there is, the service refuses calls for 5 seconds.
+LONGEST_REST: Final = 5.0
+_BYTES_PER_SECOND: Final = 2 * 1024 * 1024
+
+
+@final
+class ShardRateLimit:
+    """Space the calls about one shard, by the clock of the event loop.
+
+    Calls of both kinds are spaced together, which keeps to the limit of either. A rest begins with
+    an answer: what is answered has been counted, however long the network took with it.
+    """
+
+    def __init__(self) -> None:
+        self._free_at = -math.inf
+        self._interval = CALL_INTERVAL
+
+    @asynccontextmanager
+    async def call(self) -> AsyncIterator[None]:
+        """Wait until a call may be made; the next one may follow a fifth of a second after it."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._free_at - loop.time()))
+        try:
+            yield
+        finally:
+            self._free_at = max(self._free_at, loop.time() + CALL_INTERVAL)
+
+    def note(self, *, idle: bool) -> None:
+        """Say whether an answer had nothing new: then the rests grow, up to a second."""
+        self._interval = min(2 * self._interval, IDLE_INTERVAL) if idle else CALL_INTERVAL
+
+    def rest(self, answered_at: float, nbytes: int) -> None:
+        """Let the shard rest until its average is back; a later word on an answer replaces this.
+
+        Args:
+            answered_at: When the answer came.
+            nbytes: The bytes of the records that it returned.
+        """
+        rest = min(nbytes / _BYTES_PER_SECOND, LONGEST_REST)
+        self._free_at = answered_at + max(rest, self._interval)

@@ -1,0 +1,266 @@
+"""The files of a ledger: how a batch, and where everything began, are written down.
+
+What was written by another version, or is damaged, is refused; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, final
+
+import msgspec
+
+from fanout.core.checkpoint import MAX_JSON_BYTES, Checkpoint
+from fanout.core.source import MAX_DOUBTS
+from fanout.core.stored_json import MALFORMED_JSON
+from fanout.errors import CheckpointError, PositionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+__all__ = (
+    "BATCHES",
+    "DIRECTORY",
+    "MAX_ENTRY_BYTES",
+    "ORIGIN",
+    "SEGMENTS",
+    "VERSION",
+    "Count",
+    "Doubts",
+    "Entry",
+    "Lent",
+    "Millis",
+    "SegmentFile",
+    "batch_ids",
+    "damaged",
+    "decode",
+    "decode_entry",
+    "decode_origin",
+    "decode_positions",
+    "encode_entry",
+    "encode_origin",
+    "entry_name",
+)
+
+
+# Below the checkpoint location, beside Spark's own offsets/, commits/, sources/ and metadata.
+DIRECTORY: Final = "fanout"
+
+BATCHES: Final = "batches"
+
+SEGMENTS: Final = "segments"
+
+ORIGIN: Final = "origin.json"
+# Doubts are JSON in a string, in which each quote takes two bytes.
+MAX_ENTRY_BYTES: Final = MAX_JSON_BYTES + 2 * MAX_DOUBTS + 64 * 1024
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+Millis = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+Doubts = Annotated[str, msgspec.Meta(max_length=MAX_DOUBTS)]
+
+
+@final
+class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A published segment, as the ledger remembers it.
+
+    Args:
+        name: Its name below the checkpoint.
+        rows: Its records.
+        size: Its bytes on disk.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^segments/[a-z0-9-]+\.parquet\Z", max_length=100)]
+    rows: Count
+    size: Count
+
+
+@final
+class Lent(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What an entry says of records that were lent; see `Lending`.
+
+    Args:
+        taken: The number of the last pending segment that this batch, or one before it, has taken.
+        doubts: Which records the service may deliver again although a batch has them.
+        more: The segments of the batch besides its first.
+    """
+
+    taken: Count
+    doubts: Doubts
+    more: tuple[SegmentFile, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one batch id stands for, for ever.
+
+    Args:
+        batch_id: Spark's id of the micro-batch.
+        query_id: Spark's id of the query.
+        segment: Its records; None where only idle progress was made.
+        positions: Every split's position after the batch.
+        watermark: The stream's watermark after its records, in milliseconds since the Unix epoch;
+            None where there is none.
+        lent: What is to be known of records that were lent; None where the source lends none.
+    """
+
+    batch_id: int
+    query_id: str
+    segment: SegmentFile | None
+    positions: Checkpoint
+    watermark: int | None = None
+    lent: Lent | None = None
+
+    @property
+    def segments(self) -> tuple[SegmentFile, ...]:
+        """All of its records; more than one segment only where they were lent."""
+        if self.segment is None:
+            return ()
+        return (self.segment, *(() if self.lent is None else self.lent.more))
+
+
+class _OriginWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    positions: msgspec.Raw
+
+
+class _EntryWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    run: Count
+    batch: Count
+    query: Annotated[str, msgspec.Meta(max_length=100)]
+    segment: SegmentFile | None
+    positions: msgspec.Raw
+    watermark: Millis | None = None
+    lent: Lent | None = None
+
+
+def entry_name(batch_id: int) -> str:
+    """Return the name of a batch's file below the checkpoint."""
+    return f"{BATCHES}/{batch_id:012}.json"
+
+
+def batch_ids(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the batches, or pending segments, that files are named after."""
+    stems = (name.removesuffix(".json") for name in names)
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def encode_entry(entry: Entry, *, run: int) -> bytes:
+    """Write an entry down.
+
+    Args:
+        entry: The entry.
+        run: The number of the run that made it.
+    """
+    wire = _EntryWire(
+        VERSION,
+        run,
+        entry.batch_id,
+        entry.query_id,
+        entry.segment,
+        msgspec.Raw(entry.positions.to_json().encode()),
+        entry.watermark,
+        entry.lent,
+    )
+    return msgspec.json.encode(wire)
+
+
+def decode_entry(data: bytes, batch_id: int, *, location: str) -> Entry:
+    """Read an entry back.
+
+    Args:
+        data: The bytes of its file.
+        batch_id: The batch that the file is named after.
+        location: Where the checkpoint is, for messages.
+
+    Raises:
+        CheckpointError: If it is damaged, speaks of another batch, or was written by a newer
+            version.
+    """
+    name = entry_name(batch_id)
+    wire = decode(name, data, _EntryWire, location)
+    if wire.batch != batch_id:
+        raise damaged(name, f"it speaks of batch {wire.batch}", location)
+    positions = decode_positions(name, wire.positions, location)
+    return Entry(wire.batch, wire.query, wire.segment, positions, wire.watermark, wire.lent)
+
+
+def encode_origin(positions: str) -> bytes:
+    """Write down the positions, in JSON, that a start was resolved into."""
+    return msgspec.json.encode(_OriginWire(VERSION, msgspec.Raw(positions.encode())))
+
+
+def decode_origin(data: bytes, *, location: str) -> Checkpoint:
+    """Read back the positions that a start was resolved into.
+
+    Args:
+        data: The bytes of the file.
+        location: Where the checkpoint is, for messages.
+
+    Raises:
+        CheckpointError: If they are damaged or were written by a newer version.
+    """
+    wire = decode(ORIGIN, data, _OriginWire, location)
+    return decode_positions(ORIGIN, wire.positions, location)
+
+
+VERSION: Final = 1
+
+T = TypeVar("T")
+
+
+class _VersionWire(msgspec.Struct, frozen=True):
+    version: int
+
+
+def decode(name: str, data: bytes, wire: type[T], location: str) -> T:
+    """Read what a run has stored.
+
+    Args:
+        name: The name of its file below the checkpoint.
+        data: Its bytes.
+        wire: What it is.
+        location: Where the checkpoint is, for messages.
+
+    Raises:
+        CheckpointError: If it is damaged, or was written by a newer version.
+    """
+    try:
+        version = msgspec.json.decode(data, type=_VersionWire).version
+        if version != VERSION:
+            raise CheckpointError(
+                f"{name} in {location} has format version {version}, this library reads version "
+                f"{VERSION}; use the library version that wrote it"
+            )
+        return msgspec.json.decode(data, type=wire)
+    except MALFORMED_JSON as error:
+        raise damaged(name, error, location) from error
+
+
+def decode_positions(name: str, json: msgspec.Raw, location: str) -> Checkpoint:
+    """Read the positions in a file.
+
+    Args:
+        name: The name of the file below the checkpoint.
+        json: The positions.
+        location: Where the checkpoint is, for messages.
+
+    Raises:
+        CheckpointError: If they are damaged, or were written by a newer version.
+    """
+    try:
+        return Checkpoint.from_json(bytes(json))
+    except PositionError as error:
+        raise CheckpointError(f"{name} in {location}: {error}") from error
+
+
+def damaged(name: str, reason: object, location: str) -> CheckpointError:
+    """Build the error of a damaged file."""
+    return CheckpointError(
+        f"{name} in {location} is damaged ({reason}); restore it from a backup, or start with a "
+        f"new checkpoint location"
+    )

@@ -1,0 +1,257 @@
+"""The durable map from batch id to its one segment, with every split's position after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, final
+
+from fanout.core.checkpoint import Checkpoint
+from fanout.core.positions import Horizon, Range
+from fanout.errors import CheckpointError
+from fanout.landing.entries import (
+    BATCHES,
+    MAX_ENTRY_BYTES,
+    ORIGIN,
+    SEGMENTS,
+    Entry,
+    batch_ids,
+    decode_entry,
+    decode_origin,
+    encode_entry,
+    encode_origin,
+    entry_name,
+)
+from fanout.landing.pending import PendingSegments
+from fanout.landing.segments import run_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.landing.ownership import Ownership
+    from fanout.landing.storage import Storage
+
+__all__ = ("BatchLedger", "LedgerBatch")
+
+# A handler may have kept a lazy DataFrame, so the newest batches keep their segments.
+_KEPT_BATCHES = 10
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LedgerBatch:
+    """What the ledger knows of one batch.
+
+    Args:
+        batch_id: Spark's id of the micro-batch.
+        rows: Its records; 0 where the handler was not called.
+        bytes: Their bytes in the segment.
+        ranges: What it covers of each split in which it has moved on, by the split's id; None
+            where only the batch before it, which is no longer known, told where it began.
+        watermark: The stream's watermark after it, in milliseconds since the Unix epoch; None
+            where there is none.
+    """
+
+    batch_id: int
+    rows: int
+    bytes: int
+    ranges: Mapping[str, Range] | None
+    watermark: int | None
+
+
+@final
+class BatchLedger:
+    """Remember batches in small files below the checkpoint. Every call blocks.
+
+    Args:
+        storage: The checkpoint.
+        ownership: The claim of this run; it is checked before every write.
+
+    Attributes:
+        pending: The segments that are named before a batch takes them.
+
+    Raises:
+        CheckpointError: If an entry is damaged or was written by a newer version.
+    """
+
+    def __init__(self, storage: Storage, ownership: Ownership) -> None:
+        self._storage = storage
+        self._ownership = ownership
+        names = (file.name for file in storage.list(BATCHES))
+        entries = [self.read(batch_id) for batch_id in batch_ids(names)]
+        self._newest = entries[-1] if entries else None
+        self._entries = {entry.batch_id: entry for entry in entries}
+        self._swept_orphans = False
+        lent = None if self._newest is None else self._newest.lent
+        self.pending = PendingSegments(storage, ownership, lent)
+
+    @property
+    def newest(self) -> Entry | None:
+        """The entry of the highest batch id; None before the first."""
+        return self._newest
+
+    def origin(self) -> Checkpoint | None:
+        """Return the positions that the first run resolved its start into; None before that.
+
+        Raises:
+            CheckpointError: If they are damaged or were written by a newer version.
+        """
+        data = self._storage.read(ORIGIN, limit=MAX_ENTRY_BYTES)
+        return None if data is None else decode_origin(data, location=self._storage.location)
+
+    def positions(self) -> Checkpoint | None:
+        """Return where to go on: after the newest batch, or at the origin before the first.
+
+        Raises:
+            CheckpointError: If the origin is damaged or was written by a newer version.
+        """
+        return self.origin() if self._newest is None else self._newest.positions
+
+    def batch(self, batch_id: int) -> LedgerBatch | None:
+        """Return what is known of a batch; None where it is unknown, or no longer known.
+
+        The newest batches are: the one of the last micro-batch, and ten with records. Any thread
+        may call it.
+
+        Raises:
+            CheckpointError: If the batch is the first, and the origin is damaged.
+        """
+        known = dict(self._entries)
+        entry = known.get(batch_id)
+        if entry is None:
+            return None
+        # What was pruned between the two had no records, so it may as well belong to this batch.
+        nearest = max((id_ for id_ in known if id_ < batch_id), default=None)
+        if nearest is not None:
+            before: Checkpoint | None = known[nearest].positions
+        else:
+            before = self.origin() if batch_id == 0 else None
+        return LedgerBatch(
+            batch_id,
+            rows=sum(segment.rows for segment in entry.segments),
+            bytes=sum(segment.size for segment in entry.segments),
+            ranges=None if before is None else _ranges(before, entry.positions),
+            watermark=entry.watermark,
+        )
+
+    def write_origin(self, positions: str) -> Checkpoint:
+        """Store the resolved start, before anything is subscribed.
+
+        Raises:
+            CheckpointError: If this run no longer owns the checkpoint.
+        """
+        self._ownership.check()
+        self._create(ORIGIN, encode_origin(positions))
+        return Checkpoint.from_json(positions)
+
+    def find(self, batch_id: int, query_id: str) -> Entry | None:
+        """Return the entry of a batch that Spark asks for; None if it is a new one.
+
+        Raises:
+            CheckpointError: If the ledger is ahead of Spark, so that Spark's own offsets must have
+                been deleted, or behind it, so that entries are missing, or the entries are another
+                query's.
+        """
+        newest = self._newest
+        expected = 0 if newest is None else newest.batch_id + 1
+        if batch_id > expected:
+            raise CheckpointError(
+                f"Spark asks for batch {batch_id}, but {self._storage.location} has no entry of "
+                f"batch {batch_id - 1}: restore its files from a backup, or start with a new "
+                f"checkpoint location"
+            )
+        if newest is None or batch_id == expected:
+            self._check_query(query_id)
+            return None
+        if batch_id < newest.batch_id:
+            raise CheckpointError(
+                f"Spark asks for batch {batch_id}, but {self._storage.location} already holds "
+                f"batch {newest.batch_id}: Spark's own offsets were deleted; restore them, or "
+                f"start with a new checkpoint location"
+            )
+        self._check_query(query_id)
+        return newest
+
+    def write(self, entry: Entry) -> None:
+        """Store what a batch stands for; from now on it stands for nothing else.
+
+        Raises:
+            CheckpointError: If this run no longer owns the checkpoint.
+        """
+        self._ownership.check()
+        self._create(entry_name(entry.batch_id), encode_entry(entry, run=self._ownership.run))
+        self._newest = entry
+        self._entries[entry.batch_id] = entry
+
+    def prune(self) -> None:
+        """Delete the entries and segments that no replay and no lazy DataFrame can need.
+
+        Call it after `write`: only then is this run known to go on from the newest entry, and
+        what earlier runs left unnamed is an orphan.
+        """
+        if not self._swept_orphans:
+            self._delete_orphans()
+            self._swept_orphans = True
+        with_segment = [id_ for id_, entry in self._entries.items() if entry.segment is not None]
+        kept = {*with_segment[-_KEPT_BATCHES:], max(self._entries)}
+        for batch_id in [id_ for id_ in self._entries if id_ not in kept]:
+            for segment in self._entries.pop(batch_id).segments:
+                self._storage.delete(segment.name)
+            self._storage.delete(entry_name(batch_id))
+        if self._newest is not None:
+            self.pending.settle(self._newest.lent)
+
+    def read(self, batch_id: int) -> Entry:
+        """Read one entry.
+
+        Raises:
+            CheckpointError: If it is missing, damaged, or written by a newer version.
+        """
+        name = entry_name(batch_id)
+        data = self._storage.read(name, limit=MAX_ENTRY_BYTES)
+        if data is None:
+            raise CheckpointError(
+                f"{name} has gone from {self._storage.location} while it was read: another run "
+                f"writes to this checkpoint; start again when it has ended"
+            )
+        return decode_entry(data, batch_id, location=self._storage.location)
+
+    def _check_query(self, query_id: str) -> None:
+        if self._newest is not None and self._newest.query_id != query_id:
+            raise CheckpointError(
+                f"{self._storage.location} belongs to the Spark query {self._newest.query_id}, not "
+                f"to {query_id}: Spark's own metadata was deleted; restore it, or start with a new "
+                f"checkpoint location"
+            )
+
+    def _delete_orphans(self) -> None:
+        entries = self._entries.values()
+        named = {segment.name for entry in entries for segment in entry.segments}
+        named |= self.pending.segments
+        for file in self._storage.list(SEGMENTS):
+            name = f"{SEGMENTS}/{file.name}"
+            run = run_of(file.name)
+            # A newer run may have taken over and published a segment since this run's entry.
+            if name not in named and run is not None and run < self._ownership.run:
+                self._storage.delete(name)
+
+    def _create(self, name: str, data: bytes) -> None:
+        try:
+            self._storage.create(name, data)
+        except FileExistsError as error:
+            raise CheckpointError(
+                f"{name} is already in {self._storage.location}: another run writes to this "
+                f"checkpoint; this query stops"
+            ) from error
+
+
+def _ranges(before: Checkpoint, after: Checkpoint) -> Mapping[str, Range]:
+    """Return what lies between two snapshots of each split that has moved."""
+    # A split that was not known before was found while it was read: it began at its oldest record.
+    starts = {id_: state.position for id_, state in before.splits.items()}
+    ranges = {
+        id_: Range(starts.get(id_, Horizon()), state.position)
+        for id_, state in after.splits.items()
+        if starts.get(id_, Horizon()) != state.position
+    }
+    return MappingProxyType(ranges)

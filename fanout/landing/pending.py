@@ -1,0 +1,257 @@
+"""Segments that are named before a batch takes them, because their records were lent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, final
+
+import msgspec
+
+from fanout.errors import CheckpointError
+from fanout.landing.entries import (
+    MAX_ENTRY_BYTES,
+    VERSION,
+    Count,
+    Doubts,
+    Lent,
+    Millis,
+    SegmentFile,
+    batch_ids,
+    damaged,
+    decode,
+    decode_positions,
+)
+from fanout.landing.segments import publish
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.landing.ownership import Ownership
+    from fanout.landing.storage import Storage
+    from fanout.spark.pump import Filled
+
+__all__ = (
+    "PENDING",
+    "Pending",
+    "PendingSegments",
+    "decode_pending",
+    "encode_pending",
+    "pending_name",
+)
+
+
+PENDING: Final = "pending"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A segment that is named before a batch takes it, because its records were lent.
+
+    Args:
+        number: Its place among all pending segments of the checkpoint, from 1.
+        segment: Its records.
+        positions: Every split's position after them.
+        watermark: The stream's watermark after them; see `Entry`.
+        doubts: Which records the service may deliver again, its own included.
+    """
+
+    number: int
+    segment: SegmentFile
+    positions: Checkpoint
+    watermark: int | None
+    doubts: str
+
+
+class _KeptWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    segment: SegmentFile
+    positions: msgspec.Raw
+    doubts: Doubts
+    watermark: Millis | None = None
+
+
+class _PendingWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    run: Count
+    number: Count
+    kept: _KeptWire | None
+
+
+def pending_name(number: int) -> str:
+    """Return the name of a pending segment's file below the checkpoint."""
+    return f"{PENDING}/{number:012}.json"
+
+
+def encode_pending(number: int, pending: Pending | None, *, run: int) -> bytes:
+    """Write a pending segment down.
+
+    Args:
+        number: The number that it takes.
+        pending: The segment; None where a run takes the number alone, so that no other can.
+        run: The number of the run that made it.
+    """
+    if pending is None:
+        return msgspec.json.encode(_PendingWire(VERSION, run, number, None))
+    positions = msgspec.Raw(pending.positions.to_json().encode())
+    kept = _KeptWire(pending.segment, positions, pending.doubts, pending.watermark)
+    return msgspec.json.encode(_PendingWire(VERSION, run, number, kept))
+
+
+def decode_pending(data: bytes, number: int, *, location: str) -> Pending | None:
+    """Read a pending segment back; None where a run has taken the number alone.
+
+    Args:
+        data: The bytes of its file.
+        number: The number that the file is named after.
+        location: Where the checkpoint is, for messages.
+
+    Raises:
+        CheckpointError: If it is damaged, speaks of another number, or was written by a newer
+            version.
+    """
+    name = pending_name(number)
+    wire = decode(name, data, _PendingWire, location)
+    if wire.number != number:
+        raise damaged(name, f"it speaks of number {wire.number}", location)
+    if (kept := wire.kept) is None:
+        return None
+    positions = decode_positions(name, kept.positions, location)
+    return Pending(number, kept.segment, positions, kept.watermark, kept.doubts)
+
+
+@final
+class PendingSegments:
+    """Name segments as pending, one number after the other, and remember them. Every call blocks.
+
+    A number is given once in the life of a checkpoint. The newest entry says up to which number
+    batches have taken them; a file of such a number may be left lying for a while, and counts for
+    nothing. An entry and the pending segments after it therefore hold every record once.
+
+    Args:
+        storage: The checkpoint.
+        ownership: The claim of this run; it is checked before every write.
+        lent: What the newest entry says.
+
+    Raises:
+        CheckpointError: If a pending segment is damaged or missing, or was written by a newer
+            version.
+    """
+
+    def __init__(self, storage: Storage, ownership: Ownership, lent: Lent | None) -> None:
+        self._storage = storage
+        self._ownership = ownership
+        self._lent = Lent(0, "") if lent is None else lent
+        self._lends = lent is not None
+        self._numbers = self._stored()
+        self._opening: int | None = None
+        taken = self._lent.taken
+        left = [number for number in self._numbers if number > taken]
+        self._newest = max(taken, *self._numbers, 0)
+        for expected, number in enumerate(left, taken + 1):
+            if number != expected:
+                raise CheckpointError(
+                    f"{pending_name(expected)} is missing in {storage.location}; restore it from a "
+                    f"backup, or start with a new checkpoint location"
+                )
+        read = (self._read(number) for number in left)
+        self.left = tuple(pending for pending in read if pending is not None)
+
+    @property
+    def doubts(self) -> str:
+        """Which records the service may deliver again, as it was stored last; empty for none."""
+        return self.left[-1].doubts if self.left else self._lent.doubts
+
+    @property
+    def positions(self) -> Checkpoint | None:
+        """Every split's position after what earlier runs have left; None where they left none."""
+        return self.left[-1].positions if self.left else None
+
+    @property
+    def segments(self) -> set[str]:
+        """The names of the segments that earlier runs have left and no batch has taken yet."""
+        taken = self._lent.taken
+        return {pending.segment.name for pending in self.left if pending.number > taken}
+
+    def open(self) -> None:
+        """Take a number, so that a run which does not know yet that it was overtaken cannot.
+
+        Call it before `keep`.
+
+        Raises:
+            CheckpointError: If this run no longer owns the checkpoint.
+        """
+        self._opening = self._next(None)
+
+    def keep(self, filled: Filled, doubts: str) -> Pending:
+        """Bring records to a safe place; when it returns, they can be acknowledged.
+
+        Args:
+            filled: The records.
+            doubts: Which records the service may deliver again, these included.
+
+        Raises:
+            CheckpointError: If that is refused, or this run no longer owns the checkpoint.
+        """
+        file = publish(self._storage, filled.segment)
+        number = self._newest + 1
+        pending = Pending(number, file, filled.positions, filled.segment.watermark, doubts)
+        self._next(pending)
+        # A newer run that has not seen the file gets the records again: they are for it to accept.
+        self._ownership.check()
+        return pending
+
+    def lent(self, taken: Sequence[Pending] = ()) -> Lent | None:
+        """Return what the next entry is to say; None where nothing was ever lent.
+
+        Args:
+            taken: The pending segments that its batch takes.
+        """
+        if not taken:
+            return Lent(self._lent.taken, self._lent.doubts) if self._lends else None
+        last = taken[-1]
+        return Lent(last.number, last.doubts, tuple(pending.segment for pending in taken[1:]))
+
+    def settle(self, lent: Lent | None) -> None:
+        """Delete what the newest entry has made superfluous.
+
+        Args:
+            lent: What the entry says.
+        """
+        if lent is None:
+            return
+        self._lent, self._lends = lent, True
+        # What keeps an older run out stays until a still newer one does.
+        past = [n for n in self._numbers if n <= lent.taken and n != self._opening]
+        for number in past:
+            self._numbers.remove(number)
+            self._storage.delete(pending_name(number))
+
+    def _next(self, pending: Pending | None) -> int:
+        """Write the next number down."""
+        number = self._newest + 1
+        self._ownership.check()
+        try:
+            data = encode_pending(number, pending, run=self._ownership.run)
+            self._storage.create(pending_name(number), data)
+        except FileExistsError as error:
+            raise CheckpointError(
+                f"{pending_name(number)} is already in {self._storage.location}: another run "
+                f"writes to this checkpoint; this query stops"
+            ) from error
+        self._newest = number
+        self._numbers.append(number)
+        return number
+
+    def _stored(self) -> list[int]:
+        return batch_ids(file.name for file in self._storage.list(PENDING))
+
+    def _read(self, number: int) -> Pending | None:
+        name = pending_name(number)
+        data = self._storage.read(name, limit=MAX_ENTRY_BYTES)
+        if data is None:
+            raise CheckpointError(
+                f"{name} has gone from {self._storage.location} while it was read: another run "
+                f"writes to this checkpoint; start again when it has ended"
+            )
+        return decode_pending(data, number, location=self._storage.location)

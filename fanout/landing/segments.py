@@ -1,0 +1,231 @@
+"""Sealed Parquet files of drained records.
+
+A segment is written once, row group by row group, and never changed. Uncompressed Parquet without
+dictionaries or statistics is the cheapest thing that Spark's executors can read in parallel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fanout.errors import CheckpointError
+from fanout.landing.entries import SEGMENTS, SegmentFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.drain import Drained
+    from fanout.landing.storage import Storage
+
+__all__ = (
+    "OpenSegment",
+    "Segment",
+    "SegmentLog",
+    "publish",
+    "run_of",
+)
+
+
+_NAME = re.compile(r"run-([0-9]{6,})-[0-9]{8,}\.parquet")
+# Two or more tasks can share a segment when it has a few row groups.
+_ROW_GROUPS = 4
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A sealed file.
+
+    Args:
+        path: Where it was written.
+        rows: Its records.
+        size: Its bytes on disk.
+    """
+
+    path: Path
+    rows: int
+    size: int
+
+
+@final
+class OpenSegment:
+    """A file that is being filled. One task or thread uses it at a time.
+
+    Args:
+        path: The file to write.
+        schema: The records' schema.
+        max_records: The records after which it is full.
+        max_bytes: The bytes in memory after which it is full.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, *, max_records: int, max_bytes: int) -> None:
+        self.rows = 0
+        self.nbytes = 0
+        self.positions: Checkpoint | None = None
+        self.watermark: int | None = None
+        self._path = path
+        self._schema = schema
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._unwritten: list[pa.RecordBatch] = []
+        self._unwritten_bytes = 0
+        self._unwritten_rows = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._sealed: Segment | None = None
+
+    @property
+    def room_records(self) -> int:
+        """The records that still fit."""
+        return self._max_records - self.rows
+
+    @property
+    def room_bytes(self) -> int:
+        """The bytes that still fit."""
+        return self._max_bytes - self.nbytes
+
+    @property
+    def full(self) -> bool:
+        """Whether a limit is reached."""
+        return self.room_records < 1 or self.room_bytes < 1
+
+    @property
+    def row_group_ready(self) -> bool:
+        """Whether enough records are in memory to write a row group."""
+        return (
+            self._unwritten_bytes * _ROW_GROUPS >= self._max_bytes
+            or self._unwritten_rows * _ROW_GROUPS >= self._max_records
+        )
+
+    def add(self, drained: Drained) -> None:
+        """Take records in, in memory, with the positions and the watermark after them."""
+        assert self._sealed is None, "a sealed segment never changes"
+        rows, nbytes = drained.num_records, drained.nbytes
+        self._unwritten.extend(batch.records for batch in drained.batches)
+        self._unwritten_rows += rows
+        self._unwritten_bytes += nbytes
+        self.rows += rows
+        self.nbytes += nbytes
+        self.positions = drained.positions
+        self.watermark = drained.watermark
+
+    def write_row_group(self) -> None:
+        """Write what is in memory to the file. Blocks on the disk."""
+        self._write(row_groups=1)
+
+    def seal(self) -> Segment:
+        """Write the rest, finish the file and flush it to the disk. Blocks on the disk.
+
+        Sealing again returns the same segment. The file's name is not durable yet: that is for
+        whoever publishes it.
+        """
+        assert self.rows, "only a segment with records is sealed"
+        if self._sealed is None:
+            self._write(row_groups=1 if self._writer else _ROW_GROUPS)
+            assert self._writer is not None
+            self._writer.close()
+            with self._path.open("rb") as file:
+                os.fsync(file.fileno())
+            self._sealed = Segment(self._path, self.rows, self._path.stat().st_size)
+        return self._sealed
+
+    def discard(self) -> None:
+        """Close and remove the file. The records come again: nobody has acknowledged them.
+
+        A disk that refuses that too has refused something before, and that error is the one that
+        counts. A file that stays is removed by the next run's sweep.
+        """
+        if self._writer is not None:
+            with contextlib.suppress(OSError):  # the disk may be full; the file goes anyway
+                self._writer.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def _write(self, row_groups: int) -> None:
+        if not self._unwritten:
+            return
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._path,
+                self._schema,
+                compression="none",
+                use_dictionary=False,
+                write_statistics=False,
+                # A replay must find the same records or an error: Parquet does not look by itself.
+                write_page_checksum=True,
+            )
+        table = pa.Table.from_batches(self._unwritten, self._schema)
+        self._writer.write_table(table, row_group_size=-(-table.num_rows // row_groups))
+        self._unwritten.clear()
+        self._unwritten_bytes = self._unwritten_rows = 0
+
+
+@final
+class SegmentLog:
+    """Open one segment after the other, each with a name that no other run uses.
+
+    Args:
+        directory: Where segments are written before they are published.
+        run: The number of this run.
+        schema: The records' schema.
+        max_records: The most records in a segment, at least 1.
+        max_bytes: The most bytes of records in a segment, at least 1.
+    """
+
+    def __init__(
+        self, directory: Path, run: int, schema: pa.Schema, *, max_records: int, max_bytes: int
+    ) -> None:
+        self._directory = directory
+        self._run = run
+        self.max_records = max_records
+        self.max_bytes = max_bytes
+        self._schema = schema
+        self._count = 0
+
+    def open(self) -> OpenSegment:
+        """Open the next segment; nothing is written until it has records."""
+        self._count += 1
+        # Spark takes a file whose name begins with "_" or "." for hidden and reads no rows.
+        path = self._directory / f"run-{self._run:06}-{self._count:08}.parquet"
+        return OpenSegment(
+            path, self._schema, max_records=self.max_records, max_bytes=self.max_bytes
+        )
+
+
+def run_of(name: str) -> int | None:
+    """Return the number of the run that named a segment.
+
+    Args:
+        name: The segment's file name.
+
+    Returns:
+        The number; None for a name that no run gave.
+    """
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def publish(storage: Storage, segment: OpenSegment) -> SegmentFile:
+    """Seal a segment and give it its name in the checkpoint, durably; it blocks.
+
+    Raises:
+        CheckpointError: If that is refused; the segment is gone then.
+    """
+    try:
+        sealed = segment.seal()
+        name = f"{SEGMENTS}/{sealed.path.name}"
+        storage.publish(sealed.path, name)
+    except OSError as error:
+        segment.discard()
+        raise CheckpointError(
+            f"a segment cannot be written to {storage.location}: {error}; its records were not "
+            f"acknowledged and come again"
+        ) from error
+    return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)

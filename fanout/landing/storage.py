@@ -1,0 +1,119 @@
+"""Durable files below a checkpoint location, wherever that is."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = (
+    "FileInfo",
+    "Storage",
+    "check_name",
+    "is_temporary",
+    "readable_path",
+    "temporary_name",
+)
+
+
+class Storage(Protocol):
+    """Small files that are written once, and finished local files that are moved in.
+
+    Every call blocks: call it from a thread. Names are relative to the root, with `/` between
+    components, none of which starts with `_` or `.`. What `create` and `publish` promise beyond
+    this depends on the file system: see LocalStorage and HadoopStorage.
+    """
+
+    @property
+    def location(self) -> str:
+        """The root, for messages: without secrets."""
+
+    def create(self, name: str, data: bytes) -> None:
+        """Create a file; of several writers of one name one succeeds, the rest FileExistsError."""
+
+    def read(self, name: str, *, limit: int) -> bytes | None:
+        """Return a file's bytes, None if there is none; CheckpointError above `limit` bytes."""
+
+    def list(self, directory: str) -> tuple[FileInfo, ...]:
+        """Return the finished files of a directory, by name."""
+
+    def size(self, name: str) -> int | None:
+        """Return a file's size in bytes, or None if there is no such file."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file; one that does not exist is no error."""
+
+    def publish(self, local_file: Path, name: str) -> None:
+        """Move a finished file of `scratch()` to its final name; FileExistsError if it is taken."""
+
+    def scratch(self) -> Path:
+        """Return the local directory in which a file is written before `publish`."""
+
+    def uri(self, name: str) -> str:
+        """Return what `spark.read` takes for a file."""
+
+    def sweep(self) -> None:
+        """Remove what a killed run left half written; for the owner, before it writes."""
+
+    def close(self) -> None:
+        """Remove what only this process needed. The files stay."""
+
+
+_TEMPORARY = "_tmp-"
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One finished file.
+
+    Args:
+        name: Its last component; the directory is the one that was listed.
+        size: Bytes.
+    """
+
+    name: str
+    size: int
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it can name a finished file or a directory of them.
+
+    A component must not start with `_` or `.`: Spark takes such a file for hidden and reads nothing
+    from it, and temporaries are told apart by it.
+
+    Args:
+        name: A relative path with `/` between its components.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if any(not part or part[0] in "_." for part in name.split("/")):
+        raise ValueError(f"not a name for a checkpoint file: {name!r}")
+    return name
+
+
+def temporary_name() -> str:
+    """Return a fresh last component for a file that is still being written."""
+    return f"{_TEMPORARY}{uuid.uuid4().hex}"
+
+
+def is_temporary(name: str) -> bool:
+    """Say whether a last component came from `temporary_name`, or is a checksum file beside one.
+
+    Args:
+        name: The last component.
+    """
+    return name.removeprefix(".").startswith(_TEMPORARY)
+
+
+def readable_path(path: str) -> str:
+    """Return `path` as `spark.read` takes it: literally, not as a pattern.
+
+    Args:
+        path: A path or URI, not percent-encoded.
+    """
+    return re.sub(r"([{}\[\]*?\\])", r"\\\1", path)

@@ -1,0 +1,104 @@
+"""The stored positions of a stream or a query, read from the local disk and without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from fanout.core.checkpoint import Checkpoint
+from fanout.errors import CheckpointError, FanOutError, OptionError, PositionError
+from fanout.landing.entries import (
+    BATCHES,
+    DIRECTORY,
+    MAX_ENTRY_BYTES,
+    ORIGIN,
+    batch_ids,
+    decode_entry,
+    decode_origin,
+    entry_name,
+)
+
+__all__ = ("local_path", "read_positions")
+
+# A running query may write a newer entry, and delete what was the newest, before that is read.
+_TRIES = 3
+
+
+def read_positions(location: str) -> Checkpoint:
+    """Read stored positions; nothing is claimed or changed, so a query may be running. It blocks.
+
+    Args:
+        location: A file that holds what `stream.positions` said, or the checkpoint location of a
+            Spark query; as a path, or as a URI of the scheme `file`.
+
+    Raises:
+        OptionError: It is not on the local disk, nothing is there, or it may not be read.
+        CheckpointError: What is there is damaged, or was written by a newer version.
+    """
+    try:
+        return _positions_at(location)
+    except FanOutError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OptionError(f"cannot read stored positions at {location!r}: {reason}") from error
+
+
+def _positions_at(location: str) -> Checkpoint:
+    path = local_path(location, "positions")
+    if path.is_file():
+        try:
+            return Checkpoint.from_json(_read(path))
+        except PositionError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+    positions = _newest(path / DIRECTORY)
+    if positions is None:
+        raise OptionError(
+            f"there are no stored positions at {location}: name a file with what stream.positions "
+            f"said, or the checkpoint location of a query that has begun"
+        )
+    return positions
+
+
+def local_path(location: str, what: str) -> Path:
+    """Return where a location is on the local disk.
+
+    Args:
+        location: A path, or a URI of the scheme `file`.
+        what: What is wanted of it, for the message.
+
+    Raises:
+        OptionError: It is not on the local disk.
+    """
+    match urlsplit(location):
+        case ("", _, _, _, _):
+            return Path(location)
+        case ("file", "" | "localhost", path, _, _):
+            return Path(unquote(path))
+        case (scheme, _, _, _, _):
+            raise OptionError(
+                f"{what} are read from the local disk alone, not from {scheme}: copy the "
+                f"directory {DIRECTORY} of the checkpoint location here, and name what it is in"
+            )
+
+
+def _newest(root: Path) -> Checkpoint | None:
+    """Return the positions of the newest entry, or of the origin before the first."""
+    for _ in range(_TRIES):
+        ids = batch_ids(path.name for path in (root / BATCHES).glob("*.json"))
+        try:
+            data = _read(root / (entry_name(ids[-1]) if ids else ORIGIN))
+        except FileNotFoundError:
+            continue
+        if ids:
+            return decode_entry(data, ids[-1], location=str(root)).positions
+        return decode_origin(data, location=str(root))
+    return None
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(MAX_ENTRY_BYTES + 1)
+    if len(data) > MAX_ENTRY_BYTES:
+        raise CheckpointError(f"{path} takes more than {MAX_ENTRY_BYTES} bytes")
+    return data

@@ -1,0 +1,98 @@
+"""The batch that a handler works on, for what is called inside the handler."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
+
+from fanout.errors import StreamStateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.landing.ownership import Ownership
+    from fanout.landing.storage import Storage
+    from fanout.spark.loop_thread import LoopThread
+
+__all__ = ("BatchContext", "RecoveringHandler", "current_batch", "handling")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchContext:
+    """What a handler is called for, and what it may use of the query.
+
+    Args:
+        batch_id: Spark's id of the micro-batch.
+        query_id: Spark's id of the query, the same after each restart from its checkpoint.
+        storage: The checkpoint.
+        ownership: The claim of this run; check it before anything that a newer run must not see.
+        loop: Where coroutines run; what it holds is kept from batch to batch.
+        sinks: The names of the sinks that this call of the handler has written to.
+        watermark: That of the stream behind the batch, in milliseconds since the Unix epoch: what
+            comes later and is no later is late. None where the source knows none. A replay has the
+            same.
+    """
+
+    batch_id: int
+    query_id: str
+    storage: Storage
+    ownership: Ownership
+    loop: LoopThread
+    sinks: set[str] = field(default_factory=set)
+    watermark: int | None = None
+
+    def enter_sink(self, name: str) -> None:
+        """Note that a sink is written to.
+
+        Raises:
+            StreamStateError: It was written to before in this call of the handler: the second
+                time would be taken for a batch that is there already.
+        """
+        if name in self.sinks:
+            raise StreamStateError(
+                f"the sink {name!r} was written to before in batch {self.batch_id}: give each "
+                f"write_to_kafka in a handler a sink_name of its own"
+            )
+        self.sinks.add(name)
+
+
+@runtime_checkable
+class RecoveringHandler(Protocol):
+    """A handler that has something to do when its query starts, before anything is read."""
+
+    def prepare(self, loop: LoopThread) -> None:
+        """Find out whether batches can be handled; raise where they cannot."""
+
+    def recover(self, context: BatchContext) -> None:
+        """Finish what an earlier run has left open; the newest batch is that of the context."""
+
+
+_current: ContextVar[BatchContext] = ContextVar("fanout batch")
+
+
+@contextmanager
+def handling(context: BatchContext) -> Iterator[None]:
+    """Let `current_batch` return a batch while the block runs."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_batch() -> BatchContext:
+    """Return the batch whose handler is running.
+
+    Raises:
+        StreamStateError: No handler of `foreach_batch` runs in this thread.
+    """
+    context = _current.get(None)
+    if context is None:
+        raise StreamStateError(
+            "no handler is running here: call it inside the handler of fanout.spark.start_query, "
+            "in the handler's own thread"
+        )
+    return context

@@ -1,0 +1,99 @@
+"""A file lock that lives and dies with the driver's JVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from py4j.protocol import Py4JError
+
+from fanout.spark.hadoop.jvm import java_errors, jvm
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+__all__ = ("JvmLock",)
+
+
+@dataclass(frozen=True, slots=True)
+class JvmLock:
+    """An exclusive lock on a file, held by the JVM and freed by `release` or the JVM's death.
+
+    POSIX frees all of a process's locks on a file as soon as it closes any descriptor of that file
+    (FileChannel's documentation warns of it), so a second attempt in one JVM must not even open it.
+    A system property, which all sessions and Python gateways of a JVM share, keeps it away.
+
+    Args:
+        properties: The JVM's `java.util.Properties`.
+        key: The property that marks the file.
+        file: The open `java.io.RandomAccessFile`; the lock ends when it is closed.
+        lock: The `java.nio.channels.FileLock`.
+    """
+
+    properties: Any
+    key: str
+    file: Any
+    lock: Any
+
+    @classmethod
+    def try_acquire(cls, spark: SparkSession, path: Path) -> Self | None:
+        """Take the lock, or return None if someone else has it: this JVM or another process.
+
+        Args:
+            spark: A classic session.
+            path: The lock file, made when it is missing; its directory exists.
+
+        Raises:
+            CheckpointError: The file cannot be opened, or its file system has no locks.
+        """
+        with java_errors(f"lock {path}"):
+            properties, key = _properties(spark), _key(path)
+            if properties.putIfAbsent(key, "held") is not None:
+                return None
+            lock = None
+            try:
+                file = jvm(spark).java.io.RandomAccessFile(str(path), "rw")
+                try:
+                    lock = file.getChannel().tryLock()
+                finally:
+                    if lock is None:
+                        file.close()
+            finally:
+                if lock is None:
+                    properties.remove(key)
+        return None if lock is None else cls(properties, key, file, lock)
+
+    @staticmethod
+    def held_here(spark: SparkSession, path: Path) -> bool:
+        """Say whether this JVM has the lock, or is about to take it.
+
+        Args:
+            spark: A classic session.
+            path: The lock file.
+        """
+        with java_errors(f"look who has locked {path}"):
+            return bool(_properties(spark).containsKey(_key(path)))
+
+    @property
+    def held(self) -> bool:
+        """Whether the JVM still holds the lock."""
+        with java_errors("ask Spark's JVM for the lock on the checkpoint"):
+            return bool(self.lock.isValid())
+
+    def release(self) -> None:
+        """Free the lock. If the JVM has gone, so has the lock."""
+        try:
+            self.file.close()
+            self.properties.remove(self.key)
+        except (Py4JError, ConnectionError):
+            return
+
+
+def _properties(spark: SparkSession) -> Any:
+    return jvm(spark).java.lang.System.getProperties()
+
+
+def _key(path: Path) -> str:
+    return f"fanout.lock.{path.resolve()}"

@@ -1,0 +1,266 @@
+"""A checkpoint on any file system that Spark's Hadoop client knows."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fanout.errors import CheckpointError
+from fanout.landing.entries import DIRECTORY
+from fanout.landing.local_storage import LocalStorage
+from fanout.landing.storage import FileInfo, check_name, is_temporary, readable_path
+from fanout.spark.hadoop.jvm import (
+    JAVA_ERRORS,
+    hadoop_configuration,
+    is_java,
+    java_errors,
+    jvm,
+    redact,
+)
+from fanout.spark.hadoop.write_once import WriteOnce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from fanout.landing.storage import Storage
+
+__all__ = (
+    "HadoopStorage",
+    "open_storage",
+)
+
+
+_NOT_FOUND = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
+
+_EXISTS = (
+    "org.apache.hadoop.fs.FileAlreadyExistsException",
+    "java.nio.file.FileAlreadyExistsException",
+)
+
+
+class HadoopStorage:
+    """Files below one directory of a Hadoop file system, reached through Spark's JVM.
+
+    `create` and `publish` are as exclusive and durable as `writer.creation`: see WriteOnce.
+
+    Args:
+        spark: A classic session.
+        file_system: The `org.apache.hadoop.fs.FileSystem` that holds the root.
+        root: The qualified `org.apache.hadoop.fs.Path` of the directory that holds everything.
+
+    Raises:
+        CheckpointError: The directory cannot be made.
+    """
+
+    def __init__(self, spark: SparkSession, file_system: Any, root: Any) -> None:
+        self._jvm = jvm(spark)
+        self._fs = file_system
+        self._root = root
+        # The JVM removes this directory when it ends, even when Python was killed.
+        self._spark_temp = spark.sparkContext._temp_dir  # noqa: SLF001 - no public name
+        self._scratch: Path | None = None
+        self.location = redact(str(root.toString()))
+        with java_errors(f"use {self.location}"):
+            self._fs.mkdirs(root)
+            self.writer = WriteOnce(self._jvm, file_system, root)
+
+    def create(self, name: str, data: bytes) -> None:
+        """Create a file; see WriteOnce for how exclusively.
+
+        Args:
+            name: The file; its directories are made.
+            data: All of its bytes.
+
+        Raises:
+            FileExistsError: The name is taken, perhaps by a writer who was faster.
+            CheckpointError: The file system refused.
+        """
+        with self._errors("write", name):
+            self.writer.write(self._path(name), self._jvm.java.io.ByteArrayInputStream(data))
+
+    def read(self, name: str, *, limit: int) -> bytes | None:
+        """Return a file's bytes, or None if there is no such file.
+
+        Args:
+            name: The file.
+            limit: Bytes that it may have at most.
+
+        Raises:
+            CheckpointError: The file is larger, or the file system refused.
+        """
+        with self._errors("read", name):
+            try:
+                stream = self._fs.open(self._path(name))
+                try:
+                    data = bytes(stream.readNBytes(limit + 1))
+                finally:
+                    stream.close()
+            except JAVA_ERRORS as error:
+                if is_java(error, *_NOT_FOUND):
+                    return None
+                raise
+        if len(data) > limit:
+            raise CheckpointError(f"{self.location}/{name} is larger than {limit} bytes: damaged")
+        return data
+
+    def list(self, directory: str) -> tuple[FileInfo, ...]:
+        """Return the finished files of a directory, by name; none if there is no directory.
+
+        Args:
+            directory: The directory; what lies deeper is not listed.
+
+        Raises:
+            CheckpointError: The file system refused.
+        """
+        with self._errors("list", directory):
+            try:
+                found = [
+                    FileInfo(str(status.getPath().getName()), int(status.getLen()))
+                    for status in self._fs.listStatus(self._path(directory))
+                    if status.isFile()
+                ]
+            except JAVA_ERRORS as error:
+                if is_java(error, *_NOT_FOUND):
+                    return ()
+                raise
+        visible = (info for info in found if info.name[0] not in "_.")
+        return tuple(sorted(visible, key=lambda info: info.name))
+
+    def size(self, name: str) -> int | None:
+        """Return a file's size in bytes, or None if there is no such file.
+
+        Args:
+            name: The file.
+
+        Raises:
+            CheckpointError: The file system refused.
+        """
+        with self._errors("read", name):
+            try:
+                return int(self._fs.getFileStatus(self._path(name)).getLen())
+            except JAVA_ERRORS as error:
+                if is_java(error, *_NOT_FOUND):
+                    return None
+                raise
+
+    def delete(self, name: str) -> None:
+        """Delete a file; one that does not exist is no error.
+
+        Args:
+            name: The file.
+
+        Raises:
+            CheckpointError: The file system refused.
+        """
+        with self._errors("delete", name):
+            self._fs.delete(self._path(name), False)  # noqa: FBT003 - Java: recursive
+
+    def publish(self, local_file: Path, name: str) -> None:
+        """Copy a finished file of `scratch()` to its final name, with the promises of `create`.
+
+        Args:
+            local_file: The file, closed by its writer; it is gone afterwards.
+            name: The final name; its directories are made.
+
+        Raises:
+            FileExistsError: The name is taken.
+            CheckpointError: The file system refused.
+        """
+        with self._errors("write", name):
+            source = self._jvm.java.io.FileInputStream(str(local_file))
+            try:
+                self.writer.write(self._path(name), source)
+            finally:
+                source.close()
+        local_file.unlink()
+
+    def scratch(self) -> Path:
+        """Return the directory in which a file is written before `publish`.
+
+        It is below Spark's own local directory, which the JVM removes when it ends.
+
+        Raises:
+            CheckpointError: It cannot be made.
+        """
+        if self._scratch is None:
+            try:
+                self._scratch = Path(tempfile.mkdtemp(prefix="fanout-", dir=self._spark_temp))
+            except OSError as error:
+                raise CheckpointError(
+                    f"cannot make a directory below {self._spark_temp}: {error.strerror}"
+                ) from error
+        return self._scratch
+
+    def uri(self, name: str) -> str:
+        """Return what `spark.read` takes for a file.
+
+        Args:
+            name: The file.
+        """
+        return readable_path(str(self._path(name).toString()))
+
+    def sweep(self) -> None:
+        """Remove what a killed run left half written; for the owner, before it writes.
+
+        A run that was fenced while it wrote loses its temporary too, and with it that write.
+
+        Raises:
+            CheckpointError: The file system refused.
+        """
+        with java_errors(f"clean {self.location}"):
+            files = self._fs.listFiles(self._root, True)  # noqa: FBT003 - Java: recursive
+            while files.hasNext():
+                path = files.next().getPath()
+                if is_temporary(path.getName()):
+                    self._fs.delete(path, False)  # noqa: FBT003 - Java: recursive
+
+    def close(self) -> None:
+        """Remove the scratch directory. The file system is Spark's own and stays open."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    @contextmanager
+    def _errors(self, doing: str, name: str) -> Iterator[None]:
+        with java_errors(f"{doing} {self.location}/{name}"):
+            try:
+                yield
+            except JAVA_ERRORS as error:
+                if is_java(error, *_EXISTS):
+                    raise FileExistsError(f"{self.location}/{name}") from error
+                raise
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, check_name(name))
+
+
+def open_storage(spark: SparkSession, checkpoint_location: str) -> Storage:
+    """Open the part of a checkpoint location that belongs to fanout; make it when it is missing.
+
+    The location is resolved as Spark resolves it: one without a scheme belongs to the default file
+    system of the session (`fs.defaultFS`), a relative one to its working directory.
+
+    Args:
+        spark: A classic session; its Hadoop configuration holds schemes and credentials.
+        checkpoint_location: What is also given to Spark as `checkpointLocation`.
+
+    Returns:
+        A LocalStorage if that is on this machine's file system, otherwise a HadoopStorage.
+
+    Raises:
+        CheckpointError: The scheme is unknown, or the location cannot be reached or written.
+    """
+    with java_errors(f"use the checkpoint location {checkpoint_location!r}"):
+        location = jvm(spark).org.apache.hadoop.fs.Path(checkpoint_location)
+        file_system = location.getFileSystem(hadoop_configuration(spark))
+        root = jvm(spark).org.apache.hadoop.fs.Path(file_system.makeQualified(location), DIRECTORY)
+        uri = root.toUri()
+        scheme, path = uri.getScheme(), uri.getPath()
+    if scheme == "file":
+        return LocalStorage(Path(path))
+    return HadoopStorage(spark, file_system, root)

@@ -1,0 +1,116 @@
+"""An asyncio loop in a thread of its own, and the blocking bridge to it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from typing import TYPE_CHECKING, Any, Self, TypeVar, final
+
+from fanout.core.cancellation import finished
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Hashable
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
+
+__all__ = (
+    "LoopThread",
+    "in_thread",
+)
+
+
+T = TypeVar("T")
+
+
+@final
+class LoopThread:
+    """Run an event loop in a thread while the block runs.
+
+    Leaving the block cancels what still runs in the loop, waits for it, and ends the thread.
+    """
+
+    def __init__(self) -> None:
+        self._started: concurrent.futures.Future[asyncio.AbstractEventLoop] = (
+            concurrent.futures.Future()
+        )
+        self._stop = asyncio.Event()
+        self._held: dict[Hashable, Any] = {}
+        self._holding = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="fanout loop", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._loop = self._started.result()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run a coroutine in the loop, without waiting for it.
+
+        Cancelling the returned future cancels the coroutine.
+        """
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and block the calling thread until it is done."""
+        return self.start(work).result()
+
+    def hold(self, key: Hashable, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+        """Enter a context in the loop, once for a key, and leave it when the loop ends.
+
+        Args:
+            key: What the context is asked for by; the same key gets the same again.
+            make: Makes the context.
+
+        Raises:
+            Exception: What entering it raised; the next call with the key tries again.
+        """
+        with self._holding:
+            if key not in self._held:
+                entered: concurrent.futures.Future[T] = concurrent.futures.Future()
+                self.start(self._hold(make(), entered))
+                self._held[key] = entered.result()
+            held: T = self._held[key]
+            return held
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Run a function in the loop, soon, without waiting for it."""
+        self._loop.call_soon_threadsafe(callback)
+
+    def _run(self) -> None:
+        # asyncio.run cancels and awaits every task that is left, and its executor's threads.
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._started.set_result(asyncio.get_running_loop())
+        await self._stop.wait()
+
+    async def _hold(
+        self, context: AbstractAsyncContextManager[T], entered: concurrent.futures.Future[T]
+    ) -> None:
+        """Keep a context until the loop ends."""
+        try:
+            async with context as value:
+                entered.set_result(value)
+                await self._stop.wait()
+        except BaseException as error:
+            if entered.done():
+                raise
+            entered.set_exception(error)
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run what blocks on the disk in a thread.
+
+    Cancellation: the work is waited for first, so that a segment is never in two threads' hands.
+    """
+    return await finished(asyncio.get_running_loop().run_in_executor(None, work))

@@ -1,0 +1,186 @@
+"""Run a source as a Spark query: exact micro-batches into a handler."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from fanout.core.opening import resolve_start
+from fanout.errors import CheckpointError, OptionError, PositionError
+from fanout.landing.ledger import BatchLedger
+from fanout.landing.ownership import claim
+from fanout.landing.segments import SegmentLog
+from fanout.spark.batches import BatchRunner
+from fanout.spark.current_batch import BatchContext, RecoveringHandler
+from fanout.spark.feed import Feed
+from fanout.spark.hadoop.jvm import JAVA_ERRORS
+from fanout.spark.hadoop.storage import open_storage
+from fanout.spark.loop_thread import LoopThread
+from fanout.spark.query import FanOutQuery
+from fanout.spark.session import require_classic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.source import Source
+    from fanout.core.statistics import OnResubscribe
+    from fanout.landing.entries import Entry
+    from fanout.spark.batches import Handler
+
+__all__ = ("foreach_batch",)
+
+
+def foreach_batch(
+    spark: SparkSession,
+    source: Source,
+    handler: Handler,
+    *,
+    checkpoint_location: str,
+    max_records: int = 100_000,
+    max_bytes: int = 128 * 1024 * 1024,
+    max_wait: float = 1.0,
+    processing_time: str | None = None,
+    available_now: bool = False,
+    query_name: str | None = None,
+    on_resubscribe: OnResubscribe | None = None,
+) -> FanOutQuery:
+    """Start a query that hands a source's records to a handler, in exact micro-batches.
+
+    A batch id has one content for ever: if the driver dies, the handler is called again with the
+    same id and the same rows. A handler that overwrites its own batch, or writes it under its id,
+    therefore gives exactly-once results. While Spark works on one batch the next is drained.
+
+    Args:
+        spark: A classic session (not Spark Connect).
+        source: What to read, for example a `KinesisSource`.
+        handler: Called with a DataFrame and the batch id, in one thread, never with no rows; for
+            example a `kafka_sink`.
+        checkpoint_location: A directory for this query alone, on any file system that Spark's
+            own checkpoint can be on. Segments are stored there too.
+        max_records: The most records in a batch.
+        max_bytes: The most bytes of records in a batch, as they are in memory.
+        max_wait: Seconds to go on collecting while Spark waits and records keep coming. It is a
+            ceiling, not a pause: a batch begins 10 ms after the last record that came.
+        processing_time: Spark's trigger interval, for example "10 seconds"; None starts a batch
+            as soon as the last one is done and there are records.
+        available_now: Read until every split has reached what is its newest record once, then
+            end the query.
+        query_name: Spark's name of the query.
+        on_resubscribe: Called with the split, the cause and the delay in seconds each time a
+            subscription is to be opened again. It must not block.
+
+    Returns:
+        The running query.
+
+    Raises:
+        OptionError: If an option is out of range or two contradict each other.
+        SetupError: If the session is not classic, or Java, credentials or a library are missing.
+        ServiceError: If the source does not exist, or may not be read.
+        CheckpointError: If the checkpoint is another source's, is in use, is damaged, was written
+            by a newer version, or cannot be written; or if what an earlier run wrote to Kafka
+            cannot be told any more.
+    """
+    if available_now and processing_time is not None:
+        raise OptionError("available_now and processing_time contradict each other; pass one")
+    if max_wait < 0:
+        raise OptionError(f"max_wait={max_wait} must not be negative")
+    if max_records < 1 or max_bytes < 1:
+        raise OptionError(f"max_records={max_records} and max_bytes={max_bytes} must be at least 1")
+    require_classic(spark)
+    clock = _clock(spark, checkpoint_location, processing_time, query_name)
+    with ExitStack() as resources:
+        storage = open_storage(spark, checkpoint_location)
+        resources.callback(storage.close)
+        ownership = resources.enter_context(claim(storage, spark))
+        storage.sweep()
+        ledger = BatchLedger(storage, ownership)
+        segments = SegmentLog(
+            storage.scratch(),
+            ownership.run,
+            source.schema,
+            max_records=max_records,
+            max_bytes=max_bytes,
+        )
+        loop = resources.enter_context(LoopThread())
+
+        def context(entry: Entry) -> BatchContext:
+            return BatchContext(
+                entry.batch_id,
+                entry.query_id,
+                storage,
+                ownership,
+                loop,
+                watermark=entry.watermark,
+            )
+
+        if isinstance(handler, RecoveringHandler):
+            _recover(handler, loop, ledger, context)
+        try:
+            feed = Feed(
+                loop,
+                source,
+                _positions(ledger, loop, source),
+                segments,
+                ledger.pending,
+                max_wait=max_wait,
+                bounded=available_now,
+                on_resubscribe=on_resubscribe,
+            )
+        except PositionError as error:
+            raise CheckpointError(f"{storage.location} cannot be continued: {error}") from error
+        runner = BatchRunner(
+            spark,
+            source.schema,
+            handler,
+            storage=storage,
+            ledger=ledger,
+            context=context,
+            take=feed.take,
+            acknowledge=feed.acknowledge,
+        )
+        query = FanOutQuery(feed, runner, ledger, ownership, resources)
+        query.start(clock)
+        return query
+
+
+def _recover(
+    handler: RecoveringHandler,
+    loop: LoopThread,
+    ledger: BatchLedger,
+    context: Callable[[Entry], BatchContext],
+) -> None:
+    """Let a handler finish what an earlier run has left open, before anything is subscribed."""
+    handler.prepare(loop)
+    if (newest := ledger.newest) is not None:
+        handler.recover(context(newest))
+
+
+def _positions(ledger: BatchLedger, loop: LoopThread, source: Source) -> Checkpoint:
+    """Return where to go on; at the very first, resolve the start and store it."""
+    stored = ledger.pending.positions or ledger.positions()
+    return stored or ledger.write_origin(loop.call(resolve_start(source)))
+
+
+def _clock(
+    spark: SparkSession, checkpoint_location: str, processing_time: str | None, name: str | None
+) -> DataStreamWriter:
+    """Return a stream whose offsets are Spark's own, so that a batch id survives every crash.
+
+    Its offsets do not depend on the wall clock, and it asks for a batch whenever the last one is
+    done.
+    """
+    clock = spark.readStream.format("rate-micro-batch")
+    rows = clock.option("rowsPerBatch", 1).option("numPartitions", 1).load()
+    writer = rows.writeStream.option("checkpointLocation", checkpoint_location)
+    if processing_time is not None:
+        try:
+            writer = writer.trigger(processingTime=processing_time)
+        except (ValueError, *JAVA_ERRORS) as error:
+            raise OptionError(
+                f"processing_time={processing_time!r} is no interval; pass one like '10 seconds'"
+            ) from error
+    return writer if name is None else writer.queryName(name)

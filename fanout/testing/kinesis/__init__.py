@@ -1,0 +1,1 @@
+"""An embedded Kinesis with enhanced fan-out."""

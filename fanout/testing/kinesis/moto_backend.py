@@ -1,0 +1,255 @@
+"""moto's web application: it finds the part of moto that a request is for."""
+
+from __future__ import annotations
+
+import binascii
+import functools
+import threading
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import moto.kinesis.exceptions
+import moto.kinesis.models
+import moto.kinesis.urls
+from moto.core.exceptions import JsonRESTError
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+from fanout.errors import OptionError
+from fanout.testing.kinesis.consumers import Consumer, Refusal
+from fanout.testing.kinesis.moto_responses import Response
+from fanout.testing.kinesis.moto_stream import HASH_KEYS, Entry, Stream, invalid_argument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from fanout.testing.kinesis.service import Service
+
+__all__ = ("MOTO", "Backend", "refused_as_mistakes")
+
+
+class _Application(DomainDispatcherApplication):
+    """Look for the part once for each host; moto reads its own directory for each request."""
+
+    def __init__(self) -> None:
+        super().__init__(create_backend_app)
+        self._part_for = functools.lru_cache(super().get_backend_for_host)
+
+    def get_backend_for_host(self, host: str | None) -> Any:
+        return self._part_for(host)
+
+
+# It has no state but what it has looked up: a process needs one, however many servers it runs.
+MOTO = _Application()
+
+# moto's types stay outside: they describe the backend that this one replaces.
+_models: Any = moto.kinesis.models
+
+_exceptions: Any = moto.kinesis.exceptions
+
+# Limits of the API reference: PutRecords, RegisterStreamConsumer.
+_MAX_RECORDS = 500
+
+_MAX_REQUEST_BYTES = 5 << 20
+
+_MAX_RECORD_BYTES = 1 << 20
+
+_MAX_KEY_CHARACTERS = 256
+
+_MAX_CONSUMERS = 20
+
+_MAX_CREATING = 5
+
+
+@contextmanager
+def refused_as_mistakes() -> Iterator[None]:
+    """Raise what the service would refuse a client as a mistake of the test that asks for it.
+
+    Raises:
+        OptionError: the service would refuse it.
+    """
+    try:
+        yield
+    except JsonRESTError as error:
+        raise OptionError(error.message) from error
+
+
+class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped here
+    """Hold the streams of one account and region."""
+
+    streams: dict[str, Stream]
+
+    def __init__(self, region_name: str, account_id: str, service: Service) -> None:
+        super().__init__(region_name, account_id)
+        self.service = service
+        self._lock = threading.Lock()
+        self._streams_ever = 0
+        self._newest_consumer = datetime.fromtimestamp(0, UTC)
+
+    @property
+    def flask_paths(self) -> dict[str, Any]:
+        """Route every request to the corrected responses."""
+        return {"/": Response.dispatch}
+
+    @property
+    def url_bases(self) -> list[str]:
+        """Answer for the same hosts as moto."""
+        return list(moto.kinesis.urls.url_bases)
+
+    def reset(self) -> None:
+        """Drop all streams: moto's own reset would call a constructor of two arguments."""
+        self.end_subscriptions()
+        self.streams.clear()
+
+    def end_subscriptions(self) -> None:
+        """End every subscription without a word."""
+        for stream in tuple(self.streams.values()):
+            stream.end_subscriptions(None)
+
+    def create_stream(
+        self,
+        stream_name: str,
+        shard_count: int | None,
+        stream_mode: dict[str, str] | None = None,
+        retention_period_hours: int | None = None,
+    ) -> Stream:
+        """Create a stream, which is ACTIVE at once."""
+        with self._lock:
+            if stream_name in self.streams:
+                raise JsonRESTError(
+                    "ResourceInUseException",
+                    f"Stream {stream_name} under account {self.account_id} already exists.",
+                )
+            stream = Stream(
+                stream_name,
+                shard_count or 1,
+                stream_mode=stream_mode,
+                retention_period_hours=retention_period_hours,
+                account_id=self.account_id,
+                region_name=self.region_name,
+                generation=self._streams_ever,
+            )
+            self._streams_ever += 1
+            self.streams[stream_name] = stream
+            return stream
+
+    def describe_stream(self, stream_arn: str | None, stream_name: str | None) -> Stream:
+        """Find a stream by its name or its ARN."""
+        name = stream_name or (stream_arn or "").rpartition("/")[2]
+        stream = self.streams.get(name)
+        if stream is None or (stream_arn and stream.arn != stream_arn):
+            raise _exceptions.StreamNotFoundError(name, self.account_id)
+        return stream
+
+    def list_streams(self) -> list[Stream]:
+        """Return the streams in order of creation."""
+        return list(self.streams.values())
+
+    def delete_stream(self, stream_arn: str | None, stream_name: str | None) -> Stream:
+        """Delete a stream; its subscriptions end with ResourceNotFoundException."""
+        stream = self.describe_stream(stream_arn, stream_name)
+        del self.streams[stream.stream_name]
+        message = f"Stream {stream.stream_name} under account {self.account_id} not found."
+        stream.end_subscriptions(Refusal("ResourceNotFoundException", message))
+        return stream
+
+    def put_record(self, stream_arn: str | None, stream_name: str | None, *record: Any) -> Any:
+        """Store one record: partition key, explicit hash key, data in base64."""
+        stream = self.describe_stream(stream_arn, stream_name)
+        names = ("PartitionKey", "ExplicitHashKey", "Data")
+        ((shard_id, number),) = stream.append([_entry(dict(zip(names, record, strict=True)), 1)])
+        return str(number), shard_id
+
+    def put_records(
+        self, stream_arn: str | None, stream_name: str | None, records: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Store up to 500 records, all or none."""
+        stream = self.describe_stream(stream_arn, stream_name)
+        if len(records) > _MAX_RECORDS:
+            raise _exceptions.TooManyRecords
+        entries = [_entry(record, position) for position, record in enumerate(records, 1)]
+        if sum(entry.size for entry in entries) > _MAX_REQUEST_BYTES:
+            raise _exceptions.TotalRecordsSizeExceedsLimit
+        results = [
+            {"SequenceNumber": str(number), "ShardId": shard_id}
+            for shard_id, number in stream.append(entries)
+        ]
+        return {"FailedRecordCount": 0, "Records": results}
+
+    def register_stream_consumer(
+        self, stream_arn: str, consumer_name: str, tags: Mapping[str, str]
+    ) -> Consumer:
+        """Register a consumer, CREATING for as long as the rules say."""
+        stream = self.describe_stream(stream_arn, None)
+        with stream.lock:
+            if any(consumer.consumer_name == consumer_name for consumer in stream.consumers):
+                raise JsonRESTError(
+                    "ResourceInUseException",
+                    f"Consumer {consumer_name} under stream {stream_arn} already exists.",
+                )
+            creating = [each for each in stream.consumers if each.status == "CREATING"]
+            if len(stream.consumers) >= _MAX_CONSUMERS or len(creating) >= _MAX_CREATING:
+                raise JsonRESTError(
+                    "LimitExceededException", f"Too many consumers of stream {stream_arn}."
+                )
+            # The ARN holds whole seconds; a name that is registered again gets another ARN.
+            created = max(datetime.now(UTC), self._newest_consumer + timedelta(seconds=1))
+            self._newest_consumer = created
+            consumer = Consumer(
+                consumer_name,
+                stream_arn,
+                created,
+                creating=self.service.rules.consumer_creating,
+                tags=tags,
+            )
+            stream.consumers.append(consumer)
+            return consumer
+
+    def list_stream_consumers(self, stream_arn: str, **_page: Any) -> tuple[list[Consumer], None]:
+        """Return all consumers of a stream: never more than a page."""
+        return list(self.describe_stream(stream_arn, None).consumers), None
+
+    def describe_stream_consumer(
+        self, stream_arn: str | None, consumer_name: str | None, consumer_arn: str | None
+    ) -> Consumer:
+        """Find a consumer by its ARN, or by its stream and name."""
+        return self.find_consumer(stream_arn, consumer_name, consumer_arn)[1]
+
+    def deregister_stream_consumer(
+        self, stream_arn: str | None, consumer_name: str | None, consumer_arn: str | None
+    ) -> None:
+        """Remove a consumer; its subscriptions end with ResourceNotFoundException."""
+        stream, consumer = self.find_consumer(stream_arn, consumer_name, consumer_arn)
+        message = f"Consumer {consumer.consumer_arn} not found."
+        with stream.lock:
+            stream.consumers = [other for other in stream.consumers if other is not consumer]
+            consumer.end_all(Refusal("ResourceNotFoundException", message))
+
+    def find_consumer(
+        self, stream_arn: str | None, consumer_name: str | None, consumer_arn: str | None
+    ) -> tuple[Stream, Consumer]:
+        """Find a consumer and its stream."""
+        for stream in tuple(self.streams.values()):
+            for consumer in stream.consumers:
+                if consumer.consumer_arn == consumer_arn or (
+                    stream.arn == stream_arn and consumer.consumer_name == consumer_name
+                ):
+                    return stream, consumer
+        raise _exceptions.ConsumerNotFound(consumer_arn or consumer_name, self.account_id)
+
+
+def _entry(record: dict[str, Any], position: int) -> Entry:
+    partition_key, explicit = record.get("PartitionKey"), record.get("ExplicitHashKey")
+    if not isinstance(partition_key, str) or not 0 < len(partition_key) <= _MAX_KEY_CHARACTERS:
+        raise invalid_argument("A partition key must have 1 to 256 characters.")
+    hash_key = int(explicit) if explicit else None
+    if hash_key is not None and not 0 <= hash_key < HASH_KEYS:
+        raise invalid_argument("An explicit hash key must be below 2 to the power of 128.")
+    data = str(record.get("Data", "")).encode()
+    try:
+        length = len(binascii.a2b_base64(data, strict_mode=True))
+    except binascii.Error as error:
+        raise JsonRESTError("SerializationException", f"Data is not base64: {error}") from error
+    if length > _MAX_RECORD_BYTES:
+        raise _exceptions.RecordSizeExceedsLimit(position)
+    return Entry(partition_key, hash_key, data, length + len(partition_key.encode()))

@@ -1,0 +1,254 @@
+"""moto's answers to Kinesis requests, with SubscribeToShard, true polls and a true ListShards."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Never
+
+import moto.kinesis.responses
+from moto.core.exceptions import JsonRESTError
+from moto.core.responses import ActionResult
+
+from fanout.testing.faults import (
+    CutPoll,
+    EmptyPoll,
+    IgnoreCall,
+    IgnoreSubscribe,
+    RefuseCall,
+    RefuseSubscribe,
+)
+from fanout.testing.kinesis.consumers import Refusal, RefusedError
+from fanout.testing.kinesis.http_server import wait_for_hang_up
+from fanout.testing.kinesis.list_shards import (
+    ListShardsError,
+    decode_token,
+    encode_token,
+    filter_shards,
+)
+from fanout.testing.kinesis.moto_stream import invalid_argument
+from fanout.testing.kinesis.polling import ShardIterator, encode_answer, read_page
+from fanout.testing.kinesis.service import now_in_millis
+from fanout.testing.kinesis.shard import Page, PositionRefusedError
+from fanout.testing.kinesis.subscribe import open_subscription, stream_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.testing.kinesis.consumers import Consumer
+    from fanout.testing.kinesis.moto_stream import Stream
+    from fanout.testing.kinesis.service import Service
+
+__all__ = ("Response",)
+
+# moto's types stay outside: they describe the backend that ours replaces.
+_responses: Any = moto.kinesis.responses
+
+_JSON = "application/x-amz-json-1.1"
+# The largest pages, and the default ones, of the API reference.
+_MAX_SHARDS = 1_000
+_MAX_POLL_RECORDS = 10_000
+
+
+class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is untyped here
+    """Answer one request."""
+
+    def call_action(self) -> Any:
+        """Refuse or ignore the call where a fault asks for it."""
+        service: Service = self.kinesis_backend.service
+        action = self._get_action()
+        if revoked := service.faults.at_key(self._access_key()):
+            return _refuse(RefuseCall(action=action, code=revoked.code, message=revoked.message))
+        fault = service.faults.at_call(action)
+        if isinstance(fault, RefuseCall):
+            return _refuse(fault)
+        if isinstance(fault, IgnoreCall):
+            _never_answer(self._connection)
+        return super().call_action()
+
+    def _access_key(self) -> str:
+        """Return the id of the key that signed the request: Credential=<id>/<date>/..."""
+        signed = str(self.headers.get("Authorization", ""))
+        return signed.partition("Credential=")[2].partition("/")[0]
+
+    def put_records(self) -> Any:
+        """Parse and encode a large call once; moto parses it for every parameter."""
+        request = json.loads(self.body)
+        result = self.kinesis_backend.put_records(
+            request.get("StreamARN"), request.get("StreamName"), request["Records"]
+        )
+        return 200, {"Content-Type": _JSON}, json.dumps(result)
+
+    def list_shards(self) -> Any:
+        """Return a page of shards."""
+        request = json.loads(self.body)
+        try:
+            stream, after, shard_filter = self._asked_for(request)
+            with stream.lock:
+                shards = filter_shards(stream.shards.values(), shard_filter)
+        except ListShardsError as error:
+            raise invalid_argument(str(error)) from error
+        following = [shard for shard in shards if shard.shard_id > after]
+        page = following[: request.get("MaxResults", _MAX_SHARDS)]
+        answer: dict[str, Any] = {"Shards": [shard.to_json() for shard in page]}
+        if len(page) < len(following):
+            last = page[-1].shard_id
+            answer["NextToken"] = encode_token(stream.stream_name, last, shard_filter)
+        return ActionResult(answer)
+
+    def _asked_for(self, request: dict[str, Any]) -> tuple[Stream, str, dict[str, Any] | None]:
+        if "NextToken" not in request:
+            stream = self.kinesis_backend.describe_stream(
+                request.get("StreamARN"), request.get("StreamName")
+            )
+            after = request.get("ExclusiveStartShardId", "")
+            return stream, after, request.get("ShardFilter")
+        if "StreamName" in request:
+            raise ListShardsError("NextToken and StreamName cannot be provided together.")
+        name, after, shard_filter = decode_token(request["NextToken"])
+        return self.kinesis_backend.describe_stream(None, name), after, shard_filter
+
+    def get_shard_iterator(self) -> Any:
+        """Answer with an iterator that holds the number after which to read."""
+        request = json.loads(self.body)
+        stream = self.kinesis_backend.describe_stream(
+            request.get("StreamARN"), request.get("StreamName")
+        )
+        shard = stream.get_shard(request["ShardId"])
+        position = {
+            "Type": request["ShardIteratorType"],
+            "SequenceNumber": request.get("StartingSequenceNumber"),
+            "Timestamp": request.get("Timestamp"),
+        }
+        with self._counting_violations(), stream.lock:
+            stream.meters[shard.shard_id].note_call(
+                "GetShardIterator", shard.shard_id, self.kinesis_backend.service.rules
+            )
+            try:
+                cursor = shard.cursor_at(position, now_in_millis())
+            except PositionRefusedError as error:
+                raise invalid_argument(str(error)) from error
+        token = ShardIterator.now(stream.stream_name, shard.shard_id, cursor).encode()
+        return 200, {"Content-Type": _JSON}, json.dumps({"ShardIterator": token})
+
+    def get_records(self) -> Any:
+        """Read on from an iterator; a drained closed shard names its children instead of a next."""
+        request = json.loads(self.body)
+        try:
+            iterator = ShardIterator.decode(request["ShardIterator"])
+        except ValueError as error:
+            raise invalid_argument(str(error)) from error
+        stream = self.kinesis_backend.describe_stream(request.get("StreamARN"), iterator.stream)
+        shard = stream.get_shard(iterator.shard)
+        service: Service = self.kinesis_backend.service
+        service.count_poll(shard.shard_id)
+        meter = stream.meters[shard.shard_id]
+        with self._counting_violations(), stream.lock:
+            meter.note_call("GetRecords", shard.shard_id, service.rules)
+            iterator.check_age(service.rules)
+        fault = service.faults.at_poll(shard.shard_id)
+        with stream.lock:
+            if isinstance(fault, EmptyPoll):
+                page = Page((), 0, iterator.cursor, millis_behind=1)
+            else:
+                limit = request.get("Limit", _MAX_POLL_RECORDS)
+                page = read_page(shard, iterator.cursor, meter, limit, service.rules)
+            answer = encode_answer(stream.stream_name, shard, page)
+        headers = {"Content-Type": _JSON, "Content-Length": str(len(answer))}
+        return (
+            200,
+            headers,
+            _cut(answer, self._connection) if isinstance(fault, CutPoll) else answer,
+        )
+
+    @property
+    def _connection(self) -> socket.socket:
+        connection: socket.socket = self.normalized_request.environ["werkzeug.socket"]
+        return connection
+
+    def register_stream_consumer(self) -> Any:
+        """Register a consumer with its tags, which moto leaves out."""
+        request = json.loads(self.body)
+        consumer = self.kinesis_backend.register_stream_consumer(
+            request["StreamARN"], request["ConsumerName"], request.get("Tags", {})
+        )
+        return ActionResult({"Consumer": consumer.to_json()})
+
+    def list_tags_for_resource(self) -> Any:
+        """Return the tags of a consumer or a stream, which moto does not know by ARN."""
+        arn = json.loads(self.body)["ResourceARN"]
+        tagged = (
+            self.kinesis_backend.find_consumer(None, None, arn)[1]
+            if "/consumer/" in arn
+            else self.kinesis_backend.describe_stream(arn, None)
+        )
+        tags = [{"Key": key, "Value": value} for key, value in sorted(tagged.tags.items())]
+        return ActionResult({"Tags": tags})
+
+    def subscribe_to_shard(self) -> Any:
+        """Answer with an event stream."""
+        request = json.loads(self.body)
+        service: Service = self.kinesis_backend.service
+        service.count_subscribe(request["ShardId"])
+        with self._counting_violations():
+            return self._subscribe(service, request)
+
+    @contextmanager
+    def _counting_violations(self) -> Iterator[None]:
+        """Answer with the error of a rule that the block breaks."""
+        try:
+            yield
+        except RefusedError as error:
+            self.kinesis_backend.service.count_violation(error.violation)
+            raise JsonRESTError(error.refusal.code, error.refusal.message) from error
+
+    def _subscribe(self, service: Service, request: dict[str, Any]) -> Any:
+        shard_id = request["ShardId"]
+        stream, consumer = self._consumer(request["ConsumerARN"])
+        connection = self._connection
+        with stream.lock:
+            consumer.note_call(shard_id, service.rules)
+        match service.faults.at_subscribe(shard_id):
+            case RefuseSubscribe() as fault:
+                return _refuse(fault)
+            case IgnoreSubscribe():
+                _never_answer(connection)
+            case None:
+                pass
+        if shard_id not in stream.shards:
+            message = f"Shard {shard_id} in stream {stream.stream_name} does not exist."
+            raise RefusedError("unknown_shard", Refusal("ResourceNotFoundException", message))
+        position = request.get("StartingPosition") or {}
+        subscription = open_subscription(
+            service.rules, stream, consumer, stream.shards[shard_id], position
+        )
+        frames = stream_frames(service, stream, consumer, subscription, connection)
+        return 200, {"Content-Type": "application/vnd.amazon.eventstream"}, frames
+
+    def _consumer(self, consumer_arn: str) -> tuple[Stream, Consumer]:
+        try:
+            stream, consumer = self.kinesis_backend.find_consumer(None, None, consumer_arn)
+        except JsonRESTError as error:
+            refusal = Refusal("ResourceNotFoundException", error.message)
+            raise RefusedError("unknown_consumer", refusal) from error
+        return stream, consumer
+
+
+def _never_answer(connection: socket.socket) -> Never:
+    wait_for_hang_up(connection, None)
+    raise ConnectionAbortedError("injected fault: the call is never answered")
+
+
+def _cut(answer: bytes, connection: socket.socket) -> Iterator[bytes]:
+    yield answer[: len(answer) // 2]
+    connection.shutdown(socket.SHUT_RDWR)
+    raise ConnectionAbortedError("injected fault: the connection is cut")
+
+
+def _refuse(fault: RefuseSubscribe | RefuseCall) -> tuple[int, dict[str, Any], str]:
+    if fault.html:
+        page = f"<html><body><h1>{fault.status} {fault.code}</h1>{fault.message}</body></html>"
+        return fault.status, {"status": fault.status, "Content-Type": "text/html"}, page
+    headers = {"status": fault.status, "Content-Type": _JSON, "X-Amzn-ErrorType": fault.code}
+    return fault.status, headers, json.dumps({"__type": fault.code, "message": fault.message})

@@ -1,0 +1,181 @@
+"""A moto stream whose shards keep their records, and that takes puts from many threads.
+
+moto 5 moves a parent's records into its children, numbers the records of every shard from 1, walks
+over all records of a shard for a put, and finds no shard for the last hash key of a range.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from bisect import bisect_right
+from collections import defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import moto.kinesis.models
+from moto.core.exceptions import JsonRESTError
+
+from fanout.testing.kinesis.polling import PollMeter
+from fanout.testing.kinesis.service import now_in_millis
+from fanout.testing.kinesis.shard import Shard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fanout.testing.kinesis.consumers import Consumer, Refusal
+
+__all__ = ("HASH_KEYS", "Entry", "Stream", "invalid_argument")
+
+HASH_KEYS = 2**128
+# moto's types stay outside: they describe the stream that this one replaces.
+_models: Any = moto.kinesis.models
+
+
+class Entry(NamedTuple):
+    """A checked record on its way in: `data` is in base64, `size` counts its bytes and the key."""
+
+    partition_key: str
+    hash_key: int | None
+    data: bytes
+    size: int
+
+
+def invalid_argument(message: str) -> Exception:
+    """Return the service's answer to an argument that it cannot use."""
+    error: Exception = JsonRESTError("InvalidArgumentException", message)
+    return error
+
+
+class Stream(_models.Stream):  # type: ignore[misc] # moto is untyped here
+    """Keep shards, consumers, what was polled, and the one lock that guards all of them."""
+
+    shards: dict[str, Shard]
+    consumers: list[Consumer]
+
+    def __init__(self, *args: Any, generation: int = 0, **kwargs: Any) -> None:
+        self.lock = threading.RLock()
+        self._generation = generation
+        self._shards_ever = 0
+        self.meters: defaultdict[str, PollMeter] = defaultdict(PollMeter)
+        super().__init__(*args, **kwargs)
+
+    def init_shards(self, shard_count: int) -> None:
+        """Divide the hash keys evenly."""
+        self.shard_count = shard_count
+        bounds = [HASH_KEYS * index // shard_count for index in range(shard_count + 1)]
+        for start, following in pairwise(bounds):
+            self._add_shard((start, following - 1), ())
+        self._route()
+
+    def append(self, entries: Iterable[Entry]) -> list[tuple[str, int]]:
+        """Store records and wake the subscriptions of their shards.
+
+        Returns:
+            Per entry its shard id and sequence number.
+        """
+        now = now_in_millis()
+        placed = []
+        touched = {}
+        with self.lock:
+            for entry in entries:
+                key = _hash(entry.partition_key) if entry.hash_key is None else entry.hash_key
+                shard = self._open[bisect_right(self._starts, key) - 1]
+                number = shard.append(entry.partition_key, entry.data, entry.size, now)
+                placed.append((shard.shard_id, number))
+                touched[shard.shard_id] = shard
+            for shard in touched.values():
+                shard.changed.notify_all()
+        return placed
+
+    def split_shard(self, shard_to_split: str, new_starting_hash_key: str) -> None:
+        """Close a shard and open two that share its range."""
+        with self.lock:
+            shard = self._reshardable(shard_to_split)
+            start = int(new_starting_hash_key)
+            if not shard.starting_hash < start <= shard.ending_hash:
+                raise invalid_argument(
+                    f"NewStartingHashKey {start} used in SplitShard() on shard {shard.shard_id} "
+                    f"in stream {self.stream_name} is not inside the shard's range."
+                )
+            ranges = ((shard.starting_hash, start - 1), (start, shard.ending_hash))
+            self._reshard((shard,), ranges)
+
+    def merge_shards(self, shard_to_merge: str, adjacent_shard_to_merge: str) -> None:
+        """Close two neighbours, in either order, and open one for both ranges."""
+        with self.lock:
+            first = self._reshardable(shard_to_merge)
+            second = self._reshardable(adjacent_shard_to_merge)
+            low, high = sorted((first, second), key=lambda shard: shard.starting_hash)
+            if low.ending_hash + 1 != high.starting_hash:
+                raise invalid_argument(
+                    f"Shards {first.shard_id} and {second.shard_id} in stream "
+                    f"{self.stream_name} are not an adjacent pair of shards eligible for merging."
+                )
+            self._reshard((first, second), ((low.starting_hash, high.ending_hash),))
+
+    def expire(self) -> None:
+        """Drop every record, and the shards that are closed."""
+        with self.lock:
+            for shard in self.shards.values():
+                shard.expire()
+            self.shards = {id_: shard for id_, shard in self.shards.items() if shard.is_open}
+
+    def update_shard_count(self, target_shard_count: int) -> None:
+        """Split and merge as moto does, in one step for everybody else."""
+        with self.lock:
+            super().update_shard_count(target_shard_count)
+
+    def to_json_summary(self) -> dict[str, Any]:
+        """Describe the stream with the open shards and the consumers that it has now."""
+        description: dict[str, Any] = super().to_json_summary()
+        description["StreamDescriptionSummary"] |= {
+            "OpenShardCount": len(self._open),
+            "ConsumerCount": len(self.consumers),
+        }
+        return description
+
+    def end_subscriptions(self, refusal: Refusal | None) -> None:
+        """End every subscription of every consumer."""
+        with self.lock:
+            for consumer in self.consumers:
+                consumer.end_all(refusal)
+
+    def _reshardable(self, shard_id: str) -> Shard:
+        shard = self.shards[shard_id]
+        if not shard.is_open:
+            raise invalid_argument(
+                f"Shard {shard_id} in stream {self.stream_name} has already been merged or split, "
+                "and thus is not eligible for merging or splitting."
+            )
+        return shard
+
+    def _reshard(self, parents: Sequence[Shard], ranges: Iterable[tuple[int, int]]) -> None:
+        now = now_in_millis()
+        children = [self._add_shard(hash_range, parents) for hash_range in ranges]
+        for parent in parents:
+            parent.close(children, now)
+        self._route()
+
+    def _add_shard(self, hash_range: tuple[int, int], parents: Sequence[Shard]) -> Shard:
+        shard = Shard(
+            self._shards_ever,
+            hash_range,
+            self.lock,
+            parents,
+            now_in_millis(),
+            generation=self._generation,
+        )
+        self._shards_ever += 1
+        self.shards[shard.shard_id] = shard
+        return shard
+
+    def _route(self) -> None:
+        open_shards = (shard for shard in self.shards.values() if shard.is_open)
+        self._open = sorted(open_shards, key=lambda shard: shard.starting_hash)
+        self._starts = [shard.starting_hash for shard in self._open]
+
+
+def _hash(partition_key: str) -> int:
+    digest = hashlib.md5(partition_key.encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest, "big")

@@ -1,0 +1,295 @@
+"""An embedded Kinesis with enhanced fan-out, for tests, demos and benchmarks without an account.
+
+It is moto's Kinesis behind a threaded HTTP server on 127.0.0.1, with SubscribeToShard added and
+resharding corrected. Run it in this process (`KinesisServer`) or in one of its own
+(`fanout.testing.kinesis.process.KinesisProcess`, or `python -m fanout.testing.kinesis.server`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import binascii
+import functools
+import json
+import signal
+import sys
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Self
+
+import moto.core
+import moto.kinesis.models
+
+from fanout.errors import OptionError, StreamStateError
+from fanout.testing.faults import Fault, fault_from_json
+from fanout.testing.kinesis.admin import AdminApplication
+from fanout.testing.kinesis.credentials import REGION, ClientSettings
+from fanout.testing.kinesis.http_server import HttpServer
+from fanout.testing.kinesis.moto_backend import MOTO, Backend, refused_as_mistakes
+from fanout.testing.kinesis.moto_stream import Entry
+from fanout.testing.kinesis.rules import KinesisRules, KinesisStatistics
+from fanout.testing.kinesis.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from types import TracebackType
+
+    from fanout.testing.kinesis.moto_stream import Stream
+    from fanout.testing.kinesis.shard import Shard
+
+__all__ = ("KinesisServer", "main")
+
+# moto's types stay outside: they describe the backend that ours replaces.
+_moto: Any = moto
+_backends: Any = _moto.kinesis.models.kinesis_backends
+
+# moto's backends are global to the process.
+_only_one = threading.Lock()
+
+
+class KinesisServer(ClientSettings):
+    """Run Kinesis in this process while the `with` block lasts.
+
+    One server per process runs at a time, because moto keeps its state per process; that state is
+    dropped when a server starts and when it closes. The methods below act directly, without HTTP,
+    and are safe for threads; everything that the API offers works through a client as well.
+
+    Args:
+        rules: the service's figures; `KinesisRules.fast()` suits tests.
+        port: the port on 127.0.0.1; 0 takes a free one.
+    """
+
+    def __init__(self, rules: KinesisRules | None = None, *, port: int = 0) -> None:
+        self.rules = rules or KinesisRules()
+        self._port = port
+        self._service = Service(self.rules)
+        self._http: HttpServer | None = None
+
+    def __enter__(self) -> Self:
+        """Start serving.
+
+        Raises:
+            StreamStateError: another server runs in this process.
+            OSError: the port is taken.
+        """
+        if not _only_one.acquire(blocking=False):
+            raise StreamStateError(
+                "a KinesisServer already runs in this process, and moto keeps its state per "
+                "process: close that one first, or start this one as a KinesisProcess"
+            )
+        self._service.closing = False
+        _backends.clear()
+        _backends.backend = functools.partial(Backend, service=self._service)
+        try:
+            # moto reads files for the first backend: better here than on somebody's event loop.
+            _ = _backends[_moto.core.DEFAULT_ACCOUNT_ID][REGION]
+            self._http = HttpServer(self._port, AdminApplication(MOTO, self._operations()))
+        except BaseException:
+            self._leave_moto()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the server."""
+        self.close()
+
+    def close(self) -> None:
+        """Cut every connection, wait for every thread and drop all streams; idempotent."""
+        if self._http is None:
+            return
+        self._service.closing = True
+        for backend in self._backends():
+            backend.end_subscriptions()
+        self._http.close()
+        self._http = None
+        self._leave_moto()
+
+    @property
+    def endpoint_url(self) -> str:
+        """The URL for a client's `endpoint_url`.
+
+        Raises:
+            StreamStateError: the server is not running.
+        """
+        if self._http is None:
+            raise StreamStateError("the KinesisServer is not running: use it in a with statement")
+        return f"http://127.0.0.1:{self._http.port}"
+
+    def create_stream(self, stream: str, shards: int = 1) -> str:
+        """Create a stream that is ACTIVE at once.
+
+        Args:
+            stream: its name.
+            shards: how many shards share the hash keys evenly.
+
+        Returns:
+            The stream's ARN.
+
+        Raises:
+            OptionError: there is a stream of that name.
+        """
+        with refused_as_mistakes():
+            return str(self._backend().create_stream(stream, shards).arn)
+
+    def put_records(
+        self, stream: str, records: Iterable[tuple[str, bytes]], *, shard: str | None = None
+    ) -> list[tuple[str, str]]:
+        """Store records; there is no limit to a call.
+
+        Args:
+            stream: the stream's name.
+            records: partition keys and data.
+            shard: the open shard that takes all of them; None leaves it to the keys.
+
+        Returns:
+            Per record its shard id and sequence number.
+
+        Raises:
+            OptionError: there is no such stream, or no such open shard.
+        """
+        found = self._stream(stream)
+        hash_key = None if shard is None else self._shard(found, shard).starting_hash
+        entries = [
+            Entry(
+                partition_key=key,
+                hash_key=hash_key,
+                data=binascii.b2a_base64(data, newline=False),
+                size=len(data) + len(key.encode()),
+            )
+            for key, data in records
+        ]
+        return [(shard_id, str(number)) for shard_id, number in found.append(entries)]
+
+    def split_shard(self, stream: str, shard: str) -> tuple[str, ...]:
+        """Split a shard in the middle of its range.
+
+        Returns:
+            The ids of its two children.
+
+        Raises:
+            OptionError: there is no such stream, or no such open shard.
+        """
+        found = self._stream(stream)
+        parent = self._shard(found, shard)
+        middle = (parent.starting_hash + parent.ending_hash + 1) // 2
+        found.split_shard(shard, str(middle))
+        return tuple(child.shard_id for child in parent.children)
+
+    def merge_shards(self, stream: str, shard: str, adjacent: str) -> str:
+        """Merge two neighbouring shards.
+
+        Returns:
+            The id of their child.
+
+        Raises:
+            OptionError: there is no such stream, or the shards are not open or no neighbours.
+        """
+        found = self._stream(stream)
+        parent = self._shard(found, shard)
+        self._shard(found, adjacent)
+        with refused_as_mistakes():
+            found.merge_shards(shard, adjacent)
+        return parent.children[0].shard_id
+
+    def expire(self, stream: str) -> None:
+        """Let the retention period of all that is stored pass: records, and shards that are closed.
+
+        Args:
+            stream: the stream's name.
+
+        Raises:
+            OptionError: there is no such stream.
+        """
+        self._stream(stream).expire()
+
+    def inject(self, fault: Fault) -> None:
+        """Plan a fault; it is used up after it struck as often as it says."""
+        self._service.faults.add(fault)
+
+    def statistics(self) -> KinesisStatistics:
+        """Return what clients did so far."""
+        return KinesisStatistics(
+            **self._service.counts(),
+            faults=self._service.faults.struck(),
+            open_subscriptions=sum(
+                consumer.live_count()
+                for backend in self._backends()
+                for stream in tuple(backend.streams.values())
+                for consumer in stream.consumers
+            ),
+        )
+
+    def _operations(self) -> dict[str, Any]:
+        return {
+            "create_stream": self.create_stream,
+            "put_records": lambda stream, records, shard: self.put_records(
+                stream, ((key, binascii.a2b_base64(data)) for key, data in records), shard=shard
+            ),
+            "split_shard": self.split_shard,
+            "merge_shards": self.merge_shards,
+            "expire": self.expire,
+            "faults": lambda **document: self.inject(fault_from_json(document)),
+            "statistics": lambda: asdict(self.statistics()),
+        }
+
+    def _backend(self) -> Backend:
+        _ = self.endpoint_url
+        backend: Backend = _backends[_moto.core.DEFAULT_ACCOUNT_ID][REGION]
+        return backend
+
+    def _backends(self) -> Iterator[Backend]:
+        for _, _, backend in tuple(_backends.iter_backends()):
+            yield backend
+
+    def _stream(self, name: str) -> Stream:
+        streams = self._backend().streams
+        if name not in streams:
+            raise OptionError(f"there is no stream {name!r}; create it first")
+        return streams[name]
+
+    def _shard(self, stream: Stream, shard_id: str) -> Shard:
+        found = stream.shards.get(shard_id)
+        if found is None or not found.is_open:
+            raise OptionError(f"stream {stream.stream_name!r} has no open shard {shard_id!r}")
+        return found
+
+    def _leave_moto(self) -> None:
+        _backends.clear()
+        _backends.backend = _moto.kinesis.models.KinesisBackend
+        _only_one.release()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until stdin closes or SIGTERM comes; print the endpoint URL as a line of JSON.
+
+    Args:
+        arguments: the command line without the program's name; None takes this process's.
+    """
+    parser = argparse.ArgumentParser(prog="python -m fanout.testing.kinesis.server")
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0: a free one")
+    parser.add_argument(
+        "--rules", type=_parse_rules, default=KinesisRules(), help="fields of KinesisRules as JSON"
+    )
+    options = parser.parse_args(arguments)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+    with KinesisServer(options.rules, port=options.port) as server:
+        sys.stdout.write(json.dumps({"endpoint_url": server.endpoint_url}) + "\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+
+
+def _parse_rules(text: str) -> KinesisRules:
+    try:
+        return KinesisRules(**json.loads(text))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Small Spark sessions and driver processes for tests."""

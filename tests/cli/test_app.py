@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from fanout.cli.app import app
+from fanout.demo.options import DemoFailedError, ServiceName
+from fanout.demo.report import Report, Resharded
+from fanout.demo.verification import Proof
+from fanout.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "100")
+    before = signal.getsignal(signal.SIGTERM)
+    yield CliRunner()
+    signal.signal(signal.SIGTERM, before)
+
+
+def report(
+    *,
+    lost: int = 0,
+    second_generation: int | None = None,
+    source: ServiceName = ServiceName.KINESIS,
+    second_reshard: Resharded | None = None,
+    watermark_violations: int | None = None,
+) -> Report:
+    return Report(
+        source=source,
+        seed=1,
+        proof=Proof(
+            records_sent=9,
+            records_read=9 - lost,
+            batches=2,
+            lost=lost,
+            duplicated=0,
+            altered=0,
+            out_of_order=0,
+            second_generation=second_generation,
+            watermark_violations=watermark_violations,
+        ),
+        splits_seen=7,
+        resubscriptions={"RemoteError": 1, "SubscriptionSilentError": 2},
+        faults={"Stall": 1},
+        restarts=0,
+        replayed=(),
+        second_reshard=second_reshard,
+        seconds=1.25,
+    )
+
+
+def test_help_lists_the_commands(run: CliRunner) -> None:
+    assert "demo" in run.invoke(app, ["--help"]).stdout
+
+
+def test_help_names_every_option_of_the_demo(run: CliRunner) -> None:
+    text = run.invoke(app, ["demo", "--help"]).stdout
+    assert [
+        option
+        for option in (
+            "--source",
+            "--records",
+            "--shards",
+            "--seed",
+            "--kill",
+            "--shuffle",
+            "--json",
+        )
+        if option not in text
+    ] == []
+
+
+def test_no_help_imports_anything_heavy() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from fanout.cli.app import app\n"
+        "for command in ['demo'], ['consumers', 'gc'], ['doctor'], ['sim', 'run']:\n"
+        "    assert CliRunner().invoke(app, [*command, '--help']).exit_code == 0, command\n"
+        "heavy = {'pyspark', 'aioboto3', 'aiokafka', 'botocore', 'confluent_kafka', 'moto'}\n"
+        "heavy |= {'pyarrow', 'multiprocessing'}\n"
+        "print(heavy & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
+    assert done.stdout == "set()\n"
+
+
+def test_the_version_is_that_of_the_distribution(run: CliRunner) -> None:
+    assert run.invoke(app, ["--version"]).stdout == f"fanout {version('fanout')}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--source", "sqs"],
+        ["--records", "0"],
+        ["--shards", "0"],
+        ["--seed", "x"],
+        ["--fast"],
+        ["--records"],
+    ],
+    ids=" ".join,
+)
+def test_a_bad_option_exits_with_2(run: CliRunner, arguments: list[str]) -> None:
+    result = run.invoke(app, ["demo", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert arguments[0] in result.stderr
+
+
+@pytest.mark.parametrize("source", ServiceName)
+def test_without_java_one_sentence_says_so(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: ServiceName
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    result = run.invoke(app, ["demo", "--source", source])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"fanout demo: JAVA_HOME is {tmp_path}, which has no bin/java; "
+        f"install Java 17 or newer and set JAVA_HOME\n"
+    )
+
+
+def test_a_proof_that_holds_exits_with_0(run: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: report())
+    result = run.invoke(app, ["demo"])
+    assert result.exit_code == 0
+    assert "What came through" in result.stdout
+
+
+def test_a_proof_that_fails_exits_with_1(run: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: report(lost=1))
+    assert run.invoke(app, ["demo"]).exit_code == 1
+
+
+@pytest.mark.parametrize(("late", "code", "mark"), [(0, 1, "✗"), (12, 0, "✓")])
+def test_a_restart_must_have_delivered_what_it_never_saw_before(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch, late: int, code: int, mark: str
+) -> None:
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: report(second_generation=late))
+    result = run.invoke(app, ["demo"])
+    assert result.exit_code == code
+    assert re.search(
+        rf"of shards made while the driver was down +│ +{late} │ {mark}", result.stdout
+    )
+
+
+def test_partitions_of_kafka_are_called_so_and_none_has_ended(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown = report(
+        source=ServiceName.KAFKA,
+        second_generation=12,
+        second_reshard=Resharded(ended=(), born=("orders-6", "orders-7")),
+    )
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: grown)
+    told = run.invoke(app, ["demo", "--source", "kafka"]).stdout
+    assert re.search(r"partitions made while it was down +│ +2 │", told)
+    assert "of partitions made while the driver was down" in told
+    assert "shard" not in told
+    assert "ended" not in told
+
+
+def test_a_watermark_that_is_violated_is_not_proven(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for violations, code in ((0, 0), (3, 1)):
+        found = report(watermark_violations=violations)
+        monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_, found=found: found)
+        result = run.invoke(app, ["demo", "--source", "kafka", "--shuffle"])
+        assert result.exit_code == code
+        assert re.search(rf"watermark violations +│ +{violations} │", result.stdout)
+
+
+def test_a_shuffle_without_kafka_is_refused(run: CliRunner) -> None:
+    result = run.invoke(app, ["demo", "--shuffle"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert (
+        result.stderr == "fanout demo: shuffle is through a topic of Kafka; pass source='kafka'\n"
+    )
+
+
+def test_without_the_jars_of_kafka_one_sentence_says_so(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise SetupError("Kafka 4.3.1 is not to be had: check version and network")
+
+    monkeypatch.setattr("fanout.testing.kafka.broker.kafka_jars", refuse)
+    result = run.invoke(app, ["demo", "--source", "kafka"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "fanout demo: Kafka 4.3.1 is not to be had: check version and network\n"
+    )
+
+
+def test_a_demo_that_fails_exits_with_1_and_says_why(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Report:
+        raise DemoFailedError("nothing happened for 60 s")
+
+    monkeypatch.setattr("fanout.demo.run.run_demo", fail)
+    result = run.invoke(app, ["demo"])
+    assert (result.exit_code, result.stderr) == (1, "fanout demo: nothing happened for 60 s\n")
+
+
+def test_json_is_one_flat_object_and_nothing_else(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: report())
+    assert run.invoke(app, ["demo", "--json"]).stdout == (
+        '{"source":"kinesis","seed":1,"records_sent":9,"records_read":9,"batches":2,"lost":0,'
+        '"duplicated":0,"altered":0,"out_of_order":0,"second_generation":null,'
+        '"watermark_violations":null,"watermark_passed":null,"resubscriptions":3,"splits_seen":7,"faults":{"Stall":1},"restarts":0,"replayed":[],'
+        '"second_reshard":null,"seconds":1.2}\n'
+    )

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED, PartitionRecords
+from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.structs import TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanout.errors import MalformedEventError
+from fanout.kafka.partitions import Partition
+from fanout.kafka.reading.columns import SCHEMA
+from fanout.kafka.reading.records import decode
+from fanout.kafka.reading.transport import Aborted, Fetched
+from tests.damage import damaged
+from tests.provers.record_batches import (
+    ABORT,
+    CODECS,
+    COMMIT,
+    HEADER_SIZE,
+    Row,
+    batch,
+    marker,
+    sealed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fanout.kafka.reading.records import Decoded
+
+PARTITION = Partition("orders", 3)
+MAX_BYTES = 1 << 20
+
+nullable_bytes = st.none() | st.binary(max_size=200)
+headers = st.lists(st.tuples(st.text(max_size=3), nullable_bytes), max_size=3).map(tuple)
+times = st.integers(0, 253_402_300_799_999) | st.integers(1_700_000_000_000, 1_700_000_100_000)
+
+
+class Log(NamedTuple):
+    """The end of a partition.
+
+    Args:
+        sent: Its batches.
+        plain: The same, not compressed.
+        aborted: The aborted transactions.
+        ends: The offset after each batch.
+    """
+
+    sent: list[bytes]
+    plain: list[bytes]
+    aborted: list[Aborted]
+    ends: list[int]
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> list[Row]:
+    """Make records with holes between their offsets, as compaction leaves them."""
+    offsets = sorted(draw(st.sets(st.integers(0, 12), max_size=6)))
+    bare = draw(st.booleans())
+    return [
+        Row(
+            offset,
+            draw(times),
+            draw(nullable_bytes),
+            draw(nullable_bytes),
+            () if bare else draw(headers),
+        )
+        for offset in offsets
+    ]
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    """Make a log of a few batches."""
+    ends: list[int] = []
+    sent: list[bytes] = []
+    plain: list[bytes] = []
+    aborted: list[Aborted] = []
+    at = 0
+    aborting: set[int] = set()
+    for _ in range(draw(st.integers(1, 6))):
+        at += draw(st.integers(0, 3))
+        producer = draw(st.sampled_from([-1, 7, 8]))
+        if producer > 0 and draw(st.integers(0, 2)) == 0:
+            kind = ABORT if producer in aborting else COMMIT
+            aborting.discard(producer)
+            sent.append(marker(kind, at, producer))
+            plain.append(sent[-1])
+            at += 1
+            ends.append(at)
+            continue
+        transactional = producer > 0 and draw(st.booleans())
+        if transactional and producer not in aborting and draw(st.booleans()):
+            aborted.append(Aborted(producer, at))
+            aborting.add(producer)
+        records = draw(rows())
+        last = (records[-1].offset if records else 0) + draw(st.integers(0, 3))
+        broker_time = draw(st.booleans())
+        whole, compressed = (
+            batch(
+                records,
+                at,
+                codec=codec,
+                producer=producer,
+                transactional=transactional,
+                log_append_time=broker_time,
+                last=last,
+            )
+            for codec in ("none", draw(st.sampled_from(CODECS)))
+        )
+        plain.append(whole)
+        sent.append(compressed)
+        at += last + 1
+        ends.append(at)
+    return Log(sent, plain, draw(st.permutations(aborted)), ends)
+
+
+def read(
+    data: bytes,
+    aborted: Sequence[Aborted] = (),
+    *,
+    offset: int = 0,
+    stop: int | None = None,
+    read_committed: bool = True,
+    max_bytes: int = MAX_BYTES,
+) -> list[Decoded]:
+    parts = list(
+        decode(
+            Fetched(0, 0, 0, aborted, data),
+            PARTITION,
+            offset=offset,
+            stop=stop,
+            read_committed=read_committed,
+            max_bytes=max_bytes,
+        )
+    )
+    for part, first in zip(parts, [offset, *(part.next_offset for part in parts)], strict=False):
+        offsets = part.records["offset"].to_pylist()
+        assert part.records.schema == SCHEMA
+        part.records.validate(full=True)
+        assert offsets == sorted(set(offsets))
+        assert all(first <= each < part.next_offset for each in offsets)
+    return parts
+
+
+def read_with_aiokafka(
+    data: bytes, aborted: Sequence[Aborted], *, offset: int, read_committed: bool
+) -> tuple[list[dict[str, Any]], int]:
+    records = PartitionRecords(
+        TopicPartition(PARTITION.topic, PARTITION.number),
+        MemoryRecords(data),
+        [(each.producer_id, each.first_offset) for each in aborted],
+        offset,
+        None,
+        None,
+        check_crcs=True,
+        isolation_level=READ_COMMITTED if read_committed else READ_UNCOMMITTED,
+    )
+    rows = [
+        {
+            "key": record.key,
+            "value": record.value,
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp * 1000,
+            "timestampType": record.timestamp_type,
+            "headers": [{"key": key, "value": value} for key, value in record.headers],
+        }
+        for record in records
+    ]
+    return rows, records.next_fetch_offset
+
+
+def as_rows(parts: Sequence[Decoded]) -> list[dict[str, Any]]:
+    found = []
+    for part in parts:
+        plain = part.records.set_column(
+            SCHEMA.get_field_index("timestamp"),
+            "timestamp",
+            part.records["timestamp"].cast("int64"),
+        )
+        found += plain.to_pylist()
+    return found
+
+
+@given(
+    log=logs(),
+    wanted=st.integers(0, 80),
+    length=st.none() | st.integers(0, 80),
+    read_committed=st.booleans(),
+    max_bytes=st.integers(2_000, 10_000),
+)
+def test_what_is_read_is_what_aiokafka_reads(
+    log: Log,
+    wanted: int,
+    length: int | None,
+    read_committed: bool,  # noqa: FBT001 - hypothesis passes it by its name
+    max_bytes: int,
+) -> None:
+    end = log.ends[-1]
+    offset = min(wanted, end - 1)
+    # A broker begins with the batch that holds the offset.
+    first = bisect_right(log.ends, offset)
+    expected, next_offset = read_with_aiokafka(
+        b"".join(log.plain[first:]), log.aborted, offset=offset, read_committed=read_committed
+    )
+    if length is not None:
+        stop = offset + length
+        expected = [row for row in expected if row["offset"] < stop]
+        next_offset = min(stop, end)
+    parts = read(
+        b"".join(log.sent[first:]),
+        log.aborted,
+        offset=offset,
+        stop=None if length is None else stop,
+        read_committed=read_committed,
+        max_bytes=max_bytes,
+    )
+    assert (as_rows(parts), parts[-1].next_offset) == (expected, next_offset)
+
+
+@given(data=damaged(logs().map(lambda log: b"".join(log.sent))), offset=st.integers(0, 20))
+def test_damaged_bytes_are_records_or_a_typed_error(data: bytes, offset: int) -> None:
+    with suppress(MalformedEventError):
+        read(data, [Aborted(7, 0)], offset=offset)
+
+
+@given(log=logs(), data=st.data())
+def test_recombined_batches_are_records_or_a_typed_error(log: Log, data: st.DataObject) -> None:
+    batches = data.draw(st.lists(st.sampled_from([*log.sent, *log.plain]), max_size=8))
+    with suppress(MalformedEventError):
+        read(b"".join(batches), log.aborted)
+
+
+@given(data=st.binary(max_size=300))
+def test_any_bytes_are_records_or_a_typed_error(data: bytes) -> None:
+    with suppress(MalformedEventError):
+        read(data)
+
+
+@given(
+    log=logs(),
+    body=damaged(logs().map(lambda log: log.plain[0][HEADER_SIZE:])) | st.binary(max_size=200),
+    flags=st.integers(0, 63),
+    count=st.integers(-1, 8) | st.just(2**31 - 1),
+    last=st.integers(0, 20),
+)
+def test_a_batch_of_any_body_under_a_right_checksum_is_records_or_a_typed_error(
+    log: Log, body: bytes, flags: int, count: int, last: int
+) -> None:
+    header = bytearray(log.plain[0][:HEADER_SIZE])
+    struct.pack_into(">i", header, HEADER_SIZE - 4, count)
+    with suppress(MalformedEventError):
+        read(sealed(bytes(header) + body, base=0, flags=flags, last=last), log.aborted)

@@ -1,0 +1,303 @@
+"""What the client does that fanout has to know, and what it makes of that."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import (
+    AcknowledgeType,
+    IllegalStateException,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from fanout.errors import MalformedEventError
+from fanout.kafka.partitions import Partition
+from fanout.kafka.share.member import open_member
+from tests.kafka.share.sharing import BRIEF, LONG, first, new_group, offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractAsyncContextManager
+
+    from fanout.kafka.share.member import Member
+    from fanout.kafka.share.poll_columns import PolledRecords
+    from fanout.kafka.share.record_sets import Piece
+    from fanout.testing.kafka.broker import KafkaBroker
+    from tests.kafka.share.sharing import Group
+
+    Word = tuple[int, int, KafkaException | None]
+
+ACCEPT = AcknowledgeType.ACCEPT
+
+
+async def set_up(group: Group, settings: dict[str, str]) -> None:
+    async with group.source(group_settings=settings).connect():
+        pass
+
+
+def join(group: Group, **options: Any) -> AbstractAsyncContextManager[Member]:
+    properties = group.source(**options).client_properties(0)
+    return open_member(properties, [group.topic.name], "a member")
+
+
+def pieces(group: Group, begin: int, end: int) -> list[Piece]:
+    return [(Partition(group.topic.name, 0), begin, end)]
+
+
+async def poll(member: Member) -> PolledRecords:
+    async with asyncio.timeout(20):
+        while (polled := await member.poll()) is None:
+            pass
+    return polled
+
+
+async def test_records_may_be_as_old_as_the_last_poll_that_brought_none(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 1)
+    await set_up(group, BRIEF)
+    async with join(group) as member:
+        await poll(member)
+        await member.answer(pieces(group, 0, 1), ACCEPT)
+        assert not member.asking
+        assert await member.poll() is None
+        assert member.asking
+        before = time.monotonic()
+        await group.put(3)
+        async with group.open(group_settings=None) as stream:
+            # The client of the member has them, until their locks expire.
+            batch = await first(stream)
+            assert batch.records.column("deliveryCount").to_pylist() == [2, 2, 2]
+            await stream.acknowledge(batch)
+        polled = await poll(member)
+        # They are delivered once more, and the broker would take their acknowledgement.
+        assert polled.records.column("offset").to_pylist() == [1, 2, 3]
+        assert polled.since <= before
+        assert await member.answer(pieces(group, 1, 2), ACCEPT) == {}
+
+
+class Scripted:
+    """A client with a clock of its own: what a poll brings and takes, and the broker's words."""
+
+    def __init__(self, *polls: tuple[float, list[Message]], words: Iterable[Word] = ()) -> None:
+        self.now = 0.0
+        self.released: list[int | None] = []
+        self.refusals: dict[TopicPartition, KafkaException | None] = {}
+        self._polls = iter(polls)
+        self._words = iter(words)
+        self._hear: Callable[..., None] = self.do_nothing
+
+    def __call__(self, _: object) -> Scripted:
+        return self
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def poll(self, _: float) -> list[Message]:
+        seconds, messages = next(self._polls)
+        self.now += seconds
+        return messages
+
+    def acknowledge(self, message: Message, kind: AcknowledgeType) -> None:
+        assert kind is AcknowledgeType.RELEASE
+        self.released.append(message.offset())
+
+    def set_acknowledgement_commit_callback(self, hear: Callable[..., None]) -> None:
+        self._hear = hear
+
+    def commit_async(self) -> None:
+        number, offset, error = next(self._words)
+        self._hear({TopicPartition("orders", number): {offset}}, error)
+
+    def do_nothing(self, *_: object) -> None:
+        pass
+
+    acknowledge_offset = close = subscribe = do_nothing
+
+    def commit_sync(self, _: float) -> dict[TopicPartition, KafkaException | None]:
+        return self.refusals
+
+    def join(self, monkeypatch: pytest.MonkeyPatch) -> AbstractAsyncContextManager[Member]:
+        monkeypatch.setattr("fanout.kafka.share.consumer.time", self)
+        monkeypatch.setattr("fanout.kafka.share.consumer.ShareConsumer", self)
+        monkeypatch.setattr("fanout.kafka.share.consumer.gather", lambda _, since: since)
+        config = {"socket.timeout.ms": 1000, "max.poll.records": 2}
+        return open_member(config, ["orders"], "a member")
+
+
+async def test_records_may_be_as_old_as_a_poll_in_which_the_process_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Scripted((0.2, []), (30.0, []), (0.1, [Message()]))
+    async with client.join(monkeypatch) as member:
+        polled: list[Any] = [await member.poll() for _ in range(3)]
+    assert polled == [None, None, 0.2]
+
+
+async def test_a_poll_with_a_record_that_the_client_cannot_read_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad = Message(topic="orders", partition=1, offset=8, error=KafkaError(KafkaError._BAD_MSG))
+    client = Scripted((0.0, [Message(topic="orders", partition=1, offset=7), bad]))
+    async with client.join(monkeypatch) as member:
+        with pytest.raises(MalformedEventError, match="orders-1 offset 8: Local: Bad message"):
+            await member.poll()
+    assert client.released == [7, 8]
+
+
+async def test_the_word_for_a_partition_is_told_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no = KafkaException(KafkaError(KafkaError.INVALID_RECORD_STATE))
+    records = [Message(topic="orders", partition=number, offset=4) for number in range(2)]
+    # The first is for an answer that was given up, the second for the other partition.
+    words: list[Word] = [(0, 3, no), (1, 4, no), (0, 4, None)]
+    client = Scripted((0.0, records), (0.0, []), words=words)
+    async with client.join(monkeypatch) as member:
+        await member.poll()
+        told = member.answer(
+            [(Partition("orders", 0), 4, 5), (Partition("orders", 1), 4, 5)], ACCEPT
+        )
+        assert await member.poll() is None
+        assert await told == {Partition("orders", 1): no}
+
+
+async def test_an_answer_that_was_not_even_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Scripted((0.0, [Message(topic="orders", partition=0, offset=0)]))
+    nobody = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+    client.refusals = {TopicPartition("orders", 0): nobody, TopicPartition("orders", 1): None}
+    async with client.join(monkeypatch) as member:
+        await member.poll()
+        told = member.answer(
+            [(Partition("orders", 0), 0, 1), (Partition("orders", 1), 0, 1)], ACCEPT
+        )
+        assert await told == {Partition("orders", 0): nobody}
+
+
+async def test_an_answer_that_the_broker_says_nothing_to_is_refused_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records = [Message(topic="orders", partition=0, offset=offset) for offset in range(2)]
+    client = Scripted((0.0, records), (0.0, []), words=itertools.repeat((1, 0, None)))
+    async with client.join(monkeypatch) as member:
+        await member.poll()
+        told = member.answer([(Partition("orders", 0), 0, 2)], ACCEPT)
+        assert await member.poll() is None
+        assert isinstance((await told)[Partition("orders", 0)], TimeoutError)
+
+
+async def test_a_member_that_leaves_sends_its_answers_and_then_no_more(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 2)
+    await set_up(group, LONG)
+    async with join(group) as member:
+        await poll(member)
+        told = member.answer(pieces(group, 0, 1), ACCEPT)
+    async with asyncio.timeout(20):
+        assert await told == {}
+        refused = await member.answer(pieces(group, 1, 2), ACCEPT)
+    assert "has left its group" in str(refused[Partition(group.topic.name, 0)])
+
+
+async def test_records_are_answered_for_once(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 2)
+    await set_up(group, LONG)
+    async with join(group) as member:
+        await poll(member)
+        assert await member.answer(pieces(group, 0, 1), ACCEPT) == {}
+        refused = await member.answer(pieces(group, 0, 1), ACCEPT)
+        assert isinstance(refused[Partition(group.topic.name, 0)], IllegalStateException)
+        with pytest.raises(IllegalStateException):
+            await member.poll()
+        assert await member.answer(pieces(group, 1, 2), AcknowledgeType.RELEASE) == {}
+        assert (await poll(member)).records.column("offset").to_pylist() == [1]
+
+
+async def test_an_answer_goes_with_a_poll_where_there_is_more(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 2)
+    await group.put(2)
+    await set_up(group, LONG)
+    async with join(group, max_poll_records=2) as member:
+        await poll(member)
+        told = member.answer(pieces(group, 0, 2), ACCEPT)
+        # It could not poll before it has answered.
+        polled = await member.poll()
+        assert polled is not None
+        assert polled.offsets.tolist() == [2, 3]
+        assert told.done()
+        assert await told == {}
+    async with group.open() as stream:
+        assert offsets(await first(stream)) == [2, 3]
+
+
+async def test_an_answer_is_told_at_once_where_a_poll_would_wait(
+    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.kafka.share.consumer._POLL", 29.0)
+    group = await new_group(kafka_broker, 2)
+    await set_up(group, LONG)
+    async with join(group, consumer_options={"fetch.max.wait.ms": 29_000}) as member:
+        await poll(member)
+        polling = asyncio.create_task(member.poll())  # could take the answer along
+        told = member.answer(pieces(group, 0, 2), ACCEPT)
+        try:
+            async with asyncio.timeout(15):
+                assert await told == {}
+        finally:
+            await group.put(1)  # ends the poll
+        await polling
+
+
+async def test_an_answer_is_told_although_nothing_more_comes(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 2)
+    await set_up(group, LONG)
+    async with join(group, max_poll_records=2) as member, asyncio.timeout(20):
+        await poll(member)
+        told = member.answer(pieces(group, 0, 2), ACCEPT)
+        assert await member.poll() is None
+        assert await told == {}
+
+
+async def test_a_refusal_comes_with_a_poll_as_well(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker, 1)
+    await set_up(group, BRIEF)
+    async with join(group, max_poll_records=1) as member:
+        await poll(member)
+        async with group.open(group_settings=None) as stream:
+            assert offsets(await first(stream)) == [0]  # the lock has expired
+            told = member.answer(pieces(group, 0, 1), ACCEPT)
+            await member.poll()
+            assert isinstance((await told)[Partition(group.topic.name, 0)], KafkaException)
+
+
+async def test_a_member_that_is_closed_leaves_no_thread(kafka_broker: KafkaBroker) -> None:
+    group = await new_group(kafka_broker)
+    threads = set(threading.enumerate())
+    async with join(group) as member:
+        await member.poll()
+        assert any("a member" in thread.name for thread in threading.enumerate())
+    left = set(threading.enumerate()) - threads
+    assert not any("a member" in thread.name for thread in left)
+
+
+async def test_the_client_says_nothing_of_itself(
+    kafka_broker: KafkaBroker, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG, "fanout.kafka.share.consumer")
+    group = await new_group(kafka_broker)
+    async with join(group) as member:
+        await member.poll()
+    assert "Preview" not in caplog.text + capfd.readouterr().err

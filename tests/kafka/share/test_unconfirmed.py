@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fanout.errors import PositionError, ServiceError
+from fanout.kafka.partitions import Partition
+from fanout.kafka.share.unconfirmed import read_doubts, write_doubts
+
+SOURCE = "kafka-share:cluster:group"
+P, Q = Partition("orders", 0), Partition("returns", 3)
+PIECES = [(P, 0, 5), (P, 7, 8), (Q, 10, 11)]
+
+
+def test_what_was_written_is_read_back() -> None:
+    assert read_doubts(write_doubts(SOURCE, PIECES, {}), SOURCE, {}) == PIECES
+    assert read_doubts("", SOURCE, {}) == []
+
+
+def test_what_another_topic_of_the_name_has_replaced_is_not_doubted() -> None:
+    text = write_doubts(SOURCE, PIECES, {"orders": "11", "returns": "22"})
+    assert read_doubts(text, SOURCE, {"orders": "99", "returns": "22"}) == PIECES[2:]
+    assert read_doubts(text, SOURCE, {"returns": "22"}) == PIECES
+
+
+def damaged(**changes: object) -> str:
+    return json.dumps(json.loads(write_doubts(SOURCE, PIECES[:1], {})) | changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "are damaged"),
+        (damaged(version=2), "have format version 2"),
+        (damaged(source="other"), "belong to other"),
+        (damaged(more=1), "are damaged"),
+        (damaged(topics={"a": {"id": "", "partitions": {"0": [[5, 5]]}}}), "has no records"),
+        (damaged(topics={"a": {"id": "", "partitions": {"-1": [[5, 6]]}}}), "are damaged"),
+        (" " * (1024 * 1024 + 1), "more than 1048576"),
+    ],
+)
+def test_what_is_damaged_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(PositionError, match=reason):
+        read_doubts(text, SOURCE, {})
+
+
+def test_too_many_doubts_are_an_error() -> None:
+    with pytest.raises(ServiceError, match="the brokers take no acknowledgements in time"):
+        write_doubts(SOURCE, [(P, 2 * n, 2 * n + 1) for n in range(100_000)], {})

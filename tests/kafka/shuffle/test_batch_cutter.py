@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanout.core.events import Batch, Gap, Split
+from fanout.core.positions import Cursor, Horizon, Range
+from fanout.errors import BadFrameError
+from fanout.kafka.shuffle.batch_cutter import Cutter
+from fanout.kafka.shuffle.frame_columns import SCHEMA
+from fanout.kafka.shuffle.frames import Control, End, Hello, Idle, Watermark, encode_control
+from fanout.kafka.shuffle.producers import Producers
+from tests.kafka.shuffle.answers import read_answer
+from tests.provers.record_batches import Row
+from tests.provers.record_batches import batch as sent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SPLIT = Split("t-0")
+HELLO = Hello(0, 1, 1, 1)
+FOREIGN = b'{"a": 1}'
+
+
+def mark(millis: int) -> Watermark:
+    return Watermark(0, 1, millis)
+
+
+def value(frame: Control | int | bytes) -> bytes:
+    """The value of a frame, of a record with a number, or of what is neither."""
+    match frame:
+        case bytes():
+            return frame
+        case int():
+            return b"\x01\x01%d" % frame
+        case control:
+            return encode_control(control)
+
+
+def read(
+    log: Sequence[Control | int | bytes], first: int = 0, *, until: int | None = None
+) -> Batch:
+    """What a reader of Kafka delivers of a log, of which each second offset is compacted."""
+    rows = [Row(2 * at, 0, None, value(frame)) for at, frame in enumerate(log)][first:]
+    records = read_answer(sent(rows) if rows else b"")
+    end = Cursor(2 * len(log) - 1 if until is None else until)
+    return Batch(SPLIT, records, Range(Cursor(2 * first - 1), end), 0.0, behind=0)
+
+
+def cutter(position: Cursor | Horizon = Cursor(-1), *, may_lose: bool = False) -> Cutter:  # noqa: B008
+    state = position.state if isinstance(position, Cursor) else ""
+    heard = list[Control]()
+    return Cutter(
+        SPLIT, position, Producers.from_state(state), may_lose=may_lose, hear=heard.append
+    )
+
+
+def numbers(piece: Batch) -> list[int]:
+    assert piece.records.schema == SCHEMA
+    return [int(data) for data in piece.records["value"].to_pylist()]
+
+
+def state(position: object) -> Producers:
+    assert isinstance(position, Cursor)
+    return Producers.from_state(position.state)
+
+
+def test_a_batch_is_cut_behind_what_producers_say() -> None:
+    log: list[Control | int | bytes] = [HELLO, 1, 2, mark(10), mark(20), 3, Idle(0, 1), 4]
+    pieces = [*cutter().cut(read(log))]
+    assert [numbers(piece) for piece in pieces] == [[], [1, 2], [3], [4]]
+    assert [piece.watermark for piece in pieces] == [None, 20, 20, 20]
+    assert [piece.range.until for piece in pieces] == [Cursor(0), Cursor(8), Cursor(12), Cursor(15)]
+    assert [piece.range.after for piece in pieces[1:]] == [
+        piece.range.until for piece in pieces[:-1]
+    ]
+
+
+def test_only_the_last_piece_tells_how_far_the_end_is() -> None:
+    pieces = [*cutter().cut(read([HELLO, 1, mark(10), 2]))]
+    assert [(piece.lag, piece.behind) for piece in pieces] == [(None, None)] * 2 + [(0.0, 0)]
+
+
+def test_what_producers_say_at_the_end_of_a_batch_goes_as_far_as_the_batch() -> None:
+    (_, last) = cutter().cut(read([HELLO, 1, mark(10)], until=9))
+    assert last.range.until == Cursor(9)
+    assert (last.lag, last.watermark) == (0.0, 10)
+
+
+def test_a_batch_without_a_row_is_one_piece() -> None:
+    (piece,) = cutter(Horizon()).cut(read([], until=7))
+    assert (piece.range, piece.num_records) == (Range(Horizon(), Cursor(7)), 0)
+
+
+def test_records_alone_are_not_copied() -> None:
+    batch = read([1, 2, 3])
+    (piece,) = cutter().cut(batch)
+    assert (
+        piece.records["value"].buffers()[2].address == batch.records["value"].buffers()[2].address
+    )
+
+
+def test_an_end_takes_the_place_of_a_stop() -> None:
+    (piece,) = cutter().cut(read([HELLO, End(0, 1)]))
+    assert (piece.lag, piece.behind) == (None, 0)
+    (first, second) = cutter().cut(replace(read([HELLO, 1, End(0, 1)]), behind=5))
+    assert (first.lag, second.lag) == (None, 0.0)
+
+
+def test_a_bad_frame_comes_behind_everything_before_it() -> None:
+    made = cutter()
+    pieces = made.cut(read([HELLO, 1, FOREIGN, 2]))
+    assert numbers(next(pieces)) == []
+    before = next(pieces)
+    assert (numbers(before), before.range.until, before.lag) == ([1], Cursor(3), None)
+    with pytest.raises(BadFrameError) as error:
+        next(pieces)
+    assert str(error.value) == (
+        "the record of t-0 at offset 4 is no frame of the shuffle: it has version 123, and this "
+        "library reads version 1; is the topic written to by somebody else? on_bad_frame='gap' "
+        "leaves such records out"
+    )
+
+
+def test_a_frame_that_contradicts_others_is_a_bad_one() -> None:
+    with pytest.raises(BadFrameError, match=r"t-0 at offset 2 .* announces 2 producers and 1 part"):
+        list(cutter().cut(read([HELLO, Hello(0, 1, 2, 1)])))
+
+
+def test_bad_frames_that_may_be_lost_are_gaps() -> None:
+    log: list[Control | int | bytes] = [
+        HELLO,
+        FOREIGN,
+        1,
+        FOREIGN,
+        b"",
+        2,
+        Idle(7, 1),
+        mark(5),
+        FOREIGN,
+        mark(6),
+        3,
+        b"x",
+    ]
+    pieces = [*cutter(may_lose=True).cut(read(log))]
+    assert [numbers(piece) for piece in pieces] == [[], [1, 2], [3]]
+    assert [piece.watermark for piece in pieces] == [None, 6, 6]
+    assert [[(g.after, g.until) for g in piece.gaps] for piece in pieces] == [
+        [(Cursor(1), Cursor(2))],
+        [(Cursor(5), Cursor(8)), (Cursor(11), Cursor(12)), (Cursor(15), Cursor(16))],
+        [(Cursor(21), Cursor(22))],
+    ]
+    assert pieces[0].gaps[0].reason == (
+        "no frame of the shuffle: it has version 123, and this library reads version 1"
+    )
+    assert isinstance(pieces[1].gaps[0], Gap)
+
+
+def test_after_producers_were_left_out_the_same_place_has_another_state() -> None:
+    producers = Producers.unknown()
+    made = Cutter(SPLIT, Cursor(-1), producers, may_lose=False, hear=lambda _: None)
+    batch = read([Hello(0, 1, 2, 1), mark(10)])
+    (last,) = made.cut(batch)
+    producers.leave_out([1])
+    changed = made.changed()
+    assert (last.watermark, changed.watermark) == (None, 10)
+    assert changed.range == Range(last.range.until, last.range.until)
+    assert (changed.num_records, changed.lag) == (0, None)
+    assert state(changed.range.until) == producers
+
+
+def test_those_that_count_are_heard() -> None:
+    heard = list[Control]()
+    made = Cutter(SPLIT, Cursor(-1), Producers.unknown(), may_lose=True, hear=heard.append)
+    list(made.cut(read([HELLO, Idle(0, 0), 1, Idle(5, 1), mark(4), mark(4)])))
+    assert heard == [HELLO, mark(4), mark(4)]
+
+
+entries = st.one_of(
+    st.integers(0, 99),
+    st.builds(mark, st.integers(0, 9)),
+    st.builds(Hello, st.integers(0, 1), st.integers(1, 2), st.just(2), st.just(1)),
+    st.builds(Watermark, st.integers(0, 1), st.integers(1, 2), st.integers(0, 9)),
+    st.builds(Idle, st.integers(0, 2), st.integers(1, 2)),
+    st.sampled_from([FOREIGN, b""]),
+)
+
+
+@given(st.lists(entries, max_size=15), st.lists(st.integers(0, 15), max_size=3))
+def test_a_log_says_the_same_wherever_it_is_fetched_in_parts_and_resumed(
+    log: list[Control | int | bytes], cuts: list[int]
+) -> None:
+    """The state at each place is that of all frames before it, and the records are all there."""
+    position: Cursor = Cursor(-1)
+    seen: list[int] = []
+    bounds = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
+    for first, end in pairwise(bounds):
+        # A new subscription each time: all that it knows is in the position.
+        for piece in cutter(position, may_lose=True).cut(read(log[:end], first)):
+            assert piece.range.after == position
+            assert isinstance(piece.range.until, Cursor)
+            position = piece.range.until
+            seen += numbers(piece)
+            known, rows = Producers.unknown(), piece.records["offset"].to_pylist()
+            for entry in log[: (position.sequence + 2) // 2]:
+                take(known, entry)
+            assert state(position) == known
+            assert piece.watermark == known.watermark
+            if rows:
+                known = Producers.unknown()
+                for entry in log[: rows[-1] // 2]:
+                    take(known, entry)
+                assert state(piece.range.after) == known
+    assert seen == [entry for entry in log if isinstance(entry, int)]
+
+
+def take(known: Producers, entry: Control | int | bytes) -> None:
+    if not isinstance(entry, int | bytes):
+        try:
+            known.hear(entry)
+        except BadFrameError:
+            return

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.kinesis import KinesisSource
+from fanout.kinesis.aws.transport import MAX_SHARDS, ConsumerDescription, StreamDescription
+from fanout.kinesis.doctor.checks import (
+    available_memory,
+    clock,
+    consumer_quota,
+    consumer_state,
+    encryption,
+    memory,
+    open_files,
+    shard_count,
+    stream_state,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = datetime(2026, 11, 20, 8, 0, 1, tzinfo=UTC)
+STREAM = StreamDescription(
+    name="orders",
+    arn="arn:aws:kinesis:eu-west-1:111122223333:stream/orders",
+    status="ACTIVE",
+    created=NOW,
+    server_time=NOW,
+    retention_hours=24,
+    open_shards=4,
+    consumers=3,
+    key_id=None,
+)
+CONSUMER_ARN = f"{STREAM.arn}/consumer/etl:1"
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status"),
+    [(0, "ok"), (59, "ok"), (-59, "ok"), (60, "warning"), (-60, "warning"), (299, "warning")],
+)
+def test_a_clock_is_notable_from_a_minute(seconds: int, status: str) -> None:
+    assert clock(NOW + timedelta(seconds=seconds), NOW).status == status
+
+
+@pytest.mark.parametrize(("seconds", "side"), [(300, "ahead of"), (-300, "behind")])
+def test_a_clock_is_a_problem_from_5_minutes(seconds: int, side: str) -> None:
+    found = clock(NOW + timedelta(seconds=seconds), NOW)
+    assert (found.status, found.detail) == ("problem", f"300 s {side} the service's clock")
+    assert "signatures that are 5 minutes off" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [("ACTIVE", "ok"), ("UPDATING", "ok"), ("CREATING", "problem"), ("DELETING", "problem")],
+)
+def test_a_stream_is_read_when_it_is_active_or_updating(state: str, status: str) -> None:
+    assert stream_state(replace(STREAM, status=state)).status == status
+
+
+@pytest.mark.parametrize(
+    ("key", "was_read", "status"),
+    [
+        (None, False, "ok"),
+        ("alias/aws/kinesis", False, "ok"),
+        ("alias/orders", False, "unknown"),
+        ("alias/orders", True, "ok"),
+    ],
+)
+def test_a_key_of_ones_own_is_unknown_until_it_was_used(
+    *, key: str | None, was_read: bool, status: str
+) -> None:
+    found = encryption(replace(STREAM, key_id=key), was_read=was_read)
+    assert found.status == status
+    assert ("kms:Decrypt" in found.advice) == (status == "unknown")
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "status"),
+    [
+        ("etl", "ACTIVE", "ok"),
+        ("etl", "CREATING", "warning"),
+        ("etl", "DELETING", "warning"),
+        ("etl", None, "warning"),
+        (CONSUMER_ARN, "ACTIVE", "ok"),
+        (CONSUMER_ARN, "CREATING", "warning"),
+        (CONSUMER_ARN, "DELETING", "problem"),
+        (CONSUMER_ARN, None, "problem"),
+    ],
+)
+def test_a_consumer_that_is_gone_is_a_problem_where_its_arn_was_given(
+    name: str, state: str | None, status: str
+) -> None:
+    described = state and ConsumerDescription("etl", CONSUMER_ARN, state, NOW)
+    assert consumer_state(name, described or None).status == status
+
+
+@pytest.mark.parametrize(
+    ("registered", "exists", "status"),
+    [
+        (None, True, "unknown"),
+        (19, False, "ok"),
+        (20, True, "ok"),
+        (20, False, "warning"),
+        (49, False, "warning"),
+        (50, False, "problem"),
+    ],
+)
+def test_the_quota_matters_to_a_consumer_that_is_not_there_yet(
+    *, registered: int | None, exists: bool, status: str
+) -> None:
+    found = consumer_quota(replace(STREAM, consumers=registered), exists=exists)
+    assert found.status == status
+    assert ("polling" in found.advice) == (status in {"warning", "problem"})
+
+
+@pytest.mark.parametrize(("limit", "status"), [(None, "ok"), (164, "ok"), (163, "problem")])
+def test_every_open_shard_needs_an_open_file(limit: int | None, status: str) -> None:
+    found = open_files(100, limit)
+    assert found.status == status
+    assert ("ulimit -n 164" in found.advice) == (status == "problem")
+
+
+@pytest.mark.parametrize(
+    ("shards", "available", "status"),
+    [
+        (1, 144 * MIB, "ok"),  # 3 events of 24 MiB
+        (1, 143 * MIB, "warning"),
+        (1, 71 * MIB, "problem"),
+        (100, 512 * MIB, "ok"),  # max_bytes_in_flight
+        (100, 511 * MIB, "warning"),
+        (100, 255 * MIB, "problem"),
+    ],
+)
+def test_events_need_3_per_shard_or_what_bounds_them_all(
+    shards: int, available: int, status: str
+) -> None:
+    assert (
+        memory(KinesisSource(stream="orders", consumer="etl"), shards, available).status == status
+    )
+
+
+@pytest.mark.parametrize(
+    ("listed", "status"), [(4, "ok"), (MAX_SHARDS * 4 // 5, "ok"), (MAX_SHARDS, "warning")]
+)
+def test_a_stream_is_warned_before_its_shards_are_too_many(listed: int, status: str) -> None:
+    found = shard_count(listed, 3)
+    assert (found.status, found.detail) == (
+        status,
+        f"3 open, {listed - 3} closed; 10,000 are read at most",
+    )
+
+
+def test_a_containers_memory_is_what_there_is(tmp_path: Path) -> None:
+    limit = tmp_path / "memory.max"
+    machine = available_memory(limit)
+    limit.write_text("max\n")
+    assert available_memory(limit) == machine
+    limit.write_text("1048576\n")
+    assert available_memory(limit) == MIB < machine

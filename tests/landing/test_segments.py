@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import errno
+import pathlib
+import resource
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fanout.core.checkpoint import Checkpoint, SplitPosition
+from fanout.core.drain import Drained
+from fanout.core.events import Batch, Split
+from fanout.core.positions import Cursor, Horizon, Range
+from fanout.landing.segments import OpenSegment, SegmentLog, run_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SCHEMA = pa.schema([("sequence", pa.int64()), ("data", pa.binary())])
+SPLIT = Split("a")
+
+
+def records(first: int, count: int, size: int = 10) -> Drained:
+    """Drain `count` records of `size` bytes of data."""
+    numbers = range(first, first + count)
+    batch = pa.record_batch([list(numbers), [b"x" * size] * count], schema=SCHEMA)
+    until = Cursor(numbers[-1])
+    return Drained(
+        (Batch(SPLIT, batch, Range(Horizon(), until)),),
+        Checkpoint("test", {SPLIT.id: SplitPosition(SPLIT, until, ended=False)}),
+    )
+
+
+def open_log(tmp_path: Path, **limits: int) -> SegmentLog:
+    defaults = {"max_records": 100, "max_bytes": 1 << 20}
+    return SegmentLog(tmp_path, 7, SCHEMA, **(defaults | limits))
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> OpenSegment:
+    return open_log(tmp_path).open()
+
+
+def read(path: Path) -> pa.Table:
+    return pq.read_table(path)
+
+
+def metadata(path: Path) -> Any:
+    return pq.read_metadata(path)
+
+
+def test_a_sealed_segment_holds_its_records_in_order(segment: OpenSegment) -> None:
+    segment.add(records(1, 3))
+    segment.write_row_group()
+    segment.add(records(4, 2))
+    sealed = segment.seal()
+    assert read(sealed.path).column("sequence").to_pylist() == [1, 2, 3, 4, 5]
+
+
+def test_sealing_again_returns_the_same_segment(segment: OpenSegment) -> None:
+    segment.add(records(1, 3))
+    sealed = segment.seal()
+    changed_at = sealed.path.stat().st_mtime_ns
+    assert segment.seal() is sealed
+    assert sealed.path.stat().st_mtime_ns == changed_at
+
+
+def test_a_sealed_segment_says_what_it_is(segment: OpenSegment) -> None:
+    first, second = records(1, 3), records(4, 2)
+    segment.add(first)
+    segment.add(second)
+    sealed = segment.seal()
+    assert sealed.rows == 5
+    assert sealed.size == sealed.path.stat().st_size
+
+
+def test_an_open_segment_says_what_it_holds(segment: OpenSegment) -> None:
+    first, second = records(1, 3), records(4, 2)
+    segment.add(first)
+    segment.add(second)
+    assert segment.rows == 5
+    assert segment.nbytes == first.nbytes + second.nbytes
+    assert segment.positions == second.positions
+
+
+def test_a_segment_sealed_at_once_has_row_groups_to_share(segment: OpenSegment) -> None:
+    segment.add(records(1, 10))
+    assert metadata(segment.seal().path).num_row_groups == 4
+
+
+def test_a_segment_written_while_it_filled_keeps_its_row_groups(segment: OpenSegment) -> None:
+    for first in (1, 26, 51):
+        segment.add(records(first, 25))
+        segment.write_row_group()
+    segment.add(records(76, 5))
+    written = metadata(segment.seal().path)
+    assert [written.row_group(n).num_rows for n in range(written.num_row_groups)] == [25, 25, 25, 5]
+
+
+def test_a_row_group_is_ready_at_a_quarter_of_the_records(segment: OpenSegment) -> None:
+    segment.add(records(1, 24))
+    assert not segment.row_group_ready
+    segment.add(records(25, 1))
+    assert segment.row_group_ready
+    segment.write_row_group()
+    assert not segment.row_group_ready
+
+
+def test_a_row_group_is_ready_at_a_quarter_of_the_bytes(tmp_path: Path) -> None:
+    segment = open_log(tmp_path, max_bytes=4000).open()
+    segment.add(records(1, 1, size=900))
+    assert not segment.row_group_ready
+    segment.add(records(2, 1, size=100))
+    assert segment.row_group_ready
+
+
+def test_a_segment_knows_what_still_fits(segment: OpenSegment) -> None:
+    drained = records(1, 60)
+    segment.add(drained)
+    assert segment.room_records == 40
+    assert segment.room_bytes == (1 << 20) - drained.nbytes
+    assert not segment.full
+
+
+def test_a_segment_is_full_at_the_limit_of_records(segment: OpenSegment) -> None:
+    segment.add(records(1, 100))
+    assert segment.full
+
+
+def test_a_segment_is_full_at_the_limit_of_bytes(tmp_path: Path) -> None:
+    segment = open_log(tmp_path, max_bytes=100).open()
+    segment.add(records(1, 1, size=200))
+    assert segment.full
+
+
+def test_nothing_is_compressed_or_measured(segment: OpenSegment) -> None:
+    segment.add(records(1, 10))
+    column = metadata(segment.seal().path).row_group(0).column(1)
+    assert column.compression == "UNCOMPRESSED"
+    assert not column.has_dictionary_page
+    assert not column.is_stats_set
+
+
+def test_every_page_has_a_checksum(segment: OpenSegment) -> None:
+    segment.add(records(1, 10))
+    path = segment.seal().path
+    whole = path.read_bytes()
+    place = whole.index(b"x" * 10)
+    path.write_bytes(whole[:place] + b"y" + whole[place + 1 :])
+    with pytest.raises(OSError, match="CRC checksum"):
+        pq.read_table(path, page_checksum_verification=True)
+
+
+def test_the_disk_is_touched_only_when_there_are_records(tmp_path: Path) -> None:
+    segment = open_log(tmp_path).open()
+    segment.write_row_group()
+    segment.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_discarded_segment_leaves_no_file(segment: OpenSegment, tmp_path: Path) -> None:
+    segment.add(records(1, 10))
+    segment.write_row_group()
+    assert list(tmp_path.iterdir()) != []
+    segment.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_keeps_a_discarded_file_is_not_a_second_error(
+    segment: OpenSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *, missing_ok: bool) -> None:
+        raise OSError(errno.EIO, "Input/output error", f"{path} {missing_ok}")
+
+    segment.add(records(1, 10))
+    segment.write_row_group()
+    monkeypatch.setattr(pathlib.Path, "unlink", refuse)
+    segment.discard()
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """Let no file grow beyond 16 KiB; the test runner's own writes are smaller."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_is_an_error_and_leaves_no_file(segment: OpenSegment, tmp_path: Path) -> None:
+    segment.add(records(1, 50, size=1000))
+    with pytest.raises(OSError, match="File too large"):
+        segment.write_row_group()
+    segment.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_is_an_error_while_sealing(segment: OpenSegment, tmp_path: Path) -> None:
+    segment.add(records(1, 50, size=1000))
+    with pytest.raises(OSError, match="File too large"):
+        segment.seal()
+    segment.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_say_the_run_and_never_come_twice(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    names = []
+    for first in (1, 2):
+        segment = log.open()
+        segment.add(records(first, 1))
+        names.append(segment.seal().path.name)
+    assert names == ["run-000007-00000001.parquet", "run-000007-00000002.parquet"]
+
+
+def test_a_name_says_its_run() -> None:
+    assert run_of("run-000007-00000001.parquet") == 7
+    assert run_of("run-1000000-00000001.parquet") == 1_000_000
+
+
+@pytest.mark.parametrize("name", ["notes.parquet", "run-7-1.parquet", "run-000007-00000001.crc"])
+def test_a_foreign_name_is_of_no_run(name: str) -> None:
+    assert run_of(name) is None

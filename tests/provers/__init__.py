@@ -1,0 +1,1 @@
+"""Programs that search for failures: a simulator in virtual time, and a crash campaign."""

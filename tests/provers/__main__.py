@@ -1,0 +1,22 @@
+"""Search for failures: `python -m tests.provers sim` and `python -m tests.provers crash`."""
+
+from __future__ import annotations
+
+import typer
+
+from tests.provers.crash.command import crash
+from tests.provers.simulation.command import sim
+
+__all__ = ("app",)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+app.add_typer(sim)
+app.command()(crash)
+
+if __name__ == "__main__":
+    app(prog_name="python -m tests.provers")

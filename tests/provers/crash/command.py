@@ -1,0 +1,110 @@
+"""The command line: `python -m tests.provers crash`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fanout.cli.common import INTERRUPTED, UNUSABLE, end_like_ctrl_c
+from fanout.errors import FanOutError, SetupError
+from tests.provers.crash.moments import Pipeline
+from tests.provers.crash.plan import MAX_ROUNDS, CampaignFailedError, CrashOptions
+
+if TYPE_CHECKING:
+    from tests.provers.crash.report import CrashReport, RoundResult
+
+__all__ = ("crash",)
+
+_WRONG = 1
+_EXTRAS = {
+    "pyspark": "spark",
+    "aioboto3": "kinesis",
+    "aiokafka": "kafka",
+    "confluent_kafka": "testing",
+    "moto": "testing",
+}
+_DEFAULTS = CrashOptions()
+
+
+def crash(
+    *,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=MAX_ROUNDS, help="How often something strikes.")
+    ] = _DEFAULTS.rounds,
+    seed: Annotated[
+        int, typer.Option(help="What the strikes, their order and the records are drawn from.")
+    ] = _DEFAULTS.seed,
+    pipeline: Annotated[
+        list[Pipeline] | None,
+        typer.Option(help="What runs; name it twice for both.", show_default="both"),
+    ] = None,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the result as one JSON object, in the last line."),
+    ] = False,
+) -> None:
+    """Kill a Spark job at every step of its batches, and prove that Kafka has each record once.
+
+    On this machine, a Spark job reads an embedded Kinesis and a topic of Apache Kafka, which is
+    downloaded once, transforms the records and writes them to other topics exactly once, while
+    producers go on writing. In each round something strikes: the driver dies at the next of 23
+    steps, such as after the commit token and before EndTxn, or at a random moment, or twice in a
+    row; a Python worker dies; the broker dies or hangs; Kinesis goes away. Then the job is started
+    again on its checkpoint, and a round ends when its output has caught up.
+
+    Another client reads the output, read_committed, all the time, and a second one at the end. Both
+    must find exactly what was produced: by key, order and count. For example, one round for each
+    strike of the catalogue, and what struck:
+
+    `python -m tests.provers crash --rounds 40 --seed 7`
+
+    The exit code is 0 if every output is exactly its input, 1 if it is not, or the job ended by
+    itself, was stuck or left a transaction open: then its checkpoints and its log are kept. It is
+    2 if the campaign cannot run here.
+    """
+    end_like_ctrl_c()
+    try:
+        options = CrashOptions(
+            rounds=rounds, seed=seed, pipelines=tuple(dict.fromkeys(pipeline or Pipeline))
+        )
+        report = _run(options, json=json)
+    except FanOutError as error:
+        typer.echo(f"python -m tests.provers crash: {error}", err=True)
+        code = _WRONG if isinstance(error, CampaignFailedError) else UNUSABLE
+        raise typer.Exit(code) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if not report.holds:
+        raise typer.Exit(_WRONG)
+
+
+def _run(options: CrashOptions, *, json: bool) -> CrashReport:
+    missing = {extra for module, extra in _EXTRAS.items() if find_spec(module) is None}
+    if missing:
+        extras = ",".join(sorted(missing))
+        raise SetupError(f"the campaign needs more of fanout: pip install 'fanout[{extras}]'")
+    # Help and mistakes are answered without loading what the campaign is made of.
+    from rich.console import Console  # noqa: PLC0415
+
+    from fanout.spark.session import require_java  # noqa: PLC0415
+    from tests.provers.crash.campaign import run_campaign  # noqa: PLC0415
+    from tests.provers.crash.report import moments_table, round_line, verdicts_table  # noqa: PLC0415
+
+    require_java()
+    # With --json the table and the rounds are told beside the result.
+    console = Console(stderr=json)
+
+    def tell(result: RoundResult) -> None:
+        console.print(round_line(result, options.rounds), soft_wrap=True, highlight=False)
+
+    report = run_campaign(options, tell=tell)
+    console.print(moments_table(report), verdicts_table(report))
+    if report.kept is not None:
+        console.print(f"kept for a look: {report.kept}", soft_wrap=True, highlight=False)
+    if json:
+        typer.echo(report.to_json())
+    else:
+        console.print(f"seed {report.seed}, {report.seconds:.1f} s", highlight=False)
+    return report

@@ -1,0 +1,155 @@
+"""The job of a campaign: `python -m tests.provers.crash.driver OPTIONS`, a process to be killed.
+
+It reads what its options say, transforms it and writes it to Kafka, until its stdin closes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from fanout.errors import FanOutError
+from fanout.kafka import Security
+from fanout.spark import foreach_batch, kafka_sink
+from fanout.testing.spark.session import jvm_pid, short_lived_session
+from tests.provers.crash.control import CONTROL, Control
+from tests.provers.crash.driver_messages import DriverOptions, Failed, Message, Started
+from tests.provers.crash.hooks import install_in_driver
+from tests.provers.crash.moments import Pipeline, input_of, output_of
+from tests.provers.crash.records import SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fanout.core.source import Source
+    from fanout.spark import FanOutQuery
+
+__all__ = ("main",)
+
+_STDIN = 0
+_LOOK = 0.1
+# As on a cluster: a task that fails is tried again, which the sink has to refuse.
+_MASTER = "local[2,4]"
+_PLAINTEXT = Security(protocol="PLAINTEXT")
+
+
+def main(arguments: str) -> int:
+    """Run the queries until stdin closes; print messages to stdout.
+
+    Args:
+        arguments: DriverOptions as JSON.
+
+    Returns:
+        The exit code: 1 if a query has failed.
+    """
+    options = msgspec.json.decode(arguments, type=DriverOptions)
+    control = Control(Path(os.environ[CONTROL]))
+    install_in_driver(control)
+    stopping = threading.Event()
+    threading.Thread(target=_await_stop, args=(stopping,), daemon=True).start()
+    settings: Mapping[str, str] = {
+        "spark_python_daemon_module": "tests.provers.crash.daemon",
+        "spark_sql_shuffle_partitions": "2",
+    }
+    scratch = Path(options.root, "scratch")
+    try:
+        with (
+            short_lived_session(
+                "python -m tests.provers crash", scratch, master=_MASTER, **settings
+            ) as spark,
+            ExitStack() as running,
+        ):
+            control.write_pids(pid := jvm_pid(spark), os.getpid())
+            queries = []
+            for pipeline in options.pipelines:
+                queries.append(query := _start(spark, pipeline, options))
+                running.callback(query.stop)
+            _send(Started(pid))
+            while not stopping.wait(_LOOK) and all(query.is_active for query in queries):
+                pass
+            for query in queries:
+                query.stop()
+                query.await_termination()
+    except FanOutError as error:
+        _send(Failed(f"{type(error).__name__}: {error}"))
+        return 1
+    return 0
+
+
+def _start(spark: SparkSession, pipeline: Pipeline, options: DriverOptions) -> FanOutQuery:
+    repeats = pipeline in options.at_least_once
+    sink = kafka_sink(
+        bootstrap_servers=options.bootstrap_servers,
+        topic=output_of(pipeline),
+        security=_PLAINTEXT,
+        delivery_guarantee="at_least_once" if repeats else "exactly_once",
+        transform=_TRANSFORMS[pipeline],
+    )
+    return foreach_batch(
+        spark,
+        _source(pipeline, options),
+        sink,
+        checkpoint_location=str(Path(options.root, pipeline)),
+        max_records=options.max_records,
+    )
+
+
+def _source(pipeline: Pipeline, options: DriverOptions) -> Source:
+    match pipeline:
+        case Pipeline.KINESIS:
+            from fanout.kinesis import KinesisSource  # noqa: PLC0415 - for who reads it
+
+            return KinesisSource(
+                stream=input_of(pipeline),
+                consumer="fanout-crash",
+                start="TRIM_HORIZON",
+                endpoint_url=options.endpoint_url,
+            )
+        case Pipeline.KAFKA:
+            from fanout.kafka import KafkaSource  # noqa: PLC0415 - the same
+
+            return KafkaSource(
+                topics=input_of(pipeline),
+                bootstrap_servers=options.bootstrap_servers,
+                security=_PLAINTEXT,
+            )
+
+
+def _from_kinesis(frame: DataFrame) -> DataFrame:
+    return frame.select(F.col("partitionKey").alias("key"), _transformed("data"))
+
+
+def _from_kafka(frame: DataFrame) -> DataFrame:
+    return frame.select("key", _transformed("value"))
+
+
+def _transformed(column: str) -> Any:
+    return F.concat(F.col(column).cast("string"), F.lit(SUFFIX)).alias("value")
+
+
+_TRANSFORMS = {Pipeline.KINESIS: _from_kinesis, Pipeline.KAFKA: _from_kafka}
+
+
+def _await_stop(stopping: threading.Event) -> None:
+    # Below sys.stdin, whose lock a thread that still reads would hold when the interpreter ends.
+    while os.read(_STDIN, 1024):
+        pass
+    stopping.set()
+
+
+def _send(message: Message) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,132 @@
+"""Let a process of the job come to the moments of a campaign: wrap the functions concerned.
+
+Only in that process, and from outside: the library itself has no place where it would fail on
+purpose.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fanout.landing.entries import BATCHES, SEGMENTS
+from tests.provers.crash.moments import Moment, Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.provers.crash.control import Control
+
+__all__ = ("install_in_driver", "install_in_worker")
+
+# Whose batch runs, or recovery: what is called from there, also on an event loop, inherits it.
+_pipeline: ContextVar[Pipeline | None] = ContextVar("pipeline", default=None)
+
+
+def install_in_driver(control: Control) -> None:
+    """Wrap what the driver does for a batch.
+
+    Args:
+        control: Where strikes are taken from.
+    """
+    from fanout.kafka.transactions.transactions import Transactions  # noqa: PLC0415 - not for Python workers
+    from fanout.landing.ledger import BatchLedger  # noqa: PLC0415 - the same
+    from fanout.landing.local_storage import LocalStorage  # noqa: PLC0415 - the same
+    from fanout.spark.batches import BatchRunner  # noqa: PLC0415 - the same
+    from fanout.spark.sink.handler import KafkaSink  # noqa: PLC0415 - the same
+    from fanout.spark.sink.stored_tokens import SINKS, SinkState  # noqa: PLC0415 - the same
+
+    reach = functools.partial(_reach, control)
+    # Spark commits a batch when its function has returned, and then asks for the next one.
+    _wrap(BatchRunner, "run", reach, (Moment.AFTER_COMMIT, Moment.BEFORE_COMMIT))
+    _wrap(BatchRunner, "_handle", reach, (Moment.BEFORE_HANDLER, Moment.AFTER_HANDLER))
+    _wrap(BatchLedger, "prune", reach, (Moment.BEFORE_PRUNE, Moment.AFTER_PRUNE))
+    _wrap(LocalStorage, "publish", reach, (Moment.BEFORE_SEGMENT, Moment.AFTER_SEGMENT), SEGMENTS)
+    _wrap(LocalStorage, "create", reach, (Moment.BEFORE_ENTRY, Moment.AFTER_ENTRY), BATCHES)
+    prune = (Moment.BEFORE_TOKEN_PRUNE, Moment.AFTER_TOKEN_PRUNE)
+    _wrap(LocalStorage, "delete", reach, prune, SINKS)
+    _wrap(SinkState, "record", reach, (Moment.BEFORE_TOKEN, Moment.AFTER_TOKEN))
+    _wrap(SinkState, "record_committed", reach, (Moment.BEFORE_OUTCOME, Moment.AFTER_OUTCOME))
+    _wrap(Transactions, "begin", reach, (Moment.BEFORE_BEGIN, Moment.AFTER_BEGIN))
+    _wrap(Transactions, "mark", reach, (Moment.BEFORE_MARKER, Moment.AFTER_MARKER))
+    _wrap(Transactions, "commit", reach, (Moment.BEFORE_END, Moment.AFTER_END))
+    _wrap(KafkaSink, "recover", reach, (Moment.BEFORE_RECOVERY, Moment.AFTER_RECOVERY))
+    _know_pipeline(BatchRunner, "run", lambda runner, *_: runner._storage.location)
+    _know_pipeline(KafkaSink, "recover", lambda _sink, context: context.storage.location)
+
+
+def install_in_worker(control: Control) -> None:
+    """Wrap what a task does in a Python worker.
+
+    Args:
+        control: Where strikes are taken from.
+    """
+    from fanout.kafka.writing.writer import KafkaWriter  # noqa: PLC0415 - not for the driver
+
+    reach = functools.partial(_reach, control)
+    _wrap(KafkaWriter, "write", reach, (Moment.BEFORE_WRITE, None))
+    _wrap(KafkaWriter, "flush", reach, (Moment.BEFORE_FLUSH, Moment.AFTER_FLUSH))
+
+
+def _reach(control: Control, moment: Moment | None) -> None:
+    if moment is not None:
+        control.reach(moment, _pipeline.get())
+
+
+def _know_pipeline(owner: Any, name: str, location: Callable[..., str]) -> None:
+    """Let a method, and whatever it calls, know whose it is: by the directory of its checkpoint."""
+    method = getattr(owner, name)
+
+    @functools.wraps(method)
+    def wrapper(self: Any, *arguments: Any, **named: Any) -> Any:
+        token = _pipeline.set(Pipeline(Path(location(self, *arguments)).parent.name))
+        try:
+            return method(self, *arguments, **named)
+        finally:
+            _pipeline.reset(token)
+
+    setattr(owner, name, wrapper)
+
+
+def _wrap(
+    owner: Any,
+    name: str,
+    reach: Callable[[Moment | None], None],
+    moments: tuple[Moment, Moment | None],
+    directory: str | None = None,
+) -> None:
+    """Come to moments before and after each call of a method.
+
+    Args:
+        owner: The class.
+        name: The method, or coroutine function.
+        reach: What comes to a moment; None is none.
+        moments: That before a call, and that after one that has not raised.
+        directory: Only calls that name a file in it, where given.
+    """
+    method = getattr(owner, name)
+    before, after = moments
+
+    def concerned(arguments: tuple[Any, ...]) -> bool:
+        names = (argument for argument in arguments if isinstance(argument, str))
+        return directory is None or any(each.startswith(f"{directory}/") for each in names)
+
+    @functools.wraps(method)
+    def sync(self: Any, *arguments: Any, **named: Any) -> Any:
+        ours = concerned(arguments)
+        reach(before if ours else None)
+        answer = method(self, *arguments, **named)
+        reach(after if ours else None)
+        return answer
+
+    @functools.wraps(method)
+    async def coroutine(self: Any, *arguments: Any, **named: Any) -> Any:
+        reach(before)
+        answer = await method(self, *arguments, **named)
+        reach(after)
+        return answer
+
+    setattr(owner, name, coroutine if inspect.iscoroutinefunction(method) else sync)

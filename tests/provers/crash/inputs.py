@@ -1,0 +1,104 @@
+"""What the pipelines read: records at a steady pace, whatever is struck meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol, final
+
+from aiokafka import AIOKafkaProducer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from fanout.testing.kinesis.process import KinesisProcess
+    from tests.provers.crash.oracle import Oracle
+    from tests.provers.crash.records import Producer
+
+__all__ = ("Input", "KafkaInput", "KinesisInput", "keep_producing", "open_kafka_input")
+
+_PER_CALL = 60
+_PAUSE = 0.1
+# So many wait for a job that is down, however slow the machine is.
+_MOST_BEHIND = 3_000
+# A broker that was killed or paused is back long before.
+_REQUEST_TIMEOUT_MS = 60_000
+
+
+class Input(Protocol):
+    """Where the records of a pipeline are put."""
+
+    async def put(self, records: Sequence[tuple[str, bytes]]) -> None:
+        """Put keys and values, each exactly once, those of a key in order."""
+
+
+@final
+class KinesisInput:
+    """A stream of the embedded Kinesis.
+
+    Args:
+        server: The server itself, which outlives its front.
+        stream: The stream.
+    """
+
+    def __init__(self, server: KinesisProcess, stream: str) -> None:
+        self._server = server
+        self._stream = stream
+
+    async def put(self, records: Sequence[tuple[str, bytes]]) -> None:
+        """See `Input.put`."""
+        await asyncio.to_thread(self._server.put_records, self._stream, records)
+
+
+@final
+class KafkaInput:
+    """A topic; made by `open_kafka_input`.
+
+    Args:
+        producer: A started idempotent producer.
+        topic: The topic.
+    """
+
+    def __init__(self, producer: AIOKafkaProducer, topic: str) -> None:
+        self._producer = producer
+        self._topic = topic
+
+    async def put(self, records: Sequence[tuple[str, bytes]]) -> None:
+        """See `Input.put`."""
+        sent = [
+            await self._producer.send(self._topic, value, key.encode()) for key, value in records
+        ]
+        await asyncio.gather(*sent)
+
+
+@asynccontextmanager
+async def open_kafka_input(bootstrap_servers: str, topic: str) -> AsyncIterator[KafkaInput]:
+    """Run a producer while the block runs that repeats calls until each record is taken once."""
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap_servers,
+        enable_idempotence=True,
+        request_timeout_ms=_REQUEST_TIMEOUT_MS,
+    )
+    await producer.start()
+    try:
+        yield KafkaInput(producer, topic)
+    finally:
+        await producer.stop()
+
+
+async def keep_producing(
+    producer: Producer, target: Input, oracle: Oracle, stopping: asyncio.Event
+) -> None:
+    """Put records until told to stop, but never so many that the job falls behind for long.
+
+    Args:
+        producer: Makes them, and remembers what was taken.
+        target: Takes them.
+        oracle: Knows what was read of them.
+        stopping: Ends it, between two calls.
+    """
+    while not stopping.is_set():
+        if producer.total - oracle.distinct < _MOST_BEHIND:
+            await target.put(producer.make(_PER_CALL))
+            producer.taken()
+        await asyncio.sleep(_PAUSE)

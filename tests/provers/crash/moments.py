@@ -1,0 +1,89 @@
+"""When something strikes the job, what strikes it, and how it is told to the job."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import final
+
+import msgspec
+
+__all__ = ("Blow", "Moment", "Pipeline", "Strike", "input_of", "output_of")
+
+
+@final
+class Pipeline(StrEnum):
+    """What the job reads, transforms and writes to Kafka exactly once."""
+
+    KINESIS = "kinesis"
+    KAFKA = "kafka"
+
+
+@final
+class Moment(StrEnum):
+    """A step of a batch, in the order in which a batch takes them, or any moment."""
+
+    BEFORE_SEGMENT = "before the segment is published"
+    AFTER_SEGMENT = "after the segment is published"
+    BEFORE_ENTRY = "before the ledger entry"
+    AFTER_ENTRY = "after the ledger entry"
+    BEFORE_PRUNE = "before old entries are pruned"
+    AFTER_PRUNE = "after old entries are pruned"
+    BEFORE_HANDLER = "before the handler"
+    BEFORE_BEGIN = "before InitProducerId"
+    AFTER_BEGIN = "after InitProducerId"
+    BEFORE_WRITE = "before a task writes"
+    BEFORE_FLUSH = "as a task flushes"
+    AFTER_FLUSH = "after a task has flushed"
+    BEFORE_MARKER = "before the marker"
+    AFTER_MARKER = "after the marker"
+    BEFORE_TOKEN = "before the commit token"
+    AFTER_TOKEN = "after the commit token"
+    BEFORE_END = "before EndTxn"
+    AFTER_END = "after EndTxn"
+    BEFORE_OUTCOME = "before the outcome is stored"
+    BEFORE_TOKEN_PRUNE = "before an old token is deleted"
+    AFTER_TOKEN_PRUNE = "after an old token is deleted"
+    AFTER_OUTCOME = "after the outcome is stored"
+    AFTER_HANDLER = "after the handler"
+    BEFORE_COMMIT = "before Spark's commit"
+    AFTER_COMMIT = "after Spark's commit"
+    BEFORE_RECOVERY = "before a new driver recovers"
+    AFTER_RECOVERY = "after a new driver has recovered"
+    RANDOM = "a random moment"
+
+
+@final
+class Blow(StrEnum):
+    """What strikes."""
+
+    KILL_DRIVER = "driver killed"
+    KILL_WORKER = "Python worker killed"
+    KILL_BROKER = "broker killed"
+    PAUSE_BROKER = "broker paused"
+    KILL_KINESIS = "Kinesis killed"
+    CUT_KINESIS = "Kinesis cut"
+
+
+@final
+class Strike(msgspec.Struct, frozen=True):
+    """One blow at one moment.
+
+    Args:
+        moment: When.
+        blow: What.
+        pipeline: Whose step it is.
+    """
+
+    moment: Moment
+    blow: Blow
+    pipeline: Pipeline
+
+
+def input_of(pipeline: Pipeline) -> str:
+    """Return the stream or topic that a pipeline reads."""
+    return f"{pipeline}-in"
+
+
+def output_of(pipeline: Pipeline) -> str:
+    """Return the topic that a pipeline writes."""
+    return f"{pipeline}-out"

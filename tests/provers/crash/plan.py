@@ -1,0 +1,119 @@
+"""What strikes in each round of a campaign: drawn from a seed, so that it can be had again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count, cycle
+from random import Random
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.errors import FanOutError, OptionError
+from tests.provers.crash.moments import Blow, Moment, Pipeline, Strike
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ("MAX_ROUNDS", "CampaignFailedError", "CrashOptions", "Round", "draw_plan")
+
+MAX_ROUNDS: Final = 10_000
+
+# Each driver dies at the first, and the next one, as it takes over, at the second.
+_TWICE = (
+    (Moment.AFTER_TOKEN, Moment.BEFORE_RECOVERY),
+    (Moment.AFTER_TOKEN, Moment.AFTER_END),
+    (Moment.BEFORE_FLUSH, Moment.AFTER_RECOVERY),
+)
+_OTHERS = (
+    (Moment.BEFORE_WRITE, Blow.KILL_WORKER),
+    (Moment.BEFORE_FLUSH, Blow.KILL_WORKER),
+    (Moment.AFTER_FLUSH, Blow.KILL_WORKER),
+    (Moment.RANDOM, Blow.KILL_BROKER),
+    (Moment.BEFORE_FLUSH, Blow.KILL_BROKER),
+    (Moment.BEFORE_END, Blow.KILL_BROKER),
+    (Moment.AFTER_END, Blow.KILL_BROKER),
+    (Moment.RANDOM, Blow.PAUSE_BROKER),
+    (Moment.BEFORE_MARKER, Blow.PAUSE_BROKER),
+)
+_OF_KINESIS = ((Moment.RANDOM, Blow.KILL_KINESIS), (Moment.RANDOM, Blow.CUT_KINESIS))
+_NOT_IN_A_BATCH = {Moment.BEFORE_RECOVERY, Moment.AFTER_RECOVERY}
+
+
+@final
+class CampaignFailedError(FanOutError):
+    """The campaign could not be brought to its end."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashOptions:
+    """Say what the campaign does.
+
+    Args:
+        rounds: How often something strikes.
+        seed: What moments, records and pauses are drawn from.
+        pipelines: What runs.
+        at_least_once: Those that write at least once instead of exactly once, so that a campaign
+            has something to find: records that come twice.
+
+    Raises:
+        OptionError: If there is no round, too many, or no pipeline.
+    """
+
+    rounds: int = 30
+    seed: int = 1
+    pipelines: tuple[Pipeline, ...] = tuple(Pipeline)
+    at_least_once: tuple[Pipeline, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rounds <= MAX_ROUNDS:
+            raise OptionError(f"rounds={self.rounds} must be between 1 and {MAX_ROUNDS:,}")
+        if not self.pipelines:
+            raise OptionError("pipelines must name one at least")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What strikes until the job has caught up again.
+
+    Args:
+        strikes: One, or two: then the driver that takes over is struck as well.
+        delay: Seconds to wait before it.
+        outage: Seconds for which a service is away.
+    """
+
+    strikes: tuple[Strike, ...]
+    delay: float
+    outage: float
+
+
+def draw_plan(options: CrashOptions) -> Sequence[Round]:
+    """Draw the rounds; the same options draw the same.
+
+    Every strike of the catalogue comes once, in an order that the seed decides, before any comes
+    again; then it strikes the other pipeline.
+    """
+    random = Random(options.seed)
+    strikes = _strikes(options.pipelines, random)
+    return [
+        Round(next(strikes), random.uniform(0.1, 1.0), random.uniform(0.5, 3.0))
+        for _ in range(options.rounds)
+    ]
+
+
+def _strikes(pipelines: Sequence[Pipeline], random: Random) -> Iterator[tuple[Strike, ...]]:
+    catalogue: list[tuple[tuple[Moment, Blow], ...]] = [
+        ((moment, Blow.KILL_DRIVER),) for moment in Moment if moment not in _NOT_IN_A_BATCH
+    ]
+    catalogue += [tuple((each, Blow.KILL_DRIVER) for each in both) for both in _TWICE]
+    catalogue += [(other,) for other in _OTHERS]
+    if Pipeline.KINESIS in pipelines:
+        catalogue += [(other,) for other in _OF_KINESIS]
+    random.shuffle(catalogue)
+    for deal in count():
+        turns = cycle(pipelines)
+        for _ in range(deal % len(pipelines)):
+            next(turns)
+        for moments in catalogue:
+            pipeline = next(turns)
+            yield tuple(Strike(moment, blow, pipeline) for moment, blow in moments)

@@ -1,0 +1,177 @@
+"""Strike the job, start it again, and wait until it has caught up: round after round."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from tests.provers.crash.moments import Blow, Moment
+from tests.provers.crash.report import RoundResult, Struck
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.testing.kafka.broker import KafkaBroker
+    from tests.provers.crash.control import Control
+    from tests.provers.crash.front import Front
+    from tests.provers.crash.job import Job
+    from tests.provers.crash.moments import Pipeline, Strike
+    from tests.provers.crash.oracle import Oracle
+    from tests.provers.crash.plan import Round
+    from tests.provers.crash.records import Producer
+
+__all__ = ("Rounds", "Services")
+
+_LOOK = 0.01
+# A batch takes a second, and a driver starts within ten, on a busy machine within fifty: who has
+# not come to a moment by then, or has not caught up, does not.
+_TO_REACH = 60.0
+_TO_CATCH_UP = 120.0
+# A job that ends by itself so often in one round will do so for ever.
+_MOST_FAILURES = 5
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the job depends on, and what can be struck of it.
+
+    Args:
+        broker: Kafka.
+        kinesis: The front of Kinesis; None where nothing reads it.
+    """
+
+    broker: KafkaBroker
+    kinesis: Front | None
+
+    async def strike(self, blow: Blow, control: Control, outage: float) -> None:
+        """Strike a service, let the job go on, and bring the service back after a while.
+
+        Args:
+            blow: What to do.
+            control: Where the job waits.
+            outage: Seconds for which the service is away.
+        """
+        match blow:
+            case Blow.KILL_BROKER:
+                await asyncio.to_thread(self.broker.kill)
+                await asyncio.to_thread(control.release)
+                await asyncio.sleep(outage)
+                await asyncio.to_thread(self.broker.restart)
+            case Blow.PAUSE_BROKER:
+                await asyncio.to_thread(self.broker.pause)
+                await asyncio.to_thread(control.release)
+                await asyncio.sleep(outage)
+                await asyncio.to_thread(self.broker.resume)
+            case Blow.KILL_KINESIS:
+                assert self.kinesis is not None
+                await self.kinesis.kill()
+                await asyncio.to_thread(control.release)
+                await asyncio.sleep(outage)
+                await self.kinesis.start()
+            case Blow.CUT_KINESIS:
+                assert self.kinesis is not None
+                await self.kinesis.cut()
+                await asyncio.to_thread(control.release)
+            case Blow.KILL_DRIVER | Blow.KILL_WORKER:
+                raise AssertionError(f"{blow} is no service")
+
+
+@final
+class Rounds:
+    """Run rounds, one after the other.
+
+    `failures` tells why drivers ended in this round, or before the first, that nobody had killed.
+
+    Args:
+        job: The job.
+        control: Where strikes are armed in it.
+        services: What it depends on.
+        producers: What was produced, by pipeline.
+        oracles: What was read, by pipeline.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        control: Control,
+        services: Services,
+        producers: Mapping[Pipeline, Producer],
+        oracles: Mapping[Pipeline, Oracle],
+    ) -> None:
+        self._job = job
+        self._control = control
+        self._services = services
+        self._producers = producers
+        self._oracles = oracles
+        self.failures: list[str] = []
+
+    async def catch_up(self) -> float | None:
+        """Run the job until the output has everything that is produced by now.
+
+        A job that has ended is started again.
+
+        Returns:
+            The seconds that it took; None if it never came to that.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        produced = {name: dict(each.produced) for name, each in self._producers.items()}
+        while not all(self._oracles[name].has(counts) for name, counts in produced.items()):
+            if loop.time() - began > _TO_CATCH_UP or len(self.failures) > _MOST_FAILURES:
+                return None
+            self._keep_running()
+            await asyncio.sleep(_LOOK)
+        return loop.time() - began
+
+    async def run(self, number: int, plan: Round) -> RoundResult:
+        """Run one round.
+
+        Args:
+            number: Its number, from 1.
+            plan: What strikes.
+        """
+        self.failures = []
+        await asyncio.sleep(plan.delay)
+        struck = tuple([await self._strike(each, plan.outage) for each in plan.strikes])
+        caught_up = await self.catch_up()
+        return RoundResult(
+            number=number, struck=struck, failures=tuple(self.failures), caught_up=caught_up
+        )
+
+    async def _strike(self, strike: Strike, outage: float) -> Struck:
+        if strike.moment is not Moment.RANDOM:
+            await asyncio.to_thread(self._control.arm, strike)
+            if not await self._reached():
+                return Struck(strike, reached=False)
+        match strike.blow:
+            case Blow.KILL_DRIVER:
+                # Those who came to a moment have killed it already.
+                self._job.kill()
+                await self._job.gone.wait()
+                self._job.forgive()
+            case Blow.KILL_WORKER:
+                pass
+            case _:
+                await self._services.strike(strike.blow, self._control, outage)
+        await asyncio.to_thread(self._control.release)
+        return Struck(strike, reached=True)
+
+    async def _reached(self) -> bool:
+        """Wait until the job has come to the moment that is armed; give up after a while."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _TO_REACH
+        while not await asyncio.to_thread(self._control.taken):
+            if loop.time() > deadline and await asyncio.to_thread(self._control.disarm):
+                return False
+            self._keep_running()
+            await asyncio.sleep(_LOOK)
+        return True
+
+    def _keep_running(self) -> None:
+        """Start the job if none runs; note why the last one ended, unless it was killed."""
+        if self._job.gone.is_set():
+            if self._job.failure is not None:
+                self.failures.append(self._job.failure)
+            self._job.start()

@@ -1,0 +1,1 @@
+"""Bugs planted into the library, and the search that has to find them."""

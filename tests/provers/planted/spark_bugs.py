@@ -1,0 +1,203 @@
+"""Mistakes that would break a promise, each as a small change to the library."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from fanout.landing import ledger, local_storage, ownership
+from fanout.landing.entries import SEGMENTS, Entry, SegmentFile
+from fanout.landing.ledger import BatchLedger
+from fanout.landing.local_storage import LocalStorage
+from fanout.landing.ownership import Ownership
+from fanout.landing.segments import OpenSegment, SegmentLog
+from fanout.spark.batches import BatchResult, BatchRunner
+from fanout.spark.pump import Filled, Idle, Pump, Stopped
+from tests.provers.simulation.spark.disk import File, Folder
+from tests.provers.simulation.spark.files import Descriptor, DiskOs
+from tests.provers.simulation.spark.remote import RemoteStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+fsync = DiskOs.fsync
+find = BatchLedger.find
+prune = BatchLedger.prune
+begin = BatchLedger.__init__
+run = BatchRunner.run
+sweep = LocalStorage.sweep
+open_segment = SegmentLog.open
+hand_over = Pump._hand_over
+
+
+def fsync_of_directories_alone(descriptor: Descriptor) -> None:
+    if isinstance(descriptor.node, Folder):
+        fsync(descriptor)
+
+
+def fsync_of_files_alone(descriptor: Descriptor) -> None:
+    if isinstance(descriptor.node, File):
+        fsync(descriptor)
+
+
+def sweep_without_fsync(self: LocalStorage) -> None:
+    with mock.patch.object(local_storage, "_fsync"):
+        sweep(self)
+
+
+def name_by_rename(source: Any, final: Any) -> None:
+    final.unlink(missing_ok=True)
+    DiskOs.link(source, final)
+    source.unlink()
+    local_storage._fsync(final.parent)
+
+
+def put_over(self: RemoteStorage, name: str, data: bytes) -> None:
+    self.objects[name] = data
+
+
+def publish_later(self: BatchRunner, segment: OpenSegment) -> SegmentFile:
+    sealed = segment.seal()
+    name = f"{SEGMENTS}/{sealed.path.name}"
+    acknowledge = self._acknowledge
+
+    def acknowledge_and_publish(positions: Any) -> None:
+        acknowledge(positions)
+        self._storage.publish(sealed.path, name)
+        self._acknowledge = acknowledge
+
+    self._acknowledge = acknowledge_and_publish
+    return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)
+
+
+def acknowledge_first(self: BatchRunner, entry: Entry) -> None:
+    self._acknowledge(entry.positions)
+    self._ledger.write(entry)
+    self._ledger.prune()
+
+
+def handle_first(self: BatchRunner, entry: Entry) -> None:
+    if entry.segment is not None:
+        self._handle(entry)
+    self._ledger.write(entry)
+    self._acknowledge(entry.positions)
+    self._ledger.prune()
+
+
+def prune_newest(self: BatchLedger) -> None:
+    prune(self)
+    if self._newest is not None and self._newest.segment is not None:
+        self._storage.delete(self._newest.segment.name)
+
+
+def prune_nothing(self: BatchLedger) -> None:
+    self._swept_orphans = True
+
+
+def prune_orphans_at_once(self: BatchLedger, *args: Any) -> None:
+    begin(self, *args)
+    self._delete_orphans()
+
+
+def prune_orphans_of_newer_runs(self: BatchLedger) -> None:
+    segments = (entry.segment for entry in self._entries.values())
+    named = {segment.name for segment in segments if segment is not None}
+    for file in self._storage.list(SEGMENTS):
+        if f"{SEGMENTS}/{file.name}" not in named:
+            self._storage.delete(f"{SEGMENTS}/{file.name}")
+
+
+def find_older_is_new(self: BatchLedger, batch_id: int, query_id: str) -> Entry | None:
+    if self._newest is not None and batch_id < self._newest.batch_id:
+        return None
+    return find(self, batch_id, query_id)
+
+
+def find_despite_a_hole(self: BatchLedger, batch_id: int, query_id: str) -> Entry | None:
+    if self._newest is None or batch_id > self._newest.batch_id:
+        return None
+    return find(self, batch_id, query_id)
+
+
+def discard_loudly(self: OpenSegment) -> None:
+    if self._writer is not None:
+        self._writer.close()
+    self._path.unlink(missing_ok=True)
+
+
+def find_no_replay(self: BatchLedger, batch_id: int, query_id: str) -> Entry | None:
+    return find(self, batch_id, query_id) and None
+
+
+def return_without_entry(self: BatchRunner, batch_id: int, query_id: str) -> BatchResult:
+    if self._ledger.find(batch_id, query_id) is None:
+        handover = self._take(60.0)
+        match handover:
+            case Stopped():
+                return BatchResult(batch_id, finished=True)
+            case Idle(positions, finished) if (
+                self._ledger.newest is not None and self._ledger.newest.positions == positions
+            ):
+                return BatchResult(batch_id, finished=finished)
+            case _:
+                with mock.patch.object(self, "_take", return_value=handover):
+                    return run(self, batch_id, query_id)
+    return run(self, batch_id, query_id)
+
+
+def positions_of_the_stream(self: Pump) -> Filled:
+    handed = hand_over(self)
+    return Filled(handed.segment, self._stream.delivered)
+
+
+def from_the_origin(self: BatchLedger) -> Any:
+    return self.origin()
+
+
+def same_names(self: SegmentLog) -> OpenSegment:
+    self._run = 1
+    return open_segment(self)
+
+
+def lock_without_waiting(*_: object) -> None:
+    """Have no lock."""
+
+
+PLANTED: dict[str, tuple[Any, str, Any]] = {
+    "a segment or an entry is not fsynced": (DiskOs, "fsync", fsync_of_directories_alone),
+    "a directory is not fsynced": (DiskOs, "fsync", fsync_of_files_alone),
+    "names of an earlier run are not fsynced": (LocalStorage, "sweep", sweep_without_fsync),
+    "a name is given by rename": (local_storage, "_link", name_by_rename),
+    "creation replaces": (RemoteStorage, "_put", put_over),
+    "an entry comes before its segment": (BatchRunner, "_publish", publish_later),
+    "acknowledged before the entry": (BatchRunner, "_remember", acknowledge_first),
+    "handled before the entry": (BatchRunner, "_remember", handle_first),
+    "the newest segment is pruned": (BatchLedger, "prune", prune_newest),
+    "a segment is pruned too early": (ledger, "_KEPT_BATCHES", 9),
+    "nothing is pruned": (BatchLedger, "prune", prune_nothing),
+    "orphans go before the first entry": (BatchLedger, "__init__", prune_orphans_at_once),
+    "segments of a newer run are orphans": (
+        BatchLedger,
+        "_delete_orphans",
+        prune_orphans_of_newer_runs,
+    ),
+    "an older batch id is taken for a new one": (BatchLedger, "find", find_older_is_new),
+    "a hole in the ledger is passed over": (BatchLedger, "find", find_despite_a_hole),
+    "a disk that refuses to clean up is an error": (OpenSegment, "discard", discard_loudly),
+    "a batch id is never replayed": (BatchLedger, "find", find_no_replay),
+    "nobody asks who owns the checkpoint": (Ownership, "check", lambda _: None),
+    "the lock is not waited for": (ownership, "_wait_for_lock", lock_without_waiting),
+    "a batch is done without an entry": (BatchRunner, "run", return_without_entry),
+    "positions run ahead of the segment": (Pump, "_hand_over", positions_of_the_stream),
+    "a run begins at the origin": (BatchLedger, "positions", from_the_origin),
+    "two runs use one name": (SegmentLog, "open", same_names),
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Let the library make a mistake while the block runs."""
+    target, attribute, replacement = PLANTED[name]
+    with mock.patch.object(target, attribute, replacement):
+        yield

@@ -1,0 +1,78 @@
+"""Run one plan and write down what happened, for people."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, final
+
+from fanout.testing.virtual_time.trace import Trace
+from tests.provers.simulation.campaign.failures import Failure
+from tests.provers.simulation.run import SimulationError, run_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.provers.simulation.plans import AnyPlan
+
+__all__ = ("Replay", "replay")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a run was.
+
+    Args:
+        plan: Its plan.
+        digest: The hash of everything that happened.
+        lines: What happened, each with its virtual second.
+        failure: What it has shown; None if everything held.
+    """
+
+    plan: AnyPlan
+    digest: str
+    lines: tuple[str, ...] = field(repr=False)
+    failure: Failure | None
+
+
+def replay(plan: AnyPlan) -> Replay:
+    """Run a plan and note what happens, with what the library logs."""
+    trace = Trace(keep_lines=True)
+    failure = None
+    with _logged_to(trace):
+        try:
+            run_plan(plan, trace)
+        except SimulationError as error:
+            failure = Failure.of(plan.seed, error)
+    return Replay(plan, trace.digest, tuple(trace.lines), failure)
+
+
+@contextmanager
+def _logged_to(trace: Trace) -> Iterator[None]:
+    """Note in a trace what the library logs, but leave its hash alone."""
+    logger = logging.getLogger("fanout")
+    handler = _LogLines(trace)
+    level, propagate = logger.level, logger.propagate
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # a warning is not to be printed twice
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+@final
+class _LogLines(logging.Handler):
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now = asyncio.get_running_loop().time()
+        self._trace.remark(now, f"log: {record.getMessage()}")

@@ -1,0 +1,110 @@
+"""One process of a simulated job: how it starts and ends, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.errors import FanOutError
+from fanout.testing.virtual_time.loop import running_loop
+from tests.provers.simulation.job.job import Job
+from tests.provers.simulation.job.life import Life
+from tests.provers.simulation.kinesis.oracle.bounds import Hands
+from tests.provers.simulation.kinesis.oracle.errors import OracleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.provers.simulation.job.world import World
+
+__all__ = ("Process",)
+
+# A job that is told to leave may just be storing its positions, and its store may be slow.
+_STORE_GRACE: Final = 300.0
+# What a generation of shards may have to wait for once nothing goes wrong any more, in seconds: a
+# drain that had begun collects, twice; the rest is in the options of the stream.
+_OF_A_DRAIN: Final = 40.0
+# What was under way as it was repaired: a call or a write that hangs, and a consumer's creation.
+_UNDER_WAY: Final = 120.0 + 60.0
+
+
+@final
+class Process:
+    """One process of the job; it starts as it is made.
+
+    `leaves_at` is when it has to leave, because another one has taken its place.
+
+    Args:
+        world: What it meets.
+        number: Its number, from 1.
+        note: Told what becomes of it.
+    """
+
+    def __init__(self, world: World, number: int, note: Callable[[str], None]) -> None:
+        self.leaves_at = math.inf
+        may_drain = world.plan.reading != "iterate"
+        hands = Hands(world.pacing.max_bytes_in_flight, may_drain=may_drain)
+        self.life = Life(number, hands)
+        self.job = Job(world, self.life)
+        self._world = world
+        self._note = note
+        self._blocked_before = running_loop().blocked
+        note(f"process {number} starts")
+        self.task = asyncio.create_task(self.job.live(), name=f"process {number}")
+
+    async def kill(self) -> None:
+        """Let it die: what is cancelled still runs, but reaches neither service nor store."""
+        self.life.dead = True
+        self.task.cancel()
+        await asyncio.wait({self.task}, timeout=_STORE_GRACE)
+
+    async def tell(self) -> None:
+        """Tell it to leave."""
+        if not self.job.leave():
+            self.task.cancel()
+        await asyncio.wait({self.task}, timeout=_STORE_GRACE)
+
+    async def end(self) -> None:
+        """See to it that it is over."""
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+    def look_back(self) -> FanOutError | None:
+        """Look at what it leaves, now that it is over; return what it has failed of.
+
+        Raises:
+            OracleError: If it leaves something, or has failed for nothing.
+        """
+        world, life = self._world, self.life
+        self._note(f"process {life.number} is over")
+        failure = None if self.task.cancelled() else self.task.exception()
+        if failure is not None and not isinstance(failure, FanOutError):
+            raise failure
+        self.job.look_back()
+        if left := world.live_of(life):
+            raise OracleError(f"leaked: connections to {left} are left open")
+        if self.job.closing_took > world.grace:
+            raise OracleError(f"late: closing took {self.job.closing_took:g} s")
+        if failure is None:
+            return None
+        self._note(f"failed: {failure}")
+        # Another process may block the loop that they share.
+        life.hindered |= running_loop().blocked > self._blocked_before
+        world.judge(failure, life)
+        return failure
+
+    @property
+    def recovery(self) -> float:
+        """How many seconds all that is missing may take to come, if nothing goes wrong."""
+        pacing = self._world.pacing
+        generation = (
+            pacing.subscribe_timeout
+            + pacing.silence_timeout
+            + 2 * pacing.backoff.cap
+            + pacing.slow
+            + (pacing.discovery_interval or 0.0)
+            + _OF_A_DRAIN
+        )
+        own = max(0.0, self.job.busy_until - self._world.now)
+        return _UNDER_WAY + own + self.job.generations * generation

@@ -1,0 +1,198 @@
+"""What stays while the processes of a simulated job come and go, whatever service they read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from random import Random
+
+    from fanout.core.events import Batch, Split
+    from fanout.core.fan_out import FanOut
+    from fanout.core.positions import Position
+    from fanout.core.source import Pacing, Source
+    from fanout.errors import FanOutError
+    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.job.store import Store
+    from tests.provers.simulation.kinesis.faults.armed import Armed
+    from tests.provers.simulation.kinesis.faults.faults import Fault
+
+__all__ = ("Manner", "Oracle", "Reading", "Witness", "World")
+
+
+class Manner(Protocol):
+    """What of a plan is about the job; see `tests.provers.simulation.kinesis.plan.Plan`."""
+
+    @property
+    def seed(self) -> int:
+        """What everything else was drawn from."""
+
+    @property
+    def seconds(self) -> float:
+        """How long faults strike, in virtual seconds."""
+
+    @property
+    def reading(self) -> Literal["iterate", "drain", "mixed"]:
+        """How the job reads."""
+
+    @property
+    def checkpoint_every(self) -> int:
+        """After how many reads it stores its positions."""
+
+    @property
+    def acknowledging(self) -> Literal["each", "twice", "some", "all"]:
+        """What it acknowledges."""
+
+    @property
+    def storing(self) -> Literal["positions", "drained", "delivered"]:
+        """What it stores."""
+
+    @property
+    def broken(self) -> str | None:
+        """The split that stays broken when everything else is repaired."""
+
+
+class Reading(Protocol):
+    """Compare what one run of a reader gets with what it must get."""
+
+    def missing(self, broken: str | None) -> dict[str, int]:
+        """Return how many rows of each split are still to come, but for one that stays broken."""
+
+    def generations(self) -> int:
+        """Return how many splits, one continuing the other, are still to be read; at least one."""
+
+    def deliver(self, batch: Batch) -> None:
+        """Check one batch."""
+
+    def acknowledge(self, splits: Mapping[str, Position]) -> None:
+        """Take note of what the job has said that it is done with."""
+
+    def check_acknowledged(self, positions: str) -> None:
+        """Check positions that the stream calls acknowledged."""
+
+    def check_stored(self, positions: str) -> None:
+        """Check positions that are about to be stored."""
+
+
+class Oracle(Protocol):
+    """Know what the source holds, and what of it all runs of a reader have got together."""
+
+    @property
+    def checked(self) -> int:
+        """How many records were checked."""
+
+    @property
+    def replayed(self) -> int:
+        """How many of those came again after a restart."""
+
+    @property
+    def generations(self) -> int:
+        """How many splits can continue each other at the most."""
+
+    def begin(self, positions: str, life: Life, *, anew: bool = False) -> Reading:
+        """Take note from where a run of the reader goes on."""
+
+
+class Witness(Protocol):
+    """Check what one process is told of its subscriptions."""
+
+    def opened(self, stream: FanOut) -> None:
+        """Begin to look at a stream."""
+
+    def looks(self) -> None:
+        """Look at the stream between two reads."""
+
+    def resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
+        """Take what `on_resubscribe` is told."""
+
+    def closing(self, reading: Any) -> None:
+        """Compare the counters of a stream that is about to be closed with what was seen."""
+
+    def closed(self) -> None:
+        """Look at what is left of the stream."""
+
+
+class World(Protocol):
+    """What every run of a job meets: the service, what goes wrong, and who looks at everything."""
+
+    @property
+    def plan(self) -> Manner:
+        """How the job reads."""
+
+    @property
+    def armed(self) -> Armed[Fault]:
+        """What goes wrong with the job and its store."""
+
+    @property
+    def oracle(self) -> Oracle:
+        """What looks at everything that the job gets."""
+
+    @property
+    def store(self) -> Store:
+        """Where its positions are kept."""
+
+    @property
+    def random(self) -> Random:
+        """The chance in the job itself."""
+
+    @property
+    def product(self) -> Random:
+        """The chance in the library."""
+
+    @property
+    def now(self) -> float:
+        """The virtual seconds."""
+
+    @property
+    def pacing(self) -> Pacing:
+        """How the service is asked."""
+
+    @property
+    def grace(self) -> float:
+        """How many seconds a stream may take to close."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether no reader can go on."""
+
+    @property
+    def violations(self) -> list[str]:
+        """Which rules of the service were broken."""
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """The calls to the service, by name."""
+
+    @property
+    def struck(self) -> Mapping[str, int]:
+        """What went wrong, by kind."""
+
+    @property
+    def moments(self) -> Mapping[str, int]:
+        """How often each coincidence was met."""
+
+    def observed(self) -> AbstractContextManager[None]:
+        """Look out for coincidences while the block runs."""
+
+    async def befall(self) -> None:
+        """Let happen to the service what happens to it."""
+
+    def repair(self) -> None:
+        """Let nothing go wrong any more, except with a split that stays broken."""
+
+    def source(self, life: Life) -> Source:
+        """Return what a process reads from."""
+
+    def witness(self, life: Life) -> Witness:
+        """Return who looks over the shoulder of a process."""
+
+    def live_of(self, life: Life) -> list[str]:
+        """Return what a process holds open."""
+
+    def still_read(self, life: Life) -> list[str]:
+        """Return what a process that has failed a second ago still reads."""
+
+    def judge(self, failure: FanOutError, life: Life) -> None:
+        """Check that a stream has failed of something that makes it fail."""

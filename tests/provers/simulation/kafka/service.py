@@ -1,0 +1,296 @@
+"""What a simulated cluster answers, and how long that takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, final
+
+from aiokafka.errors import (
+    KafkaConnectionError,
+    NotLeaderForPartitionError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+
+from fanout.kafka.reading.transport import Aborted, Edge, Fetched
+from tests.provers.simulation.kafka.faults import ERRORS, ClusterFault, ClusterKind, ClusterSite
+from tests.provers.simulation.kafka.moments import KafkaSometimes, note_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from random import Random
+
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.reading.transport import Wanted
+    from tests.provers.simulation.kafka.cluster import Cluster
+    from tests.provers.simulation.kafka.log import Era, Stored
+    from tests.provers.simulation.kafka.served import Served
+    from tests.provers.simulation.kinesis.faults.armed import Armed
+
+__all__ = ("Service",)
+
+# How long a broker takes, in seconds: usually, and where it is slow.
+_LATENCY: Final = 0.002
+_SLOW: Final = (0.5, 8.0)
+# Two requests, one behind the other, may be as long under way together as a broker may be silent.
+_LONG: Final = 10.0
+
+
+@final
+class Service:
+    """Answer requests as brokers do; each may be refused, cut, late, or damaged.
+
+    Args:
+        cluster: The brokers, and what they hold.
+        armed: What goes wrong with single requests.
+        random: How long a slow broker takes, and which bit is damaged.
+        committed: Whether only what is committed is read.
+        request_timeout: How long a client waits for an answer, in seconds.
+        fetch_max_bytes: About how many bytes an answer has at the most.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        armed: Armed[ClusterFault],
+        random: Random,
+        *,
+        committed: bool,
+        request_timeout: float,
+        fetch_max_bytes: int,
+    ) -> None:
+        self.cluster = cluster
+        self.armed = armed
+        self.committed = committed
+        self.fetch_max_bytes = fetch_max_bytes
+        self.calls: Counter[str] = Counter()
+        self.moments: Counter[str] = Counter()
+        self.offsets: dict[Partition, int] = {}
+        """What the group has committed."""
+        self._random = random
+        self._request_timeout = request_timeout
+        self._requests = 0
+        self._rotten: set[tuple[Partition, int]] = set()
+
+    @property
+    def now(self) -> float:
+        """The virtual seconds."""
+        return asyncio.get_running_loop().time()
+
+    @contextmanager
+    def counted(self, name: str, served: Served) -> Iterator[None]:
+        """Count a call, and know of it while it is under way."""
+        self.calls[name] += 1
+        self._requests += 1
+        number = self._requests
+        served.calling[number] = name, self.now
+        try:
+            yield
+        finally:
+            del served.calling[number]
+
+    async def reach(self, broker: int, served: Served, hang: float = 0.0) -> None:
+        """Let a request travel to a broker and its answer back, however long that takes.
+
+        Args:
+            broker: The broker.
+            served: Who asks.
+            hang: For how many seconds nobody answers it.
+
+        Raises:
+            KafkaConnectionError: The broker is down, or dies meanwhile.
+            RequestTimedOutError: It does not answer in time.
+        """
+        began, cluster = self.now, self.cluster
+        if broker not in cluster.brokers or cluster.down(broker, began):
+            await asyncio.sleep(_LATENCY)
+            raise served.gives(KafkaConnectionError(f"broker {broker} is down"))
+        takes = self._random.uniform(*_SLOW) if cluster.slow(broker, began) else _LATENCY
+        silent = cluster.silent_until(broker, began)
+        takes = max(takes, hang, 0.0 if silent is None else silent - began)
+        served.hung += takes > _LONG
+        await asyncio.sleep(min(takes, self._request_timeout))
+        if cluster.died(broker, began, self.now):
+            raise served.gives(KafkaConnectionError(f"broker {broker} has died"))
+        if takes > self._request_timeout:
+            raise served.gives(RequestTimedOutError(f"broker {broker} did not answer"))
+
+    def any_broker(self, but: Sequence[int] = ()) -> int:
+        """Return a broker for a request that any can answer: one that is up, if there is one."""
+        cluster = self.cluster
+        for number in cluster.brokers:
+            if number not in but and not cluster.down(number, self.now):
+                return number
+        return 1
+
+    async def wait_for_change(
+        self, broker: int, partitions: Sequence[Partition], until: float
+    ) -> None:
+        """Wait until there is something new in one of some partitions, or until a moment.
+
+        Args:
+            broker: Where somebody waits for it; its death is something new as well.
+            partitions: The partitions.
+            until: The moment.
+        """
+        now = self.now
+        logs = self.cluster.logs
+        until = min(until, self.cluster.next_death(broker, now))
+        first = min((logs[p].next_change(now) for p in partitions if p in logs), default=until)
+        # A timer may strike by the resolution of the clock too early.
+        await asyncio.sleep(max(0.0, min(first, until) - now) + 1e-6)
+
+    def check_leader(self, broker: int, partition: Partition) -> Era:
+        """Return what a broker that is asked for a partition has of it.
+
+        Raises:
+            UnknownTopicOrPartitionError: It knows of none.
+            NotLeaderForPartitionError: Another broker leads it.
+        """
+        now, cluster = self.now, self.cluster
+        log = cluster.logs.get(partition)
+        era = None if log is None else log.era(now)
+        if era is None or cluster.warming(broker, now):
+            self.moments[KafkaSometimes.WARMING] += era is not None
+            raise UnknownTopicOrPartitionError(str(partition))
+        if cluster.leader(partition, now) != broker:
+            self.moments[KafkaSometimes.OLD_LEADER] += 1
+            raise NotLeaderForPartitionError(str(partition))
+        return era
+
+    def read(
+        self,
+        broker: int,
+        partition: Partition,
+        want: Wanted,
+        served: Served,
+        *,
+        room: int,
+        whole: bool,
+    ) -> Fetched:
+        """Return what a leader has of a partition.
+
+        Args:
+            broker: Who is asked.
+            partition: The partition.
+            want: What is wanted.
+            served: Who asks.
+            room: How many bytes the answer has room for.
+            whole: Whether the first batch comes, however large it is.
+
+        Raises:
+            KafkaError: It is refused.
+        """
+        era, now = self.check_leader(broker, partition), self.now
+        high, stable, start = era.high_watermark(now), era.last_stable(now), era.start(now)
+        lag = self.cluster.lag(partition, now)
+        if lag is not None:
+            high = stable = self._lagging_end(era, lag)
+        if not start <= want.offset <= high:
+            self._note_refused(era, want.offset)
+            raise OffsetOutOfRangeError(f"{partition} is asked for {want.offset}")
+        place = self.cluster.logs[partition].place(now)
+        assert place is not None, "it has an era"
+        seen = served.eras[partition]
+        if not seen or seen[-1] != place:
+            self.moments[KafkaSometimes.CUT_UNSEEN] += bool(seen) and want.offset > era.starts[0][1]
+            seen.append(place)
+        batches = [
+            stored
+            for stored in era.readable(want.offset, now, committed=self.committed)
+            if stored.next_offset <= high
+        ]
+        data = self._cut(batches, min(want.max_bytes, room), whole=whole)
+        note_answer(self.moments, era, batches, data, want, whole=whole)
+        data = self._damaged(partition, batches, data, served)
+        end = batches[-1].next_offset if batches else want.offset
+        return Fetched(
+            high_watermark=high,
+            last_stable_offset=stable,
+            log_start_offset=start,
+            aborted=tuple(
+                Aborted(one.producer, one.first) for one in era.aborted(want.offset, end, now)
+            )
+            if self.committed
+            else (),
+            batches=data,
+        )
+
+    def offset(self, partition: Partition, what: Edge | int, era: Era) -> int | None:
+        """Return the offset of an edge, or of the first record that is not older than a time."""
+        now = self.now
+        match what:
+            case Edge.EARLIEST:
+                return era.start(now)
+            case Edge.LATEST:
+                lag = self.cluster.lag(partition, now)
+                if lag is not None:
+                    return self._lagging_end(era, lag)
+                return era.end(now, committed=self.committed)
+            case _:
+                return era.at_time(what, now, committed=self.committed)
+
+    def strike(
+        self, site: ClusterSite, *, partition: Partition | None = None
+    ) -> ClusterFault | None:
+        """Take what goes wrong here and now."""
+        shard = None if partition is None else str(partition)
+        return self.armed.strike(site, self.now, shard=shard)
+
+    def error_of(self, fault: ClusterFault) -> Exception:
+        """Return the error that a fault is."""
+        return ERRORS[fault.code](f"simulated: {fault.code}")
+
+    def _note_refused(self, era: Era, offset: int) -> None:
+        """Take note of why an offset is refused."""
+        now, moments = self.now, self.moments
+        moments[KafkaSometimes.EXPIRED_UNDER_READER] += offset < era.start(now)
+        lost = offset > era.high_watermark(now)
+        moments[KafkaSometimes.CUT_BELOW_READER] += lost
+        moments[KafkaSometimes.LAGGING] += not lost and offset >= era.start(now)
+
+    def _lagging_end(self, era: Era, batches: int) -> int:
+        """Return the end of a log by a leader that lacks the newest batches."""
+        now = self.now
+        known = [b.next_offset for b in era.batches if b.at <= now]
+        end = known[-1 - batches] if len(known) > batches else 0
+        return max(era.start(now), min(end, era.last_stable(now)))
+
+    def _cut(self, batches: Sequence[Stored], room: int, *, whole: bool) -> bytes:
+        """Return batches as far as there is room; the last one may be cut short."""
+        data = b"".join(stored.data for stored in batches[:64])
+        if batches and whole:
+            room = max(room, len(batches[0].data))
+        elif batches and len(batches[0].data) > room:
+            return b""
+        return data[: max(0, room)]
+
+    def _damaged(
+        self,
+        partition: Partition,
+        batches: Sequence[Stored],
+        data: bytes,
+        served: Served,
+    ) -> bytes:
+        """Damage what is damaged for good, or by a fault that strikes now."""
+        if not data:
+            return data
+        kinds = (ClusterKind.CORRUPT, ClusterKind.STAYS_CORRUPT)
+        fault = self.armed.strike(ClusterSite.ANSWER, self.now, shard=str(partition), kinds=kinds)
+        if fault is not None and fault.kind is ClusterKind.STAYS_CORRUPT:
+            self._rotten.add((partition, batches[0].base))
+        at, damaged = 0, bytearray(data)
+        for number, stored in enumerate(batches):
+            size = len(stored.data)
+            if at + size > len(data):
+                break
+            rotten = (partition, stored.base) in self._rotten
+            if rotten or (fault is not None and number == 0):
+                bit = self._random.randrange(8 * 21, 8 * size)
+                damaged[at + bit // 8] ^= 1 << bit % 8
+                served.damaged[partition, stored.base] += 1
+            at += size
+        return bytes(damaged)

@@ -1,0 +1,261 @@
+"""The product's Transport over a simulated cluster: it knows leaders as a client does."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, final
+
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    LeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
+
+from fanout.kafka.reading.transport import Fetched, Refused
+from tests.provers.simulation.kafka.faults import ClusterKind, ClusterSite
+from tests.provers.simulation.kafka.moments import KafkaSometimes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.reading.transport import Answer, Edge, Wanted
+    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.kafka.log import Era
+    from tests.provers.simulation.kafka.served import Served
+    from tests.provers.simulation.kafka.service import Service
+    from tests.provers.simulation.kafka.witness import KafkaWitness
+
+__all__ = ("CLUSTER_ID", "SimTransport")
+
+CLUSTER_ID: Final = "simulated"
+
+
+@final
+class SimTransport:
+    """Talk to a simulated cluster for one process; a dead one reaches nobody.
+
+    Args:
+        service: What answers.
+        life: The process.
+        served: Takes note of what it is told.
+        witness: Looks at what it asks.
+    """
+
+    def __init__(self, service: Service, life: Life, served: Served, witness: KafkaWitness) -> None:
+        self._service = service
+        self._life = life
+        self._served = served
+        self._witness = witness
+        self._leaders: dict[Partition, int] = {}
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's own id."""
+        return CLUSTER_ID
+
+    async def topics(self) -> Mapping[str, Sequence[int] | Exception]:
+        """List every topic."""
+        return await self._metadata(None)
+
+    async def describe(self, topics: Sequence[str]) -> Mapping[str, Sequence[int] | Exception]:
+        """List the partitions of some topics."""
+        return await self._metadata(topics)
+
+    def leader(self, partition: Partition) -> int | None:
+        """Return who leads a partition, as far as is known."""
+        return self._leaders.get(partition)
+
+    async def offsets(
+        self, wanted: Mapping[Partition, Edge | int]
+    ) -> Mapping[Partition, int | None]:
+        """Look offsets up at the partitions' leaders."""
+        unknown = sorted({p.topic for p in wanted if p not in self._leaders})
+        told = await self._metadata(unknown) if unknown else {}
+        found: dict[Partition, int | None] = {}
+        leaders: defaultdict[int, list[Partition]] = defaultdict(list)
+        for partition in wanted:
+            leaders[self._leader(partition, told.get(partition.topic))].append(partition)
+        for leader, partitions in leaders.items():
+            try:
+                await self._call("ListOffsets", leader)
+                for partition in partitions:
+                    era = self._check_leader(leader, partition)
+                    found[partition] = self._service.offset(partition, wanted[partition], era)
+            except KafkaError:
+                for partition in partitions:
+                    self._leaders.pop(partition, None)
+                raise
+        return found
+
+    async def committed(
+        self, group_id: str, partitions: Sequence[Partition]
+    ) -> Mapping[Partition, int | None]:
+        """Return what the group has committed."""
+        del group_id
+        await self._call("OffsetFetch", self._service.any_broker())
+        return {partition: self._service.offsets.get(partition) for partition in partitions}
+
+    async def commit(
+        self, group_id: str, offsets: Mapping[Partition, int]
+    ) -> Mapping[Partition, Exception]:
+        """Commit next offsets for the group."""
+        del group_id
+        service, served = self._service, self._served
+        self._witness.commits(offsets)
+        fault = service.strike(ClusterSite.COMMIT)
+        kind = None if fault is None else fault.kind
+        hang = fault.seconds if fault is not None and kind is ClusterKind.COMMIT_HANGS else 0.0
+        with service.counted("OffsetCommit", served):
+            await service.reach(service.any_broker(), served, hang)
+        self._check_alive()
+        if fault is not None and kind is ClusterKind.COMMIT_REFUSED:
+            raise served.gives(service.error_of(fault))
+        refused: dict[Partition, Exception] = {}
+        if fault is not None and kind is ClusterKind.COMMIT_REFUSED_PARTLY:
+            first = min(offsets)
+            refused[first] = served.gives(service.error_of(fault))
+        done = {p: offset for p, offset in offsets.items() if p not in refused}
+        service.offsets.update(done)
+        if kind is ClusterKind.COMMIT_UNHEARD:
+            service.moments[KafkaSometimes.COMMIT_UNHEARD] += 1
+            raise served.gives(KafkaConnectionError("simulated: the answer is lost"))
+        return refused
+
+    async def fetch(
+        self, broker: int, wanted: Mapping[Partition, Wanted], *, max_wait: float
+    ) -> Mapping[Partition, Answer]:
+        """Fetch from one broker."""
+        self._witness.asks(wanted)
+        try:
+            answers = await self._fetch(broker, wanted, max_wait)
+        finally:
+            self._witness.over(wanted)
+        self._witness.gets(wanted, answers)
+        return answers
+
+    async def _fetch(
+        self, broker: int, wanted: Mapping[Partition, Wanted], max_wait: float
+    ) -> Mapping[Partition, Answer]:
+        service, served = self._service, self._served
+        fault = service.strike(ClusterSite.REQUEST)
+        began = service.now
+        with service.counted("Fetch", served):
+            hangs = fault is not None and fault.kind is ClusterKind.FETCH_HANGS
+            await service.reach(broker, served, fault.seconds if fault and hangs else 0.0)
+            self._check_alive()
+            if fault is not None and fault.kind is ClusterKind.FETCH_CUT:
+                raise served.gives(KafkaConnectionError("simulated: the connection is cut"))
+            answers = self._answers(broker, wanted)
+            while not _has_content(answers) and service.now < began + max_wait:
+                await service.wait_for_change(broker, list(wanted), began + max_wait)
+                if service.cluster.died(broker, began, service.now):
+                    service.moments[KafkaSometimes.DIED_WAITING] += 1
+                    raise served.gives(KafkaConnectionError(f"broker {broker} has died"))
+                answers = self._answers(broker, wanted)
+        self._check_alive()
+        return answers
+
+    def _answers(self, broker: int, wanted: Mapping[Partition, Wanted]) -> dict[Partition, Answer]:
+        """Fill an answer in the order of the request, until it is full (KIP-74)."""
+        service = self._service
+        room, empty = service.fetch_max_bytes, True
+        answers: dict[Partition, Answer] = {}
+        for partition, want in wanted.items():
+            answer = self._answer(broker, partition, want, room=room, whole=empty)
+            if isinstance(answer, Fetched):
+                room -= len(answer.batches)
+                empty = empty and not answer.batches
+            answers[partition] = answer
+        return answers
+
+    def _answer(
+        self, broker: int, partition: Partition, want: Wanted, *, room: int, whole: bool
+    ) -> Answer:
+        service, served = self._service, self._served
+        fault = service.armed.strike(
+            ClusterSite.ANSWER, service.now, shard=str(partition), kinds={ClusterKind.REFUSED}
+        )
+        try:
+            if fault is not None:
+                raise service.error_of(fault)
+            return service.read(broker, partition, want, served, room=room, whole=whole)
+        except KafkaError as error:
+            served.refused[partition, want.offset, type(error).__name__] += 1
+            return Refused(served.gives(error))
+
+    async def _metadata(self, topics: Sequence[str] | None) -> dict[str, Sequence[int] | Exception]:
+        service, served = self._service, self._served
+        cluster = service.cluster
+        broker = service.any_broker()
+        old = await self._call("Metadata", broker)
+        now = service.now - old
+        told: dict[str, Sequence[int] | Exception] = {}
+        for topic in cluster.topics if topics is None else topics:
+            if not cluster.is_seen(topic, now) or cluster.warming(broker, now):
+                if topics is not None:
+                    told[topic] = served.gives(UnknownTopicOrPartitionError(topic))
+                served.unseen = True
+                continue
+            told[topic] = cluster.numbers(topic, now)
+        for partition in cluster.logs:
+            if isinstance(told.get(partition.topic), Exception) or partition.topic not in told:
+                continue
+            leader = cluster.told_leader(partition, now)
+            if leader is None or partition.number not in cluster.numbers(partition.topic, now):
+                self._leaders.pop(partition, None)
+            else:
+                self._leaders[partition] = leader
+        return told
+
+    async def _call(self, name: str, broker: int) -> float:
+        """Make a call other than a fetch or a commit; return how old its answer is, in seconds.
+
+        Raises:
+            KafkaError: It is refused, or nobody answers.
+        """
+        service, served = self._service, self._served
+        fault = service.strike(ClusterSite.CALL)
+        kind = None if fault is None else fault.kind
+        hang = fault.seconds if fault is not None and kind is ClusterKind.CALL_HANGS else 0.0
+        with service.counted(name, served):
+            await service.reach(broker, served, hang)
+        self._check_alive()
+        if fault is not None and kind is ClusterKind.CALL_REFUSED:
+            raise served.gives(service.error_of(fault))
+        return fault.seconds if fault is not None and kind is ClusterKind.LISTING_OLD else 0.0
+
+    def _leader(self, partition: Partition, told: Sequence[int] | Exception | None) -> int:
+        """Return who leads a partition, as far as is known.
+
+        Args:
+            partition: The partition.
+            told: What a listing has just told of its topic; None where there was none.
+
+        Raises:
+            KafkaError: Nobody does, or there is no such partition.
+        """
+        if isinstance(told, Exception):
+            raise told
+        if told is not None and partition.number not in told:
+            raise self._served.gives(UnknownTopicOrPartitionError(str(partition)))
+        leader = self._leaders.get(partition)
+        if leader is None:
+            raise self._served.gives(LeaderNotAvailableError(str(partition)))
+        return leader
+
+    def _check_leader(self, leader: int, partition: Partition) -> Era:
+        try:
+            return self._service.check_leader(leader, partition)
+        except KafkaError as error:
+            raise self._served.gives(error) from None
+
+    def _check_alive(self) -> None:
+        """Let a dead process reach nobody."""
+        if self._life.dead:
+            raise self._served.gives(KafkaConnectionError("this process is dead"))
+
+
+def _has_content(answers: Mapping[Partition, Answer]) -> bool:
+    return any(isinstance(answer, Refused) or answer.batches for answer in answers.values())

@@ -1,0 +1,242 @@
+"""Look over the shoulder of one process that reads a simulated cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final, final
+
+from aiokafka.errors import LeaderNotAvailableError
+
+from fanout.core.statistics import SplitState
+from fanout.errors import MalformedEventError, SubscribeTimeoutError, SubscriptionSilentError
+from fanout.kafka.partitions import Partition
+from fanout.kafka.reading.transport import Fetched
+from fanout.testing.virtual_time.loop import running_loop
+from tests.provers.simulation.kafka.moments import KafkaSometimes
+from tests.provers.simulation.kinesis.oracle.errors import OracleError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.core.events import Split
+    from fanout.core.fan_out import FanOut
+    from fanout.core.source import Pacing
+    from fanout.kafka.reading.transport import Answer, Wanted
+    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.kafka.oracle import KafkaOracle
+    from tests.provers.simulation.kafka.reading import KafkaReading
+    from tests.provers.simulation.kafka.served import Served
+    from tests.provers.simulation.kafka.service import Service
+
+__all__ = ("KafkaWitness",)
+
+_MOST_WRONGS: Final = 5
+
+
+@final
+class KafkaWitness:
+    """Check what one process asks, what it is told, and what its counters say.
+
+    Args:
+        life: The process.
+        served: What the cluster has told it.
+        service: The cluster.
+        oracle: What all runs have got together.
+        pacing: How the cluster is to be asked.
+    """
+
+    def __init__(
+        self, life: Life, served: Served, service: Service, oracle: KafkaOracle, pacing: Pacing
+    ) -> None:
+        self._life = life
+        self._served = served
+        self._service = service
+        self._oracle = oracle
+        self._pacing = pacing
+        self._stream: FanOut | None = None
+        self._closed_when_repaired = False
+        self._blocked_before = running_loop().blocked
+        self._told: Counter[str] = Counter()
+        self._answers: dict[Partition, tuple[int, int]] = {}
+        self._asking: dict[Partition, int] = {}
+        self._untold: set[Partition] = set()
+
+    def opened(self, stream: FanOut) -> None:
+        """Begin to look at a stream."""
+        self._stream = stream
+        if self._reading is not None:
+            self._reading.stream = stream
+            self._reading.look()
+
+    def looks(self) -> None:
+        """Look at the stream between two reads."""
+        if self._reading is not None and not self._life.dead:
+            self._reading.look()
+
+    def asks(self, wanted: Mapping[Partition, Wanted]) -> None:
+        """Take note of a fetch: who asks for more has handed on what there was before."""
+        hands, moments = self._life.hands, self._service.moments
+        for partition, want in wanted.items():
+            if partition not in self._served.asked:
+                moments[KafkaSometimes.RESUMED_INSIDE_BATCH] += self._is_inside(partition, want)
+            self._served.asked[partition] = want.offset
+            first, size = self._answers.pop(partition, (want.offset, 0))
+            if want.offset <= first:
+                hands.resume(str(partition), want.offset - 1)
+                continue
+            place = self._served.eras[partition][-1]
+            records = (
+                self._oracle.logs[partition]
+                .eras[place]
+                .records(first, want.offset, committed=self._oracle.committed)
+            )
+            # Of what has no record nothing is held, and nobody hears that it is over.
+            held = size if records else 0
+            hands.hold(str(partition), first, want.offset - 1, len(records), held)
+
+        self._asking |= {partition: want.max_bytes for partition, want in wanted.items()}
+        asking = sum(self._asking.values())
+        if len(self._asking) > 1 and asking > self._pacing.max_bytes_in_flight:
+            self._wrong(f"unbounded: {asking} bytes are asked for at once")
+
+    def over(self, wanted: Mapping[Partition, Wanted]) -> None:
+        """Take note that a fetch is answered, or has failed."""
+        for partition in wanted:
+            self._asking.pop(partition, None)
+
+    def gets(self, wanted: Mapping[Partition, Wanted], answers: Mapping[Partition, Answer]) -> None:
+        """Take note of the answers to a fetch."""
+        for partition, answer in answers.items():
+            if isinstance(answer, Fetched):
+                held_back = answer.last_stable_offset < answer.high_watermark
+                self._service.moments[KafkaSometimes.HELD_BACK] += held_back
+            if isinstance(answer, Fetched) and answer.batches:
+                self._answers[partition] = wanted[partition].offset, len(answer.batches)
+
+    def commits(self, offsets: Mapping[Partition, int]) -> None:
+        """Check what is committed: nothing that the job is not done with."""
+        reading = self._reading
+        moments = self._service.moments
+        for partition, offset in offsets.items():
+            before = self._served.committed.get(partition, offset)
+            failed = self._service.offsets.get(partition) != before
+            moments[KafkaSometimes.COMMITTED_NEWER] += failed and offset > before
+            self._served.committed[partition] = offset
+            if reading is None or self._life.dead:
+                continue
+            place = reading.places[partition]
+            furthest = place.furthest if place.begun else reading.oldest(partition)
+            if offset > furthest and reading.owed(partition, furthest, offset):
+                self._wrong(
+                    f"broke a rule: {partition} is committed up to {offset}, but acknowledged up "
+                    f"to {furthest}"
+                )
+
+    def resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
+        """Take what `on_resubscribe` is told; it is one itself.
+
+        Args:
+            split: What is subscribed to again.
+            cause: Why its last subscription has ended.
+            delay: In how many seconds.
+        """
+        if self._life.dead or self._stream is None:
+            return
+        self._told[split.id] += 1
+        partition = Partition.of(split.id)
+        match cause:
+            case MalformedEventError():
+                known = any(where == partition for where, _ in self._served.damaged)
+            case SubscribeTimeoutError() | SubscriptionSilentError():
+                # A loop may have stood still for about as long as a broker may be silent.
+                blocked = running_loop().blocked > self._blocked_before
+                known = blocked or self._served.hung > 0
+            case LeaderNotAvailableError():
+                known = True  # the reader's own word for what a listing has told it
+            case _:
+                known = self._served.knows(cause)
+        if not known:
+            self._wrong(f"a wrong cause was told for {split}: {cause!r}")
+        longest = max(self._pacing.floor, self._pacing.backoff.cap, self._pacing.slow)
+        if not self._pacing.floor <= delay <= longest + self._pacing.backoff.base:
+            self._wrong(f"a wait of {delay:g} s of {split}")
+        statistics = self._stream.statistics()
+        if statistics.bytes_in_flight > self._pacing.max_bytes_in_flight:
+            self._wrong(f"unbounded: {statistics.bytes_in_flight} bytes are in flight")
+        state = statistics.splits[split.id].state
+        if state is not SplitState.BACKING_OFF:
+            self._wrong(f"{split} backs off, but is said to be {state}")
+
+    def closing(self, reading: KafkaReading) -> None:
+        """Compare the counters of a stream that is about to be closed with what was seen."""
+        reading.stream = None
+        if self._stream is None or self._life.dead:
+            return
+        self._closed_when_repaired = self._service.armed.stopped
+        committing = any(name == "OffsetCommit" for name, _ in self._served.calling.values())
+        self._service.moments[KafkaSometimes.CLOSED_COMMITTING] += committing
+        for name, counted in self._stream.statistics().splits.items():
+            place = reading.places[Partition.of(name)]
+            for what, said, seen in (
+                ("records", counted.records, place.records),
+                ("bytes", counted.bytes, place.nbytes),
+                ("resubscriptions", counted.resubscriptions, self._told[name]),
+            ):
+                if said != seen:
+                    self._wrong(f"miscounted: {what} of {name} is {said}, not {seen}")
+            if counted.gaps > place.gaps:
+                self._untold.add(Partition.of(name))
+            if counted.gaps < place.gaps:
+                self._wrong(f"miscounted: gaps of {name} are {counted.gaps}, not {place.gaps}")
+
+    def closed(self) -> None:
+        """Look at what is left of the stream.
+
+        Raises:
+            OracleError: If something was wrong about the process.
+        """
+        if self._life.dead:
+            return
+        if self._stream is not None:
+            in_flight = self._stream.statistics().bytes_in_flight
+            if in_flight:
+                self._wrong(f"leaked: {in_flight} bytes are in flight in a closed stream")
+            if self._closed_when_repaired and self._stream.failure is None:
+                self._check_commits()
+        wrongs = self._served.wrongs + self._life.hands.wrongs
+        if wrongs:
+            raise OracleError("; ".join(wrongs[:_MOST_WRONGS]))
+
+    def _check_commits(self) -> None:
+        """Check that the group was told everything that was acknowledged, once it answers."""
+        reading = self._reading
+        if reading is None or not self._service.calls["OffsetCommit"]:
+            return
+        # A loss that is not told yet may have led back to before what is acknowledged.
+        for partition in sorted(self._served.committed.keys() - self._untold):
+            offset = self._service.offsets.get(partition, 0)
+            acknowledged = reading.places[partition].acknowledged
+            if reading.owed(partition, offset, acknowledged):
+                self._wrong(
+                    f"lost: {partition} is acknowledged up to {acknowledged}, but the group has "
+                    f"{offset}"
+                )
+
+    def _is_inside(self, partition: Partition, want: Wanted) -> bool:
+        """Tell whether what is wanted lies inside a batch."""
+        era = self._service.cluster.logs[partition].era(self._now)
+        return era is not None and any(
+            stored.base < want.offset < stored.next_offset for stored in era.batches
+        )
+
+    @property
+    def _reading(self) -> KafkaReading | None:
+        return self._oracle.readings.get(self._life.number)
+
+    @property
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _wrong(self, what: str) -> None:
+        self._served.wrongs.append(what)

@@ -1,0 +1,246 @@
+"""The stream consumers of the simulated service, and which of them reads what."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, final
+
+from fanout.kinesis.aws.transport import ConsumerDescription
+from tests.provers.simulation.kinesis.service.refusals import client_error
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.kinesis.service.body import SubscriptionBody
+    from tests.provers.simulation.kinesis.service.service import SimService
+
+__all__ = ("SimConsumers",)
+
+_SUBSCRIBE = "SubscribeToShard"
+_STRANGER = 0
+
+
+@dataclass(slots=True)
+class _Desk:
+    """What the service remembers of one consumer and shard; callers are numbers of lives."""
+
+    called_at: float = -1e9
+    caller: int = _STRANGER
+    succeeded_at: float = -1e9
+    succeeder: int = _STRANGER
+    live: SubscriptionBody | None = None
+
+
+@dataclass(slots=True)
+class _Consumer:
+    name: str
+    arn: str
+    created: datetime
+    active_at: float
+    gone_at: float = math.inf
+    desks: dict[str, _Desk] = field(default_factory=dict)
+
+    def end_all(self, code: str | None, shard_id: str | None = None) -> bool:
+        live = [
+            desk.live
+            for id_, desk in self.desks.items()
+            if desk.live is not None and shard_id in {None, id_}
+        ]
+        for body in live:
+            body.end(code)
+        return bool(live)
+
+
+@final
+class SimConsumers:
+    """Register consumers, and let each have one subscription to a shard.
+
+    Args:
+        service: The service that they belong to.
+        stream_arn: Its stream.
+    """
+
+    def __init__(self, service: SimService, stream_arn: str) -> None:
+        self._service = service
+        self._stream_arn = stream_arn
+        self._consumers: dict[str, _Consumer] = {}
+        self._registrations = 0
+        self._open: dict[SubscriptionBody, None] = {}
+
+    def __len__(self) -> int:
+        self._forget_deleted()
+        return len(self._consumers)
+
+    def register(self, name: str) -> ConsumerDescription:
+        """Answer RegisterStreamConsumer."""
+        self._forget_deleted()
+        if any(consumer.name == name for consumer in self._consumers.values()):
+            raise client_error("ResourceInUseException", "RegisterStreamConsumer")
+        arn = self.add(name, self._service.clock)
+        self._consumers[arn].active_at += self._service.now + self._service.rules.consumer_creating
+        return self._description(self._consumers[arn])
+
+    def add(self, name: str, created: datetime) -> str:
+        """Let there be an ACTIVE consumer; return its ARN.
+
+        Args:
+            name: Its name.
+            created: When it was registered.
+        """
+        self._registrations += 1
+        arn = f"{self._stream_arn}/consumer/{name}:{self._registrations}"
+        self._consumers[arn] = _Consumer(name, arn, created, 0.0)
+        return arn
+
+    def describe(self, arn: str | None, name: str | None) -> ConsumerDescription:
+        """Answer DescribeStreamConsumer.
+
+        Args:
+            arn: Its ARN, where that is known.
+            name: Its name, where that is known.
+        """
+        self._forget_deleted()
+        for consumer in self._consumers.values():
+            if arn == consumer.arn or name == consumer.name:
+                return self._description(consumer)
+        raise client_error("ResourceNotFoundException", "DescribeStreamConsumer")
+
+    def deregister(self, arn: str) -> None:
+        """Answer DeregisterStreamConsumer: its subscriptions end."""
+        consumer = self._consumers.pop(arn, None)
+        if consumer is None:
+            raise client_error("ResourceNotFoundException", "DeregisterStreamConsumer")
+        consumer.end_all("ResourceNotFoundException")
+
+    def remove_all(self, seconds: float = 0.0) -> bool:
+        """Deregister every consumer, as somebody else may do; return whether there was any.
+
+        Args:
+            seconds: For how long they are DELETING.
+        """
+        self._forget_deleted()
+        for consumer in self._consumers.values():
+            consumer.gone_at = min(consumer.gone_at, self._service.now + seconds)
+            consumer.end_all("ResourceNotFoundException")
+        found = bool(self._consumers)
+        self._forget_deleted()
+        return found
+
+    def end_all(self, code: str | None, shard_id: str | None = None) -> bool:
+        """End the subscriptions to a shard, or to all; return whether there was any.
+
+        Args:
+            code: With which error; None to cut their connections.
+            shard_id: The shard; None for all.
+        """
+        ended = [consumer.end_all(code, shard_id) for consumer in self._consumers.values()]
+        return any(ended)
+
+    def call(self, life: Life, arn: str, shard_id: str) -> None:
+        """Count a subscribe call towards the rate limit.
+
+        Args:
+            life: The process that calls.
+            arn: With which consumer.
+            shard_id: To which shard.
+
+        Raises:
+            ClientError: It comes less than a second after the one before.
+        """
+        desk, now = self._desk(arn, shard_id), self._service.now
+        if now - desk.called_at < self._service.rules.call_interval:
+            if desk.caller == life.number:
+                self._service.violated(f"{shard_id} was subscribed to twice within a second")
+            raise client_error("LimitExceededException", _SUBSCRIBE)
+        desk.called_at, desk.caller = now, life.number
+
+    def admit(self, life: Life, arn: str, shard_id: str) -> None:
+        """Check that a subscription may begin.
+
+        Args:
+            life: The process that calls.
+            arn: With which consumer.
+            shard_id: To which shard.
+
+        Raises:
+            ClientError: A rule forbids it.
+        """
+        desk, now = self._desk(arn, shard_id), self._service.now
+        if now < self._consumers[arn].active_at:
+            self._service.violated(f"{shard_id} was subscribed to before its consumer was ACTIVE")
+            raise client_error("ResourceInUseException", _SUBSCRIBE)
+        if desk.live is not None and desk.live.life is life:
+            self._service.violated(f"{shard_id} has two live subscriptions")
+        if now - desk.succeeded_at < self._service.rules.takeover_after:
+            # Whoever gave a call up before its answer came does not know that it has succeeded.
+            if life.attempts.answered_at[shard_id] >= desk.succeeded_at:
+                self._service.violated(f"{shard_id} was subscribed to again within five seconds")
+            raise client_error("ResourceInUseException", _SUBSCRIBE)
+
+    def begin(self, arn: str, body: SubscriptionBody) -> None:
+        """Let a subscription be the live one; it takes over from the one before.
+
+        Args:
+            arn: With which consumer.
+            body: The subscription.
+        """
+        desk = self._desk(arn, body.shard.shard_id)
+        if desk.live is not None:
+            desk.live.end("ResourceInUseException")
+        desk.live, desk.succeeded_at = body, self._service.now
+        desk.succeeder = body.life.number
+        self._open[body] = None
+
+    def discard(self, body: SubscriptionBody) -> None:
+        """Forget a subscription whose connection is closed."""
+        self._open.pop(body, None)
+        for consumer in self._consumers.values():
+            desk = consumer.desks.get(body.shard.shard_id)
+            if desk is not None and desk.live is body:
+                desk.live = None
+
+    def take_over(self, shard_id: str | None, *, stale: bool) -> bool:
+        """Let a stranger subscribe with our consumer, and leave again.
+
+        Args:
+            shard_id: To which shard; None for all.
+            stale: Whether the old connections repeat themselves before they end.
+
+        Returns:
+            Whether there was a subscription to take over.
+        """
+        taken = False
+        for consumer in self._consumers.values():
+            for id_, desk in consumer.desks.items():
+                if shard_id not in {None, id_}:
+                    continue
+                if desk.live is not None:
+                    desk.live.end("ResourceInUseException", stale=stale)
+                    taken = True
+                desk.live, desk.succeeder = None, _STRANGER
+                desk.succeeded_at = self._service.now
+        return taken
+
+    def live_of(self, life: Life) -> list[str]:
+        """Return the shards to which a process has a connection."""
+        return [body.shard.shard_id for body in self._open if body.life is life]
+
+    def _desk(self, arn: str, shard_id: str) -> _Desk:
+        self._forget_deleted()
+        consumer = self._consumers.get(arn)
+        if consumer is None or consumer.gone_at < math.inf:
+            raise client_error("ResourceNotFoundException", _SUBSCRIBE)
+        return self._consumers[arn].desks.setdefault(shard_id, _Desk())
+
+    def _description(self, consumer: _Consumer) -> ConsumerDescription:
+        status = "ACTIVE" if self._service.now >= consumer.active_at else "CREATING"
+        if consumer.gone_at < math.inf:
+            status = "DELETING"
+        return ConsumerDescription(consumer.name, consumer.arn, status, consumer.created)
+
+    def _forget_deleted(self) -> None:
+        now = self._service.now
+        for arn in [arn for arn, each in self._consumers.items() if each.gone_at <= now]:
+            del self._consumers[arn]

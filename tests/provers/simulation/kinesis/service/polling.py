@@ -1,0 +1,249 @@
+"""GetShardIterator and GetRecords, as the simulated service answers them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, final
+
+import aiohttp
+
+from fanout.errors import MalformedEventError, UnconfirmedEndError
+from fanout.testing.virtual_time.loop import running_loop
+from tests.provers.simulation.chance import happens
+from tests.provers.simulation.kinesis.faults.faults import Kind
+from tests.provers.simulation.kinesis.service.pages import Page, answer_of
+from tests.provers.simulation.kinesis.service.refusals import client_error
+from tests.provers.simulation.kinesis.service.spoiling import UNKNOWN_CHILD, pieces_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from random import Random
+
+    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.kinesis.faults.faults import Fault
+    from tests.provers.simulation.kinesis.oracle.attempts import Attempt
+    from tests.provers.simulation.kinesis.service.log import SourceShard
+    from tests.provers.simulation.kinesis.service.service import SimService
+
+__all__ = ("Answer", "ShardIterator", "SimPolling")
+
+_TOO_LARGE: Final = 1 << 31
+# How many of the answers do not say how large they are; the reader takes 24 MiB for each.
+_UNSIZED: Final = 0.1
+_UNREADABLE: Final = {Kind.HALF_CLOSED, Kind.DAMAGED, Kind.OVERSIZE, Kind.GARBAGE}
+_DAMAGES: Final = {*_UNREADABLE, Kind.HALF_AN_END}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ShardIterator:
+    """A place in a shard, as the service hands it out.
+
+    Args:
+        shard: The shard.
+        cursor: The number after which to read.
+        issued: When it was handed out, in virtual seconds.
+    """
+
+    shard: SourceShard
+    cursor: int
+    issued: float
+
+    def encode(self) -> str:
+        """Return the token that a reader sees."""
+        shard = self.shard
+        return f"{shard.generation}/{shard.shard_id}/{self.cursor}/{self.issued!r}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of GetRecords on its way.
+
+    Args:
+        service: Who answers.
+        page: What it was to say.
+        body: Its body.
+        size: How long its headers say that the body is; None where they do not.
+        fault: What happens to the body.
+        ending: The error that its reader has to make of it; None for none.
+    """
+
+    service: SimService
+    page: Page
+    body: bytes
+    size: int | None
+    fault: Fault | None = None
+    ending: type[Exception] | None = None
+
+    def announce(self, life: Life, attempt: Attempt) -> None:
+        """Take note of the error that its reader has to make of it.
+
+        Args:
+            life: Its process.
+            attempt: What it was asked for.
+        """
+        if self.ending is not None:
+            life.attempts.end(attempt, (self.ending, ""), self.service.now)
+
+    async def chunks(self, life: Life, attempt: Attempt) -> AsyncGenerator[bytes, None]:
+        """Yield the body as it arrives.
+
+        Args:
+            life: The process that reads it.
+            attempt: What it was asked for.
+
+        Raises:
+            ClientPayloadError: The connection is reset.
+        """
+        service, fault = self.service, self.fault
+        kind = None if fault is None else fault.kind
+        if kind is Kind.RESET:
+            yield self.body[: len(self.body) // 2]
+            error = aiohttp.ClientPayloadError("Response payload is not completed")
+            life.attempts.end(attempt, error, service.now)
+            raise error
+        async for piece in self._pieces():
+            yield piece
+        if kind not in _UNREADABLE:
+            self._heard(life, attempt)
+
+    def _heard(self, life: Life, attempt: Attempt) -> None:
+        """Take note that its reader has all of it."""
+        if not attempt.live:
+            life.attempts.answer(attempt, self.service.now)
+        if self.ending is MalformedEventError:
+            return  # it can be decoded, but not believed
+        life.settled = True
+        records, blocked = self.page.records, running_loop().blocked
+        number = records[-1].sequence if records else attempt.place[1]
+        if records:
+            attempt.hears(number, self.service.now, blocked, records=True)
+        attempt.heard_at, attempt.blocked = self.service.now, blocked
+
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        kind = None if self.fault is None else self.fault.kind
+        seconds = 0.0 if self.fault is None else self.fault.seconds
+        half = len(self.body) // 2
+        if kind is Kind.STALL:
+            yield self.body[:half]
+            await asyncio.sleep(seconds)
+            yield self.body[half:]
+            return
+        drips = kind is Kind.DRIP
+        for number, piece in enumerate(
+            pieces_of(self.body, None if drips else self.service.random)
+        ):
+            if drips and number:
+                await asyncio.sleep(seconds)
+            yield piece
+
+
+@final
+class SimPolling:
+    """Hand out shard iterators, and answer what is polled with them.
+
+    Args:
+        service: The service that they belong to.
+    """
+
+    def __init__(self, service: SimService) -> None:
+        self._service = service
+
+    def shard_id_of(self, token: str) -> str:
+        """Return the shard of an iterator, whatever it is worth."""
+        return token.split("/")[1]
+
+    def decode(self, token: str) -> ShardIterator:
+        """Read an iterator.
+
+        Raises:
+            ClientError: It is not one of the service's, or of a stream or shard that is gone, or it
+                has expired.
+        """
+        generation, _, rest = token.partition("/")
+        shard_id, _, rest = rest.partition("/")
+        cursor, _, issued = rest.partition("/")
+        if not (generation.isdigit() and cursor.isdigit() and issued):
+            self._service.violated(f"{token!r} is no shard iterator, and was polled with")
+            raise client_error("InvalidArgumentException", "GetRecords")
+        shard = self._service.existing(shard_id, "GetRecords")
+        if shard.generation != int(generation):
+            raise client_error("ResourceNotFoundException", "GetRecords")
+        if self._service.now - float(issued) >= self._service.rules.iterator_life:
+            raise client_error("ExpiredIteratorException", "GetRecords")
+        return ShardIterator(shard, int(cursor), float(issued))
+
+    def answer(
+        self,
+        life: Life,
+        attempt: Attempt,
+        iterator: ShardIterator,
+        limit: int | None,
+        fault: Fault | None,
+    ) -> Answer:
+        """Answer GetRecords.
+
+        Args:
+            life: Who asks.
+            attempt: What for.
+            iterator: With what.
+            limit: The most records; None for as many as there may be.
+            fault: What happens to the answer.
+        """
+        service, shard = self._service, iterator.shard
+        page = self._page(iterator, limit, fault)
+        service.rates.returned(life, shard.shard_id, page.size)
+        following = None
+        if page.continuation is not None:
+            following = ShardIterator(shard, page.continuation, service.now).encode()
+        body = answer_of(page, following, service.log.children(shard.shard_id))
+        size = None if happens(service.random, _UNSIZED) else len(body)
+        refused = service.fails_of_aggregates and service.is_broken(shard, page)
+        if fault is not None and fault.kind in _DAMAGES:
+            if not refused:
+                return _damaged(Answer(service, page, body, size, fault))
+            fault = None  # an answer that is refused as it is needs no damage
+        service.sends(life, attempt, shard, page)
+        return Answer(service, page, body, size, fault, MalformedEventError if refused else None)
+
+    def _page(self, iterator: ShardIterator, limit: int | None, fault: Fault | None) -> Page:
+        service, rules = self._service, self._service.rules
+        if fault is not None and fault.kind is Kind.EMPTY_EVENTS:
+            return Page((), iterator.cursor, 1000)
+        most = min(limit or rules.max_poll_records, rules.max_poll_records)
+        return service.page(
+            iterator.shard, iterator.cursor, service.now, most, rules.max_poll_bytes
+        )
+
+
+def _damaged(answer: Answer) -> Answer:
+    """Return an answer that no reader may believe."""
+    assert answer.fault is not None, "something damages it"
+    body, random = answer.body, answer.service.random
+    worthless = replace(answer, ending=MalformedEventError)
+    match answer.fault.kind:
+        case Kind.DAMAGED:
+            return replace(worthless, body=body[:-1] + bytes([body[-1] ^ 1]), size=len(body))
+        case Kind.OVERSIZE:
+            return replace(worthless, size=_TOO_LARGE)
+        case Kind.GARBAGE:
+            return replace(worthless, body=random.randbytes(64), size=None)
+        case Kind.HALF_CLOSED:
+            return replace(worthless, body=body[: len(body) // 2], size=None)
+        case _:
+            halved = _half_an_end(body, random)
+            return replace(answer, body=halved, size=len(halved), ending=UnconfirmedEndError)
+
+
+def _half_an_end(body: bytes, random: Random) -> bytes:
+    document = json.loads(body)
+    if happens(random, 0.5):
+        document["NextShardIterator"] = None
+        document.pop("ChildShards", None)
+    else:
+        document["ChildShards"] = document.get("ChildShards") or [UNKNOWN_CHILD]
+        document["NextShardIterator"] = document["NextShardIterator"] or "0/0/0/0"
+    return json.dumps(document).encode()

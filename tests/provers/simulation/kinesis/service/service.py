@@ -1,0 +1,299 @@
+"""A model of the Kinesis service: what it answers at each moment, and which rules it insists on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, final
+
+from fanout.kinesis.aws.transport import ShardDescription, StreamDescription
+from fanout.testing.kinesis.rules import KinesisRules
+from tests.provers.simulation.chance import happens
+from tests.provers.simulation.kinesis.faults.faults import Kind
+from tests.provers.simulation.kinesis.service.conditions import Conditions
+from tests.provers.simulation.kinesis.service.consumers import SimConsumers
+from tests.provers.simulation.kinesis.service.damage import Damage
+from tests.provers.simulation.kinesis.service.pages import Page, read_page
+from tests.provers.simulation.kinesis.service.polling import SimPolling
+from tests.provers.simulation.kinesis.service.rates import Rates
+from tests.provers.simulation.kinesis.service.refusals import client_error
+from tests.provers.simulation.kinesis.service.retention import Retention
+from tests.provers.simulation.kinesis.service.upheaval import befall
+from tests.provers.simulation.kinesis.stream import EPOCH_MILLIS, millis
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from random import Random
+
+    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.kinesis.faults.armed import Armed
+    from tests.provers.simulation.kinesis.faults.faults import Fault
+    from tests.provers.simulation.kinesis.oracle.attempts import Attempt
+    from tests.provers.simulation.kinesis.plan import Plan
+    from tests.provers.simulation.kinesis.service.body import SubscriptionBody
+    from tests.provers.simulation.kinesis.service.log import SourceLog, SourceShard
+
+__all__ = ("CONSUMER", "CONSUMER_ARN", "STREAM", "STREAM_ARN", "SimService")
+
+STREAM: Final = "simulated"
+STREAM_ARN: Final = f"arn:aws:kinesis:eu-central-1:123456789012:stream/{STREAM}"
+CONSUMER: Final = "reader"
+CONSUMER_ARN: Final = f"{STREAM_ARN}/consumer/{CONSUMER}:1"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=EPOCH_MILLIS)
+# What a reader takes for damage that is there for good.
+_DAMAGE_LIMIT: Final = 3
+
+
+@final
+class SimService:
+    """Answer calls about one stream, at the moment of the running loop.
+
+    `violations` tells which rules of the service a reader has broken, each with its moment; `doom`
+    why no reader can go on any more, empty while one can.
+
+    Args:
+        plan: What is wanted of it.
+        log: What the stream holds.
+        random: Where the service's own chance comes from: latencies, the lag of its listings.
+        armed: What goes wrong.
+    """
+
+    def __init__(self, plan: Plan, log: SourceLog, random: Random, armed: Armed[Fault]) -> None:
+        self.log = log
+        self.random = random
+        self.armed = armed
+        event_records = random.choice((1, 3, 10_000))
+        consumer_creating = random.choice((0.0, 3.0, 20.0))
+        self._listing_lag = random.choice((0.0, 0.0, 2.0, 15.0))
+        self.rules = KinesisRules(
+            heartbeat=plan.heartbeat,
+            max_event_records=event_records,
+            max_poll_records=random.choice((1, 3, 10_000)),
+            consumer_creating=consumer_creating,
+        )
+        self.violations: list[str] = []
+        self.calls: Counter[str] = Counter()
+        self.doom = ""
+        self.retention = Retention(log)
+        self.conditions = Conditions(self)
+        self.damage = Damage()
+        self.rates = Rates(self)
+        self.polling = SimPolling(self)
+        self._plan = plan
+        self._sent_damage: Counter[tuple[int, str, str, int]] = Counter()
+        self._between = happens(random, 0.5)
+        self._created = _EPOCH - timedelta(days=1)
+        self._back_at = 0.0
+        self._consumers = SimConsumers(self, STREAM_ARN)
+        if plan.consumer == "arn":
+            self._consumers.add(CONSUMER, self._created)
+
+    @property
+    def gone(self) -> bool:
+        """Whether no reader can go on any more."""
+        return bool(self.doom)
+
+    @property
+    def consumers(self) -> SimConsumers:
+        """The stream's consumers.
+
+        Raises:
+            ClientError: The stream is gone.
+        """
+        self._check_stream("a call of a consumer")
+        return self._consumers
+
+    @property
+    def now(self) -> float:
+        """The virtual seconds."""
+        return self._loop.time()
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    @property
+    def clock(self) -> datetime:
+        """The service's own clock."""
+        return _EPOCH + timedelta(seconds=self.now + self.conditions.skew)
+
+    def violated(self, rule: str) -> None:
+        """Take note of a rule that the reader has broken."""
+        self.violations.append(f"{self.now:.3f}: {rule}")
+
+    def describe_stream(self) -> StreamDescription:
+        """Answer DescribeStreamSummary."""
+        self._check_stream("DescribeStreamSummary")
+        moment = millis(self.now)
+        return StreamDescription(
+            name=STREAM,
+            arn=STREAM_ARN,
+            status="ACTIVE",
+            created=self._created,
+            server_time=self.clock.replace(microsecond=0),
+            retention_hours=24,
+            open_shards=sum(
+                shard.opened <= moment and not shard.closed_at(moment)
+                for shard in self.log.shards.values()
+            ),
+            consumers=len(self._consumers),
+            key_id=None,
+        )
+
+    def list_shards(self, late: float = 0.0, children_late: float = 0.0) -> list[ShardDescription]:
+        """Answer ListShards.
+
+        Args:
+            late: By how many seconds the listing is old.
+            children_late: For how many seconds a shard is missing that continues another.
+        """
+        self._check_stream("ListShards")
+        moment = millis(self.now - self._listing_lag - late)
+        newest = moment - round(children_late * 1000)
+        return [
+            ShardDescription(
+                shard_id=shard.shard_id,
+                parents=shard.parents,
+                first=shard.first,
+                last=shard.last if shard.closed_at(moment) else None,
+                hash_range=shard.hash_range,
+            )
+            for shard in self.log.shards.values()
+            if (shard.opened <= newest or not shard.parents)
+            and shard.shard_id not in self.retention.expired
+        ]
+
+    def befall(self, fault: Fault) -> bool:
+        """Let something happen to the stream; return whether there was anything to happen to."""
+        return befall(self, fault)
+
+    def live_of(self, life: Life) -> list[str]:
+        """Return the shards to which a process has a connection."""
+        return self._consumers.live_of(life)
+
+    def discard(self, body: SubscriptionBody) -> None:
+        """Forget a subscription whose connection is closed."""
+        self._consumers.discard(body)
+
+    def existing(self, shard_id: str, action: str) -> SourceShard:
+        """Return a shard.
+
+        Args:
+            shard_id: Its id.
+            action: The call that names it.
+
+        Raises:
+            ClientError: There is none, or no longer.
+        """
+        self._check_stream(action)
+        shard = self.log.shards.get(shard_id)
+        if shard is None or shard.opened > millis(self.now):
+            self._blame(f"{shard_id} does not exist, and was read")
+            raise client_error("ResourceNotFoundException", action)
+        if shard_id in self.retention.expired:
+            raise client_error("ResourceNotFoundException", action)
+        return shard
+
+    def shard_at(
+        self, life: Life, shard_id: str, position: Mapping[str, Any], action: str
+    ) -> tuple[SourceShard, int]:
+        """Return a shard, and the number after which a starting position of a process begins.
+
+        Args:
+            life: The process that calls.
+            shard_id: The id of the shard.
+            position: The position, as the API writes it.
+            action: The call that names them.
+
+        Raises:
+            ClientError: There is no such shard or position.
+        """
+        shard = self.existing(shard_id, action)
+        clock = millis(self.now + self.conditions.skew)
+        try:
+            return shard, self.retention.cursor(life, shard, position, millis(self.now), clock)
+        except ValueError as error:
+            self._blame(str(error))
+            raise client_error("InvalidArgumentException", action) from error
+
+    def page(self, shard: SourceShard, cursor: int, at: float, limit: int, room: int) -> Page:
+        """Return what a shard has after a number at a moment.
+
+        Args:
+            shard: The shard.
+            cursor: The number.
+            at: The moment, in virtual seconds.
+            limit: The most records.
+            room: The most bytes, except for a single record.
+        """
+        page = read_page(shard, cursor, millis(at), limit=limit, room=room, between=self._between)
+        return self.damage.clip(shard.shard_id, page)
+
+    @property
+    def fails_of_aggregates(self) -> bool:
+        """Whether a reader has to fail of an aggregated record that it cannot read."""
+        return Kind.AGGREGATE_DAMAGED in self._plan.fatal_kinds
+
+    def is_broken(self, shard: SourceShard, page: Page) -> bool:
+        """Say whether a page has an aggregated record that nobody can read.
+
+        Args:
+            shard: Of which shard.
+            page: The page.
+        """
+        return bool(shard.broken) and any(r.sequence in shard.broken for r in page.records)
+
+    def sends(self, life: Life, attempt: Attempt, shard: SourceShard, page: Page) -> None:
+        """Take note of records on their way to a reader that it cannot read.
+
+        Args:
+            life: The process that gets them.
+            attempt: What it has asked for.
+            shard: Of which shard.
+            page: The records.
+        """
+        if self.is_broken(shard, page):
+            self.sends_damage(life, attempt, Kind.AGGREGATE_DAMAGED)
+
+    def sends_damage(self, life: Life, attempt: Attempt, kind: Kind) -> None:
+        """Take note of what is damaged for good, on its way to a reader.
+
+        Args:
+            life: The process that gets it.
+            attempt: What it has asked for.
+            kind: Which damage it is.
+        """
+        self.armed.strikes_again(kind)
+        place = life.number, attempt.shard_id, *attempt.place
+        self._sent_damage[place] += 1
+        if kind in self._plan.fatal_kinds and self._sent_damage[place] >= _DAMAGE_LIMIT:
+            self.doom = self.doom or f"{kind} in {attempt.shard_id}"
+
+    def delete(self) -> None:
+        """Delete the stream with its consumers."""
+        self._consumers.remove_all()
+        self.doom, self._back_at = "the stream was deleted", float("inf")
+
+    def replace(self, seconds: float) -> None:
+        """Delete the stream, and create another one under its name some seconds later."""
+        self.delete()
+        self._back_at = self.now + seconds
+        self.log = self._plan.log(generation=1)
+        self.retention = Retention(self.log)
+        self._created = self.clock + timedelta(seconds=seconds)
+
+    def doom_of(self, kind: Kind) -> None:
+        """Take note that no reader can go on after a fault of a kind, where the plan says so."""
+        if kind in self._plan.fatal_kinds:
+            self.doom = self.doom or str(kind)
+
+    def _blame(self, rule: str) -> None:
+        """Take note of a rule that was broken, except by who cannot know of a new stream."""
+        if not self.gone:
+            self.violated(rule)
+
+    def _check_stream(self, action: str) -> None:
+        if self.now < self._back_at:
+            raise client_error("ResourceNotFoundException", action)

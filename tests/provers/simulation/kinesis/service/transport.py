@@ -1,0 +1,298 @@
+"""The calls of a stream, answered by the simulated service."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+
+from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
+
+from fanout.kinesis.aws.error_hints import code_of
+from fanout.kinesis.aws.transport import NO_TAGS, UnreadRecords
+from fanout.testing.virtual_time.loop import running_loop
+from tests.provers.simulation.kinesis.faults.faults import WAITING, Kind, Site
+from tests.provers.simulation.kinesis.service.body import SubscriptionBody
+from tests.provers.simulation.kinesis.service.conditions import no_answer
+from tests.provers.simulation.kinesis.service.polling import ShardIterator
+from tests.provers.simulation.kinesis.service.refusals import client_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from fanout.kinesis.aws.transport import (
+        ConsumerDescription,
+        ShardDescription,
+        StreamDescription,
+    )
+    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.kinesis.faults.armed import Armed
+    from tests.provers.simulation.kinesis.faults.faults import Fault
+    from tests.provers.simulation.kinesis.oracle.attempts import Attempt
+    from tests.provers.simulation.kinesis.service.service import SimService
+
+__all__ = ("SimTransport",)
+
+_SUBSCRIBE: Final = "SubscribeToShard"
+_ON_CALLS: Final = {Kind.CALL_REFUSED, Kind.CALL_HANGS, Kind.CALL_CUT}
+_ON_READING: Final = {Kind.REFUSED, Kind.REFUSED_LATE, Kind.HANGS, Kind.UNREACHABLE}
+
+
+@final
+class SimTransport:
+    """Make the calls of one process to the simulated service.
+
+    Args:
+        service: The service.
+        armed: What goes wrong.
+        life: The process; once it is dead its calls reach nobody.
+    """
+
+    def __init__(self, service: SimService, armed: Armed[Fault], life: Life) -> None:
+        self._service = service
+        self._armed = armed
+        self._life = life
+        self._renewing: set[str] = set()
+        self._renewed: set[str] = set()
+
+    async def renew_credentials(self) -> None:
+        """Find the newest credentials.
+
+        Raises:
+            CredentialRetrievalError: There are none.
+        """
+        life = self._life
+        life.calling += 1
+        try:
+            await self._latency()
+            fault = self._strike(Site.RENEWAL)
+            if fault is not None and fault.kind is Kind.RENEWAL_FAILS:
+                raise CredentialRetrievalError(provider="simulated", error_msg="simulated")
+            if fault is not None:
+                await asyncio.sleep(fault.seconds)
+            self._service.conditions.give_credentials(life)
+        finally:
+            life.calling -= 1
+            life.called_at = self._service.now
+
+    async def describe_stream(self) -> StreamDescription:
+        """Call DescribeStreamSummary."""
+        async with self._call("DescribeStreamSummary"):
+            return self._service.describe_stream()
+
+    async def list_shards(self) -> list[ShardDescription]:
+        """Call ListShards."""
+        self._life.listed_at = running_loop().awake
+        async with self._call("ListShards"):
+            late = self._strike(Site.CALL, kinds={Kind.LISTING_LATE})
+            children = self._strike(Site.CALL, kinds={Kind.CHILDREN_LATE})
+            return self._service.list_shards(
+                late.seconds if late else 0.0, children.seconds if children else 0.0
+            )
+
+    async def list_consumers(self, stream_arn: str) -> NoReturn:
+        """Refuse: reading a stream never lists its consumers."""
+        raise NotImplementedError(f"nobody lists the consumers of {stream_arn} to read it")
+
+    async def register_consumer(
+        self, stream_arn: str, name: str, tags: Mapping[str, str] = NO_TAGS
+    ) -> ConsumerDescription:
+        """Call RegisterStreamConsumer."""
+        del stream_arn, tags
+        async with self._call("RegisterStreamConsumer"):
+            return self._service.consumers.register(name)
+
+    async def describe_consumer(
+        self, *, arn: str | None = None, stream_arn: str | None = None, name: str | None = None
+    ) -> ConsumerDescription:
+        """Call DescribeStreamConsumer."""
+        del stream_arn
+        async with self._call("DescribeStreamConsumer"):
+            description = self._service.consumers.describe(arn, name)
+            self._life.hindered |= description.status == "DELETING"
+            return description
+
+    async def deregister_consumer(self, arn: str) -> None:
+        """Call DeregisterStreamConsumer."""
+        async with self._call("DeregisterStreamConsumer"):
+            self._service.consumers.deregister(arn)
+
+    @asynccontextmanager
+    async def subscribe(
+        self, consumer_arn: str, shard_id: str, starting_position: Mapping[str, Any]
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Call SubscribeToShard."""
+        service, life = self._service, self._life
+        service.calls[_SUBSCRIBE] += 1
+        self._armed.note(f"subscribe {shard_id} {starting_position}")
+        blocked = running_loop().blocked
+        attempt = life.attempts.begin(shard_id, starting_position, service.now, blocked)
+        try:
+            body = await self._admit(consumer_arn, shard_id, starting_position, attempt)
+        except (ClientError, BotoCoreError) as error:
+            life.attempts.end(attempt, error, service.now)
+            raise
+        try:
+            await self._latency()
+            life.attempts.answer(attempt, service.now)
+            async with aclosing(body.chunks()) as chunks:
+                yield chunks
+        finally:
+            service.discard(body)
+
+    async def _admit(
+        self,
+        consumer_arn: str,
+        shard_id: str,
+        starting_position: Mapping[str, Any],
+        attempt: Attempt,
+    ) -> SubscriptionBody:
+        """Let a subscription begin.
+
+        Raises:
+            ClientError: It is refused.
+            BotoCoreError: Nobody answers.
+        """
+        service, life = self._service, self._life
+        await self._latency()
+        service.conditions.check(life, _SUBSCRIBE)
+        service.consumers.call(life, consumer_arn, shard_id)
+        await self._meet(_SUBSCRIBE, shard_id)
+        service.consumers.admit(life, consumer_arn, shard_id)
+        shard, cursor = service.shard_at(life, shard_id, starting_position, _SUBSCRIBE)
+        inside = starting_position["Type"] == "AT_SEQUENCE_NUMBER"
+        life.hands.resume(shard_id, cursor, inside=inside)
+        body = SubscriptionBody(
+            service, self._armed, life, attempt=attempt, shard=shard, cursor=cursor
+        )
+        service.consumers.begin(consumer_arn, body)
+        return body
+
+    async def get_shard_iterator(
+        self, stream_arn: str, shard_id: str, starting_position: Mapping[str, Any]
+    ) -> str:
+        """Call GetShardIterator."""
+        del stream_arn
+        service, life, action = self._service, self._life, "GetShardIterator"
+        service.calls[action] += 1
+        self._armed.note(f"iterate {shard_id} {starting_position}")
+        if shard_id in self._renewing:
+            self._renewing.discard(shard_id)
+            self._renewed.add(shard_id)
+        else:
+            life.attempts.begin(shard_id, starting_position, service.now, running_loop().blocked)
+        with self._ending(shard_id):
+            await self._latency()
+            service.conditions.check(life, action)
+            service.rates.poll(life, action, shard_id)
+            await self._meet(action, shard_id)
+            shard, cursor = service.shard_at(life, shard_id, starting_position, action)
+            await self._latency()
+        return ShardIterator(shard, cursor, service.now).encode()
+
+    @asynccontextmanager
+    async def get_records(
+        self, stream_arn: str, shard_iterator: str, *, limit: int | None = None
+    ) -> AsyncIterator[UnreadRecords]:
+        """Call GetRecords."""
+        del stream_arn
+        service, life, action = self._service, self._life, "GetRecords"
+        service.calls[action] += 1
+        shard_id = service.polling.shard_id_of(shard_iterator)
+        attempt = life.attempts.last(shard_id)
+        assert attempt is not None, "an iterator was asked for"
+        with self._ending(shard_id):
+            await self._latency()
+            service.conditions.check(life, action)
+            iterator = service.polling.decode(shard_iterator)
+            service.rates.poll(life, action, shard_id)
+            await self._meet(action, shard_id)
+            fault = self._strike(Site.EVENT, shard=shard_id)
+            answer = service.polling.answer(life, attempt, iterator, limit, fault)
+            await self._latency()
+            answer.announce(life, attempt)
+            self._renewed.discard(shard_id)
+            async with aclosing(answer.chunks(life, attempt)) as chunks:
+                yield UnreadRecords(answer.size, chunks)
+
+    @contextmanager
+    def _ending(self, shard_id: str) -> Iterator[None]:
+        """Take note of an error that ends the reading of a shard by polls."""
+        attempt = self._life.attempts.last(shard_id)
+        assert attempt is not None, "an iterator was asked for"
+        try:
+            yield
+        except (ClientError, BotoCoreError) as error:
+            expired = attempt.live and code_of(error) == "ExpiredIteratorException"
+            if expired and shard_id not in self._renewed:
+                self._renewing.add(shard_id)  # that its reader asks for another one is no news
+            else:
+                self._life.attempts.end(attempt, error, self._service.now)
+            raise
+
+    @asynccontextmanager
+    async def _call(self, action: str) -> AsyncIterator[None]:
+        """Make a call that the block answers, or that is not answered.
+
+        Raises:
+            ClientError: It is refused.
+            BotoCoreError: Nobody answers.
+        """
+        life = self._life
+        self._service.calls[action] += 1
+        life.calling += 1
+        try:
+            await self._latency()
+            self._service.conditions.check(life, action)
+            self._service.rates.call(life, action)
+            await self._go_wrong(action)
+            yield
+        except (ClientError, BotoCoreError) as error:
+            life.refusals.append(error)
+            raise
+        finally:
+            life.calling -= 1
+            life.called_at = self._service.now
+
+    async def _go_wrong(self, action: str) -> None:
+        fault = self._strike(Site.CALL, kinds=_ON_CALLS)
+        if fault is None:
+            return
+        if fault.kind is Kind.CALL_CUT:
+            raise no_answer(self._service.random)
+        if fault.kind is Kind.CALL_REFUSED:
+            raise client_error(fault.code, action)
+        self._life.hung += 1
+        await asyncio.sleep(fault.seconds)
+
+    async def _meet(self, action: str, shard_id: str) -> None:
+        """Let a call about a shard meet what goes wrong with it.
+
+        Raises:
+            ClientError: It is refused.
+            BotoCoreError: Nobody answers.
+        """
+        kinds = _ON_READING | ({Kind.ITERATOR_EXPIRED} if action == "GetRecords" else set())
+        fault = self._strike(Site.SUBSCRIBE, shard=shard_id, kinds=kinds)
+        if fault is None:
+            return
+        if fault.kind is Kind.UNREACHABLE:
+            raise no_answer(self._service.random)
+        if fault.kind is Kind.HANGS:
+            await asyncio.get_running_loop().create_future()
+        if fault.kind is Kind.ITERATOR_EXPIRED:
+            raise client_error("ExpiredIteratorException", action)
+        await asyncio.sleep(fault.seconds)
+        raise client_error(fault.code, action)
+
+    async def _latency(self) -> None:
+        """Let an answer take its time; to a process that is dead it never comes."""
+        if self._life.dead:
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(self._service.random.choice((0.001, 0.01, 0.05, 0.5)))
+
+    def _strike(
+        self, site: Site, *, shard: str | None = None, kinds: set[Kind] | None = None
+    ) -> Fault | None:
+        but = () if self._life.settled else WAITING
+        return self._armed.strike(site, self._service.now, shard=shard, kinds=kinds, but=but)

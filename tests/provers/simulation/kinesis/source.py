@@ -1,0 +1,113 @@
+"""A Kinesis source whose calls a simulated service answers."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.kinesis.source import KinesisSource, open_connection
+from tests.provers.simulation.kinesis.service.service import CONSUMER, CONSUMER_ARN, STREAM
+from tests.provers.simulation.kinesis.stream import EPOCH_MILLIS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from random import Random
+
+    import pyarrow as pa
+
+    from fanout.core.event_time import EventTime
+    from fanout.core.events import Batch
+    from fanout.core.positions import Cursor
+    from fanout.kinesis.connection import KinesisConnection
+    from tests.provers.simulation.kinesis.plan import Plan
+    from tests.provers.simulation.kinesis.service.service import SimService
+    from tests.provers.simulation.kinesis.service.transport import SimTransport
+
+__all__ = ("SimSource", "options_of")
+
+# What an event takes beside its records: its headers, its continuation, two child shards.
+_BESIDE_RECORDS: Final = 2000
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SimSource:
+    """A Kinesis source whose calls a simulated service answers.
+
+    Args:
+        kinesis: What the user wrote down.
+        transport: The calls.
+        random: The source of randomness for the wait until a consumer is ACTIVE.
+        pending_subscribes: How many subscribe calls may be under way at once.
+    """
+
+    kinesis: KinesisSource
+    transport: SimTransport
+    random: Random
+    pending_subscribes: int = 64
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a record."""
+        return self.kinesis.schema
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """What the event time of a record is."""
+        return self.kinesis.event_time
+
+    @asynccontextmanager
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[KinesisConnection]:
+        """Connect as the real source does, over the simulated transport."""
+        del available_now
+        async with open_connection(self.kinesis, self.transport, self.random) as connection:
+            pending = self.pending_subscribes
+            connection.pacing = replace(connection.pacing, max_pending_subscribes=pending)
+            yield connection
+
+    def cursor(self, batch: Batch, row: int) -> Cursor:
+        """Return the position after one row."""
+        return self.kinesis.cursor(batch, row)
+
+    def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
+        """Return when a row arrived at the service."""
+        return self.kinesis.arrival(records, row)
+
+
+def options_of(plan: Plan, service: SimService) -> KinesisSource:
+    """Return what the user of a plan's job asks for.
+
+    Args:
+        plan: The plan.
+        service: What the job is going to read.
+    """
+    began = datetime.fromtimestamp(EPOCH_MILLIS / 1000, UTC)
+    options = KinesisSource(
+        stream=STREAM,
+        consumer=CONSUMER_ARN if plan.consumer == "arn" else CONSUMER,
+        mode=plan.mode,
+        start=began if plan.start == "AT_TIMESTAMP" else plan.start,
+        on_data_loss="earliest",
+        discovery_interval=plan.listing_every,
+        deregister=plan.deregister if plan.consumer == "name" else "never",
+        on_bad_aggregate=plan.on_bad_aggregate,
+        on_bad_frame=plan.on_bad_frame,
+    )
+    if not plan.tight:
+        return options
+    largest = _largest_event(service)
+    return replace(options, max_event_bytes=largest, max_bytes_in_flight=largest)
+
+
+def _largest_event(service: SimService) -> int:
+    """Return how many bytes the largest event takes that a service may send."""
+    rules = service.rules
+    largest, most = 0, max(rules.max_event_records, rules.max_poll_records)
+    for shard in service.log.shards.values():
+        ends = [0, *accumulate(len(record.encoded) + 1 for record in shard.records)]
+        spans = (end - ends[max(0, place - most)] for place, end in enumerate(ends))
+        largest = max(largest, *spans)
+    return largest + _BESIDE_RECORDS

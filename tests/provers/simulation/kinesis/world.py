@@ -1,0 +1,142 @@
+"""What a job meets that reads a simulated stream of Kinesis."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.kinesis.registration import DEREGISTRATION_TIMEOUT
+from tests.provers.simulation.job.store import Store
+from tests.provers.simulation.kinesis.faults.armed import Armed
+from tests.provers.simulation.kinesis.faults.faults import OF_THE_PROCESS, Fault, Site
+from tests.provers.simulation.kinesis.oracle.judge import judge_failure
+from tests.provers.simulation.kinesis.oracle.oracle import Oracle
+from tests.provers.simulation.kinesis.oracle.witness import Witness
+from tests.provers.simulation.kinesis.plan import stream_of
+from tests.provers.simulation.kinesis.service.service import SimService
+from tests.provers.simulation.kinesis.service.transport import SimTransport
+from tests.provers.simulation.kinesis.source import SimSource, options_of
+from tests.provers.simulation.moments.observers import Observers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from fanout.core.source import Pacing
+    from fanout.errors import FanOutError
+    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.kinesis.plan import Plan
+
+__all__ = ("KinesisWorld",)
+
+_CLOSE_GRACE: Final = 5.0
+
+
+@final
+class KinesisWorld:
+    """A stream of Kinesis, what goes wrong with it, and who looks at everything.
+
+    Args:
+        plan: What happens.
+        note: Told each fault that strikes, and other events.
+    """
+
+    def __init__(self, plan: Plan, note: Callable[[str], None]) -> None:
+        self.plan = plan
+        self.armed = Armed([f for f in plan.faults if f.kind not in OF_THE_PROCESS], note)
+        self.store = Store(self.armed)
+        self.random = stream_of(plan.seed, "job")
+        self.product = stream_of(plan.seed, "product")
+        log = plan.log()
+        self._service = SimService(plan, log, stream_of(plan.seed, "service"), self.armed)
+        self.oracle = Oracle(log, self._service)
+        self._options = options_of(plan, self._service)
+        self._observers = Observers(log)
+
+    @property
+    def now(self) -> float:
+        """The virtual seconds."""
+        return self._service.now
+
+    @property
+    def pacing(self) -> Pacing:
+        """How the service is asked."""
+        return self._options.pacing
+
+    @property
+    def grace(self) -> float:
+        """How many seconds a stream may take to close."""
+        deregisters = self._options.deregister == "on_close"
+        return _CLOSE_GRACE + DEREGISTRATION_TIMEOUT * deregisters
+
+    @property
+    def gone(self) -> bool:
+        """Whether no reader can go on."""
+        return self._service.gone
+
+    @property
+    def violations(self) -> list[str]:
+        """Which rules of the service were broken."""
+        return self._service.violations
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """The calls to the service, by name."""
+        return self._service.calls
+
+    @property
+    def struck(self) -> Mapping[str, int]:
+        """What went wrong, by kind."""
+        return self.armed.struck
+
+    @property
+    def moments(self) -> Mapping[str, int]:
+        """How often each coincidence was met."""
+        return self._observers.moments
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Look out for coincidences while the block runs."""
+        with self._observers.installed():
+            yield
+
+    async def befall(self) -> None:
+        """Let happen to the stream what happens to it."""
+        for fault in list(self.armed.of(Site.SERVICE)):
+            await asyncio.sleep(fault.at - self.now)
+            if self._service.befall(fault):
+                self.armed.strikes(fault)
+
+    def repair(self) -> None:
+        """Let nothing go wrong any more, except that one shard cannot be read for ever."""
+        self.armed.stop(*self._for_ever())
+        self._service.conditions.pass_by()
+
+    def source(self, life: Life) -> SimSource:
+        """Return what a process reads from."""
+        transport = SimTransport(self._service, self.armed, life)
+        pending = 1 if self.plan.tight else 64
+        return SimSource(self._options, transport, self.product, pending)
+
+    def witness(self, life: Life) -> Witness:
+        """Return who looks over the shoulder of a process."""
+        return Witness(life, self.oracle.log, self._options)
+
+    def live_of(self, life: Life) -> list[str]:
+        """Return the shards of which a process has a subscription."""
+        return self._service.live_of(life)
+
+    def still_read(self, life: Life) -> list[str]:
+        """Return the shards that a process still subscribes to."""
+        return self.live_of(life)
+
+    def judge(self, failure: FanOutError, life: Life) -> None:
+        """Check that a stream has failed of something that makes it fail."""
+        judge_failure(failure, life, self._options, self.now, gone=self.gone)
+
+    def _for_ever(self) -> Iterator[Fault]:
+        by, broken = self.plan.broken_by, self.plan.broken
+        if broken is not None:
+            code = "InternalFailureException"
+            yield Fault(kind=by, at=0, shard=broken, seconds=60, lasts=math.inf, code=code)

@@ -1,0 +1,112 @@
+"""Look at what each process does with records and positions, and in the middle of what it dies."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, final
+
+from fanout.core.fan_out import FanOut
+from fanout.errors import FanOutError, PositionError
+from tests.provers.simulation.job.job import Job
+from tests.provers.simulation.job.process import Process
+from tests.provers.simulation.job.store import Store
+from tests.provers.simulation.kinesis.oracle.oracle import Oracle
+from tests.provers.simulation.moments.moments import Sometimes
+from tests.provers.simulation.moments.observers.calls import after, around, before, together
+from tests.provers.simulation.moments.observers.connections import life_of
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from tests.provers.simulation.job.life import Life
+
+__all__ = ("JobObservers",)
+
+
+@final
+class JobObservers:
+    """Look at the processes of one run.
+
+    Args:
+        moments: Counts what is met.
+    """
+
+    def __init__(self, moments: Counter[str]) -> None:
+        self._moments = moments
+        self._unopened = False
+        self._torn = False
+        self._refused: int | None = None
+        # By the numbers of their processes.
+        self._working: set[int] = set()
+        self._storing: set[int] = set()
+        self._unstored: set[int] = set()
+
+    def installed(self) -> AbstractContextManager[None]:
+        """Look for as long as the block runs."""
+        return together(
+            around(Job, "live", self._lives),
+            before(Process, "kill", self._dies),
+            around(Job, "_process", self._works),
+            after(FanOut, "acknowledge", self._acknowledges),
+            around(Store, "save", self._saves),
+            around(Oracle, "begin", self._begins),
+        )
+
+    def _dies(self, process: Process) -> None:
+        number, opened = process.life.number, process.life.opened
+        idle = opened and number not in self._storing | self._working
+        self._moments[Sometimes.DIED_OPENING] += not opened
+        self._moments[Sometimes.DIED_STORING] += number in self._storing
+        self._moments[Sometimes.DIED_UNACKNOWLEDGED] += number in self._working
+        self._moments[Sometimes.DIED_UNSTORED] += idle and number in self._unstored
+
+    @contextmanager
+    def _lives(self, job: Job) -> Iterator[None]:
+        try:
+            yield
+        except FanOutError:
+            self._unopened |= not job._life.opened
+            raise
+        finally:
+            if job._life.opened and self._unopened:
+                self._unopened = False
+                self._moments[Sometimes.OPENED_AFTER_FAILURE] += 1
+
+    @contextmanager
+    def _works(self, job: Job) -> Iterator[None]:
+        self._working.add(job._life.number)
+        try:
+            yield
+        finally:
+            self._working.remove(job._life.number)
+
+    def _acknowledges(self, _: None, stream: FanOut, *__: object) -> None:
+        self._unstored.add(life_of(stream._connection).number)
+
+    @contextmanager
+    def _saves(self, _: Store, __: str, life: Life) -> Iterator[None]:
+        self._storing.add(life.number)
+        try:
+            yield
+        except OSError:
+            self._refused = life.number
+            raise
+        finally:
+            self._storing.remove(life.number)
+        self._unstored.discard(life.number)
+        self._moments[Sometimes.CHECKPOINT_FAILED_ONCE] += self._refused == life.number
+        self._refused = None
+
+    @contextmanager
+    def _begins(self, oracle: Oracle, *_: object, **__: object) -> Iterator[None]:
+        replayed = oracle.replayed
+        try:
+            yield
+        except PositionError:
+            self._torn = True
+            raise
+        self._moments[Sometimes.RESTARTED_FROM_TORN] += self._torn
+        self._moments[Sometimes.RESTART_REPLAYED] += oracle.replayed > replayed
+        self._torn = False

@@ -1,0 +1,104 @@
+"""Look at what the simulated service answers, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.statistics import SplitState
+from fanout.errors import SubscriptionEndedError
+from tests.provers.simulation.kinesis.faults.faults import Kind
+from tests.provers.simulation.kinesis.service.body import SubscriptionBody
+from tests.provers.simulation.kinesis.service.consumers import SimConsumers
+from tests.provers.simulation.kinesis.service.service import SimService
+from tests.provers.simulation.moments.moments import Sometimes
+from tests.provers.simulation.moments.observers.calls import after, before, together
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from contextlib import AbstractContextManager
+
+    from fanout.kinesis.aws.transport import ShardDescription
+    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.kinesis.faults.faults import Fault
+    from tests.provers.simulation.kinesis.service.pages import Page
+    from tests.provers.simulation.moments.observers.streams import StreamObservers
+
+__all__ = ("ServiceObservers",)
+
+# What is read so much later than it was written was not waited for, in seconds.
+_LATE: Final = 60.0
+_TAKEOVER: Final = 5.0
+
+
+@final
+class ServiceObservers:
+    """Look at the service of one run.
+
+    Args:
+        moments: Counts what is met.
+        streams: What looks at the streams that read it.
+    """
+
+    def __init__(self, moments: Counter[str], streams: StreamObservers) -> None:
+        self._moments = moments
+        self._streams = streams
+        self._listed: dict[str, bool] = {}
+
+    def installed(self) -> AbstractContextManager[None]:
+        """Look for as long as the block runs."""
+        return together(
+            before(SimService, "befall", self._befalls),
+            after(SimService, "list_shards", self._lists),
+            before(SimConsumers, "admit", self._admits),
+            before(SimConsumers, "begin", self._begins),
+            after(SubscriptionBody, "page", self._writes),
+            before(SubscriptionBody, "ends", self._ends),
+        )
+
+    def _befalls(self, _: SimService, fault: Fault) -> None:
+        """Look at what is about to happen to the stream."""
+        if fault.kind not in {Kind.TAKEN_OVER, Kind.CONSUMER_GONE}:
+            return
+        gone = fault.kind is Kind.CONSUMER_GONE
+        struck = [s for s in self._streams.subscribers if gone or fault.shard in {None, s.split.id}]
+        states = [subscriber.state for subscriber in struck]
+        self._moments[Sometimes.CUT_TOGETHER] += states.count(SplitState.LIVE) > 1
+        if gone:
+            all_waiting = bool(states) and set(states) == {SplitState.BACKING_OFF}
+            self._moments[Sometimes.CONSUMER_GONE_BACKING_OFF] += all_waiting
+        else:
+            full = any(s.slot.occupied and s.state is SplitState.LIVE for s in struck)
+            self._moments[Sometimes.TAKEN_OVER_FULL] += full
+            self._moments[Sometimes.TAKEN_OVER_BACKING_OFF] += SplitState.BACKING_OFF in states
+
+    def _lists(self, listed: list[ShardDescription], *_: object) -> None:
+        """Hold a listing against the one before it."""
+        ended = {shard.shard_id: shard.last is not None for shard in listed}
+        self._moments[Sometimes.OLD_LISTING] += not self._listed.keys() <= ended.keys()
+        self._moments[Sometimes.LIVED_BETWEEN_LISTINGS] += bool(self._listed) and any(
+            ended[shard_id] and shard_id not in self._listed for shard_id in ended
+        )
+        self._listed = ended
+
+    def _admits(self, consumers: SimConsumers, life: Life, arn: str, shard_id: str) -> None:
+        desk = consumers._desk(arn, shard_id)
+        early = _now() - desk.succeeded_at < _TAKEOVER
+        self._moments[Sometimes.NEW_PROCESS_TOO_EARLY] += early and 0 < desk.succeeder < life.number
+
+    def _begins(self, consumers: SimConsumers, arn: str, body: SubscriptionBody) -> None:
+        live = consumers._desk(arn, body.shard.shard_id).live
+        succeeds = live is not None and live.life.number < body.life.number
+        self._moments[Sometimes.TAKEN_OVER_BY_SUCCESSOR] += succeeds
+
+    def _writes(self, page: Page, _: SubscriptionBody, at: float) -> None:
+        if _now() - at >= _LATE and not page.records and page.continuation is not None:
+            self._moments[Sometimes.HEARTBEAT_READ_LATE] += 1
+
+    def _ends(self, body: SubscriptionBody, kind: type[Exception], *_: object) -> None:
+        unread = _now() - body._expires >= _LATE
+        self._moments[Sometimes.OVER_UNREAD] += kind is SubscriptionEndedError and unread
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,176 @@
+"""Look at what a stream hands out, which shards it knows, and how it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.events import End
+from fanout.core.fan_out import FanOut
+from fanout.core.positions import WHOLE_RECORD, Cursor
+from fanout.core.statistics import SplitState
+from fanout.core.supervisor import Supervisor
+from tests.provers.simulation.moments.moments import Sometimes
+from tests.provers.simulation.moments.observers.calls import after, around, before, together
+from tests.provers.simulation.moments.observers.connections import life_of
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from fanout.core.drain import Drained
+    from fanout.core.events import Split
+    from fanout.core.positions import Position
+    from fanout.core.subscriber import Subscriber
+    from tests.provers.simulation.kinesis.service.log import SourceLog
+    from tests.provers.simulation.moments.observers.connections import ConnectionObservers
+
+__all__ = ("StreamObservers", "is_inside")
+
+# A job that leaves an end alone for so long is slow, and not only late.
+_LONG: Final = 30.0
+
+
+@final
+class StreamObservers:
+    """Look at the streams of one run.
+
+    Args:
+        moments: Counts what is met.
+        log: What the stream holds.
+        connections: What looks at the connections of the streams.
+    """
+
+    def __init__(
+        self, moments: Counter[str], log: SourceLog, connections: ConnectionObservers
+    ) -> None:
+        self._moments = moments
+        self._log = log
+        self._connections = connections
+        self._open: list[Supervisor] = []
+        self._collecting: dict[Supervisor, None] = {}
+        self._gave_back: dict[FanOut, None] = {}
+        self._ended_at: dict[tuple[Supervisor, str], float] = {}
+
+    def installed(self) -> AbstractContextManager[None]:
+        """Look for as long as the block runs."""
+        return together(
+            after(Supervisor, "__init__", self._opens),
+            before(Supervisor, "_learn", self._learns),
+            before(Supervisor, "_finish", self._finishes),
+            before(Supervisor, "_stop", self._stops),
+            around(FanOut, "_fill_until", self._collects),
+            around(FanOut, "drain", self._drains),
+            after(FanOut, "drain", self._has_drained),
+            after(FanOut, "__anext__", self._has_read),
+        )
+
+    @property
+    def subscribers(self) -> list[Subscriber]:
+        """The subscribers of all streams that are open, without those that have come to the end."""
+        return [
+            subscriber
+            for supervisor in self._open
+            for subscriber in supervisor.subscribers.values()
+            if subscriber.state is not SplitState.ENDED
+        ]
+
+    def collects(self, supervisor: Supervisor) -> bool:
+        """Say whether a drain of a stream has its first record, and goes on collecting."""
+        return supervisor in self._collecting
+
+    def hands_over(self, supervisor: Supervisor, end: End) -> None:
+        """Take note of when the end of a shard is handed over."""
+        self._ended_at[supervisor, end.split.id] = _now()
+
+    def _opens(self, _: None, supervisor: Supervisor, *__: object, **___: object) -> None:
+        self._open.append(supervisor)
+        unread = [state for state in supervisor._progress if not state.ended]
+        inside = any(is_inside(state.delivered) for state in unread)
+        among_children = any(
+            state.split.parents and isinstance(state.delivered, Cursor) for state in unread
+        )
+        self._moments[Sometimes.RESUMED_INSIDE_AGGREGATE] += inside
+        self._moments[Sometimes.RESTARTED_AMONG_CHILDREN] += among_children
+
+    def _stops(self, supervisor: Supervisor) -> None:
+        """Look at a stream that is closed by its user, and has not failed."""
+        if not supervisor._closed or supervisor not in self._open:
+            return
+        self._open.remove(supervisor)
+        connection = supervisor._connection
+        if supervisor.failure is not None or life_of(connection).dead:
+            return
+        states = {subscriber.state for subscriber in supervisor.subscribers.values()}
+        full = any(subscriber.slot.occupied for subscriber in supervisor.subscribers.values())
+        waiting = bool(supervisor.memory_limit._waiting)
+        self._moments[Sometimes.CLOSED_BACKING_OFF] += SplitState.BACKING_OFF in states
+        self._moments[Sometimes.CLOSED_SUBSCRIBING] += SplitState.SUBSCRIBING in states
+        self._moments[Sometimes.CLOSED_FULL] += full
+        self._moments[Sometimes.CLOSED_WAITING_FOR_MEMORY] += waiting
+        self._moments[Sometimes.CLOSED_LOOKING] += self._connections.looks(connection)
+
+    def _learns(self, supervisor: Supervisor, listed: Sequence[Split]) -> None:
+        known, finished = supervisor._progress, supervisor._finished
+        early = any(
+            split.id not in known and any(p in known and p not in finished for p in split.parents)
+            for split in listed
+        )
+        self._moments[Sometimes.CHILD_LISTED_EARLY] += early
+
+    def _finishes(self, supervisor: Supervisor, end: End) -> None:
+        self._connections.hurries(supervisor._connection)
+        shard_id = end.split.id
+        waited = _now() - self._ended_at.pop((supervisor, shard_id))
+        known = {state.split.id for state in supervisor._progress} | supervisor._listed
+        parents = {p for child in end.children for p in child.parents} - {shard_id}
+        others = [supervisor.subscribers.get(parent) for parent in sorted(parents)]
+        self._moments[Sometimes.END_WAITED] += waited >= _LONG
+        self._moments[Sometimes.EMPTY_SHARD_ENDED] += not self._log.shards[shard_id].records
+        self._moments[Sometimes.CHILD_KNOWN_FROM_END] += any(
+            child.id not in known for child in end.children
+        )
+        self._moments[Sometimes.BOTH_PARENTS_WAIT] += any(
+            other is not None and isinstance(other.slot._event, End) for other in others
+        )
+
+    @contextmanager
+    def _collects(self, stream: FanOut, *_: object) -> Iterator[None]:
+        self._collecting[stream._supervisor] = None
+        try:
+            yield
+        finally:
+            del self._collecting[stream._supervisor]
+
+    @contextmanager
+    def _drains(self, stream: FanOut, **_: object) -> Iterator[None]:
+        returned = len(stream._returned)
+        try:
+            yield
+        except BaseException:
+            if len(stream._returned) > returned:
+                self._gave_back[stream] = None
+            raise
+
+    def _has_drained(self, drained: Drained, stream: FanOut, **_: object) -> None:
+        self._has_read(drained, stream)
+        inside = any(is_inside(batch.range.until) for batch in drained.batches)
+        self._moments[Sometimes.CUT_INSIDE_AGGREGATE] += inside
+
+    def _has_read(self, _: object, stream: FanOut) -> None:
+        if stream.failure is not None:
+            self._moments[Sometimes.HANDED_OUT_AFTER_FAILURE] += 1
+        if stream in self._gave_back:
+            del self._gave_back[stream]
+            self._moments[Sometimes.CANCELLED_DRAIN_GAVE_BACK] += 1
+
+
+def is_inside(position: Position) -> bool:
+    """Say whether a position is inside an aggregated record."""
+    return isinstance(position, Cursor) and position.sub != WHOLE_RECORD
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,191 @@
+"""What one simulated life of a query is: its records, its runs, and what befalls each."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from random import Random
+from typing import TYPE_CHECKING, TypeAlias, final
+
+from tests.provers.simulation.chance import happens
+from tests.provers.simulation.spark.faults import (
+    Damage,
+    HandlerFails,
+    Kill,
+    LostAnswer,
+    PowerLoss,
+    Refuse,
+    Slow,
+)
+
+if TYPE_CHECKING:
+    from tests.provers.simulation.spark.faults import Fault
+
+__all__ = ("Plan", "Run", "draw_plan", "draw_race")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One start of the query, in a process of its own.
+
+    Args:
+        faults: What happens to the process.
+        damage: What happens to the checkpoint before it.
+        stop_after: Seconds after which a user stops the query.
+        bounded: Whether it ends by itself when it has caught up.
+        overlap: Seconds after its start at which the next run begins, whatever this one does;
+            None where the next one begins when this one has ended.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    damage: Damage | None = None
+    stop_after: float = 8.0
+    bounded: bool = False
+    overlap: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A life of a query; after its runs comes one without faults that reads what is left.
+
+    Args:
+        seed: Where the records come from, and what survives, and how long things take.
+        remote: Whether the checkpoint is in a store, without a lock.
+        lending: Whether the source lends its records.
+        splits: The splits at first.
+        records: The places in each split's log.
+        seconds: When the last record has arrived.
+        max_records: The most records in a batch.
+        max_bytes: The most bytes of records in a batch.
+        handler_seconds: How long the handler takes.
+        stalls: The share of operations that take a second or so; it is then that two drivers meet.
+        runs: The starts of the query.
+    """
+
+    seed: int
+    remote: bool = False
+    lending: bool = False
+    splits: int = 1
+    records: int = 6
+    seconds: float = 10.0
+    max_records: int = 4
+    max_bytes: int = 1 << 20
+    handler_seconds: float = 0.1
+    stalls: float = 0.0
+    runs: tuple[Run, ...] = ()
+
+    def __str__(self) -> str:
+        head = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)[:-1])
+        runs = "".join(f"\n        {run!r}," for run in self.runs)
+        return f"Plan({head}, runs=({runs}))"
+
+
+def _kill(random: Random) -> Fault:
+    return Kill(_effect(random), linger=random.choice((0.0, 2.0, random.uniform(0.0, 2.0))))
+
+
+def _power(random: Random) -> Fault:
+    return PowerLoss(_effect(random), forgotten=random.choice((0, 1, 2, 3, 4)))
+
+
+def _refuse(random: Random) -> Fault:
+    code = random.choice((errno.EIO, errno.ENOSPC))
+    return Refuse(_effect(random) * 2, code, times=random.choice((1, 1, 3, 1000)))
+
+
+def _slow(random: Random) -> Fault:
+    return Slow(_effect(random) * 2, seconds=random.choice((0.5, 5.0, random.uniform(0, 200))))
+
+
+def _lost(random: Random) -> Fault:
+    return LostAnswer(_effect(random))
+
+
+def _handler(random: Random) -> Fault:
+    return HandlerFails(random.randint(1, 3), after=happens(random, 0.5))
+
+
+def _damage(_: Random) -> None:
+    """Leave the process alone: the checkpoint is damaged before it."""
+
+
+def _race(_: Random) -> None:
+    """Leave the process alone: another one begins beside it."""
+
+
+_Kind: TypeAlias = Callable[[Random], "Fault | None"]
+_KINDS: tuple[_Kind, ...] = (_kill, _power, _refuse, _slow, _lost, _handler, _damage, _race)
+
+
+def _effect(random: Random) -> int:
+    """Return the number of an operation; the first ones, which start a run, are as likely."""
+    return int(2 ** random.uniform(0, 8))
+
+
+def draw_plan(seed: int) -> Plan:
+    """Draw a life of a query: a few kinds of faults, at moments that are likely to matter."""
+    random = Random(f"{seed}/faults")
+    if happens(random, 0.2):
+        return draw_race(seed)
+    remote = happens(random, 0.4)
+    kinds = [kind for kind in _KINDS if happens(random, 0.5)] or [_kill]
+    runs = tuple(_draw_run(random, kinds, remote=remote) for _ in range(random.randint(1, 5)))
+    return Plan(
+        seed=seed,
+        remote=remote,
+        splits=random.choice((1, 1, 2, 3)),
+        records=random.choice((3, 6, 6, 14)),
+        seconds=random.choice((2.0, 10.0, 30.0, 150.0)),
+        max_records=random.choice((1, 4, 4, 100)),
+        max_bytes=random.choice((100, 400, 1 << 20)),
+        handler_seconds=random.choice((0.0, 0.1, 3.0)),
+        stalls=random.choice((0.05, 0.2)) if _race in kinds else 0.0,
+        runs=runs,
+    )
+
+
+def _draw_run(random: Random, kinds: list[_Kind], *, remote: bool) -> Run:
+    faults = [random.choice(kinds)(random) for _ in range(random.choice((0, 1, 1, 2)))]
+    possible = tuple(
+        fault
+        for fault in faults
+        if fault is not None and (remote or not isinstance(fault, LostAnswer))
+    )
+    kind = random.choice(("segments", "batches", "batches", "origin"))
+    keep = random.choice((None, 0.0, random.random()))
+    damaged = _damage in kinds and happens(random, 0.3)
+    overlap = random.choice((0.0, random.uniform(0, 3), random.uniform(0, 12), 61.0))
+    return Run(
+        faults=possible,
+        damage=Damage(kind, keep) if damaged else None,
+        stop_after=random.choice((0.0, 2.0, 8.0, 8.0, 70.0)),
+        bounded=happens(random, 0.2),
+        overlap=overlap if _race in kinds and happens(random, 0.5) else None,
+    )
+
+
+def draw_race(seed: int) -> Plan:
+    """Draw a life in which drivers meet, again and again, while records come all the time."""
+    random = Random(f"{seed}/race")
+    kinds = (_slow, _lost, _kill)
+    runs = tuple(
+        Run(
+            faults=(random.choice(kinds)(random),) if happens(random, 0.2) else (),
+            stop_after=random.choice((3.0, 8.0)),
+            overlap=random.uniform(0.0, random.choice((0.5, 4.0))),
+        )
+        for _ in range(random.randint(2, 5))
+    )
+    return Plan(
+        seed=seed,
+        remote=happens(random, 0.8),
+        records=40,
+        seconds=12.0,
+        max_records=100,
+        handler_seconds=random.choice((0.0, 0.5)),
+        stalls=random.choice((0.05, 0.1, 0.2)),
+        runs=runs,
+    )

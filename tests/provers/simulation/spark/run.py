@@ -1,0 +1,109 @@
+"""One seed, one life of a query, one result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
+from typing import TYPE_CHECKING, final
+
+from fanout.testing.virtual_time.loop import SimLoop, simulate
+from fanout.testing.virtual_time.schedule import Shuffled
+from tests.provers.simulation.spark.life import Life
+from tests.provers.simulation.spark.plan import draw_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.testing.virtual_time.trace import Trace
+    from tests.provers.simulation.spark.faults import Fault
+    from tests.provers.simulation.spark.plan import Plan
+
+__all__ = ("Outcome", "ViolationError", "run_driver", "run_plan")
+
+
+class ViolationError(AssertionError):
+    """A promise was broken, or a life did not end; the message has the plan that shows it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a life was, in which every promise was kept.
+
+    Args:
+        seed: The seed of its plan.
+        records: Records that were compared with the source's log.
+        batches: Batches that the handler was given.
+        replays: Calls of the handler with a batch that it had been given before.
+        restarts: Drivers after the first.
+        operations: What the drivers have asked of disk, store and Spark.
+        happened: What has befallen each driver.
+        errors: What drivers have ended with, by kind.
+        digest: The hash of everything that happened, the same for the same plan.
+    """
+
+    seed: int
+    records: int
+    batches: int
+    replays: int
+    restarts: int
+    operations: int
+    happened: tuple[tuple[Fault, ...], ...]
+    errors: Mapping[str, int]
+    digest: str
+
+    @property
+    def faults(self) -> Mapping[str, int]:
+        """What has happened to all drivers, by kind."""
+        return Counter(type(fault).__name__ for faults in self.happened for fault in faults)
+
+
+def run_driver(seed: int, trace: Trace | None = None) -> Outcome:
+    """Live through the plan of a seed.
+
+    Args:
+        seed: The seed.
+        trace: Where every operation is noted; None for nowhere.
+
+    Raises:
+        ViolationError: If a promise was broken, or something hangs or is left behind.
+    """
+    return run_plan(draw_plan(seed), trace)
+
+
+def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
+    """Live through a plan.
+
+    Args:
+        plan: The plan.
+        trace: Where every operation is noted; None for nowhere.
+
+    Raises:
+        ViolationError: If a promise was broken, or something hangs or is left behind.
+    """
+    schedule = Shuffled(Random(f"{plan.seed}/sched"))
+    loop = SimLoop(schedule=schedule, trace=trace)
+    life = Life(plan, loop)
+    try:
+        simulate(life.live, loop_factory=lambda: loop)
+    except Exception as error:
+        raise ViolationError(f"{type(error).__name__}: {error}\n{plan}") from error
+    finally:
+        for process in life.processes:
+            process.abandon()
+    oracle, processes = life.oracle, life.processes
+    if oracle.violations:
+        raise ViolationError("\n".join((*oracle.violations, str(plan))))
+    return Outcome(
+        seed=plan.seed,
+        records=oracle.rows,
+        batches=len(oracle.contents),
+        replays=oracle.replays,
+        restarts=len(processes) - 1,
+        operations=sum(process.operations for process in processes),
+        happened=tuple(tuple(process.happened) for process in processes),
+        errors=MappingProxyType(Counter(type(error).__name__ for error in life.errors)),
+        digest=loop.trace.digest,
+    )

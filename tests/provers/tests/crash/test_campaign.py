@@ -1,0 +1,105 @@
+"""A short campaign against real Spark and Kafka, in which there is something to find."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.provers.crash.campaign import LOG, run_campaign
+from tests.provers.crash.moments import Blow, Moment, Pipeline, Strike
+from tests.provers.crash.plan import CampaignFailedError, CrashOptions, Round
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Half a minute each where nothing else runs; they wait for JVMs, which take their time.
+pytestmark = [
+    pytest.mark.usefixtures("_kafka_jars"),
+    pytest.mark.timeout(600),
+]
+
+
+@pytest.fixture(autouse=True)
+def temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(directory))
+    yield directory
+    assert left_of(directory) == []
+
+
+def left_of(directory: Path) -> list[str]:
+    """Return the command lines of processes that were started for a campaign, and still run."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+        except OSError:
+            continue  # another user's, or it has just ended
+        if process.name != str(os.getpid()) and os.fsencode(directory) in environment:
+            found.append((process / "cmdline").read_text())
+    return found
+
+
+def struck(moment: Moment, blow: Blow, pipeline: Pipeline) -> Round:
+    return Round((Strike(moment, blow, pipeline),), 0.1, 0.5)
+
+
+@pytest.mark.spark
+def test_whatever_is_killed_each_record_is_written_once_but_where_a_sink_may_repeat_some(
+    temporary_files: Path,
+) -> None:
+    plan = [
+        struck(Moment.AFTER_TOKEN, Blow.KILL_DRIVER, Pipeline.KAFKA),
+        struck(Moment.BEFORE_END, Blow.KILL_BROKER, Pipeline.KAFKA),
+        # Written, and not committed by Spark: the next driver writes it again.
+        struck(Moment.BEFORE_COMMIT, Blow.KILL_DRIVER, Pipeline.KINESIS),
+    ]
+    options = CrashOptions(rounds=len(plan), at_least_once=(Pipeline.KINESIS,))
+    report = run_campaign(options, plan=plan)
+    assert all(each.reached for each in report.struck)
+    once, repeating = report.verdicts[Pipeline.KAFKA], report.verdicts[Pipeline.KINESIS]
+    assert once.holds
+    assert once.read > 1_000
+    assert all(each.caught_up is not None and not each.failures for each in report.rounds)
+    assert repeating.duplicated > 0
+    assert (repeating.lost, repeating.altered) == (0, 0)
+    assert report.open_transactions == 0
+    assert not report.holds
+    # What was wrong is kept for a look.
+    assert report.kept is not None
+    assert Path(report.kept).parent == temporary_files
+    assert (Path(report.kept) / Pipeline.KINESIS / "fanout").is_dir()
+
+
+def test_a_job_that_never_starts_ends_the_campaign(
+    monkeypatch: pytest.MonkeyPatch, temporary_files: Path
+) -> None:
+    monkeypatch.setattr("tests.provers.crash.job._MODULE", "tests.provers.crash.no_such_module")
+    with pytest.raises(CampaignFailedError, match="never got under way") as caught:
+        run_campaign(CrashOptions(rounds=1, pipelines=(Pipeline.KAFKA,)))
+    [kept] = temporary_files.iterdir()
+    assert str(kept / LOG) in str(caught.value)
+    assert "no_such_module" in (kept / LOG).read_text()
+
+
+def test_nothing_is_left_of_a_campaign_that_is_interrupted(temporary_files: Path) -> None:
+    command = [str(Path(sys.executable).with_name("fanout")), "crash", "--pipeline", "kafka"]
+    environment = os.environ | {"TMPDIR": str(temporary_files)}
+    with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - our own command
+        try:
+            while not any(temporary_files.glob(f"fanout-crash-*/{Pipeline.KAFKA}")):
+                assert process.poll() is None
+                time.sleep(0.05)  # until the driver runs
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    assert list(temporary_files.iterdir()) == []

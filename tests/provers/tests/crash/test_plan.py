@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from random import Random
+
+import pytest
+
+from fanout.errors import OptionError
+from tests.provers.crash.moments import Blow, Moment, Pipeline, Strike
+from tests.provers.crash.plan import CrashOptions, draw_plan
+
+BOTH = tuple(Pipeline)
+
+
+def strikes(**options: object) -> list[tuple[Strike, ...]]:
+    return [each.strikes for each in draw_plan(CrashOptions(**options))]  # type: ignore[arg-type]
+
+
+def catalogue(*pipelines: Pipeline) -> int:
+    """Count the strikes that come before any comes again."""
+    kinds = [
+        tuple((each.moment, each.blow) for each in both)
+        for both in strikes(rounds=200, pipelines=pipelines)
+    ]
+    return next(count for count in range(1, 200) if kinds[count] in kinds[:count])
+
+
+def test_the_same_seed_draws_the_same_plan_and_another_does_not() -> None:
+    options = CrashOptions(rounds=50, seed=4)
+    assert draw_plan(options) == draw_plan(options)
+    assert strikes(rounds=50, seed=4) != strikes(rounds=50, seed=5)
+
+
+def test_every_step_of_a_batch_is_struck_in_one_deal() -> None:
+    dealt = strikes(rounds=catalogue(*BOTH), seed=Random(0).randrange(100))
+    moments = {each.moment for both in dealt for each in both}
+    assert moments == set(Moment)
+    assert {each.blow for both in dealt for each in both} == set(Blow)
+
+
+def test_the_next_deal_strikes_the_other_pipeline() -> None:
+    deal = catalogue(*BOTH)
+    dealt = strikes(rounds=2 * deal)
+    struck = Counter(each for both in dealt for each in both[:1])
+    assert all(Strike(each.moment, each.blow, other) in struck for each in struck for other in BOTH)
+
+
+def test_a_driver_that_takes_over_is_struck_as_one_that_was_killed_before() -> None:
+    taking_over = {Moment.BEFORE_RECOVERY, Moment.AFTER_RECOVERY}
+    for first, *others in strikes(rounds=catalogue(*BOTH)):
+        assert first.moment not in taking_over
+        assert all(first.blow is each.blow is Blow.KILL_DRIVER for each in others)
+
+
+def test_kinesis_is_left_alone_where_nobody_reads_it() -> None:
+    dealt = strikes(rounds=100, pipelines=(Pipeline.KAFKA,))
+    assert {each.pipeline for both in dealt for each in both} == {Pipeline.KAFKA}
+    blows = {each.blow for both in dealt for each in both}
+    assert blows == set(Blow) - {Blow.KILL_KINESIS, Blow.CUT_KINESIS}
+
+
+def test_outages_and_delays_are_short() -> None:
+    plan = list(islice(draw_plan(CrashOptions(rounds=100)), 100))
+    assert all(0 < each.delay <= 1 and 0 < each.outage <= 3 for each in plan)
+
+
+@pytest.mark.parametrize("options", [{"rounds": 0}, {"rounds": 10_001}, {"pipelines": ()}])
+def test_a_campaign_of_nothing_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(OptionError):
+        CrashOptions(**options)  # type: ignore[arg-type]

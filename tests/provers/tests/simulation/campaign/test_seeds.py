@@ -1,0 +1,50 @@
+"""The fixed seeds of the suite, in parts: on a busy machine a long test looks like one that hangs.
+
+The parts share one campaign, and each takes what ends next of it; so they may run in any order.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.provers.simulation import draw_plan
+from tests.provers.simulation.campaign.campaign import run_campaign
+from tests.provers.simulation.campaign.shrink import shrink
+from tests.provers.simulation.moments.moments import check_met
+from tests.provers.tests.simulation.campaign.campaigns import Campaign
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEEDS = range(2000)
+PART = 50
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Iterator[Campaign]:
+    with closing(run_campaign(SEEDS)) as results:
+        yield Campaign(results)
+
+
+@pytest.mark.parametrize("part", range(1, len(SEEDS) // PART + 1))
+def test_fifty_of_two_thousand_seeds_keep_every_promise(campaign: Campaign, part: int) -> None:
+    del part  # it tells the tests apart
+    failures = campaign.run(PART)
+    for failure in failures:
+        smallest = None
+        if not failure.kind.of_the_process:
+            smallest = shrink(draw_plan(failure.seed), max_seconds=10)
+        plan = draw_plan(failure.seed) if smallest is None else smallest.plan
+        others = [f"{each.command}: {each.summary}" for each in failures[1:]]
+        pytest.fail("\n".join([failure.command, failure.text, plan.to_json(), *others]))
+
+
+@pytest.mark.timeout(600)  # where it is run alone, it runs them all
+def test_two_thousand_seeds_meet_every_coincidence(campaign: Campaign) -> None:
+    failures = campaign.run(len(SEEDS))
+    assert [failure.command for failure in failures] == []
+    assert campaign.totals.seeds == len(SEEDS)
+    check_met(campaign.totals.moments)

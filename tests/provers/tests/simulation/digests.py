@@ -1,0 +1,61 @@
+"""What some runs of each kind come to: printed, so that runs of other processes can be compared."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from tests.provers.simulation import Shuffled, SimLoop, Trace, run_seed, simulate
+from tests.provers.simulation.run import run_kafka_seed
+from tests.provers.simulation.spark import run_driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ("DIGESTS",)
+
+
+async def _wait(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    await asyncio.sleep(seconds)
+    loop.note(f"{seconds} s are over")
+    await asyncio.sleep(99)
+
+
+async def _cancel_sets_of_tasks() -> None:
+    tasks = {asyncio.create_task(_wait(n % 5), name=f"wait {n}") for n in range(50)}
+    try:
+        async with asyncio.timeout(9), asyncio.TaskGroup() as group:
+            for n in range(50):
+                group.create_task(_wait(n % 3))
+    except TimeoutError:
+        pass
+    for task in {"a": tasks}["a"]:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def _of_tasks() -> list[str]:
+    trace = Trace()
+    loop = SimLoop(schedule=Shuffled(Random(7)), trace=trace)
+    simulate(_cancel_sets_of_tasks, loop_factory=lambda: loop)
+    assert trace.steps > 200
+    return [trace.digest]
+
+
+DIGESTS: Final[dict[str, Callable[[], list[str]]]] = {
+    "tasks in sets": _of_tasks,
+    "a reader of Kinesis": lambda: [run_seed(seed).digest for seed in range(3)],
+    "a reader of Kafka": lambda: [run_kafka_seed(seed).digest for seed in range(5)],
+    "a driver": lambda: [run_driver(seed).digest for seed in range(8)],
+}
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    for name, digests in DIGESTS.items():
+        sys.stdout.write(f"{name}: {' '.join(digests())}\n")

@@ -1,0 +1,244 @@
+"""What the simulated producers of a shuffle write, and what a reader may make of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import count, islice
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+import pytest
+from aiokafka.record.memory_records import MemoryRecords
+
+from fanout.kafka.partitions import Partition
+from fanout.kafka.shuffle.frame_columns import CONTROL
+from fanout.kafka.shuffle.frames import End, Hello, Idle, Watermark, decode_control
+from tests.kafka.shuffle.answers import read_answer
+from tests.provers.simulation.kafka.log import Record, Said, Stored
+from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
+from tests.provers.simulation.kafka.shuffle.heard import Heard
+from tests.provers.simulation.kinesis.oracle.errors import OracleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.kafka.shuffle.frames import Control
+    from tests.provers.simulation.kafka.log import Era
+
+Frame: TypeAlias = "Control | int"
+
+
+def plans() -> Iterator[KafkaPlan]:
+    drawn = (draw_kafka_plan(seed) for seed in count())
+    return islice((plan for plan in drawn if plan.producers), 30)
+
+
+def eras(plan: KafkaPlan) -> Iterator[Era]:
+    for log in plan.logs().values():
+        yield from log.eras
+
+
+def test_what_producers_write_are_the_frames_that_a_reader_decodes() -> None:
+    kinds: Counter[type] = Counter()
+    for era in (era for plan in plans() for era in eras(plan)):
+        for stored in era.batches:
+            found = MemoryRecords(stored.data).next_batch()
+            assert found is not None
+            if found.is_control_batch:
+                continue
+            rows = list(found)
+            read = read_answer(stored.data)
+            records, controls = [], []
+            for row, value, time, control in zip(
+                rows,
+                read["value"].to_pylist(),
+                read["eventTime"].cast(pa.int64()).to_pylist(),
+                read[CONTROL].to_pylist(),
+                strict=True,
+            ):
+                if control is not None:
+                    controls.append((row.offset - stored.base, decode_control(control)))
+                    assert row.key is None
+                    continue
+                happened = None if time is None else time // 1000
+                records.append(Record(row.offset, row.timestamp, row.key, value, (), happened))
+            assert tuple(records) == stored.records
+            assert tuple(controls) == (() if stored.said is None else stored.said.controls)
+            kinds.update(type(control) for _, control in controls)
+
+    assert kinds.keys() == {Hello, Watermark, Idle, End}
+
+
+def test_no_producer_writes_at_or_below_its_own_watermark_or_before_its_hello() -> None:
+    below = 0
+    for plan in plans():
+        for era in eras(plan.without_faults()):
+            told: dict[tuple[int, int], int] = {}
+            for stored, said in era.spoken(0, era.high_watermark(plan.seconds)):
+                who = said.generation, said.producer
+                if who not in told:
+                    assert isinstance(said.controls[0][1], Hello)
+                frames = [(stored.base + place, each) for place, each in said.controls]
+                for _, frame in sorted([*frames, *((r.offset, r) for r in stored.records)]):
+                    before = told.setdefault(who, -1)
+                    if isinstance(frame, Watermark):
+                        told[who] = max(before, frame.millis)
+                    elif isinstance(frame, Record) and frame.event_time is not None:
+                        assert said.repeated or frame.event_time > before
+                        below += frame.event_time <= max(told.values())
+    assert below > 100, "watermarks of others have to be in the way"
+
+
+class Log:
+    """The log of a partition, told by hand, and who hears it."""
+
+    def __init__(self, *, timeout: float = math.inf) -> None:
+        self.now = 0.0
+        self.heard = Heard(Partition("t", 0), 0, 0, Counter(), timeout)
+        self.heard.tell(None, 0.0)
+
+    def say(
+        self, *frames: Frame, producer: int = 0, generation: int = 1, repeated: bool = False
+    ) -> Log:
+        """Let a producer write: numbers are event times."""
+        base = self.heard.offset
+        records = [
+            Record(base + place, 0, b"k", b"v", (), frame)
+            for place, frame in enumerate(frames)
+            if isinstance(frame, int)
+        ]
+        controls = tuple(
+            (place, frame) for place, frame in enumerate(frames) if not isinstance(frame, int)
+        )
+        end = base + len(frames)
+        said = Said(generation, producer, controls, repeated)
+        stored = Stored(base, end, self.now, b"", tuple(records), None, said)
+        self.heard.hear([(stored, said)], end, self.now)
+        return self
+
+    def tell(self, watermark: int | None) -> Log:
+        """Let the reader tell a watermark."""
+        self.heard.tell(watermark, self.now)
+        return self
+
+
+def hello(producer: int = 0, generation: int = 1, of: int = 2) -> Hello:
+    return Hello(producer, generation, of, 1)
+
+
+def at(millis: int, producer: int = 0, generation: int = 1) -> Watermark:
+    return Watermark(producer, generation, millis)
+
+
+def begun(*, timeout: float = math.inf) -> Log:
+    """Return a log with two producers at 10 and 5, of which the reader has told 5."""
+    log = Log(timeout=timeout).say(hello(), at(10)).tell(None)
+    return log.say(hello(1), at(5, 1), producer=1).tell(5)
+
+
+def test_a_record_that_was_excluded_is_late() -> None:
+    begun().say(11).say(6, producer=1)
+    with pytest.raises(OracleError, match="late: producer 1 of generation 1 of t-0"):
+        begun().tell(10).say(10, producer=1)
+
+
+def test_a_producer_that_has_not_spoken_is_bound_by_what_is_told_without_it() -> None:
+    log = Log().say(hello(), at(10)).tell(None).tell(10)
+
+    with pytest.raises(OracleError, match="late: producer 1"):
+        log.say(hello(1), 7, producer=1)
+
+
+def test_a_producer_is_not_bound_by_what_was_told_while_it_was_away() -> None:
+    log = begun().say(Idle(1, 1), producer=1).tell(10).say(at(5, 1), 6, producer=1)
+    assert log.heard.moments["a record comes behind a watermark that does not bind its producer"]
+
+    log.tell(10).say(at(20)).tell(20)
+    with pytest.raises(OracleError, match="the watermark was 20 before"):
+        log.say(20, producer=1)
+
+
+def test_what_was_told_before_a_producer_went_away_binds_it_as_it_is_back() -> None:
+    log = begun().say(End(1, 1), producer=1).tell(10)
+
+    with pytest.raises(OracleError, match="the watermark was 5 before"):
+        log.say(at(5, 1), 5, producer=1)
+
+
+def test_a_watermark_binds_neither_the_generations_before_nor_those_after() -> None:
+    log = begun().say(hello(0, 2, 1), 3, producer=0, generation=2).tell(5)
+    log.say(2, producer=1)
+    log.say(at(40, 0, 2), generation=2).tell(40)
+
+    log.say(2, producer=1)
+    with pytest.raises(OracleError, match="generation 2"):
+        log.say(40, generation=2)
+
+
+def test_what_is_written_twice_may_be_late() -> None:
+    begun().tell(10).say(3, producer=1, repeated=True)
+
+
+def test_a_producer_that_is_silent_for_too_long_is_not_bound_until_it_speaks() -> None:
+    log = begun(timeout=10.0)
+    log.now = 9.0
+    assert log.tell(5).heard.silent(log.now) == set()
+    log.now = 10.0
+    assert log.say(at(20)).heard.silent(log.now) == {1}
+    log.tell(20).say(at(6, 1), 7, producer=1).tell(20)
+    assert log.heard.due_without(10.0) is None
+    assert log.heard.due_without(9.0) == 6
+
+    with pytest.raises(OracleError, match="the watermark was 30 before"):
+        log.say(at(30)).tell(30).say(30, producer=1)
+
+
+def test_a_process_that_goes_on_knows_who_was_silent_and_waits_for_others_anew() -> None:
+    log = begun(timeout=10.0)
+    log.now = 5.0
+    log.say(hello())
+    log.now = 12.0
+    log.heard.resume(log.now)
+
+    assert log.heard.silent(21.0) == set()
+    with pytest.raises(OracleError, match="late: producer 0"):
+        log.tell(40).say(6, producer=1).say(40)
+
+
+def test_a_log_that_begins_anew_has_nobody_who_is_bound() -> None:
+    log = begun()
+    log.heard.forget(0, 1)
+
+    log.say(1).say(hello(), 2)
+
+
+@pytest.mark.parametrize("watermark", [None, 4])
+def test_a_watermark_that_goes_back_is_wrong(watermark: int | None) -> None:
+    with pytest.raises(OracleError, match=f"went back: that of t-0 was 5, and is {watermark} at 4"):
+        begun().tell(watermark)
+
+
+def test_a_watermark_is_due_as_soon_as_everybody_has_spoken() -> None:
+    log = Log()
+    assert log.heard.due is None
+    assert log.say(hello(), at(10)).heard.due is None
+    assert log.say(hello(1), producer=1).heard.due is None
+    assert log.say(at(5, 1), at(3, 1), producer=1).heard.due == 5
+    assert log.say(Idle(1, 1), producer=1).heard.due == 10
+    assert log.say(Idle(0, 1)).heard.due is None
+    assert log.say(hello(0, 2), at(50, 0, 2), generation=2).heard.due is None
+    assert log.say(at(60)).heard.due is None
+
+
+def test_what_a_generation_says_that_was_superseded_counts_for_nothing() -> None:
+    log = begun().say(hello(0, 2, 1), at(7, 0, 2), generation=2)
+
+    assert log.say(at(50), Idle(0, 1), at(60, 1), producer=1).heard.due == 7
+
+
+def test_a_partition_has_ended_where_all_that_were_announced_have() -> None:
+    log = begun().say(End(1, 1), producer=1)
+    assert not log.heard.ended
+    assert log.say(End(0, 1)).heard.ended
+    assert not log.say(Idle(0, 1)).heard.ended

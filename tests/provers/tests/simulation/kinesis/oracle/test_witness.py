@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import asyncio
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fanout.core.events import Split
+from fanout.core.statistics import SplitState
+from fanout.errors import DamagedFrameError, SubscriptionSilentError
+from fanout.testing.virtual_time.loop import running_loop
+from tests.provers.simulation import simulate
+from tests.provers.simulation.kinesis.oracle.witness import Witness
+from tests.provers.simulation.kinesis.service.log import SourceLog
+from tests.provers.tests.simulation.kinesis.oracle.told import SHARD, SOURCE, Process
+
+SILENT = SubscriptionSilentError("nothing came")
+
+
+class Stream:
+    """What a stream says of itself that has one shard, which backs off."""
+
+    failure = None
+
+    def __init__(self, shards: dict[str, Any]) -> None:
+        self._shards = shards
+
+    def statistics(self) -> Any:
+        return SimpleNamespace(splits=self._shards, bytes_in_flight=0)
+
+
+def watched(process: Process, **shards: Any) -> Witness:
+    witness = Witness(process.life, SourceLog({}), SOURCE)
+    stream: Any = Stream(shards)
+    witness.opened(stream)
+    return witness
+
+
+@pytest.mark.parametrize(("blocked", "wrong"), [(0.0, ["late"]), (40.0, [])])
+def test_a_loop_that_another_process_blocks_is_no_silence(blocked: float, wrong: list[str]) -> None:
+    async def watch() -> None:
+        process = Process()
+        backs_off = SimpleNamespace(state=SplitState.BACKING_OFF, lag=None, last_cause=SILENT)
+        witness = watched(process, **{SHARD: backs_off})
+        process.attempts.answer(process.asks(), 0.0)
+        running_loop().block(blocked)
+        await asyncio.sleep(75 - blocked)
+        process.now = running_loop().time()
+        witness.resubscribes(Split(SHARD), SILENT, 5.0)
+        assert process.wrongs == wrong
+
+    simulate(watch)
+
+
+@pytest.mark.parametrize(("blocked", "wrong"), [(0.0, True), (40.0, False)])
+def test_nobody_lists_shards_in_a_blocked_loop(blocked: float, *, wrong: bool) -> None:
+    async def watch() -> None:
+        process = Process()
+        witness = watched(process)
+        running_loop().block(30.0)
+        process.life.listed_at = running_loop().awake
+        running_loop().block(blocked)
+        await asyncio.sleep(SOURCE.discovery_interval + 270 - blocked)
+        reading: Any = None
+        witness.closing(reading)
+        assert bool(process.wrongs) is wrong
+
+    simulate(watch)
+
+
+def test_damage_is_told_within_a_second_of_the_last_piece_of_its_frame() -> None:
+    async def watch() -> None:
+        process = Process()
+        watched(process)
+        attempt = process.asks()
+        attempt.whole_at = math.inf
+        process.attempts.end(attempt, (DamagedFrameError, ""), 0.0)
+        await asyncio.sleep(100.5)
+        attempt.whole_at = running_loop().time()
+        await asyncio.sleep(0.9)
+        assert process.wrongs == []
+        await asyncio.sleep(1.0)
+        assert process.wrongs == ["swallowed"]
+
+    simulate(watch)

@@ -1,0 +1,68 @@
+"""A process that is told, by hand, what became of its subscriptions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from fanout.errors import FanOutError, MalformedEventError, SplitFailedError
+from fanout.kinesis import KinesisSource
+from tests.provers.simulation.job.life import Life
+from tests.provers.simulation.kinesis.oracle.bounds import Hands
+from tests.provers.simulation.kinesis.oracle.errors import OracleError
+from tests.provers.simulation.kinesis.oracle.judge import judge_failure
+
+if TYPE_CHECKING:
+    from tests.provers.simulation.kinesis.oracle.attempts import Attempt, Attempts
+
+__all__ = ("DAMAGE", "SHARD", "Process")
+
+SHARD: Final = "shardId-000000000000"
+SOURCE: Final = KinesisSource(stream="s", consumer="c")
+DAMAGE: Final = (MalformedEventError, "")
+
+
+class Process:
+    """The subscribe calls of one process for one shard, as seconds go by."""
+
+    def __init__(self, source: KinesisSource = SOURCE) -> None:
+        self.now = 0.0
+        self.source = source
+        self.life = Life(1, Hands(1), opened=True)
+
+    @property
+    def attempts(self) -> Attempts:
+        return self.life.attempts
+
+    @property
+    def wrongs(self) -> list[str]:
+        return [wrong.partition(":")[0] for wrong in self.attempts.wrongs]
+
+    def asks(self, number: int = 7) -> Attempt:
+        position = {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": str(number)}
+        return self.attempts.begin(SHARD, position, self.now, 0.0)
+
+    def told(self, cause: Exception) -> None:
+        self.attempts.tell(SHARD, cause, self.now, self.source)
+
+    def ends(
+        self, ending: Exception | tuple[type[Exception], str], cause: Exception, number: int = 7
+    ) -> None:
+        """Subscribe, be ended by the service, and be told a cause."""
+        self.attempts.end(self.asks(number), ending, self.now)
+        self.told(cause)
+
+    def fails(
+        self, ending: Exception | tuple[type[Exception], str], cause: Exception, text: str
+    ) -> str:
+        """Subscribe, be ended by the service, and fail of it; return what the judge says."""
+        self.attempts.end(self.asks(), ending, self.now)
+        failure = SplitFailedError(f"{SHARD} cannot go on: {text}")
+        failure.__cause__ = cause
+        return self.judged(failure)
+
+    def judged(self, failure: FanOutError, *, gone: bool = False) -> str:
+        try:
+            judge_failure(failure, self.life, self.source, self.now, gone=gone)
+        except OracleError as error:
+            return str(error).partition(":")[0]
+        return ""

@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.core.slot import Slot
+from fanout.core.subscriber import Subscriber
+from fanout.kinesis.hash_keys import HashRange
+from tests.provers.simulation import (
+    Fault,
+    Kind,
+    Plan,
+    SimulationError,
+    run_plan,
+    run_seed,
+    simulate,
+)
+from tests.provers.simulation.job.job import Job
+from tests.provers.simulation.kinesis.service.log import (
+    RECORD_STRIDE,
+    Part,
+    SourceLog,
+    SourceRecord,
+    SourceShard,
+    number_of,
+)
+from tests.provers.simulation.kinesis.stream import millis, shard_id_of
+from tests.provers.simulation.moments.moments import Sometimes
+from tests.provers.simulation.moments.observers import Observers
+from tests.provers.simulation.moments.observers.calls import after, around, before, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EVERYTHING = HashRange(0, (1 << 128) - 1)
+
+
+def shard(
+    index: int,
+    *arrivals: float,
+    parents: tuple[str, ...] = (),
+    opened: float = 0,
+    closed: float = 0,
+) -> SourceShard:
+    return SourceShard(
+        index,
+        parents,
+        EVERYTHING,
+        millis(opened),
+        millis(closed) if closed else None,
+        tuple(
+            SourceRecord(
+                number_of(index, millis(at)) + RECORD_STRIDE,
+                millis(at),
+                "k",
+                (Part("k", b"data"),),
+                "plain",
+            )
+            for at in arrivals
+        ),
+    )
+
+
+STEADY = (shard(0, *range(5, 600, 10)),)
+MERGED = (
+    shard(0, *range(5, 300, 10), closed=300),
+    shard(1, closed=300),
+    shard(2, *range(305, 600, 10), parents=(shard_id_of(0), shard_id_of(1)), opened=300),
+)
+
+
+def met(
+    monkeypatch: pytest.MonkeyPatch,
+    shards: tuple[SourceShard, ...],
+    *faults: Fault,
+    **changes: object,
+) -> dict[str, int]:
+    """Return what a run meets that reads a record every ten seconds."""
+    log = SourceLog({each.shard_id: each for each in shards})
+    monkeypatch.setattr(Plan, "log", lambda _: log)
+    plan: dict[str, object] = {
+        "seed": 0,
+        "schedule": "fifo",
+        "mode": "efo",
+        "start": "TRIM_HORIZON",
+        "shards": 1,
+        "records": 1,
+        "reshards": 0,
+        "large": False,
+        "seconds": 600.0,
+        "heartbeat": 5.0,
+        "reading": "iterate",
+        "checkpoint_every": 1,
+        "broken": None,
+        "faults": faults,
+    }
+    outcome = run_plan(Plan(**(plan | changes)))  # type: ignore[arg-type]
+    return dict(outcome.moments)
+
+
+CONSUMER_GONE = Fault(kind=Kind.CONSUMER_GONE, at=342.3)
+TAKEN_OVER = Fault(kind=Kind.TAKEN_OVER, at=342.3)
+CLOSE = Fault(kind=Kind.CLOSE, at=342.3, seconds=1)
+LOCKED = Fault(kind=Kind.REFUSED, at=300, code="KMSDisabledException")
+HANGS = Fault(kind=Kind.CALL_HANGS, at=0, seconds=60)
+RESET = Fault(kind=Kind.RESET, at=300)
+REFUSED = Fault(kind=Kind.REFUSED, at=300, lasts=60, code="InternalFailureException")
+LONG_REFUSED = replace(REFUSED, lasts=100)
+TORN = Fault(kind=Kind.STORE_TORN, at=300)
+STORED_SLOWLY = Fault(kind=Kind.STORE_SLOW, at=300, seconds=60)
+SLOW = Fault(kind=Kind.SLOW, at=300, seconds=60)
+CRASH = Fault(kind=Kind.CRASH, at=308, seconds=10)
+
+
+def test_a_calm_run_meets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert met(monkeypatch, STEADY) == {}
+
+
+@pytest.mark.parametrize(
+    ("moment", "faults"),
+    [
+        (
+            Sometimes.CLOSED_BACKING_OFF,
+            [RESET, REFUSED, CLOSE],
+        ),
+        (Sometimes.CLOSED_FULL, [SLOW, CLOSE]),
+        (
+            Sometimes.CONSUMER_GONE_BACKING_OFF,
+            [RESET, REFUSED, CONSUMER_GONE],
+        ),
+        (Sometimes.TAKEN_OVER_BACKING_OFF, [RESET, REFUSED, TAKEN_OVER]),
+        (Sometimes.TAKEN_OVER_FULL, [SLOW, replace(TAKEN_OVER, at=330)]),
+        (Sometimes.IDLE_BEHIND_BATCH, [SLOW]),
+        (
+            Sometimes.PERSON_NOT_NEEDED,
+            [RESET, LOCKED],
+        ),
+        (Sometimes.LAST_ATTEMPT_SUCCEEDED, [Fault(kind=Kind.DAMAGED, at=300)] * 2),
+        (Sometimes.STRUCK_BLOCKED, [Fault(kind=Kind.BLOCKED, at=300, seconds=80)]),
+        (Sometimes.ARRIVED_IN_LAST_TURN, [Fault(kind=Kind.STALL, at=100, seconds=30 - 5e-10)]),
+        (Sometimes.GAP_WITH_RECORDS, [RESET, REFUSED, *[Fault(kind=Kind.TRIMMED, at=355)] * 5]),
+        (Sometimes.CHECKPOINT_FAILED_ONCE, [Fault(kind=Kind.STORE_FAILS, at=300)]),
+        (Sometimes.RESTARTED_FROM_TORN, [TORN, CRASH, replace(CRASH, at=400)]),
+        (Sometimes.RESTART_REPLAYED, [TORN, CRASH]),
+        (Sometimes.DIED_STORING, [STORED_SLOWLY, CRASH]),
+        (Sometimes.DIED_UNACKNOWLEDGED, [SLOW, CRASH]),
+        (
+            Sometimes.DIED_OPENING,
+            [HANGS, replace(CRASH, at=30)],
+        ),
+    ],
+)
+def test_a_plan_that_brings_it_about_once_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch, moment: Sometimes, faults: list[Fault]
+) -> None:
+    assert met(monkeypatch, STEADY, *faults)[moment] == 1
+
+
+@pytest.mark.parametrize(
+    ("moment", "faults"),
+    [
+        (Sometimes.CONSUMER_GONE_BACKING_OFF, [CONSUMER_GONE]),
+        (Sometimes.TAKEN_OVER_BACKING_OFF, [TAKEN_OVER]),
+        (Sometimes.TAKEN_OVER_FULL, [SLOW, replace(RESET, at=312), LONG_REFUSED, TAKEN_OVER]),
+        (Sometimes.LAST_ATTEMPT_SUCCEEDED, [Fault(kind=Kind.DAMAGED, at=300)]),
+        (Sometimes.DIED_UNSTORED, [STORED_SLOWLY, CRASH]),
+        (Sometimes.STRUCK_BLOCKED, [Fault(kind=Kind.STALL, at=100, seconds=100)]),
+    ],
+)
+def test_what_only_resembles_it_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch, moment: Sometimes, faults: list[Fault]
+) -> None:
+    assert moment not in met(monkeypatch, STEADY, *faults)
+
+
+def test_a_consumer_that_is_gone_while_one_of_two_shards_backs_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults = [RESET, REFUSED, CONSUMER_GONE]
+    of_one = [replace(fault, at=fault.at - 200, shard=shard_id_of(0)) for fault in faults]
+
+    assert Sometimes.CONSUMER_GONE_BACKING_OFF not in met(monkeypatch, MERGED, *of_one)
+
+
+def test_positions_that_are_acknowledged_and_not_stored_die_with_their_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = met(monkeypatch, STEADY, CRASH, checkpoint_every=2)
+
+    assert times == {Sometimes.DIED_UNSTORED: 1, Sometimes.RESTART_REPLAYED: 1}
+
+
+def test_a_process_that_has_stored_everything_leaves_nothing_unstored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert met(monkeypatch, STEADY, CRASH) == {}
+
+
+def test_an_iterator_expires_while_the_job_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Fault(kind=Kind.SLOW, at=100, seconds=400)
+
+    assert met(monkeypatch, STEADY, slow, mode="polling") == {Sometimes.ITERATOR_EXPIRED: 1}
+
+
+def test_the_ends_of_a_merge_and_the_listing_that_they_ask_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unlisted = Fault(kind=Kind.CALL_CUT, at=300, lasts=5)
+
+    assert met(monkeypatch, MERGED, unlisted) == {
+        Sometimes.EMPTY_SHARD_ENDED: 1,
+        Sometimes.BOTH_PARENTS_WAIT: 1,
+        Sometimes.CHILD_KNOWN_FROM_END: 1,
+        Sometimes.HURRIED_LISTING_FAILED: 1,
+    }
+
+
+def test_a_slow_job_lets_ends_wait_and_listings_overtake_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = met(monkeypatch, MERGED, Fault(kind=Kind.SLOW, at=294, seconds=60))
+
+    assert times == {
+        Sometimes.EMPTY_SHARD_ENDED: 1,
+        Sometimes.END_WAITED: 2,
+        Sometimes.CHILD_LISTED_EARLY: 1,
+    }
+
+
+def test_looking_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = [run_seed(seed) for seed in range(5)]
+    monkeypatch.setattr(Observers, "installed", lambda _: nullcontext())
+    alone = [run_seed(seed) for seed in range(5)]
+
+    assert [outcome.digest for outcome in looked_at] == [outcome.digest for outcome in alone]
+
+
+def test_a_run_that_fails_leaves_no_look_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaks(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Job, "live", breaks)
+    methods = [dict(vars(owner)) for owner in (Slot, Subscriber, Job)]
+
+    with pytest.raises(SimulationError, match="ZeroDivisionError"):
+        run_seed(0)
+
+    assert [dict(vars(owner)) for owner in (Slot, Subscriber, Job)] == methods
+
+
+class Lamp:
+    def switch(self, position: str) -> str:
+        if position == "broken":
+            raise ValueError(position)
+        return f"is {position}"
+
+    async def burn(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "burnt"
+
+
+def test_a_look_is_told_what_a_call_is_given_and_what_it_returns() -> None:
+    lamp, seen = Lamp(), list[tuple[str, str]]()
+
+    @contextmanager
+    def surround(_: Lamp, position: str) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            seen.append(("over", position))
+
+    with (
+        around(Lamp, "switch", surround),
+        after(Lamp, "switch", lambda result, _, __: seen.append(("after", result))),
+        before(Lamp, "switch", lambda _, position: seen.append(("before", position))),
+    ):
+        assert lamp.switch("on") == "is on"
+        with pytest.raises(ValueError, match="broken"):
+            lamp.switch("broken")
+    lamp.switch("off")
+
+    assert seen == [
+        ("before", "on"),
+        ("over", "on"),
+        ("after", "is on"),
+        ("before", "broken"),
+        ("over", "broken"),
+    ]
+
+
+def test_a_coroutine_method_is_looked_at_until_it_is_over() -> None:
+    seen = list[object]()
+
+    async def burn() -> None:
+        with (
+            timed(Lamp, "burn", seen.append),
+            after(Lamp, "burn", lambda result, _, seconds: seen.append((result, seconds))),
+        ):
+            await Lamp().burn(0)
+            await Lamp().burn(3)
+
+    simulate(burn)
+
+    assert seen == [("burnt", 0), 3, ("burnt", 3)]

@@ -1,0 +1,37 @@
+"""Run blocking code on a simulated disk, without a query."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, TypeVar
+from unittest import mock
+
+from fanout.landing import local_storage
+from tests.provers.simulation import SimLoop, simulate
+from tests.provers.simulation.spark.files import DiskOs, DiskPath
+from tests.provers.simulation.spark.process import Machine, Process, current_process
+from tests.provers.simulation.spark.threads import Threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.provers.simulation.spark.faults import Fault
+
+T = TypeVar("T")
+
+
+def on_disk(machine: Machine, work: Callable[[], T], faults: Sequence[Fault] = ()) -> T:
+    """Run a function in a process of its own on a machine.
+
+    Raises:
+        asyncio.CancelledError: If the process was killed.
+    """
+    loop = SimLoop()
+    process = Process("test", machine, Threads(loop), Random(1), faults)
+
+    async def main() -> T:
+        current_process.set(process)
+        return await process.scheduler.start(process, work)
+
+    with mock.patch.multiple(local_storage, os=DiskOs, Path=DiskPath):
+        return simulate(main, loop_factory=lambda: loop)

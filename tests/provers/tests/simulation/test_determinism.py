@@ -1,0 +1,38 @@
+"""A seed gives the same run in every process, whatever the order of sets there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.provers.tests.simulation.digests import DIGESTS
+
+
+def _said_by_a_process(hash_seed: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.provers.tests.simulation.digests"],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def said() -> list[list[str]]:
+    """What two processes say, in lines as of `digests`."""
+    with ThreadPoolExecutor() as processes:
+        return list(processes.map(_said_by_a_process, ("0", "1")))
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_seed_gives_the_same_run_in_every_process(name: str, said: list[list[str]]) -> None:
+    here = f"{name}: {' '.join(DIGESTS[name]())}"
+
+    for lines in said:
+        assert here in lines
