@@ -69,6 +69,11 @@ class LendingSource:
         self._count += count
         self.tell()
 
+    def accept(self, count: int) -> None:
+        """Begin after records that an earlier run has had accepted."""
+        self.accepted.extend(range(1, count + 1))
+        self._count = count
+
     def expire(self) -> None:
         """Let the lock of everything that is on loan run out."""
         for held in self.held.values():
