@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fanout.cli.app import app
+from tests.provers.__main__ import app
 from tests.provers.planted.bugs import BUGS
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
 from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
@@ -54,9 +54,9 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_the_commands_of_the_page_work() -> None:
-    commands = re.findall(r"^\$ \.venv/bin/(fanout .*)$", TEXT, re.MULTILINE)
+    commands = re.findall(r"^\$ \.venv/bin/python -m tests\.provers (.*)$", TEXT, re.MULTILINE)
 
     assert len(commands) == 3
     for command in commands:
-        result = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])
+        result = CliRunner().invoke(app, shlex.split(command, comments=True))
         assert result.exit_code == 0, result.output
