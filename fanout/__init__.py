@@ -9,6 +9,7 @@ Sources come from their sub-packages, for example `fanout.kinesis.KinesisSource`
 hands the same streams to Spark.
 """
 
+from fanout.core.backoff import Backoff
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.drain import Drained
 from fanout.core.event_time import EventTime
@@ -42,6 +43,7 @@ from fanout.errors import (
 
 __all__ = (
     "AcknowledgementError",
+    "Backoff",
     "Batch",
     "BatchFailedError",
     "Checkpoint",

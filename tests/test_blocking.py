@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from blockbuster import BlockingError
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from tests.provers.simulation import simulate
 
 
@@ -19,10 +19,10 @@ class Sleepy(Random):
 def test_a_call_that_blocks_the_loop_fails_the_test() -> None:
     async def main() -> None:
         with pytest.raises(BlockingError, match=r"time\.sleep"):
-            FullJitter(BackoffOptions(), Sleepy()).delay(0)
+            FullJitter(Backoff(), Sleepy()).delay(0)
 
     simulate(main)
 
 
 def test_the_same_call_without_a_loop_may_block() -> None:
-    assert FullJitter(BackoffOptions(), Sleepy()).delay(0) == 1.0
+    assert FullJitter(Backoff(), Sleepy()).delay(0) == 1.0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from tenacity.wait import wait_base
 
+from fanout.core.option_checks import number
 from fanout.core.policy import Pace
 from fanout.errors import OptionError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from fanout.core.source import Pacing
 
 __all__ = (
-    "BackoffOptions",
+    "Backoff",
     "FullJitter",
     "Retries",
 )
@@ -30,7 +31,7 @@ __all__ = (
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackoffOptions:
+class Backoff:
     """How waits grow with the number of failures in a row.
 
     Args:
@@ -47,12 +48,14 @@ class BackoffOptions:
     power: float = 2.0
 
     def __post_init__(self) -> None:
+        for name in ("base", "cap", "power"):
+            number(name, getattr(self, name))
         if not 0 < self.base <= self.cap < math.inf:
             raise OptionError(
-                f"backoff_base={self.base} and backoff_cap={self.cap} must satisfy 0 < base <= cap"
+                f"Backoff: base={self.base} and cap={self.cap} must satisfy 0 < base <= cap"
             )
         if not 1 <= self.power < math.inf:
-            raise OptionError(f"backoff_power={self.power} must be at least 1")
+            raise OptionError(f"Backoff: power={self.power} must be at least 1")
 
 
 @final
@@ -68,7 +71,7 @@ class FullJitter(wait_base):
         random: The source of randomness; pass a seeded one for a repeatable run.
     """
 
-    def __init__(self, options: BackoffOptions, random: Random) -> None:
+    def __init__(self, options: Backoff, random: Random) -> None:
         self._options = options
         self._random = random
 

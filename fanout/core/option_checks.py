@@ -8,7 +8,6 @@ from fanout.errors import OptionError
 
 __all__ = (
     "check_memory",
-    "check_retries",
     "is_loopback",
     "number",
     "one_of",
@@ -53,16 +52,6 @@ def one_of(name: str, value: object, *allowed: str) -> None:
     if value not in allowed:
         choices = " or ".join(map(repr, allowed))
         raise OptionError(f"{name}={value!r} is not understood; use {choices}")
-
-
-def check_retries(max_retries: object) -> None:
-    """Check how many failures in a row a split may have; None for any number.
-
-    Raises:
-        OptionError: If it is neither None nor a whole number from 0 on.
-    """
-    if max_retries is not None and whole("max_retries", max_retries, or_none=True) < 0:
-        raise OptionError(f"max_retries={max_retries} must be 0 or more, or None")
 
 
 def check_memory(max_event_bytes: object, max_bytes_in_flight: object) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from fanout.core.backoff import BackoffOptions
+from fanout.core.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -54,7 +54,7 @@ class Pacing:
     silence_timeout: float
     discovery_interval: float | None
     slow: float = 60.0
-    backoff: BackoffOptions = field(default_factory=BackoffOptions)
+    backoff: Backoff = field(default_factory=Backoff)
     max_retries: int | None = None
     max_pending_subscribes: int = 64
     max_bytes_in_flight: int = 256 * 1024 * 1024

@@ -29,7 +29,7 @@ _NUMBERS = {
 _DECODE = "values come as bytes; decode= makes of a whole record batch what you need"
 _COMMITS = "offsets are committed after acknowledge where there is a group_id, never by a clock"
 _ALONE = "partitions are assigned without a group's members, so nothing is rebalanced"
-_WAITS = "say backoff_base and backoff_cap, in seconds"
+_WAITS = "pass backoff=fanout.Backoff(base=..., cap=...), in seconds"
 _REFUSED = {
     "allow.auto.create.topics": "reading never creates a topic",
     "auto.commit.interval.ms": _COMMITS,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from fanout.core.backoff import BackoffOptions
+from fanout.core.backoff import Backoff
 from fanout.core.event_time import parse_event_time
-from fanout.core.option_checks import check_memory, check_retries, number, one_of
+from fanout.core.option_checks import check_memory, one_of
 from fanout.core.positions import Committed, Horizon
-from fanout.core.source import Pacing
+from fanout.core.source_options import SourceOptions, check_seconds
 from fanout.core.starts import Chooser, PerSplit, parse_start
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Server, parse_servers
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from fanout.core.event_time import EventTime
     from fanout.core.positions import Cursor, Start
+    from fanout.core.source import Pacing
     from fanout.kafka.partitions import Partition
 
     _Start: TypeAlias = Start | datetime | str
@@ -40,10 +40,9 @@ __all__ = ("KafkaOptions",)
 
 # A broker asks for no rest between two subscriptions; this one bounds what errors cost.
 _FLOOR = 0.1
+_BACKOFF = Backoff(base=0.5, cap=5.0)
 # Arrow counts the bytes of a column with 32 bits and a sign.
 _LARGEST_EVENT = 2**31 - 1
-# A person needs minutes at least, and a log that says the same every minute is read.
-_SLOW = 60.0
 _SUBSCRIBE_TIMEOUT = 60.0
 # To subscribe is to ask for the leader, perhaps a second broker, for the end, and for an offset.
 # Each call has to time out by itself, which closes its connection: that of one that is only given
@@ -52,7 +51,7 @@ _SUBSCRIBE_CALLS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaOptions:
+class KafkaOptions(SourceOptions):
     """Everything that a Kafka source can be told. All times are in seconds.
 
     Exactly one of `topics`, `pattern` and `partitions` says what is read.
@@ -92,10 +91,8 @@ class KafkaOptions:
         event_time: What watermarks are taken from, an `EventTime`; its column is the record's
             timestamp unless it names another of those that `decode` returns. None for no
             watermarks.
-        backoff_base: The largest wait after a first failure.
-        backoff_cap: The largest wait after any number of failures; a broker that starts again is
-            found after this long at the latest.
-        backoff_power: The factor by which the largest wait grows with each failure.
+        backoff: How the waits between attempts grow; see `Backoff`. A broker that starts again is
+            found after its `cap` at the latest.
         max_retries: Failures in a row without progress after which a partition fails; None for
             never.
         silence_timeout: How long nothing may come of a partition, not even that there is nothing,
@@ -127,13 +124,9 @@ class KafkaOptions:
     discovery_interval: float | None = 60.0
     decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     event_time: EventTime | None = None
-    backoff_base: float = 0.5
-    backoff_cap: float = 5.0
-    backoff_power: float = 2.0
-    max_retries: int | None = None
+    backoff: Backoff = _BACKOFF
     silence_timeout: float = 60.0
     max_event_bytes: int = 64 * 1024 * 1024
-    max_bytes_in_flight: int = 256 * 1024 * 1024
     consumer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     security: Security = field(default_factory=Security)
 
@@ -143,7 +136,6 @@ class KafkaOptions:
         self._check_texts()
         self._check_places()
         self._check_numbers()
-        _ = self.pacing  # checks the backoff
         decode = self.user_decode  # calls it once
         schema = SCHEMA if decode is None else decode.schema
         event_time = parse_event_time(self.event_time, schema, default="timestamp")
@@ -172,20 +164,12 @@ class KafkaOptions:
     @property
     def pacing(self) -> Pacing:
         """The options that the subscriber and the discovery go by."""
-        return Pacing(
+        return self.make_pacing(
             floor=_FLOOR,
-            spacing=0.0,
-            slow=_SLOW,
             subscribe_timeout=max(
                 _SUBSCRIBE_TIMEOUT, _SUBSCRIBE_CALLS * self.fetching.request_timeout
             ),
             silence_timeout=self.silence_timeout,
-            discovery_interval=self.discovery_interval,
-            backoff=BackoffOptions(
-                base=self.backoff_base, cap=self.backoff_cap, power=self.backoff_power
-            ),
-            max_retries=self.max_retries,
-            max_bytes_in_flight=self.max_bytes_in_flight,
         )
 
     def _check_servers(self) -> None:
@@ -223,12 +207,8 @@ class KafkaOptions:
         one_of("isolation_level", self.isolation_level, "read_committed", "read_uncommitted")
 
     def _check_numbers(self) -> None:
-        for name in ("silence_timeout", "discovery_interval"):
-            value = getattr(self, name)
-            if value is None and name == "discovery_interval":
-                continue
-            if not 0 < number(name, value) < math.inf:
-                raise OptionError(f"{name}={value} must be more than 0 seconds, and finite")
+        self.check_reading()
+        check_seconds("silence_timeout", self.silence_timeout)
         # A broker that does not answer is an error of its own, which says more.
         least = HEARTBEAT + self.fetching.request_timeout
         if self.silence_timeout <= least:
@@ -237,9 +217,6 @@ class KafkaOptions:
                 f"idle partition tells so every {HEARTBEAT:g} s, by an answer that may take "
                 f"request.timeout.ms"
             )
-        for name in ("backoff_base", "backoff_cap", "backoff_power"):
-            number(name, getattr(self, name))
-        check_retries(self.max_retries)
         check_memory(self.max_event_bytes, self.max_bytes_in_flight)
         if self.max_event_bytes > _LARGEST_EVENT:
             raise OptionError(

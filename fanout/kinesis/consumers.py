@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from botocore.exceptions import ClientError
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import FanOutError, ServiceError
 from fanout.kinesis.aws.client import open_transport
 from fanout.kinesis.aws.error_hints import code_of, explained
@@ -27,7 +27,7 @@ __all__ = ("HOURS_PER_MONTH", "ConsumerPrice", "StreamConsumers", "open_consumer
 # A year has 8,760 hours; AWS's own price lists count the month so.
 HOURS_PER_MONTH: Final = 730
 
-_POLLING: Final = BackoffOptions(base=1.0, cap=5.0)
+_POLLING: Final = Backoff(base=1.0, cap=5.0)
 
 
 @final

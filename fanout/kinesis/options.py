@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from fanout.core.backoff import BackoffOptions
+from fanout.core.backoff import Backoff
 from fanout.core.event_time import parse_event_time
-from fanout.core.option_checks import check_memory, check_retries, is_loopback, number, one_of
+from fanout.core.option_checks import check_memory, is_loopback, one_of
 from fanout.core.positions import Cursor, Horizon, Latest
-from fanout.core.source import Pacing
+from fanout.core.source_options import SourceOptions, check_seconds
 from fanout.core.starts import Dialect, parse_start
 from fanout.errors import OptionError
 from fanout.kinesis.reading.decode import SCHEMA
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from fanout.core.event_time import EventTime
     from fanout.core.positions import Start
+    from fanout.core.source import Pacing
     from fanout.core.starts import Chooser, PerSplit
 
     _Start: TypeAlias = Start | datetime | str
@@ -55,12 +55,11 @@ _CONSUMER_ARN = re.compile(_STREAM_ARN.pattern + r"/consumer/[a-zA-Z0-9_.-]{1,12
 _FLOOR = 1.0
 
 _SPACING = 5.0
-# A person needs minutes at least, and a log that says the same every minute is read.
-_SLOW = 60.0
+_BACKOFF = Backoff(base=1.0, cap=30.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KinesisOptions:
+class KinesisOptions(SourceOptions):
     """Everything that a Kinesis source can be told. All times are in seconds.
 
     Args:
@@ -93,9 +92,7 @@ class KinesisOptions:
         silence_timeout: How long a live subscription may send nothing; the service sends a
             heartbeat about every 5 seconds. In polling, how long an answer may take. There 5
             seconds are added to both timeouts, for the rest that a shard may need before a call.
-        backoff_base: The largest wait after a first failure.
-        backoff_cap: The largest wait after any number of failures.
-        backoff_power: The factor by which the largest wait grows with each failure.
+        backoff: How the waits between attempts grow; see `Backoff`.
         max_retries: Failures in a row without progress after which a shard fails; None for never.
         discovery_interval: The time between two listings of the shards.
         event_time: What watermarks are taken from, an `EventTime`; its column is when a record
@@ -125,14 +122,10 @@ class KinesisOptions:
     deregister: Literal["never", "on_close"] = "never"
     subscribe_timeout: float = 60.0
     silence_timeout: float = 35.0
-    backoff_base: float = 1.0
-    backoff_cap: float = 30.0
-    backoff_power: float = 2.0
-    max_retries: int | None = None
+    backoff: Backoff = _BACKOFF
     discovery_interval: float = 10.0
     event_time: EventTime | None = None
     max_event_bytes: int = MAX_FRAME_BYTES
-    max_bytes_in_flight: int = 256 * 1024 * 1024
     region: str | None = None
     endpoint_url: str | None = None
     session: Any = field(default=None, repr=False, compare=False)
@@ -154,7 +147,6 @@ class KinesisOptions:
         one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url, insecure=self.insecure)
-        _ = self.pacing  # checks the backoff
 
     @property
     def resolved_region(self) -> str | None:
@@ -170,28 +162,17 @@ class KinesisOptions:
         polling = self.mode == "polling"
         # A rest of ours is no silence of the service.
         rest = LONGEST_REST if polling else 0.0
-        return Pacing(
+        return self.make_pacing(
             floor=CALL_INTERVAL if polling else _FLOOR,
             spacing=0.0 if polling else _SPACING,
-            slow=_SLOW,
             subscribe_timeout=self.subscribe_timeout + rest,
             silence_timeout=self.silence_timeout + rest,
-            discovery_interval=self.discovery_interval,
-            backoff=BackoffOptions(
-                base=self.backoff_base, cap=self.backoff_cap, power=self.backoff_power
-            ),
-            max_retries=self.max_retries,
-            max_bytes_in_flight=self.max_bytes_in_flight,
         )
 
     def _check_numbers(self) -> None:
+        self.check_reading()
         for name in _SECONDS:
-            value = number(name, getattr(self, name))
-            if not 0 < value < math.inf:
-                raise OptionError(f"{name}={value} must be more than 0 seconds, and finite")
-        for name in ("backoff_base", "backoff_cap", "backoff_power"):
-            number(name, getattr(self, name))
-        check_retries(self.max_retries)
+            check_seconds(name, getattr(self, name))
         check_memory(self.max_event_bytes, self.max_bytes_in_flight)
 
     def _check_names(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.positions import Cursor
 from fanout.errors import ServiceError
 from fanout.kinesis.aws.client import open_transport
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ("KinesisSource", "open_connection")
 
 # The service creates a consumer within seconds, and the user's backoff may be made for outages.
-_CONSUMER_POLLING: Final = BackoffOptions(base=1.0, cap=5.0)
+_CONSUMER_POLLING: Final = Backoff(base=1.0, cap=5.0)
 
 
 @final

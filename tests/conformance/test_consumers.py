@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.kinesis.aws.error_hints import code_of
 from fanout.kinesis.registration import ConsumerRegistration
 from tests.conformance.service import deregistering
@@ -43,7 +43,7 @@ async def test_a_consumer_is_registered_described_listed_and_deregistered(
 
 
 async def adopt(transport: Transport, service: Service, name: str) -> str:
-    jitter = FullJitter(BackoffOptions(base=1.0, cap=5.0), Random(7))
+    jitter = FullJitter(Backoff(base=1.0, cap=5.0), Random(7))
     registration = ConsumerRegistration(transport, service.arn, name, jitter=jitter, tags={})
     arn = await registration.ensure()
     assert registration.registered is None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from fanout.core.backoff import BackoffOptions
+from fanout.core.backoff import Backoff
 from fanout.core.events import Batch, End
 from fanout.core.policy import Fatal, Pace, Retry
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
@@ -42,7 +42,7 @@ PACING = Pacing(
     subscribe_timeout=20.0,
     silence_timeout=35.0,
     discovery_interval=LISTED_EVERY,
-    backoff=BackoffOptions(base=1.0, cap=30.0),
+    backoff=Backoff(base=1.0, cap=30.0),
 )
 
 

@@ -9,14 +9,14 @@ import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import OptionError
 from tests.core.scripted import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OPTIONS = BackoffOptions(base=1.0, cap=30.0)
+OPTIONS = Backoff(base=1.0, cap=30.0)
 
 
 def draws(failures: int, number: int = 20_000) -> list[float]:
@@ -49,7 +49,7 @@ def test_the_same_seed_gives_the_same_delays() -> None:
 def test_no_delay_is_beyond_the_cap(
     base: float, factor: float, power: float, failures: int
 ) -> None:
-    options = BackoffOptions(base=base, cap=base * factor, power=power)
+    options = Backoff(base=base, cap=base * factor, power=power)
     assert 0 <= FullJitter(options, seeded()).delay(failures) <= options.cap
 
 
@@ -65,11 +65,17 @@ def test_no_delay_is_beyond_the_cap(
         {"power": 0.5},
         {"power": math.inf},
         {"power": math.nan},
+        {"base": "1"},
     ],
 )
 def test_numbers_that_make_no_growing_wait_are_refused(options: Mapping[str, float]) -> None:
     with pytest.raises(OptionError):
-        BackoffOptions(**options)
+        Backoff(**{"base": 1.0, "cap": 30.0, **options})
+
+
+def test_a_refusal_names_both_numbers() -> None:
+    with pytest.raises(OptionError, match=r"base=5 and cap=4 must satisfy 0 < base <= cap"):
+        Backoff(base=5, cap=4)
 
 
 def test_tenacity_waits_by_the_same_rule() -> None:

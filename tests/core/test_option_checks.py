@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.core.option_checks import check_memory, check_retries, number, one_of, whole
+from fanout.core.option_checks import check_memory, number, one_of, whole
 from fanout.errors import OptionError
 
 
@@ -24,15 +24,6 @@ def test_a_choice_names_all_that_may_be_chosen() -> None:
     one_of("x", "a", "a", "b")
     with pytest.raises(OptionError, match="x='c' is not understood; use 'a' or 'b'"):
         one_of("x", "c", "a", "b")
-
-
-def test_retries_may_be_none_or_never_end() -> None:
-    check_retries(None)
-    check_retries(0)
-    with pytest.raises(OptionError, match="must be 0 or more, or None"):
-        check_retries(-1)
-    with pytest.raises(OptionError, match="must be a whole number, or None"):
-        check_retries(1.0)
 
 
 def test_the_largest_event_fits_into_the_memory_of_all() -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def quick_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a loss for certain within a moment, and do not wait long for people."""
     monkeypatch.setattr("fanout.kafka.reading.losses._SURE_AFTER", 0.1)
-    monkeypatch.setattr("fanout.kafka.options._SLOW", 0.1)
+    monkeypatch.setattr("fanout.core.source_options._SLOW", 0.1)
     monkeypatch.setattr("fanout.kafka.reading.losses._APART", 0.02)
 
 

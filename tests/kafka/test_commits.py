@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.commits import open_committer
 from tests.kafka.scripted import ScriptedCluster
@@ -56,7 +56,7 @@ class Group(ScriptedCluster):
 
 
 def committing(group: Group) -> AbstractAsyncContextManager[Committer]:
-    jitter = FullJitter(BackoffOptions(base=4.0, cap=60.0), Random(7))
+    jitter = FullJitter(Backoff(base=4.0, cap=60.0), Random(7))
     return open_committer(group, "g", jitter)
 
 

@@ -104,7 +104,7 @@ def test_earliest_is_the_start_and_there_is_no_stop_where_nothing_is_said() -> N
             {"consumer_options": {"request.timeout.ms": 60_000}},
             r"silence_timeout=60\.0 must be more than 65 seconds: .* request\.timeout\.ms",
         ),
-        ({"backoff_base": 50}, "backoff_base=50 and backoff_cap=5"),
+        ({"backoff": 50}, r"backoff=50 must be a fanout\.Backoff"),
     ],
 )
 def test_a_mistake_is_said_in_one_sentence(given: dict[str, Any], message: str) -> None:

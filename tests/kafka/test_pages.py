@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fanout.core.backoff import Backoff
 from fanout.core.positions import Horizon
 from fanout.kafka.consumer_options import _NUMBERS, ConsumerOptions
 from fanout.kafka.options import KafkaOptions
@@ -84,11 +85,12 @@ def test_the_page_names_every_option_with_its_default() -> None:
     told: dict[str, str] = {}
     for names, defaults in table("Options"):
         every = re.findall(r"`(\w+)`", names)
-        told.update(zip(every, defaults.split(", "), strict=True))
+        told.update(zip(every, re.split(r", (?![^()]*\))", defaults), strict=True))
     assert told.keys() == {option.name for option in fields(KafkaOptions)}
     security, default = Security(protocol="PLAINTEXT"), Security(username="etl", password="p")
     options = KafkaOptions(bootstrap_servers="127.0.0.1:1", topics="orders", security=security)
-    said_otherwise = {"bootstrap_servers", "topics", "start", "security"}
+    said_otherwise = {"backoff", "bootstrap_servers", "topics", "start", "security"}
+    assert eval(told["backoff"].strip("`"), {"Backoff": Backoff}) == options.backoff  # noqa: S307 - the page is ours
     assert options.start == Horizon()
     assert (told["start"], told["security"]) == ('`"earliest"`', default.protocol)
     for name in told.keys() - said_otherwise:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from fanout import EventTime
+from fanout.core.backoff import Backoff
 from fanout.errors import OptionError
 from fanout.kafka import KafkaSource, Security
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
@@ -54,7 +55,9 @@ async def test_a_record_that_ends_a_stream_is_not_quoted(
     cluster = ScriptedCluster()
     log = cluster.log()
     log.batches, log.end = [(0, 1, GOOD), (1, 2, second)], 2
-    await drive(ScriptedSource(cluster, backoff_base=0.01, **options), said, records=9)
+    await drive(
+        ScriptedSource(cluster, backoff=Backoff(base=0.01, cap=5.0), **options), said, records=9
+    )
     assert says in str(said.errors[-1])
     said.check()
 

@@ -12,6 +12,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, NotLeaderForPartitionError
 
 import fanout
+from fanout.core.backoff import Backoff
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
 from tests.provers.simulation import simulate, sweep
 
@@ -102,7 +103,7 @@ def test_a_stream_cancelled_at_any_time_leaves_nothing_and_is_continued_exactly(
 async def cancelled_and_continued(cancellation: Any) -> None:
     """Read and commit everything, cancelled once on the way."""
     cluster = troubled_cluster()
-    source = ScriptedSource(cluster, group_id="g", backoff_base=0.1, backoff_cap=1.0)
+    source = ScriptedSource(cluster, group_id="g", backoff=Backoff(base=0.1, cap=1.0))
     acknowledged: list[tuple[str, int]] = []
     positions: str | None = None
 

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 import fanout
+from fanout.core.backoff import Backoff
 from fanout.kafka import KafkaSource, Security
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Topic:
         chosen: dict[str, Any] = (
             {} if {"pattern", "partitions"} & options.keys() else {"topics": self.name}
         )
-        fast = {"backoff_base": 0.01, "backoff_cap": 0.1, "discovery_interval": 0.1}
+        fast = {"backoff": Backoff(base=0.01, cap=0.1), "discovery_interval": 0.1}
         where = {"bootstrap_servers": self.broker.bootstrap_servers, "security": PLAINTEXT}
         return KafkaSource(**chosen | where | fast | options)
 

@@ -37,7 +37,7 @@ def stream(
     # As often as the server allows; the service's own figures are the library's, too.
     monkeypatch.setattr("fanout.kinesis.options._FLOOR", max(rules.call_interval, 0.01))
     monkeypatch.setattr("fanout.kinesis.options._SPACING", rules.takeover_after)
-    monkeypatch.setattr("fanout.kinesis.options._SLOW", 0.05)
+    monkeypatch.setattr("fanout.core.source_options._SLOW", 0.05)
     if not rules.polls_per_second:
         monkeypatch.setattr("fanout.kinesis.options.CALL_INTERVAL", 0.01)
         monkeypatch.setattr("fanout.kinesis.reading.rate_limit.CALL_INTERVAL", 0.01)

@@ -14,6 +14,7 @@ import aioboto3
 import boto3
 
 import fanout
+from fanout.core.backoff import Backoff
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.aws.error_hints import code_of
 from fanout.testing.kinesis.credentials import REGION
@@ -58,7 +59,7 @@ class Stream:
     def source(self, **options: Any) -> KinesisSource:
         named = {"stream": "orders", "consumer": "etl", "start": "TRIM_HORIZON"}
         where = {"endpoint_url": self.server.endpoint_url, "session": session()}
-        fast = {"backoff_base": 0.01, "backoff_cap": 0.05, "discovery_interval": 0.2}
+        fast = {"backoff": Backoff(base=0.01, cap=0.05), "discovery_interval": 0.2}
         return KinesisSource(**named | where | fast | options)
 
     def open(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fanout.core.backoff import Backoff
 from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.network import Network, cut, delay, lose, trickle
 
@@ -49,8 +50,8 @@ async def test_an_answer_that_is_cut_anywhere_loses_and_repeats_nothing(
     stream.put(6)
     # The head, the sizes of the chunks and their ends, each frame's prelude, headers and payload.
     cuts = [cut(after, reset=reset) for after in range(0, 2000, step)]
-    fast = {"backoff_base": 0.001, "backoff_cap": 0.001}
-    async with reading_over(stream, *cuts, **fast) as (reader, _):
+    fast = Backoff(base=0.001, cap=0.001)
+    async with reading_over(stream, *cuts, backoff=fast) as (reader, _):
         await reader.has(6)
     assert reader.log == stream.log
     # An answer with its first event is longer than this.

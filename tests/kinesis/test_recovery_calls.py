@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.events import Batch, Split
 from fanout.core.policy import Fatal, Finish, Pace, Retry, Skip
 from fanout.core.positions import Cursor, Horizon, Range
@@ -111,7 +111,7 @@ class Rig:
         transport: Any = service
         self.service = service
         self.catalog = ShardCatalog(transport)
-        jitter = FullJitter(BackoffOptions(), Random(7))
+        jitter = FullJitter(Backoff(), Random(7))
         self.registration = ConsumerRegistration(
             transport, STREAM_ARN, "etl", jitter=jitter, tags={}
         )

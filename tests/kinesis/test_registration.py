@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import ServiceError
 from fanout.kinesis.aws.client import open_transport
 from fanout.kinesis.aws.transport import ConsumerDescription
@@ -117,7 +117,7 @@ async def ensured(service: Any, consumer: str = "etl", *, seed: int = 7) -> tupl
 
 
 def registration(service: Any, consumer: str = "etl", *, seed: int = 7) -> ConsumerRegistration:
-    jitter = FullJitter(BackoffOptions(base=1.0, cap=5.0), Random(seed))
+    jitter = FullJitter(Backoff(base=1.0, cap=5.0), Random(seed))
     return ConsumerRegistration(
         service, STREAM_ARN, consumer, jitter=jitter, tags={"team": "orders"}
     )
@@ -408,7 +408,7 @@ async def test_two_transports_register_one_name_at_once(
     for name, value in slow_kinesis.environment.items():
         monkeypatch.setenv(name, value)
     stream_arn = slow_kinesis.create_stream("orders")
-    fast = BackoffOptions(base=0.01, cap=0.05)
+    fast = Backoff(base=0.01, cap=0.05)
 
     async def ensure(transport: Transport, seed: int) -> str:
         jitter = FullJitter(fast, Random(seed))

@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 import fanout
+from fanout.core.backoff import Backoff
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.positions import Timestamp
 from fanout.errors import OptionError, ServiceError, SetupError
@@ -430,7 +431,7 @@ async def test_plain_http_to_another_machine_is_refused_where_the_environment_na
 )
 async def test_a_new_consumer_is_waited_for_however_large_the_backoff(stream: Stream) -> None:
     async with asyncio.timeout(8):
-        async with stream.open(backoff_base=3600, backoff_cap=3600) as opened:
+        async with stream.open(backoff=Backoff(base=3600, cap=3600)) as opened:
             stream.put(1)
             await anext(opened)
     assert stream.server.statistics().violations == {}

@@ -22,7 +22,7 @@ _ANSWERS: Final = "nothing is committed: a record is accepted, released or rejec
 _GROUP: Final = "it is a setting of the group: say group_settings={{'{0}': ...}}"
 _THREAD: Final = "a member polls whenever it may"
 _DECODE: Final = "values come as bytes; decode= makes of a whole record batch what you need"
-_WAITS: Final = "say backoff_base and backoff_cap, in seconds"
+_WAITS: Final = "pass backoff=fanout.Backoff(base=..., cap=...), in seconds"
 
 _OPTIONS: Final = DottedOptions(
     whose="consumer",

@@ -25,7 +25,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.kafka.cluster import parse_servers
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.connections import open_connections
@@ -243,7 +243,7 @@ async def describe(
     Raises:
         ServiceError: If the brokers have no share groups, refuse us, or do not answer.
     """
-    jitter = FullJitter(BackoffOptions(), Random())  # noqa: S311 - jitter, no secret
+    jitter = FullJitter(Backoff(), Random())  # noqa: S311 - jitter, no secret
 
     async def ask(call: Callable[[], Awaitable[_T]]) -> _T:
         return await asked(f"the share group {group} cannot be described", call, jitter)

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from fanout.core.backoff import BackoffOptions
-from fanout.core.option_checks import check_retries, number, one_of, whole
-from fanout.core.source import Pacing
+from fanout.core.backoff import Backoff
+from fanout.core.option_checks import one_of, whole
+from fanout.core.source_options import SourceOptions
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Server, parse_servers
 from fanout.kafka.reading.user_decode import UserDecode
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.source import Pacing
+
 __all__ = ("ShareOptions",)
 
 # A broker asks for no rest between two members' attempts; this one bounds what errors cost.
 _FLOOR: Final = 0.1
-_SLOW: Final = 60.0
+_BACKOFF = Backoff(base=0.5, cap=5.0)
 _SUBSCRIBE_TIMEOUT: Final = 60.0
 _MOST_MEMBERS: Final = 1000
 # A member without heartbeats for so long is expelled; it joins again when it polls.
@@ -44,7 +46,7 @@ SETTINGS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareOptions:
+class ShareOptions(SourceOptions):
     """Everything that a source of a share group can be told. All times are in seconds.
 
     Args:
@@ -74,9 +76,7 @@ class ShareOptions:
         client_rack: The rack that this client is in.
         discovery_interval: The time between two looks at whether the topics are still there; None
             for none.
-        backoff_base: The largest wait after a first failure.
-        backoff_cap: The largest wait after any number of failures.
-        backoff_power: The factor by which the largest wait grows with each failure.
+        backoff: How the waits between attempts grow; see `Backoff`.
         max_retries: Failures in a row without progress after which a member fails; None for never.
         max_bytes_in_flight: The bytes of all members together that may wait for the reader.
         consumer_options: Options of Kafka's consumer by the names that Kafka users know, such as
@@ -100,11 +100,7 @@ class ShareOptions:
     client_id_prefix: str = "fanout"
     client_rack: str | None = None
     discovery_interval: float | None = 60.0
-    backoff_base: float = 0.5
-    backoff_cap: float = 5.0
-    backoff_power: float = 2.0
-    max_retries: int | None = None
-    max_bytes_in_flight: int = 256 * 1024 * 1024
+    backoff: Backoff = _BACKOFF
     consumer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     security: Security = field(default_factory=Security)
 
@@ -118,7 +114,7 @@ class ShareOptions:
         self._check_numbers()
         self._check_bad_records()
         self._check_settings()
-        _ = self.pacing, self.user_decode  # checks the backoff, and calls decode once
+        _ = self.user_decode  # calls decode once
 
     @property
     def servers(self) -> tuple[Server, ...]:
@@ -143,19 +139,11 @@ class ShareOptions:
     @property
     def pacing(self) -> Pacing:
         """The options that the subscriber and the discovery go by."""
-        return Pacing(
+        return self.make_pacing(
             floor=_FLOOR,
-            spacing=0.0,
-            slow=_SLOW,
             subscribe_timeout=_SUBSCRIBE_TIMEOUT,
             # A member is silent for as long as there is nothing to do.
             silence_timeout=math.inf,
-            discovery_interval=self.discovery_interval,
-            backoff=BackoffOptions(
-                base=self.backoff_base, cap=self.backoff_cap, power=self.backoff_power
-            ),
-            max_retries=self.max_retries,
-            max_bytes_in_flight=self.max_bytes_in_flight,
         )
 
     def client_properties(self, member: int) -> dict[str, Any]:
@@ -187,18 +175,7 @@ class ShareOptions:
         for name, most in (("consumers", _MOST_MEMBERS), ("max_poll_records", 2**31 - 1)):
             if not 1 <= whole(name, getattr(self, name)) <= most:
                 raise OptionError(f"{name}={getattr(self, name)} must be from 1 to {most}")
-        if whole("max_bytes_in_flight", self.max_bytes_in_flight) < 1:
-            raise OptionError(f"max_bytes_in_flight={self.max_bytes_in_flight} must be at least 1")
-        if self.discovery_interval is not None and not (
-            0 < number("discovery_interval", self.discovery_interval) < math.inf
-        ):
-            raise OptionError(
-                f"discovery_interval={self.discovery_interval} must be more than 0 seconds, and "
-                f"finite, or None"
-            )
-        for name in ("backoff_base", "backoff_cap", "backoff_power"):
-            number(name, getattr(self, name))
-        check_retries(self.max_retries)
+        self.check_reading()
 
     def _check_bad_records(self) -> None:
         one_of("on_bad_record", self.on_bad_record, "fail", "dead_letter")

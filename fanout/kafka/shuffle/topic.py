@@ -15,7 +15,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.option_checks import whole
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.cluster import parse_servers
@@ -46,7 +46,7 @@ _CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
 
 _FOR_EVER: Final = -1
 
-_WAITS: Final = BackoffOptions(base=0.02, cap=1.0)
+_WAITS: Final = Backoff(base=0.02, cap=1.0)
 
 _REQUEST_SECONDS: Final = 30.0
 

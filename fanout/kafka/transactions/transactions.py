@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from aiokafka.errors import ClusterAuthorizationFailedError
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.option_checks import number
 from fanout.errors import OptionError
 from fanout.kafka.cluster import parse_servers
@@ -39,7 +39,7 @@ _DEFAULT_MAX_TIMEOUT: Final = 900.0  # Kafka's default of transaction.max.timeou
 _SHORTEST_TIMEOUT: Final = 0.001
 _LONGEST_TIMEOUT: Final = (2**31 - 1) / 1000  # the protocol has 32 bits for its milliseconds
 # A commit is waited for by readers; what is answered with "not yet" passes in milliseconds.
-_WAITS: Final = BackoffOptions(base=0.02, cap=2.0)
+_WAITS: Final = Backoff(base=0.02, cap=2.0)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import UnwritableRecordError
 from fanout.kafka.cluster import parse_servers
 from fanout.kafka.protocol.connections import open_connections
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ("KafkaWriter", "Written", "open_writer")
 
 # Kafka's defaults of retry.backoff.ms and retry.backoff.max.ms.
-_WAITS: Final = BackoffOptions(base=0.1, cap=1.0)
+_WAITS: Final = Backoff(base=0.1, cap=1.0)
 # An election, or the restart of a broker, is over by then; somebody waits for the writer to open.
 _PATIENCE: Final = 30.0
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, final
 import aiohttp
 from botocore.exceptions import BotoCoreError, ClientError
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.events import Split
 from fanout.core.policy import Fatal, Phase
 from fanout.core.positions import Timestamp
@@ -204,7 +204,7 @@ async def try_consumer(
             transport,
             stream.arn,
             consumer.arn,
-            jitter=FullJitter(BackoffOptions(), Random()),  # noqa: S311 - jitter, no secret
+            jitter=FullJitter(Backoff(), Random()),  # noqa: S311 - jitter, no secret
             tags=NO_TAGS,
         )
         connection = KinesisConnection(options, transport, stream, registration)

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import fanout
+from fanout.core.backoff import Backoff
 from fanout.kafka import KafkaShareSource
 from tests.kafka.topics import PLAINTEXT, new_topic, seeded
 
@@ -42,8 +43,7 @@ class Group:
             "group_id": self.id,
             "group_settings": LONG,
             "consumer_options": {"fetch.max.wait.ms": 100},  # a client leaves no sooner
-            "backoff_base": 0.01,
-            "backoff_cap": 0.1,
+            "backoff": Backoff(base=0.01, cap=0.1),
         }
         return KafkaShareSource(**chosen | options)
 

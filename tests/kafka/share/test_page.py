@@ -8,6 +8,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fanout.core.backoff import Backoff
 from fanout.kafka.share.client_options import ClientOptions
 from fanout.kafka.share.options import SETTINGS, ShareOptions
 from tests.kafka.topics import Topic
@@ -55,8 +56,10 @@ def test_the_table_has_every_option_with_its_default() -> None:
         said |= dict(zip(re.findall("[a-z_]+", names), several, strict=True))
     assert said.keys() == {field.name for field in fields(ShareOptions)}
     for field in fields(ShareOptions):
-        if field.default is not MISSING and field.name != "max_bytes_in_flight":
+        if field.default is not MISSING and field.name not in {"backoff", "max_bytes_in_flight"}:
             assert said[field.name].strip(' `"') == f"{field.default}".removesuffix(".0")
+    backoff = eval(said["backoff"].strip(" `"), {"Backoff": Backoff})  # noqa: S307 - the page is ours
+    assert backoff == ShareOptions.__dataclass_fields__["backoff"].default
 
 
 def test_the_page_names_every_setting_of_a_group_and_every_option_of_the_client() -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import fanout
+from fanout.core.backoff import Backoff
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.event_time import EventTime
 from fanout.core.positions import Cursor
@@ -96,7 +97,7 @@ async def reading(
     kafka: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Reader]:
-    fast = {"backoff_base": 0.1, "backoff_cap": 1.0}
+    fast = {"backoff": Backoff(base=0.1, cap=1.0)}
     source = ScriptedShuffle(cluster, fast | (kafka or {}), **options)
     async with fanout.open(source, resume=resume, random=Random(7)) as stream:
         yield Reader(stream)

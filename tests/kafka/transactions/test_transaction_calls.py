@@ -23,7 +23,7 @@ from aiokafka.protocol.transaction import (
     TxnOffsetCommitResponse_v0,
 )
 
-from fanout.core.backoff import BackoffOptions, FullJitter
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import ServiceError
 from fanout.kafka.protocol.messages.transactions import (
     DescribeTransactionsResponse_v0,
@@ -75,7 +75,7 @@ class Scripted:
     def run(self, call: Callable[[Transactions], Awaitable[Any]], patience: float = 60.0) -> Any:
         """Make a call in virtual time, and check that the whole script was played."""
         connections: Any = self
-        jitter = FullJitter(BackoffOptions(base=0.02, cap=2.0), Random(7))
+        jitter = FullJitter(Backoff(base=0.02, cap=2.0), Random(7))
         transactions = Transactions(TransactionCalls(connections), jitter=jitter, patience=patience)
 
         async def main() -> Any:

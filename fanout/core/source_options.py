@@ -1,0 +1,89 @@
+"""The options that every source has."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from fanout.core.backoff import Backoff
+from fanout.core.option_checks import number, whole
+from fanout.core.source import Pacing
+from fanout.errors import OptionError
+
+__all__ = ("SourceOptions", "check_seconds")
+
+# The wait after an error that only a person can end: a log line each minute is still read.
+_SLOW: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Options of every source. All times are in seconds.
+
+    Args:
+        backoff: How the waits between attempts grow.
+        max_retries: Failures in a row without progress after which a split fails; None for no
+            limit.
+        discovery_interval: The time between two listings of the splits.
+        max_bytes_in_flight: The bytes of all splits together that may wait for the consumer.
+    """
+
+    backoff: Backoff
+    max_retries: int | None = None
+    discovery_interval: float | None
+    max_bytes_in_flight: int = 256 * 1024 * 1024
+
+    def check_reading(self) -> None:
+        """Check the options of this class.
+
+        Raises:
+            OptionError: If one is malformed or out of range.
+        """
+        if not isinstance(self.backoff, Backoff):
+            raise OptionError(f"backoff={self.backoff!r} must be a fanout.Backoff")
+        retries = self.max_retries
+        if retries is not None and whole("max_retries", retries, or_none=True) < 0:
+            raise OptionError(f"max_retries={retries} must be 0 or more, or None")
+        if self.discovery_interval is not None:
+            check_seconds("discovery_interval", self.discovery_interval)
+        if whole("max_bytes_in_flight", self.max_bytes_in_flight) < 1:
+            raise OptionError(f"max_bytes_in_flight={self.max_bytes_in_flight} must be at least 1")
+
+    def make_pacing(
+        self,
+        *,
+        floor: float,
+        spacing: float = 0.0,
+        subscribe_timeout: float,
+        silence_timeout: float,
+    ) -> Pacing:
+        """Return the pacing of a service with these options.
+
+        Args:
+            floor: The least time between two subscribe calls of one split.
+            spacing: The least time after a successful subscribe call.
+            subscribe_timeout: How long a subscribe call may take.
+            silence_timeout: How long a live subscription may send nothing.
+        """
+        return Pacing(
+            floor=floor,
+            spacing=spacing,
+            slow=_SLOW,
+            subscribe_timeout=subscribe_timeout,
+            silence_timeout=silence_timeout,
+            discovery_interval=self.discovery_interval,
+            backoff=self.backoff,
+            max_retries=self.max_retries,
+            max_bytes_in_flight=self.max_bytes_in_flight,
+        )
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Check a duration.
+
+    Raises:
+        OptionError: If it is not a finite number above 0.
+    """
+    if not 0 < number(name, value) < math.inf:
+        raise OptionError(f"{name}={value} must be more than 0 seconds, and finite")
