@@ -75,13 +75,13 @@ def test_a_timeout_of_the_block_itself_is_told_from_ours() -> None:
 @pytest.mark.parametrize("turns", [1, 50])
 @pytest.mark.parametrize("blocked", [37.0, 60.0, 3600.0])
 def test_what_waits_behind_a_blocked_loop_is_read_however_many_turns_that_takes(
-    blocked: float, subscribe_limit: int
+    blocked: float, turns: int
 ) -> None:
     async def main() -> None:
         async with Watchdog(35.0):
             asyncio.get_running_loop().call_soon(block, blocked)
             await asyncio.sleep(5)
-            for _ in range(subscribe_limit):
+            for _ in range(turns):
                 await asyncio.sleep(0)
         assert now() == blocked
 
