@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, final
 
 from tenacity.wait import wait_base
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
     from fanout.core.policy import Retry
-    from fanout.core.source import Pacing
 
 __all__ = (
     "Backoff",
     "FullJitter",
+    "Pacing",
     "Retries",
 )
 
@@ -92,6 +92,37 @@ class FullJitter(wait_base):
             return min(self._options.cap, self._options.base * self._options.power**failures)
         except OverflowError:
             return self._options.cap
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pacing:
+    """How a service wants to be asked, and how long its silence may last. All in seconds.
+
+    Args:
+        floor: The least time between two subscribe calls of one split.
+        spacing: The least time from a successful subscribe call to the next call of that split.
+        subscribe_timeout: How long a subscribe call may take.
+        silence_timeout: How long a live subscription may send nothing.
+        discovery_interval: The time between two listings of the splits; None lists them only when
+            the stream is opened and when a split has ended, as is always done in a bounded stream.
+        slow: The wait after an error that only a person can end.
+        backoff: How waits grow.
+        max_retries: Failures in a row without progress before a split fails; None for no limit.
+        max_pending_subscribes: Subscribe calls of all splits together that may wait for an answer.
+        max_bytes_in_flight: Bytes of all splits together that may wait for the consumer.
+    """
+
+    floor: float
+    spacing: float
+    subscribe_timeout: float
+    silence_timeout: float
+    discovery_interval: float | None
+    slow: float = 60.0
+    backoff: Backoff = field(default_factory=Backoff)
+    max_retries: int | None = None
+    max_pending_subscribes: int = 64
+    max_bytes_in_flight: int = 256 * 1024 * 1024
 
 
 # What is wrong with a position shows at each attempt. Errors that are an hour apart are others: an

@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.drain import Basket, Drained
 from fanout.core.events import Batch
-from fanout.core.positions import reaches
-from fanout.core.statistics import SplitState, count
+from fanout.core.lending import StreamLending
+from fanout.core.statistics import CommitStatistics, SplitState, SplitStatistics, Statistics
 from fanout.errors import OptionError, StreamStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
     from fanout.core.events import End, Split
-    from fanout.core.progress import Progress
-    from fanout.core.source import Connection, Lending, Source
-    from fanout.core.statistics import Statistics
+    from fanout.core.positions import Position
+    from fanout.core.progress import Progress, SplitProgress
+    from fanout.core.source import Capabilities, Connection, Source
     from fanout.core.supervisor import Supervisor
     from fanout.errors import FanOutError
 
@@ -44,6 +45,12 @@ class FanOut:
         self._supervisor = supervisor
         self._returned: deque[Batch | End] = deque()
         self._busy = False
+        lending = connection.capabilities.lending
+        self._lending = (
+            None
+            if lending is None
+            else StreamLending(lending, connection.capabilities.settlement, progress)
+        )
 
     def __repr__(self) -> str:
         live = sum(s.state is SplitState.LIVE for s in list(self._supervisor.subscribers.values()))
@@ -82,9 +89,23 @@ class FanOut:
         return self._progress.delivered()
 
     @property
-    def lending(self) -> Lending | None:
-        """The hold on records that have to be acknowledged in time; None where none do."""
-        return self._connection.lending
+    def capabilities(self) -> Capabilities:
+        """What the source offers beyond reading."""
+        return self._connection.capabilities
+
+    @property
+    def lending(self) -> StreamLending:
+        """The verbs for records that are locked for this stream until they are acknowledged.
+
+        Raises:
+            StreamStateError: If the source locks no records.
+        """
+        if self._lending is None:
+            raise StreamStateError(
+                f"{self._progress.source} lends no records, so none can be given back or refused; "
+                f"leave a batch unacknowledged to get it again in the next run"
+            )
+        return self._lending
 
     def __aiter__(self) -> FanOut:
         return self
@@ -177,64 +198,22 @@ class FanOut:
                 positions = {id_: state.position for id_, state in snapshot.splits.items()}
         moved = self._progress.acknowledge(positions)
         if moved:
-            await self._connection.acknowledge(moved)
-
-    async def release(self, batch: Batch) -> None:
-        """Give a batch of records that are lent back at once, so that anybody gets them again.
-
-        Args:
-            batch: A batch that is not acknowledged.
-
-        Raises:
-            StreamStateError: If the source lends nothing, or the stream did not deliver the batch.
-
-        Cancellation: the records may or may not be given back.
-        """
-        await self._lent(batch).release(batch.split.id, batch.range)
-
-    async def reject(self, batch: Batch, rows: Sequence[int], *, reason: str) -> None:
-        """Refuse records that are lent for good; the others of the batch stay as they are.
-
-        Args:
-            batch: A batch that is not acknowledged.
-            rows: The numbers of the rows, from 0.
-            reason: Why they are refused, for people; it goes with them where the source keeps what
-                was refused.
-
-        Raises:
-            OptionError: If the batch has no such row.
-            StreamStateError: If the source lends nothing, or the stream did not deliver the batch.
-            AcknowledgementError: If the service did not take the refusal of some of the records.
-
-        Cancellation: the records may or may not be refused.
-        """
-        if wrong := [row for row in rows if not 0 <= row < batch.num_records]:
-            raise OptionError(f"the batch has {batch.num_records} rows, so none is {wrong[0]}")
-        await self._lent(batch).reject(batch.split.id, batch.range, rows, reason)
-
-    def _lent(self, batch: Batch) -> Lending:
-        lending = self._connection.lending
-        if lending is None:
-            raise StreamStateError(
-                f"{self._progress.source} lends no records, so none can be given back or refused; "
-                f"leave a batch unacknowledged to get it again in the next run"
-            )
-        id_ = batch.split.id
-        if id_ not in self._progress or not reaches(
-            self._progress[id_].delivered, batch.range.until
-        ):
-            raise StreamStateError(f"the batch of {id_} was not delivered by this stream")
-        return lending
+            await self._acknowledge(moved)
 
     async def _tell_idle(self, split: Split) -> None:
         """Tell the service of progress without records behind what it was told."""
         progress = self._progress[split.id]
         if progress.told is not None and progress.acknowledge(progress.acknowledged):
-            await self._connection.acknowledge({split.id: progress.acknowledged})
+            await self._acknowledge({split.id: progress.acknowledged})
+
+    async def _acknowledge(self, positions: Mapping[str, Position]) -> None:
+        for service in (self.capabilities.commits, self.capabilities.lending):
+            if service is not None:
+                await service.acknowledge(positions)
 
     def statistics(self) -> Statistics:
         """Return the counters of the stream and of each split, as of now."""
-        return count(self._progress, self._supervisor, self._connection)
+        return _count(self._progress, self._supervisor, self.capabilities)
 
     async def _more(self) -> bool:
         """Wait until there may be something to take; False at the end of a bounded stream."""
@@ -281,3 +260,39 @@ class FanOut:
             yield
         finally:
             self._busy = False
+
+
+def _count(progress: Progress, supervisor: Supervisor, offered: Capabilities) -> Statistics:
+    commits = CommitStatistics() if offered.commits is None else offered.commits.statistics
+    return Statistics(
+        MappingProxyType({s.split.id: _of_split(s, supervisor, commits) for s in progress}),
+        supervisor.memory_limit.used,
+        commits_succeeded=commits.succeeded,
+        commits_failed=commits.failed,
+        lending=None if offered.lending is None else offered.lending.statistics,
+    )
+
+
+def _of_split(
+    progress: SplitProgress, supervisor: Supervisor, commits: CommitStatistics
+) -> SplitStatistics:
+    subscriber = supervisor.subscribers.get(progress.split.id)
+    state = SplitState.WAITING if subscriber is None else subscriber.state
+    # While a split backs off its last lag is no longer true, and would look healthy.
+    told = state in {SplitState.LIVE, SplitState.CAUGHT_UP}
+    return SplitStatistics(
+        state=SplitState.ENDED if progress.ended else state,
+        position=progress.delivered,
+        records=progress.records,
+        bytes=progress.bytes,
+        subscriptions=subscriber.subscriptions if subscriber else 0,
+        resubscriptions=subscriber.resubscriptions if subscriber else 0,
+        last_cause=subscriber.last_cause if subscriber else None,
+        lag=progress.lag if told else None,
+        newest=progress.newest,
+        gaps=progress.gaps,
+        gap_seconds=progress.gap_seconds,
+        behind=progress.behind if told else None,
+        committed=commits.positions.get(progress.split.id),
+        watermark=progress.watermark,
+    )

@@ -127,7 +127,7 @@ def _resumed(source: Source, connection: Connection, checkpoint: Checkpoint) -> 
             f"resume them with the source that wrote them"
         )
     states = checkpoint.splits.values()
-    kept = [state for state in states if not connection.reads(state.split)]
+    kept = [state for state in states if not connection.capabilities.reads(state.split)]
     progress = _progress(source, connection, kept)
     for state in states:
         if state not in kept:
@@ -152,7 +152,7 @@ def _progress(
     watermarks = None
     match source.event_time:
         case EventTime(idleness=idleness):
-            watermarks = Watermarks(idleness=idleness, bounded=connection.bounded)
+            watermarks = Watermarks(idleness=idleness, bounded=connection.capabilities.bounded)
         case CarriedWatermarks():
             # A split stays at its stop: there a later run finds the watermark that it stored.
             watermarks = Watermarks(idleness=None, bounded=False)

@@ -1,63 +1,38 @@
 """The seam that every service implements.
 
 A `Source` is what a user writes down: frozen, picklable, without secrets in its repr. A
-`Connection` is one running stream's hold on the service: it alone has sockets.
+`Connection` is one running stream's hold on the service: it alone has sockets. What only some
+services offer is in its `Capabilities`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, final
-
-from fanout.core.backoff import Backoff
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, final
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     import pyarrow as pa
 
+    from fanout.core.backoff import Pacing
     from fanout.core.event_time import CarriedWatermarks, EventTime
     from fanout.core.events import Batch, End, Split
     from fanout.core.policy import Phase, Verdict
     from fanout.core.positions import Cursor, Position, Range
-    from fanout.core.statistics import LendingStatistics
+    from fanout.core.statistics import CommitStatistics, LendingStatistics
 
-__all__ = ("MAX_DOUBTS", "Commits", "Connection", "Lending", "Pacing", "Reserve", "Source")
-
-# Characters. Ranges of offsets take about 20 each, and only what is under way is in doubt.
-MAX_DOUBTS: Final = 1024 * 1024
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pacing:
-    """How a service wants to be asked, and how long its silence may last. All in seconds.
-
-    Args:
-        floor: The least time between two subscribe calls of one split.
-        spacing: The least time from a successful subscribe call to the next call of that split.
-        subscribe_timeout: How long a subscribe call may take.
-        silence_timeout: How long a live subscription may send nothing.
-        discovery_interval: The time between two listings of the splits; None lists them only when
-            the stream is opened and when a split has ended, as is always done in a bounded stream.
-        slow: The wait after an error that only a person can end.
-        backoff: How waits grow.
-        max_retries: Failures in a row without progress before a split fails; None for no limit.
-        max_pending_subscribes: Subscribe calls of all splits together that may wait for an answer.
-        max_bytes_in_flight: Bytes of all splits together that may wait for the consumer.
-    """
-
-    floor: float
-    spacing: float
-    subscribe_timeout: float
-    silence_timeout: float
-    discovery_interval: float | None
-    slow: float = 60.0
-    backoff: Backoff = field(default_factory=Backoff)
-    max_retries: int | None = None
-    max_pending_subscribes: int = 64
-    max_bytes_in_flight: int = 256 * 1024 * 1024
+__all__ = (
+    "Capabilities",
+    "Commits",
+    "Connection",
+    "Lending",
+    "Reserve",
+    "Settlement",
+    "Source",
+    "Spooling",
+)
 
 
 class Reserve(Protocol):
@@ -67,46 +42,54 @@ class Reserve(Protocol):
         """Wait until `nbytes` may be held; the silence watchdog stands still meanwhile."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Commits:
-    """What a service was told of the positions that are acknowledged, for people to see.
+class Commits(Protocol):
+    """A service that stores which positions are acknowledged, for people to see."""
 
-    Args:
-        positions: The position of each split, by id, that it was told last.
-        succeeded: Requests that told it.
-        failed: Requests that did not, or not of every split.
-    """
+    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        """Have these positions stored soon; the call does not wait for the service.
 
-    positions: Mapping[str, Position] = field(default_factory=dict)
-    succeeded: int = 0
-    failed: int = 0
+        Args:
+            positions: The position up to which everything is durable, of each split by its id.
+        """
+
+    @property
+    def statistics(self) -> CommitStatistics:
+        """Return what the service has stored so far; from any thread."""
 
 
 class Lending(Protocol):
-    """A hold on records that come again, to anybody, unless they are acknowledged in time.
+    """A service that locks records for this stream, and delivers them again if not acknowledged.
 
-    A stream delivers a record once, however often it comes: one whose lock has run out while it
-    was on its way to the consumer, or lay with it, is not delivered a second time. It is settled
-    as the first one is.
+    A stream delivers a record once, however often it comes. A record whose lock expires before the
+    consumer has it, or while the consumer has it, is not delivered a second time: the second
+    delivery is settled as the first one is.
     """
 
     @property
     def seconds(self) -> float:
         """Within how many seconds what was delivered has to be acknowledged."""
 
-    def pause(self) -> None:
-        """Ask for no more records; what was asked for before may still come, however late."""
-
-    def resume(self) -> None:
-        """Ask for records again."""
-
     @property
     def statistics(self) -> LendingStatistics:
-        """Say what became of the records that were lent so far."""
+        """Count the acquired records by what became of them; from any thread."""
+
+    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        """Accept everything that was delivered up to these positions; wait for the answer.
+
+        Args:
+            positions: The position up to which everything is durable, of each split by its id.
+
+        Raises:
+            AcknowledgementError: If the service did not take the acknowledgement of some of the
+                records; the others are acknowledged.
+        """
+
+
+class Settlement(Protocol):
+    """A service whose acquired records can be given back, or refused, one by one."""
 
     async def release(self, split_id: str, piece: Range) -> None:
-        """Give records back at once, for anybody, instead of acknowledging them.
+        """Give records back at once, for any consumer, instead of acknowledging them.
 
         Args:
             split_id: The split that delivered them.
@@ -126,13 +109,23 @@ class Lending(Protocol):
             AcknowledgementError: If the service did not take the refusal of some of them.
         """
 
-    def doubts(self, positions: Mapping[str, Position]) -> str:
+
+class Spooling(Protocol):
+    """A service whose acquired records can be made durable here before a batch takes them."""
+
+    def pause(self) -> None:
+        """Request no more records; what was requested before may still come, however late."""
+
+    def resume(self) -> None:
+        """Request records again."""
+
+    def unconfirmed(self, positions: Mapping[str, Position]) -> str:
         """Name the records up to these positions that the service may deliver again.
 
         Those are the ones whose acknowledgement it has not confirmed, also of earlier runs. The
         caller has them in a safe place, or puts them there together with what is returned, and
         acknowledges after that: from this call on they are dropped when they come again. They are
-        acknowledged once more then, but not before `Connection.acknowledge` was called for them:
+        acknowledged once more then, but not before `Lending.acknowledge` was called for them:
         until then they are nowhere else, should the process end.
 
         Args:
@@ -140,24 +133,54 @@ class Lending(Protocol):
                 delivered behind them is not named.
 
         Returns:
-            JSON with a version, of at most `MAX_DOUBTS` characters, that only the source reads.
+            JSON with a version that only the source reads.
 
         Raises:
             ServiceError: If they are so many that something must be wrong.
         """
 
-    def remember(self, doubts: str) -> None:
+    def remember(self, unconfirmed: str) -> None:
         """Take in what an earlier run has stored; before the first subscription.
 
         From this call on a record is not delivered again while it was delivered and is not
-        confirmed: whoever calls this makes each one safe, or ends the stream.
+        confirmed: the caller makes each one safe, or ends the stream.
 
         Args:
-            doubts: What `doubts` returned last; empty where nothing is stored.
+            unconfirmed: What `unconfirmed` returned last; empty where nothing is stored.
 
         Raises:
             PositionError: If it is damaged, or of another version.
         """
+
+
+def _every(split: Split) -> bool:  # noqa: ARG001 - it is called as `Capabilities.reads`
+    return True
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a connection offers beyond reading; by default nothing.
+
+    Args:
+        bounded: Whether there is a stop in each split: a stream that has reached all of them ends.
+            A subscription says with a batch whose lag is 0 that it has reached the stop, at once
+            where it begins there, and nothing else has that lag; it is closed then. The split
+            itself has not ended: a later stream may go on after the stop.
+        reads: Says whether a split of stored positions is one that the user still wants to be
+            read. The positions of others are kept as they are, so that they can be read on later.
+        commits: Stores acknowledged positions for people to see; None where the service keeps none.
+        lending: Locks records until they are acknowledged; None where records stay where they are.
+        settlement: Takes acquired records back; None where they can only be acknowledged.
+        spooling: Lets acquired records be made durable before a batch takes them; None where not.
+    """
+
+    bounded: bool = False
+    reads: Callable[[Split], bool] = _every
+    commits: Commits | None = None
+    lending: Lending | None = None
+    settlement: Settlement | None = None
+    spooling: Spooling | None = None
 
 
 class Connection(Protocol):
@@ -169,22 +192,11 @@ class Connection(Protocol):
 
     @property
     def pacing(self) -> Pacing:
-        """Say how this service wants to be asked."""
+        """Return the service's limits on calls, and the timeouts."""
 
     @property
-    def bounded(self) -> bool:
-        """Say whether there is a stop in each split: a stream that has reached all of them ends.
-
-        A subscription says with a batch whose lag is 0 that it has reached the stop, at once where
-        it begins there, and nothing else has that lag; it is closed then. The split itself has not
-        ended: a later stream may go on after the stop.
-        """
-
-    def reads(self, split: Split) -> bool:
-        """Say whether a split of stored positions is one that the user still wants to be read.
-
-        The positions of others are kept as they are, so that they can be read on later.
-        """
+    def capabilities(self) -> Capabilities:
+        """Return what the connection offers beyond reading; it never changes."""
 
     async def splits(self) -> Sequence[Split]:
         """List the splits that exist now, closed ones included, with their parents."""
@@ -217,7 +229,7 @@ class Connection(Protocol):
     ) -> Verdict:
         """Say what an error means; every exception gets a verdict, and nothing is raised.
 
-        The connection may ask the service, or repair what it can, before it answers.
+        The connection may call the service, or repair what it can, before it answers.
 
         Args:
             error: What went wrong.
@@ -226,24 +238,6 @@ class Connection(Protocol):
                 up.
             position: Where its reader stands; None for a listing.
         """
-
-    @property
-    def commits(self) -> Commits:
-        """Say what the service was told of acknowledged positions; nothing where it keeps none."""
-
-    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Tell the service that everything up to these positions is durable.
-
-        Where the service lends its records, the call returns when it has answered.
-
-        Raises:
-            AcknowledgementError: If the service lends its records and did not take the
-                acknowledgement of some of them; the others are acknowledged.
-        """
-
-    @property
-    def lending(self) -> Lending | None:
-        """Return the hold on records that have to be acknowledged in time; None where none do."""
 
 
 class Source(Protocol):

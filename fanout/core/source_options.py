@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from fanout.core.backoff import Backoff
+from fanout.core.backoff import Backoff, Pacing
 from fanout.core.option_checks import number, whole
-from fanout.core.source import Pacing
 from fanout.errors import OptionError
 
 __all__ = ("SourceOptions", "check_seconds")

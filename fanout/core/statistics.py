@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from fanout.core.events import Split
@@ -14,17 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.core.positions import Position
-    from fanout.core.progress import Progress, SplitProgress
-    from fanout.core.source import Commits, Connection
-    from fanout.core.supervisor import Supervisor
 
 __all__ = (
+    "CommitStatistics",
     "LendingStatistics",
     "OnResubscribe",
     "SplitState",
     "SplitStatistics",
     "Statistics",
-    "count",
 )
 
 
@@ -92,6 +88,22 @@ class SplitStatistics:
 
 @final
 @dataclass(frozen=True, slots=True)
+class CommitStatistics:
+    """Which acknowledged positions a service has stored, for people to see.
+
+    Args:
+        positions: The position of each split, by id, that it stored last.
+        succeeded: Requests that stored all they named.
+        failed: Requests that did not store the position of every split.
+    """
+
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    succeeded: int = 0
+    failed: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class LendingStatistics:
     """What became of the records that a service has lent since the stream was opened.
 
@@ -106,7 +118,7 @@ class LendingStatistics:
         pending_records: Records that are held, and neither acknowledged nor given back.
         pending_bytes: The bytes of whatever came together with them.
         oldest: Seconds since the longest-held of them was lent, at the most; None without any.
-        doubtful: Records that are safe, and whose acknowledgement is not confirmed.
+        unconfirmed: Records that are durable here, and whose acknowledgement is not confirmed.
     """
 
     acquired: int = 0
@@ -119,7 +131,7 @@ class LendingStatistics:
     pending_records: int = 0
     pending_bytes: int = 0
     oldest: float | None = None
-    doubtful: int = 0
+    unconfirmed: int = 0
 
 
 @final
@@ -161,44 +173,3 @@ class Statistics:
         """Seconds that the slowest live split is behind; None where no split has said it."""
         lags = [split.lag for split in self.splits.values() if split.lag is not None]
         return max(lags, default=None)
-
-
-def count(progress: Progress, supervisor: Supervisor, connection: Connection) -> Statistics:
-    """Return the counters of a stream and of each split, as of now.
-
-    Args:
-        progress: How far the consumer has come.
-        supervisor: Runs the subscribers.
-        connection: The service.
-    """
-    commits, lending = connection.commits, connection.lending
-    return Statistics(
-        MappingProxyType({s.split.id: _of_split(s, supervisor, commits) for s in progress}),
-        supervisor.memory_limit.used,
-        commits_succeeded=commits.succeeded,
-        commits_failed=commits.failed,
-        lending=None if lending is None else lending.statistics,
-    )
-
-
-def _of_split(progress: SplitProgress, supervisor: Supervisor, commits: Commits) -> SplitStatistics:
-    subscriber = supervisor.subscribers.get(progress.split.id)
-    state = SplitState.WAITING if subscriber is None else subscriber.state
-    # While a split backs off its last lag is no longer true, and would look healthy.
-    told = state in {SplitState.LIVE, SplitState.CAUGHT_UP}
-    return SplitStatistics(
-        state=SplitState.ENDED if progress.ended else state,
-        position=progress.delivered,
-        records=progress.records,
-        bytes=progress.bytes,
-        subscriptions=subscriber.subscriptions if subscriber else 0,
-        resubscriptions=subscriber.resubscriptions if subscriber else 0,
-        last_cause=subscriber.last_cause if subscriber else None,
-        lag=progress.lag if told else None,
-        newest=progress.newest,
-        gaps=progress.gaps,
-        gap_seconds=progress.gap_seconds,
-        behind=progress.behind if told else None,
-        committed=commits.positions.get(progress.split.id),
-        watermark=progress.watermark,
-    )

@@ -183,7 +183,7 @@ class Subscriber:
                 self._read = SplitState.ENDED
             case Batch():
                 self._advance(event.range.until)
-                if self._connection.bounded and event.lag == 0:
+                if self._connection.capabilities.bounded and event.lag == 0:
                     self._read = SplitState.CAUGHT_UP
 
     def _advance(self, position: Position) -> None:

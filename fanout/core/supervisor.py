@@ -127,7 +127,8 @@ class Supervisor:
             FanOutError: The failure of the stream.
             StreamStateError: If the stream is closed.
         """
-        if self._connection.bounded and all(self._is_read(state.split) for state in self._progress):
+        bounded = self._connection.capabilities.bounded
+        if bounded and all(self._is_read(state.split) for state in self._progress):
             return False
         if self.failure is not None:
             raise self.failure
@@ -235,7 +236,7 @@ class Supervisor:
         # A listing that fails stops nobody from reading, so max_retries is not about it.
         pacing = replace(self._connection.pacing, max_retries=None)
         retries = Retries(pacing, self._jitter)
-        interval = None if self._connection.bounded else pacing.discovery_interval
+        interval = None if self._connection.capabilities.bounded else pacing.discovery_interval
         delay = interval
         while True:
             with suppress(TimeoutError):

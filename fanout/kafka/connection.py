@@ -7,22 +7,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from fanout.core.policy import Phase, Retry
-from fanout.core.positions import Cursor
-from fanout.core.source import Commits
+from fanout.core.source import Capabilities
 from fanout.core.subscription import Tap
 from fanout.kafka.partitions import Partition
 from fanout.kafka.policy import Remedy, judge
 from fanout.kafka.reading.losses import Losses
-from fanout.kafka.reading.offsets import before, next_offset
+from fanout.kafka.reading.offsets import before
 from fanout.kafka.reading.subscription import PartitionReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from fanout.core.backoff import Pacing
     from fanout.core.events import Batch, End, Split
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
-    from fanout.core.source import Pacing, Reserve
+    from fanout.core.source import Reserve
     from fanout.kafka.options import KafkaOptions
     from fanout.kafka.reading.columns import Layout
     from fanout.kafka.reading.commits import Committer
@@ -66,7 +66,6 @@ class KafkaConnection:
         self._transport = transport
         self._catalog = catalog
         self._places = places
-        self._committer = committer
         self._stops = stops
         self._reader = PartitionReader(
             transport,
@@ -77,7 +76,11 @@ class KafkaConnection:
             user_decode=options.user_decode,
         )
         self._losses = Losses(transport, on_data_loss=options.on_data_loss, stops=stops or {})
-        self._selection = options.selection
+        self.capabilities = Capabilities(
+            bounded=stops is not None,
+            reads=lambda split: options.selection.includes(Partition.of(split.id)),
+            commits=committer,
+        )
         self._worked: set[Phase] = {Phase.DISCOVER}
 
     @property
@@ -90,11 +93,6 @@ class KafkaConnection:
         return f"kafka:{self._transport.cluster_id}"
 
     @property
-    def bounded(self) -> bool:
-        """Whether the stream ends where every partition has reached its stop."""
-        return self._stops is not None
-
-    @property
     def partition_counts(self) -> Mapping[str, int]:
         """How many partitions each topic had, chosen or not, when they were listed last."""
         return self._catalog.counts
@@ -103,11 +101,7 @@ class KafkaConnection:
     def pacing(self) -> Pacing:
         """Say how brokers want to be asked; a bounded read has nothing to discover."""
         pacing = self._options.pacing
-        return replace(pacing, discovery_interval=None) if self.bounded else pacing
-
-    def reads(self, split: Split) -> bool:
-        """Tell whether a partition of stored positions is one of those that are chosen."""
-        return self._selection.includes(Partition.of(split.id))
+        return replace(pacing, discovery_interval=None) if self.capabilities.bounded else pacing
 
     async def splits(self) -> Sequence[Split]:
         """List the chosen partitions; a bounded read goes on with those that it began with."""
@@ -127,34 +121,6 @@ class KafkaConnection:
         """
         starts = await self._places.find("start", self._options.start, splits)
         return {str(partition): before(offset) for partition, offset in starts.items()}
-
-    @property
-    def commits(self) -> Commits:
-        """Say what the group was told."""
-        if self._committer is None:
-            return Commits()
-        offsets = self._committer.committed
-        return Commits(
-            {str(partition): before(offset) for partition, offset in offsets.items()},
-            self._committer.succeeded,
-            self._committer.failed,
-        )
-
-    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Have the group's offsets committed soon; nothing is waited for."""
-        if self._committer is None:
-            return
-        self._committer.commit(
-            {
-                Partition.of(split_id): next_offset(position)
-                for split_id, position in positions.items()
-                if isinstance(position, Cursor)
-            }
-        )
-
-    @property
-    def lending(self) -> None:
-        """Return none: the records of a partition stay where they are."""
 
     @asynccontextmanager
     async def subscribe(

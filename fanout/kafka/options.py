@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from fanout.core.backoff import Backoff
+from fanout.core.backoff import Backoff, Pacing
 from fanout.core.event_time import parse_event_time
 from fanout.core.option_checks import check_memory, one_of
 from fanout.core.positions import Committed, Horizon
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.backoff import Pacing
     from fanout.core.event_time import EventTime
     from fanout.core.positions import Cursor, Start
-    from fanout.core.source import Pacing
     from fanout.kafka.partitions import Partition
 
     _Start: TypeAlias = Start | datetime | str

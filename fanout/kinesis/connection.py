@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.policy import Fatal, Phase, Retry
 from fanout.core.positions import Committed, Latest, Timestamp
-from fanout.core.source import Commits
+from fanout.core.source import Capabilities
 from fanout.core.starts import parse_start, start_of_each
 from fanout.core.subscription import Tap
 from fanout.kinesis.aws.credential_refresh import CredentialRefresh
@@ -24,10 +24,11 @@ from fanout.kinesis.shards import ShardCatalog
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from fanout.core.backoff import Pacing
     from fanout.core.events import Batch, End, Split
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
-    from fanout.core.source import Pacing, Reserve
+    from fanout.core.source import Reserve
     from fanout.kinesis.aws.transport import StreamDescription, Transport
     from fanout.kinesis.options import KinesisOptions
     from fanout.kinesis.registration import ConsumerRegistration
@@ -46,7 +47,7 @@ class KinesisConnection:
         registration: The consumer that subscribes; None to poll.
     """
 
-    bounded = False
+    capabilities = Capabilities()
 
     def __init__(
         self,
@@ -79,10 +80,6 @@ class KinesisConnection:
         )
         self.identity = identity(stream)
         self.pacing: Pacing = options.pacing
-
-    def reads(self, split: Split) -> bool:  # noqa: ARG002 - a name of the protocol
-        """Return True: a stream is read with all its shards."""
-        return True
 
     async def splits(self) -> Sequence[Split]:
         """List the shards within the retention period, with their parents."""
@@ -170,18 +167,6 @@ class KinesisConnection:
                 return await self._triage.verdict(remedy, error, split, position)
             case verdict:
                 return verdict
-
-    @property
-    def commits(self) -> Commits:
-        """Return none: Kinesis keeps no position for its readers."""
-        return Commits()
-
-    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Do nothing; see `commits`."""
-
-    @property
-    def lending(self) -> None:
-        """Return none: the records of a shard stay where they are."""
 
 
 def identity(stream: StreamDescription) -> str:

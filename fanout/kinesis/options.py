@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from fanout.core.backoff import Backoff
+from fanout.core.backoff import Backoff, Pacing
 from fanout.core.event_time import parse_event_time
 from fanout.core.option_checks import check_memory, is_loopback, one_of
 from fanout.core.positions import Cursor, Horizon, Latest
@@ -22,9 +22,9 @@ from fanout.kinesis.reading.rate_limit import CALL_INTERVAL, LONGEST_REST
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from fanout.core.backoff import Pacing
     from fanout.core.event_time import EventTime
     from fanout.core.positions import Start
-    from fanout.core.source import Pacing
     from fanout.core.starts import Chooser, PerSplit
 
     _Start: TypeAlias = Start | datetime | str

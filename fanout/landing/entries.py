@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, final
 import msgspec
 
 from fanout.core.checkpoint import MAX_JSON_BYTES, Checkpoint
-from fanout.core.source import MAX_DOUBTS
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import CheckpointError, PositionError
 
@@ -23,15 +22,16 @@ __all__ = (
     "BATCHES",
     "DIRECTORY",
     "MAX_ENTRY_BYTES",
+    "MAX_UNCONFIRMED",
     "ORIGIN",
     "SEGMENTS",
     "VERSION",
     "Count",
-    "Doubts",
     "Entry",
     "Lent",
     "Millis",
     "SegmentFile",
+    "Unconfirmed",
     "batch_ids",
     "damaged",
     "decode",
@@ -52,14 +52,17 @@ BATCHES: Final = "batches"
 SEGMENTS: Final = "segments"
 
 ORIGIN: Final = "origin.json"
-# Doubts are JSON in a string, in which each quote takes two bytes.
-MAX_ENTRY_BYTES: Final = MAX_JSON_BYTES + 2 * MAX_DOUBTS + 64 * 1024
+# Characters of the source's own JSON, in which it names unconfirmed records.
+MAX_UNCONFIRMED: Final = 1024 * 1024
+
+# That JSON is stored in a string, in which each quote takes two bytes.
+MAX_ENTRY_BYTES: Final = MAX_JSON_BYTES + 2 * MAX_UNCONFIRMED + 64 * 1024
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 Millis = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
-Doubts = Annotated[str, msgspec.Meta(max_length=MAX_DOUBTS)]
+Unconfirmed = Annotated[str, msgspec.Meta(max_length=MAX_UNCONFIRMED)]
 
 
 @final
@@ -83,12 +86,12 @@ class Lent(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
     Args:
         taken: The number of the last pending segment that this batch, or one before it, has taken.
-        doubts: Which records the service may deliver again although a batch has them.
+        unconfirmed: Which records the service may deliver again although a batch has them.
         more: The segments of the batch besides its first.
     """
 
     taken: Count
-    doubts: Doubts
+    unconfirmed: Unconfirmed = msgspec.field(name="doubts")
     more: tuple[SegmentFile, ...] = ()
 
 

@@ -12,10 +12,10 @@ from fanout.landing.entries import (
     MAX_ENTRY_BYTES,
     VERSION,
     Count,
-    Doubts,
     Lent,
     Millis,
     SegmentFile,
+    Unconfirmed,
     batch_ids,
     damaged,
     decode,
@@ -54,20 +54,20 @@ class Pending:
         segment: Its records.
         positions: Every split's position after them.
         watermark: The stream's watermark after them; see `Entry`.
-        doubts: Which records the service may deliver again, its own included.
+        unconfirmed: Which records the service may deliver again, its own included.
     """
 
     number: int
     segment: SegmentFile
     positions: Checkpoint
     watermark: int | None
-    doubts: str
+    unconfirmed: str
 
 
 class _KeptWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     segment: SegmentFile
     positions: msgspec.Raw
-    doubts: Doubts
+    unconfirmed: Unconfirmed = msgspec.field(name="doubts")
     watermark: Millis | None = None
 
 
@@ -94,7 +94,7 @@ def encode_pending(number: int, pending: Pending | None, *, run: int) -> bytes:
     if pending is None:
         return msgspec.json.encode(_PendingWire(VERSION, run, number, None))
     positions = msgspec.Raw(pending.positions.to_json().encode())
-    kept = _KeptWire(pending.segment, positions, pending.doubts, pending.watermark)
+    kept = _KeptWire(pending.segment, positions, pending.unconfirmed, pending.watermark)
     return msgspec.json.encode(_PendingWire(VERSION, run, number, kept))
 
 
@@ -117,7 +117,7 @@ def decode_pending(data: bytes, number: int, *, location: str) -> Pending | None
     if (kept := wire.kept) is None:
         return None
     positions = decode_positions(name, kept.positions, location)
-    return Pending(number, kept.segment, positions, kept.watermark, kept.doubts)
+    return Pending(number, kept.segment, positions, kept.watermark, kept.unconfirmed)
 
 
 @final
@@ -158,9 +158,9 @@ class PendingSegments:
         self.left = tuple(pending for pending in read if pending is not None)
 
     @property
-    def doubts(self) -> str:
+    def unconfirmed(self) -> str:
         """Which records the service may deliver again, as it was stored last; empty for none."""
-        return self.left[-1].doubts if self.left else self._lent.doubts
+        return self.left[-1].unconfirmed if self.left else self._lent.unconfirmed
 
     @property
     def positions(self) -> Checkpoint | None:
@@ -183,19 +183,19 @@ class PendingSegments:
         """
         self._opening = self._next(None)
 
-    def keep(self, filled: Filled, doubts: str) -> Pending:
+    def keep(self, filled: Filled, unconfirmed: str) -> Pending:
         """Bring records to a safe place; when it returns, they can be acknowledged.
 
         Args:
             filled: The records.
-            doubts: Which records the service may deliver again, these included.
+            unconfirmed: Which records the service may deliver again, these included.
 
         Raises:
             CheckpointError: If that is refused, or this run no longer owns the checkpoint.
         """
         file = publish(self._storage, filled.segment)
         number = self._newest + 1
-        pending = Pending(number, file, filled.positions, filled.segment.watermark, doubts)
+        pending = Pending(number, file, filled.positions, filled.segment.watermark, unconfirmed)
         self._next(pending)
         # A newer run that has not seen the file gets the records again: they are for it to accept.
         self._ownership.check()
@@ -208,9 +208,9 @@ class PendingSegments:
             taken: The pending segments that its batch takes.
         """
         if not taken:
-            return Lent(self._lent.taken, self._lent.doubts) if self._lends else None
+            return Lent(self._lent.taken, self._lent.unconfirmed) if self._lends else None
         last = taken[-1]
-        return Lent(last.number, last.doubts, tuple(pending.segment for pending in taken[1:]))
+        return Lent(last.number, last.unconfirmed, tuple(pending.segment for pending in taken[1:]))
 
     def settle(self, lent: Lent | None) -> None:
         """Delete what the newest entry has made superfluous.

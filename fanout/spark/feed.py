@@ -15,7 +15,7 @@ from fanout.spark.spool import Spool
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.fan_out import FanOut
-    from fanout.core.source import Lending, Source
+    from fanout.core.source import Lending, Source, Spooling
     from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.landing.pending import PendingSegments
     from fanout.landing.segments import SegmentLog
@@ -96,7 +96,7 @@ class Feed:
 
         What was lent was acknowledged when it was durable.
         """
-        if self._stream.lending is None:
+        if self._stream.capabilities.lending is None:
             self._loop.call(self._stream.acknowledge(positions))
 
     def stop(self) -> None:
@@ -116,8 +116,9 @@ class Feed:
                 available_now=self._bounded,
                 on_resubscribe=self._on_resubscribe,
             ) as stream:
-                if (lending := stream.lending) is not None:
-                    await self._spool(stream, lending, opened)
+                offered = stream.capabilities
+                if offered.lending is not None:
+                    await self._spool(stream, offered.lending, offered.spooling, opened)
                     return
                 pump = Pump(stream, self._log, max_wait=self._max_wait, bounded=self._bounded)
                 opened.set_result((stream, pump))
@@ -131,16 +132,22 @@ class Feed:
         self,
         stream: FanOut,
         lending: Lending,
+        spooling: Spooling | None,
         opened: concurrent.futures.Future[tuple[FanOut, Pump | Spool]],
     ) -> None:
         """Serve a stream that lends its records."""
-        lending.remember(self._pending.doubts)  # at once, so that no split has subscribed yet
+        if spooling is None:
+            raise StreamStateError(
+                f"{self._positions.source} locks records, and cannot name those whose "
+                f"acknowledgement is unconfirmed; Spark would get them twice"
+            )
+        spooling.remember(self._pending.unconfirmed)  # at once, so that no split has subscribed yet
         await in_thread(self._pending.open)
         max_wait = min(self._max_wait, lending.seconds / 3)
         pump = Pump(stream, self._log, max_wait=max_wait, bounded=self._bounded)
         spool = Spool(
             stream,
-            lending,
+            spooling,
             pump,
             self._pending,
             max_records=self._log.max_records,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fanout.core.fan_out import FanOut
-    from fanout.core.source import Lending
+    from fanout.core.source import Spooling
     from fanout.landing.pending import Pending, PendingSegments
     from fanout.spark.pump import Pump
 
@@ -61,7 +61,7 @@ class Spool:
 
     Args:
         stream: The stream.
-        lending: Its hold on what it was lent.
+        spooling: Pauses the source, and names unconfirmed records.
         pump: Fills segments; nobody else may ask it.
         pending: Names them.
         max_records: The most records in a batch.
@@ -74,7 +74,7 @@ class Spool:
     def __init__(
         self,
         stream: FanOut,
-        lending: Lending,
+        spooling: Spooling,
         pump: Pump,
         pending: PendingSegments,
         *,
@@ -83,7 +83,7 @@ class Spool:
     ) -> None:
         self.failure: Exception | None = None
         self._stream = stream
-        self._lending = lending
+        self._spooling = spooling
         self._pump = pump
         self._segments = pending
         self._max_records = max_records
@@ -110,7 +110,7 @@ class Spool:
                 else:
                     await self._take_in(_LONG)
                     await self._until(lambda: self._asked or self._over, _COLLECT)
-            self._lending.pause()
+            self._spooling.pause()
         finally:
             self._over = self._closed = True
             self._changed.set()
@@ -175,23 +175,23 @@ class Spool:
         return False
 
     async def _keep(self, filled: Filled) -> None:
-        splits = filled.positions.splits
-        doubts = self._lending.doubts({id_: state.position for id_, state in splits.items()})
-        self._pending.append(await in_thread(lambda: self._segments.keep(filled, doubts)))
+        positions = {id_: state.position for id_, state in filled.positions.splits.items()}
+        unconfirmed = self._spooling.unconfirmed(positions)
+        self._pending.append(await in_thread(lambda: self._segments.keep(filled, unconfirmed)))
         self._positions = filled.positions
         self._changed.set()
         try:
             await self._stream.acknowledge(filled.positions)
         except AcknowledgementError as error:
-            # They are in doubt, so they are dropped when they come again.
+            # They are unconfirmed, so they are dropped when they come again.
             log.warning("records that are safe were acknowledged too late: %s", error)
 
     async def _pause(self) -> None:
         """Ask for no more until there is room again, and take in what was asked for before."""
-        self._lending.pause()
+        self._spooling.pause()
         while self._crowded and not self._over:
             await self._take_in(_LOOK)
-        self._lending.resume()
+        self._spooling.resume()
 
     async def _until(self, reached: Callable[[], bool], seconds: float | None) -> None:
         """Wait until something is so, but no longer than so many seconds."""

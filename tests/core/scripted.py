@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from fanout.core.backoff import Backoff
+from fanout.core.backoff import Backoff, Pacing
 from fanout.core.events import Batch, End
 from fanout.core.policy import Fatal, Pace, Retry
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
-from fanout.core.source import Commits, Pacing
+from fanout.core.source import Capabilities
+from fanout.core.statistics import CommitStatistics
 from fanout.errors import (
     FanOutError,
     MalformedEventError,
@@ -239,19 +240,17 @@ class ScriptedConnection:
         return self._source.pacing
 
     @property
-    def bounded(self) -> bool:
-        return self._source.bounded
+    def capabilities(self) -> Capabilities:
+        source = self._source
+        return Capabilities(
+            bounded=source.bounded,
+            reads=lambda split: split.id not in source.unread,
+            commits=self,
+        )
 
     @property
-    def commits(self) -> Commits:
-        return Commits()
-
-    @property
-    def lending(self) -> None:
-        return None
-
-    def reads(self, split: Split) -> bool:
-        return split.id not in self._source.unread
+    def statistics(self) -> CommitStatistics:
+        return CommitStatistics()
 
     async def splits(self) -> Sequence[Split]:
         source = self._source

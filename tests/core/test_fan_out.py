@@ -139,14 +139,12 @@ def test_a_split_that_is_no_longer_wanted_keeps_its_position_and_is_not_read() -
 def test_a_source_that_keeps_its_records_lends_none() -> None:
     async def main() -> None:
         async with fanout.open(ScriptedSource(logs=FAMILY)) as stream:
-            assert stream.lending is None
+            assert stream.statistics().lending is None
             batch = await anext(stream)
             with pytest.raises(StreamStateError, match="lends no records"):
-                await stream.release(batch)
+                await stream.lending.release(batch)
             with pytest.raises(StreamStateError, match="lends no records"):
-                await stream.reject(batch, [0], reason="bad")
-            with pytest.raises(OptionError, match="rows, so none is"):
-                await stream.reject(batch, [batch.num_records], reason="bad")
+                await stream.lending.reject(batch, [0], reason="bad")
 
     simulate(main)
 

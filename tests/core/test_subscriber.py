@@ -47,9 +47,10 @@ from tests.provers.simulation import Cancellation, SimLoop, simulate, sweep
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from fanout.core.backoff import Pacing
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
-    from fanout.core.source import Pacing, Reserve
+    from fanout.core.source import Reserve
     from fanout.errors import SplitFailedError
 
 A = Split("a")

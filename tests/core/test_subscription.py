@@ -17,9 +17,10 @@ from tests.provers.simulation import simulate
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
+    from fanout.core.backoff import Pacing
     from fanout.core.events import Batch
     from fanout.core.positions import Position
-    from fanout.core.source import Pacing, Reserve
+    from fanout.core.source import Reserve
 
 A = Split("a")
 LIMIT = 100

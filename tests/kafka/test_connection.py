@@ -25,7 +25,7 @@ def test_a_bounded_read_lists_its_partitions_once() -> None:
             cluster.logs[Partition("t", 1)] = Log()
             assert await connection.splits() == [Split("t-0")]
             assert connection.pacing.discovery_interval is None
-            assert connection.bounded
+            assert connection.capabilities.bounded
 
     simulate(main)
 
@@ -39,7 +39,7 @@ def test_an_unbounded_read_lists_its_partitions_again() -> None:
             cluster.logs[Partition("t", 1)] = Log()
             assert await connection.splits() == [Split("t-0"), Split("t-1")]
             assert connection.pacing.discovery_interval == 60
-            assert not connection.bounded
+            assert not connection.capabilities.bounded
 
     simulate(main)
 

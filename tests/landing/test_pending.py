@@ -40,12 +40,12 @@ class Query:
             self.storage.scratch(), run, SCHEMA, max_records=100, max_bytes=1 << 20
         )
 
-    def keep(self, until: int, doubts: str = "") -> Pending:
+    def keep(self, until: int, unconfirmed: str = "") -> Pending:
         """Keep a segment with one record."""
         segment = self._log.open()
         batch = Batch(SPLIT, records_of(SPLIT, [b"x"], until - 1), Range(Cursor(0), Cursor(until)))
         segment.add(Drained((batch,), at(until)))
-        return self.pending.keep(Filled(segment, at(until)), doubts)
+        return self.pending.keep(Filled(segment, at(until)), unconfirmed)
 
     def write(self, batch_id: int, *taken: Pending) -> Entry:
         """Write the entry of a batch, and tidy up."""
@@ -78,7 +78,7 @@ def test_what_is_pending_is_read_back_by_the_next_run(tmp_path: Path) -> None:
     kept = (first.keep(1, "[1]"), first.keep(2, "[1,2]"))
     second = Query(tmp_path, run=2).pending
     assert second.left == kept
-    assert second.doubts == "[1,2]"
+    assert second.unconfirmed == "[1,2]"
     assert second.positions == at(2)
 
 
@@ -99,10 +99,10 @@ def test_a_crash_before_the_files_are_deleted_repeats_nothing(tmp_path: Path) ->
     first.ledger.write(Entry(0, "query", kept.segment, at(1), None, Lent(1, "[1]")))
     second = Query(tmp_path, run=2)
     assert second.pending.left == ()
-    assert second.pending.doubts == "[1]"
+    assert second.pending.unconfirmed == "[1]"
     second.write(1)
     assert second.numbers() == []
-    assert Query(tmp_path, run=3).pending.doubts == "[1]"
+    assert Query(tmp_path, run=3).pending.unconfirmed == "[1]"
 
 
 def test_a_file_that_is_there_again_after_a_loss_of_power_repeats_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from fanout.core.events import Batch, Split
 from fanout.core.policy import Fatal
 from fanout.core.positions import Cursor, Horizon, Range
-from fanout.core.source import Commits
+from fanout.core.source import Capabilities
 from fanout.core.statistics import LendingStatistics
 from fanout.errors import AcknowledgementError
 from tests.spark.manual import PACING, SCHEMA
@@ -39,7 +39,7 @@ class LendingSource:
     """Records for whichever member asks first; the number of a record is its place from 1.
 
     What a test may look at: `held`, what is on loan, by member; `accepted`, what never comes again;
-    `paused`; and `dropped`, what came again and was in doubt. Use it in one loop.
+    `paused`; and `dropped`, what came again and was unconfirmed. Use it in one loop.
 
     Args:
         members: How many ask.
@@ -125,24 +125,15 @@ class LendingSource:
 class LendingConnection:
     pacing = PACING
     identity = "lending:one"
-    bounded = False
     seconds = 30.0
 
     def __init__(self, source: LendingSource) -> None:
         self._source = source
-        self._doubts: set[int] = set()
+        self._unconfirmed: set[int] = set()
         self._subscribed = False
-
-    @property
-    def lending(self) -> LendingConnection:
-        return self
-
-    @property
-    def commits(self) -> Commits:
-        return Commits()
-
-    def reads(self, split: Split) -> bool:
-        return split.id in self._source.members
+        self.capabilities = Capabilities(
+            reads=lambda split: split.id in self._source.members, lending=self, spooling=self
+        )
 
     async def splits(self) -> Sequence[Split]:
         return [Split(id_) for id_ in self._source.members]
@@ -172,20 +163,14 @@ class LendingConnection:
     def statistics(self) -> LendingStatistics:
         return LendingStatistics()
 
-    async def release(self, split_id: str, piece: Range) -> None:
-        raise NotImplementedError
-
-    async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
-        raise NotImplementedError
-
-    def doubts(self, positions: Mapping[str, Position]) -> str:
+    def unconfirmed(self, positions: Mapping[str, Position]) -> str:
         for id_, position in positions.items():
-            self._doubts.update(self._up_to(id_, position).values())
-        return json.dumps(sorted(self._doubts))
+            self._unconfirmed.update(self._up_to(id_, position).values())
+        return json.dumps(sorted(self._unconfirmed))
 
-    def remember(self, doubts: str) -> None:
+    def remember(self, unconfirmed: str) -> None:
         assert not self._subscribed, "too late: something may have come again"
-        self._doubts.update(json.loads(doubts or "[]"))
+        self._unconfirmed.update(json.loads(unconfirmed or "[]"))
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         source = self._source
@@ -200,7 +185,7 @@ class LendingConnection:
             source.give_back(numbers)
             raise AcknowledgementError("too late", tuple(map(str, numbers)))
         source.accepted.extend(numbers)
-        self._doubts.difference_update(numbers)
+        self._unconfirmed.difference_update(numbers)
         source.tell()
 
     @asynccontextmanager
@@ -230,11 +215,11 @@ class LendingConnection:
             await changed.wait()
 
     def _poll(self, member: str, count: int) -> list[int]:
-        """Ask for records, and drop those that are in doubt."""
+        """Ask for records, and drop those that are unconfirmed."""
         source = self._source
         numbers = source.lend()
-        again = [number for number in numbers if number in self._doubts]
-        self._doubts.difference_update(again)
+        again = [number for number in numbers if number in self._unconfirmed]
+        self._unconfirmed.difference_update(again)
         source.dropped += again
         source.accepted += again
         fresh = [number for number in numbers if number not in again]

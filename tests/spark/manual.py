@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fanout.core.backoff import Pacing
 from fanout.core.events import Batch, End, Split
 from fanout.core.policy import Fatal
 from fanout.core.positions import Cursor, Horizon, Range
-from fanout.core.source import Commits, Pacing
+from fanout.core.source import Capabilities
+from fanout.core.statistics import CommitStatistics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -148,18 +150,8 @@ class ManualConnection:
     def __init__(self, source: ManualSource) -> None:
         self._source = source
         self.identity = source.identity
-        self.bounded = source.bounded
-
-    @property
-    def commits(self) -> Commits:
-        return Commits()
-
-    @property
-    def lending(self) -> None:
-        return None
-
-    def reads(self, split: Split) -> bool:  # noqa: ARG002 - a name of the protocol
-        return True
+        self.capabilities = Capabilities(bounded=source.bounded, commits=self)
+        self.statistics = CommitStatistics()
 
     async def splits(self) -> Sequence[Split]:
         return self._source.splits()

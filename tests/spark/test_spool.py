@@ -111,13 +111,13 @@ async def running(
     stored = ledger.pending.positions or ledger.positions()
     resume = None if stored is None else stored.to_json()
     async with open_stream(source, resume=resume) as stream:
-        lending = stream.lending
-        assert lending is not None
-        lending.remember(ledger.pending.doubts)
+        spooling = stream.capabilities.spooling
+        assert spooling is not None
+        spooling.remember(ledger.pending.unconfirmed)
         await asyncio.to_thread(ledger.pending.open)
         pump = Pump(stream, log, max_wait=0.05, bounded=bounded)
         spool = Spool(
-            stream, lending, pump, ledger.pending, max_records=max_records, max_bytes=1 << 20
+            stream, spooling, pump, ledger.pending, max_records=max_records, max_bytes=1 << 20
         )
         async with asyncio.TaskGroup() as tasks:
             work = [tasks.create_task(pump.run()), tasks.create_task(spool.run())]

@@ -11,12 +11,16 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.cancellation import prefer_cancellation
+from fanout.core.positions import Cursor
+from fanout.core.statistics import CommitStatistics
+from fanout.kafka.partitions import Partition
+from fanout.kafka.reading.offsets import before, next_offset
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from fanout.core.backoff import FullJitter
-    from fanout.kafka.partitions import Partition
+    from fanout.core.positions import Position
     from fanout.kafka.reading.transport import Transport
 
 __all__ = ("Committer", "open_committer")
@@ -46,6 +50,29 @@ class Committer:
         self._jitter = jitter
         self._pending: dict[Partition, int] = {}
         self._wanted = asyncio.Event()
+
+    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        """Commit the offsets after these positions soon; the call does not wait for the cluster.
+
+        Args:
+            positions: The position up to which everything is durable, of each partition by its id.
+        """
+        self.commit(
+            {
+                Partition.of(split_id): next_offset(position)
+                for split_id, position in positions.items()
+                if isinstance(position, Cursor)
+            }
+        )
+
+    @property
+    def statistics(self) -> CommitStatistics:
+        """Return what the group has stored so far; from any thread."""
+        return CommitStatistics(
+            {str(partition): before(offset) for partition, offset in self.committed.items()},
+            self.succeeded,
+            self.failed,
+        )
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit these offsets soon, instead of older ones of the same partitions.

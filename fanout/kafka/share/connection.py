@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.events import Split
 from fanout.core.policy import Phase
 from fanout.core.positions import Cursor
-from fanout.core.source import Commits
+from fanout.core.source import Capabilities
 from fanout.core.subscription import Tap
 from fanout.errors import ServiceError
 from fanout.kafka.share.delivery import Delivery
@@ -19,10 +19,11 @@ from fanout.kafka.share.policy import judge
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from fanout.core.backoff import Pacing
     from fanout.core.events import Batch, End
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
-    from fanout.core.source import Pacing, Reserve
+    from fanout.core.source import Reserve
     from fanout.kafka.share.acknowledgements import Shared
     from fanout.kafka.share.group_lending import GroupLending
     from fanout.kafka.share.groups import GroupCalls
@@ -62,6 +63,12 @@ class ShareConnection:
         self._group = group
         self._shared = shared
         self._lending = lending
+        self.capabilities = Capabilities(
+            reads=lambda split: split in self._members,
+            lending=lending,
+            settlement=lending,
+            spooling=lending,
+        )
         self._absences = dict.fromkeys(options.topic_names, 0)
         self._worked: set[Phase] = {Phase.DISCOVER}
 
@@ -71,28 +78,9 @@ class ShareConnection:
         return self._identity
 
     @property
-    def bounded(self) -> bool:
-        """Whether there is an end: a share group has none."""
-        return False
-
-    @property
     def pacing(self) -> Pacing:
         """Say how brokers want to be asked."""
         return self._pacing
-
-    @property
-    def commits(self) -> Commits:
-        """Return none: a group keeps no position for its members; see `lending`."""
-        return Commits()
-
-    @property
-    def lending(self) -> GroupLending:
-        """The hold on records that have to be acknowledged in time."""
-        return self._lending
-
-    def reads(self, split: Split) -> bool:
-        """Tell whether there is still such a member."""
-        return split in self._members
 
     async def splits(self) -> Sequence[Split]:
         """List the members, and check that the topics are still there; clients do not notice.
@@ -110,14 +98,6 @@ class ShareConnection:
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
         """Say that nothing is delivered yet; where the group stands, the group knows."""
         return {split.id: Cursor(0) for split in splits}
-
-    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Accept what was delivered up to these positions.
-
-        Raises:
-            AcknowledgementError: If the group did not take the acknowledgement of some records.
-        """
-        await self._lending.acknowledge(positions)
 
     @asynccontextmanager
     async def subscribe(

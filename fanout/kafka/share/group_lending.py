@@ -10,7 +10,7 @@ from fanout.core.positions import Cursor
 from fanout.core.statistics import LendingStatistics
 from fanout.errors import AcknowledgementError
 from fanout.kafka.share.acquired import Expired, describe
-from fanout.kafka.share.unconfirmed import read_doubts, write_doubts
+from fanout.kafka.share.unconfirmed import read_unconfirmed, write_unconfirmed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ def number_of(position: Position) -> int:
 
 @final
 class GroupLending:
-    """Acknowledge, give back, refuse and remember; see `fanout.core.source.Lending`.
+    """Acknowledge, release and reject; see `Lending`, `Settlement`, `Spooling` of the core.
 
     Args:
         source: The identity of the source.
@@ -82,7 +82,7 @@ class GroupLending:
             pending_records=sum(loan.open for loan in open_),
             pending_bytes=sum(loan.records.nbytes for loan in open_),
             oldest=None if deadline is None else now - deadline + self._shared.seconds,
-            doubtful=len(self._shared.claims.doubts),
+            unconfirmed=len(self._shared.claims.doubts),
         )
 
     def pause(self) -> None:
@@ -139,7 +139,7 @@ class GroupLending:
             late = self.lapsed(split_id).find(numbers)
         _check(late, "rejected")
 
-    def doubts(self, positions: Mapping[str, Position]) -> str:
+    def unconfirmed(self, positions: Mapping[str, Position]) -> str:
         """Name the records up to these positions that the group may deliver again."""
         claims = self._shared.claims
         for id_, position in positions.items():
@@ -147,22 +147,22 @@ class GroupLending:
             claims.doubt(self.lapsed(id_).look(until))
             if id_ in self._lenders:
                 claims.doubt(self._lenders[id_].pieces(until))
-        return write_doubts(self._source, claims.doubts, self._shared.topics.known)
+        return write_unconfirmed(self._source, claims.doubts, self._shared.topics.known)
 
-    def remember(self, doubts: str) -> None:
+    def remember(self, unconfirmed: str) -> None:
         """Take in what an earlier run has stored, and deliver nothing twice from now on.
 
         Raises:
             PositionError: If it is damaged, of another version, or of another source.
         """
         claims = self._shared.claims
-        pieces = read_doubts(doubts, self._source, self._shared.topics.known)
+        pieces = read_unconfirmed(unconfirmed, self._source, self._shared.topics.known)
         claims.doubt(pieces)
         claims.secure(pieces)
         claims.forget_below(self._starts)
 
     def learn(self, beginnings: Mapping[Partition, Beginning]) -> None:
-        """Give up doubts about what cannot come again, because the group begins behind it."""
+        """Forget unconfirmed records that cannot come again, because the group begins behind it."""
         ids = self._shared.topics.known
         self._starts = {
             partition: at.offset

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from fanout.core.backoff import Backoff
+from fanout.core.backoff import Backoff, Pacing
 from fanout.core.option_checks import one_of, whole
 from fanout.core.source_options import SourceOptions
 from fanout.errors import OptionError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.core.source import Pacing
+    from fanout.core.backoff import Pacing
 
 __all__ = ("ShareOptions",)
 

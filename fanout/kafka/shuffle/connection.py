@@ -17,10 +17,11 @@ from fanout.kafka.shuffle.reader import ShuffleReader, producers_at
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from fanout.core.backoff import Pacing
     from fanout.core.events import Batch, End, Split
     from fanout.core.policy import Phase, Verdict
     from fanout.core.positions import Position
-    from fanout.core.source import Commits, Pacing, Reserve
+    from fanout.core.source import Capabilities, Reserve
     from fanout.kafka.connection import KafkaConnection
     from fanout.kafka.shuffle.source import ShuffleSource
     from fanout.kafka.shuffle.topic import PartitionCounts
@@ -52,23 +53,14 @@ class ShuffleConnection:
         return f"shuffle:{self._kafka.identity}"
 
     @property
-    def bounded(self) -> bool:
-        """Whether the stream ends where every partition has reached its stop."""
-        return self._kafka.bounded
+    def capabilities(self) -> Capabilities:
+        """Return those of the connection that reads the records."""
+        return self._kafka.capabilities
 
     @property
     def pacing(self) -> Pacing:
         """Say how brokers want to be asked."""
         return self._kafka.pacing
-
-    @property
-    def commits(self) -> Commits:
-        """Say what the group was told."""
-        return self._kafka.commits
-
-    def reads(self, split: Split) -> bool:
-        """Tell whether a partition of stored positions is one of those that are chosen."""
-        return self._kafka.reads(split)
 
     async def splits(self) -> Sequence[Split]:
         """List the chosen partitions, and check that their topics have as many as they should.
@@ -84,14 +76,6 @@ class ShuffleConnection:
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
         """Turn the start into an offset for each partition."""
         return await self._kafka.resolve(splits)
-
-    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Have the group's offsets committed soon."""
-        await self._kafka.acknowledge(positions)
-
-    @property
-    def lending(self) -> None:
-        """Return none, as for any source of partitions."""
 
     @asynccontextmanager
     async def subscribe(

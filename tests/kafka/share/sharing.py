@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from fanout.core.source import Lending
+    from fanout.core.source import Spooling
     from fanout.core.statistics import LendingStatistics
     from fanout.testing.kafka.broker import KafkaBroker
     from tests.kafka.topics import Topic
@@ -112,13 +112,13 @@ async def nothing_comes(stream: fanout.FanOut, seconds: float) -> bool:
     return False
 
 
-def lending(stream: fanout.FanOut) -> Lending:
-    assert stream.lending is not None
-    return stream.lending
+def spooling(stream: fanout.FanOut) -> Spooling:
+    assert stream.capabilities.spooling is not None
+    return stream.capabilities.spooling
 
 
 def lent(stream: fanout.FanOut) -> LendingStatistics:
-    return lending(stream).statistics
+    return stream.lending.statistics
 
 
 async def until(stream: fanout.FanOut, condition: Callable[[LendingStatistics], object]) -> None:

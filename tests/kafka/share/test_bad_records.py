@@ -24,11 +24,11 @@ from tests.kafka.share.sharing import (
     LONG,
     deliveries,
     first,
-    lending,
     lent,
     new_group,
     nothing_comes,
     offsets,
+    spooling,
     until,
 )
 from tests.kafka.topics import PLAINTEXT, new_topic
@@ -121,7 +121,7 @@ async def test_rows_are_refused_by_hand_and_the_others_acknowledged(
     topic = await new_topic(kafka_broker)
     async with group.open(dead_letter_topic=topic.name) as stream:
         batch = await first(stream)
-        await stream.reject(batch, [1, 3], reason="too old")
+        await stream.lending.reject(batch, [1, 3], reason="too old")
         await stream.acknowledge(batch)
         assert (lent(stream).accepted, lent(stream).rejected) == (2, 2)
         await group.put(1)
@@ -138,7 +138,7 @@ async def test_a_record_is_not_refused_before_the_topic_has_it(kafka_broker: Kaf
     async with group.open(dead_letter_topic=small.name) as stream:
         batch = await first(stream)
         with pytest.raises(FanOutError, match=r"max\.message\.bytes|cannot take"):
-            await stream.reject(batch, [0], reason="bad")
+            await stream.lending.reject(batch, [0], reason="bad")
         assert lent(stream).rejected == 0
     async with group.open() as stream:
         assert deliveries(await first(stream)) == {2}
@@ -165,7 +165,7 @@ async def test_a_refusal_that_the_group_does_not_take_is_made_again(
         dead_letter_topic=topic.name,
         group_settings=BRIEF,
     ) as stream:
-        lending(stream).remember("")
+        spooling(stream).remember("")
         await until(stream, lambda counts: counts.rejected == 1)
         assert lent(stream).expired == 1
     assert len(await letters(topic)) == 2
@@ -177,7 +177,7 @@ async def test_a_refusal_that_comes_too_late_names_the_records(kafka_broker: Kaf
         batch = await first(stream)
         await until(stream, lambda counts: counts.expired == 3)
         with pytest.raises(AcknowledgementError, match="rejected too late") as caught:
-            await stream.reject(batch, [0, 2], reason="bad")
+            await stream.lending.reject(batch, [0, 2], reason="bad")
         assert caught.value.records == (
             f"{group.topic.name}-0 offset 0",
             f"{group.topic.name}-0 offset 2",
@@ -197,7 +197,7 @@ async def test_a_record_is_taken_out_before_the_broker_drops_it(kafka_broker: Ka
         for times in (1, 2):
             batch = await first(stream)
             assert deliveries(batch) == {times}
-            await stream.release(batch)
+            await stream.lending.release(batch)
         await until(stream, lambda counts: counts.rejected == 2)
         assert await nothing_comes(stream, 0.3)
     found = [letter["headers"] for _, letter in await letters(topic)]
@@ -214,7 +214,7 @@ async def test_the_broker_drops_a_record_that_reaches_the_limit_of_the_group(
         for times in (1, 2):
             batch = await first(stream)
             assert deliveries(batch) == {times}
-            await stream.release(batch)
+            await stream.lending.release(batch)
         await group.put(1)
         assert offsets(await first(stream)) == [1]
 
@@ -224,7 +224,7 @@ async def test_a_record_that_was_delivered_too_often_ends_the_stream_otherwise(
 ) -> None:
     group = await new_group(kafka_broker, 1)
     async with group.open(max_deliveries=1) as stream:
-        await stream.release(await first(stream))
+        await stream.lending.release(await first(stream))
         with pytest.raises(SplitFailedError, match="delivered 2 times") as caught:
             await first(stream)
     assert isinstance(caught.value.__cause__, BadRecordError)

@@ -15,11 +15,11 @@ from tests.kafka.share.sharing import (
     LONG,
     deliveries,
     first,
-    lending,
     lent,
     new_group,
     nothing_comes,
     offsets,
+    spooling,
     take,
     until,
     where,
@@ -132,18 +132,18 @@ async def test_what_a_lock_could_not_hold_is_delivered_once_to_who_remembers(
 ) -> None:
     group = await new_group(kafka_broker, 5)
     async with group.open(group_settings=BRIEF) as stream:
-        lending(stream).remember("")
+        spooling(stream).remember("")
         batch = await hold_past_the_lock(group, stream)
-        doubts = lending(stream).doubts({batch.split.id: batch.range.until})
-        assert f'"{group.topic.name}"' in doubts
+        unconfirmed = spooling(stream).unconfirmed({batch.split.id: batch.range.until})
+        assert f'"{group.topic.name}"' in unconfirmed
         assert await nothing_comes(stream, 0.2)
         assert lent(stream).accepted == 0  # nobody has said that they are safe
         with pytest.raises(AcknowledgementError):
             await stream.acknowledge(batch)
         # They are accepted when they come again, and then nobody doubts them.
         await until(stream, lambda counts: counts.accepted == 5)
-        assert lent(stream).doubtful == 0
-        assert f'"{group.topic.name}"' not in lending(stream).doubts({})
+        assert lent(stream).unconfirmed == 0
+        assert f'"{group.topic.name}"' not in spooling(stream).unconfirmed({})
     async with group.open(group_settings=BRIEF) as stream:
         assert await nothing_comes(stream, 1.5)
 
@@ -153,17 +153,17 @@ async def test_what_an_earlier_run_made_safe_is_accepted_and_not_delivered(
 ) -> None:
     group = await new_group(kafka_broker, 6)
     async with group.open() as stream:
-        lending(stream).remember("")
+        spooling(stream).remember("")
         drained = await stream.drain(max_records=4)
         splits = {id_: state.position for id_, state in drained.positions.splits.items()}
-        doubts = lending(stream).doubts(splits)
+        unconfirmed = spooling(stream).unconfirmed(splits)
     async with group.open() as stream:
-        lending(stream).remember(doubts)
-        assert lent(stream).doubtful == 4
+        spooling(stream).remember(unconfirmed)
+        assert lent(stream).unconfirmed == 4
         batch = await first(stream)
         assert (offsets(batch), deliveries(batch)) == ([4, 5], {2})
         await stream.acknowledge(batch)
-        assert (lent(stream).repeated, lent(stream).accepted, lent(stream).doubtful) == (4, 6, 0)
+        assert (lent(stream).repeated, lent(stream).accepted, lent(stream).unconfirmed) == (4, 6, 0)
 
 
 async def test_doubts_about_what_the_group_is_done_with_are_given_up(
@@ -172,14 +172,14 @@ async def test_doubts_about_what_the_group_is_done_with_are_given_up(
     group = await new_group(kafka_broker, 6)
     async with group.open() as stream:
         batch = await first(stream)
-        doubts = lending(stream).doubts({batch.split.id: batch.range.until})
+        unconfirmed = spooling(stream).unconfirmed({batch.split.id: batch.range.until})
         await stream.acknowledge(batch)
         # The group writes down where it begins with its next acknowledgement.
         await group.put(1)
         await stream.acknowledge(await first(stream))
     async with group.open() as stream:
-        lending(stream).remember(doubts)
-        assert lent(stream).doubtful == 0
+        spooling(stream).remember(unconfirmed)
+        assert lent(stream).unconfirmed == 0
 
 
 async def test_what_is_known_of_a_topic_is_not_taken_for_another_one_of_its_name(
@@ -187,9 +187,9 @@ async def test_what_is_known_of_a_topic_is_not_taken_for_another_one_of_its_name
 ) -> None:
     group = await new_group(kafka_broker, 4)
     async with group.open() as stream:
-        lending(stream).remember("")
+        spooling(stream).remember("")
         batch = await first(stream)
-        doubts = lending(stream).doubts({batch.split.id: batch.range.until})
+        unconfirmed = spooling(stream).unconfirmed({batch.split.id: batch.range.until})
         await stream.acknowledge(batch)
         await asyncio.to_thread(kafka_broker.delete_topic, group.topic.name)
         # Offsets 0 to 3 were confirmed a moment ago, and are those of other records now.
@@ -197,8 +197,8 @@ async def test_what_is_known_of_a_topic_is_not_taken_for_another_one_of_its_name
         assert offsets(await first(stream)) == [0, 1, 2, 3]
         assert lent(stream).repeated == 0
     async with group.open() as stream:
-        lending(stream).remember(doubts)
-        assert lent(stream).doubtful == 0
+        spooling(stream).remember(unconfirmed)
+        assert lent(stream).unconfirmed == 0
         assert offsets(await first(stream)) == [0, 1, 2, 3]
 
 
@@ -206,7 +206,7 @@ async def test_a_pause_asks_for_nothing_and_costs_no_delivery(kafka_broker: Kafk
     group = await new_group(kafka_broker)
     async with group.open(consumers=8) as stream:
         assert await nothing_comes(stream, 2.0)
-        lending(stream).pause()
+        spooling(stream).pause()
         # A fetch of each is under way still, which are more than the group allows deliveries.
         await group.put(3)
         batch, polls = await first(stream), 1
@@ -220,7 +220,7 @@ async def test_a_pause_asks_for_nothing_and_costs_no_delivery(kafka_broker: Kafk
                 polls += 1
         assert polls <= 8
         assert (lent(stream).pending_records, lent(stream).released) == (0, 0)
-        lending(stream).resume()
+        spooling(stream).resume()
         assert deliveries(await first(stream)) == {1}
 
 

@@ -13,7 +13,7 @@ from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.share.client_options import ClientOptions
 from fanout.kafka.share.groups import GroupCalls
 from tests.kafka.share.features import switch_off
-from tests.kafka.share.sharing import LONG, first, lending, new_group, take
+from tests.kafka.share.sharing import LONG, first, new_group, spooling, take
 from tests.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ async def test_the_settings_of_a_group_are_changed_on_request_and_stay(
     group = await new_group(kafka_broker, 1)
     settings = LONG | {"share.record.lock.duration.ms": 12_000}
     async with group.open(group_settings=settings) as stream:
-        assert lending(stream).seconds == 6.0
+        assert stream.lending.seconds == 6.0
     async with group.open(group_settings=None) as stream:
-        assert lending(stream).seconds == 6.0
+        assert stream.lending.seconds == 6.0
         await take(stream, 1)  # from the earliest on
 
 
@@ -93,13 +93,14 @@ async def test_positions_of_another_number_of_members_are_taken(kafka_broker: Ka
     for consumers in (1, 3):
         async with fanout.open(group.source(consumers=consumers), resume=positions) as stream:
             batch = await first(stream)
-            await stream.release(batch)
+            await stream.lending.release(batch)
             assert len(stream.statistics().splits) == consumers
 
 
 async def test_what_another_group_doubts_is_refused(kafka_broker: KafkaBroker) -> None:
     group, other = await new_group(kafka_broker, 1), await new_group(kafka_broker, 1)
     async with group.open() as stream, other.open() as another:
-        doubts = lending(stream).doubts({})
-        with pytest.raises(PositionError, match=f"the stored doubts belong to .*{group.id}, not"):
-            lending(another).remember(doubts)
+        unconfirmed = spooling(stream).unconfirmed({})
+        wrong = f"the stored unconfirmed records belong to .*{group.id}, not"
+        with pytest.raises(PositionError, match=wrong):
+            spooling(another).remember(unconfirmed)

@@ -12,11 +12,11 @@ from tests.kafka.share.sharing import (
     LONG,
     deliveries,
     first,
-    lending,
     lent,
     new_group,
     nothing_comes,
     offsets,
+    spooling,
     take,
     until,
 )
@@ -117,10 +117,10 @@ async def test_what_is_given_back_goes_to_another_stream_at_once(
     group = await new_group(kafka_broker, 3)
     async with group.open() as stream:
         batch = await first(stream)
-        lending(stream).pause()
+        spooling(stream).pause()
         async with group.open() as other:
             reading = asyncio.create_task(first(other))
-            await stream.release(batch)
+            await stream.lending.release(batch)
             again = await reading
             assert (offsets(again), deliveries(again)) == (offsets(batch), {2})
             assert lent(stream).released == 3
@@ -132,8 +132,8 @@ async def test_what_is_given_back_comes_again_to_who_remembers_what_it_has(
 ) -> None:
     group = await new_group(kafka_broker, 3)
     async with group.open() as stream:
-        lending(stream).remember("")
-        await stream.release(await first(stream))
+        spooling(stream).remember("")
+        await stream.lending.release(await first(stream))
         again = await first(stream)
         assert (offsets(again), deliveries(again)) == ([0, 1, 2], {2})
 
@@ -155,7 +155,7 @@ async def test_what_was_given_back_too_late_is_no_error_of_a_later_acknowledgeme
     async with group.open(group_settings=BRIEF) as stream:
         late = await first(stream)
         await until(stream, lambda counts: counts.expired >= 3)
-        await stream.release(late)
+        await stream.lending.release(late)
         await stream.acknowledge(await first(stream))
         assert lent(stream).accepted == 3
 

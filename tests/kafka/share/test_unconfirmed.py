@@ -6,7 +6,7 @@ import pytest
 
 from fanout.errors import PositionError, ServiceError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.share.unconfirmed import read_doubts, write_doubts
+from fanout.kafka.share.unconfirmed import read_unconfirmed, write_unconfirmed
 
 SOURCE = "kafka-share:cluster:group"
 P, Q = Partition("orders", 0), Partition("returns", 3)
@@ -14,18 +14,18 @@ PIECES = [(P, 0, 5), (P, 7, 8), (Q, 10, 11)]
 
 
 def test_what_was_written_is_read_back() -> None:
-    assert read_doubts(write_doubts(SOURCE, PIECES, {}), SOURCE, {}) == PIECES
-    assert read_doubts("", SOURCE, {}) == []
+    assert read_unconfirmed(write_unconfirmed(SOURCE, PIECES, {}), SOURCE, {}) == PIECES
+    assert read_unconfirmed("", SOURCE, {}) == []
 
 
 def test_what_another_topic_of_the_name_has_replaced_is_not_doubted() -> None:
-    text = write_doubts(SOURCE, PIECES, {"orders": "11", "returns": "22"})
-    assert read_doubts(text, SOURCE, {"orders": "99", "returns": "22"}) == PIECES[2:]
-    assert read_doubts(text, SOURCE, {"returns": "22"}) == PIECES
+    text = write_unconfirmed(SOURCE, PIECES, {"orders": "11", "returns": "22"})
+    assert read_unconfirmed(text, SOURCE, {"orders": "99", "returns": "22"}) == PIECES[2:]
+    assert read_unconfirmed(text, SOURCE, {"returns": "22"}) == PIECES
 
 
 def damaged(**changes: object) -> str:
-    return json.dumps(json.loads(write_doubts(SOURCE, PIECES[:1], {})) | changes)
+    return json.dumps(json.loads(write_unconfirmed(SOURCE, PIECES[:1], {})) | changes)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def damaged(**changes: object) -> str:
 )
 def test_what_is_damaged_is_refused(text: str, reason: str) -> None:
     with pytest.raises(PositionError, match=reason):
-        read_doubts(text, SOURCE, {})
+        read_unconfirmed(text, SOURCE, {})
 
 
 def test_too_many_doubts_are_an_error() -> None:
     with pytest.raises(ServiceError, match="the brokers take no acknowledgements in time"):
-        write_doubts(SOURCE, [(P, 2 * n, 2 * n + 1) for n in range(100_000)], {})
+        write_unconfirmed(SOURCE, [(P, 2 * n, 2 * n + 1) for n in range(100_000)], {})

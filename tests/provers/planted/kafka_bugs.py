@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from fanout.kafka.connection import KafkaConnection
 from fanout.kafka.reading.commits import Committer
 from fanout.kafka.reading.fetcher import _Broker
 from fanout.kafka.reading.leaders import Leaders
@@ -124,7 +123,7 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
         Edit(_Subscription._hold, "if nbytes > self._reserved:", "if False:"),
     ),
     "an offset is committed that is not acknowledged": (
-        Edit(KafkaConnection.acknowledge, "next_offset(position)", "next_offset(position) + 1"),
+        Edit(Committer.acknowledge, "next_offset(position)", "next_offset(position) + 1"),
     ),
     "a commit that fails is forgotten": (
         Edit(Committer._attempt, "            if left:\n", "            if False:\n"),

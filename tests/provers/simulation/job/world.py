@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from random import Random
 
+    from fanout.core.backoff import Pacing
     from fanout.core.events import Batch, Split
     from fanout.core.fan_out import FanOut
     from fanout.core.positions import Position
-    from fanout.core.source import Pacing, Source
+    from fanout.core.source import Source
     from fanout.errors import FanOutError
     from tests.provers.simulation.job.life import Life
     from tests.provers.simulation.job.store import Store

@@ -19,9 +19,9 @@ from tests.provers.simulation.kinesis.oracle.errors import OracleError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fanout.core.backoff import Pacing
     from fanout.core.events import Split
     from fanout.core.fan_out import FanOut
-    from fanout.core.source import Pacing
     from fanout.kafka.reading.transport import Answer, Wanted
     from tests.provers.simulation.job.life import Life
     from tests.provers.simulation.kafka.oracle import KafkaOracle

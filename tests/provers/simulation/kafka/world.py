@@ -28,7 +28,7 @@ from tests.provers.simulation.kinesis.plan import stream_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from fanout.core.source import Pacing
+    from fanout.core.backoff import Pacing
     from fanout.errors import FanOutError
     from tests.provers.simulation.job.life import Life
     from tests.provers.simulation.kafka.plan import KafkaPlan

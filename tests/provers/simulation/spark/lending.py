@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Horizon, Range
-from fanout.core.source import Commits
+from fanout.core.source import Capabilities
 from fanout.core.statistics import LendingStatistics
 from fanout.errors import AcknowledgementError
 from tests.provers.simulation.chance import happens
@@ -85,28 +85,19 @@ class _Member:
 @final
 class _Connection:
     identity = _IDENTITY
-    bounded = False
     pacing = PACING
     seconds = LOCK
 
     def __init__(self, lender: Lender) -> None:
         self.members = {f"member-{number}": _Member() for number in range(_MEMBERS)}
         self._lender = lender
-        self._doubts: set[str] = set()
+        self._unconfirmed: set[str] = set()
         self._safe: set[str] = set()
         self._paused = False
         self._changed = asyncio.Event()
-
-    @property
-    def commits(self) -> Commits:
-        return Commits()
-
-    @property
-    def lending(self) -> _Connection:
-        return self
-
-    def reads(self, split: Split) -> bool:
-        return split.id in self.members
+        self.capabilities = Capabilities(
+            reads=lambda split: split.id in self.members, lending=self, spooling=self
+        )
 
     async def splits(self) -> Sequence[Split]:
         return [Split(id_) for id_ in self.members]
@@ -134,20 +125,14 @@ class _Connection:
     def statistics(self) -> LendingStatistics:
         return LendingStatistics()
 
-    async def release(self, split_id: str, piece: Range) -> None:
-        raise NotImplementedError
-
-    async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
-        raise NotImplementedError
-
-    def doubts(self, positions: Mapping[str, Position]) -> str:
+    def unconfirmed(self, positions: Mapping[str, Position]) -> str:
         for id_, position in positions.items():
-            self._doubts |= {loan.name for loan in self._up_to(id_, position)}
-        return json.dumps(sorted(self._doubts))
+            self._unconfirmed |= {loan.name for loan in self._up_to(id_, position)}
+        return json.dumps(sorted(self._unconfirmed))
 
-    def remember(self, doubts: str) -> None:
-        self._doubts |= set(json.loads(doubts or "[]"))
-        self._safe |= self._doubts
+    def remember(self, unconfirmed: str) -> None:
+        self._unconfirmed |= set(json.loads(unconfirmed or "[]"))
+        self._safe |= self._unconfirmed
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         late: list[str] = []
@@ -178,7 +163,7 @@ class _Connection:
             if not self._paused and not member.given:
                 await asyncio.sleep(self._lender.random.uniform(0.0, _POLL))
                 lent = self._lender.lend(member, loop.time())
-                known = self._doubts.union(*map(_names, self.members.values()))
+                known = self._unconfirmed.union(*map(_names, self.members.values()))
                 again = [loan for loan in lent if loan.name in known]
                 fresh = [loan for loan in lent if loan not in again]
                 if fresh:
@@ -212,7 +197,7 @@ class _Connection:
         await current_process.get().request(f"accepted {loan.name}")
         if lost or not accepted:
             return False
-        self._doubts.discard(loan.name)
+        self._unconfirmed.discard(loan.name)
         return True
 
     def _up_to(self, id_: str, position: Position) -> list[Loan]:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, final
 
 import pyarrow as pa
 
+from fanout.core.backoff import Pacing
 from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range
-from fanout.core.source import Commits, Pacing
+from fanout.core.source import Capabilities
+from fanout.core.statistics import CommitStatistics
 from tests.provers.simulation.chance import happens
 from tests.provers.simulation.spark.process import current_process
 
@@ -118,22 +120,12 @@ class ArrivingSource:
 @final
 class _Connection:
     identity = IDENTITY
-    bounded = False
     pacing = PACING
 
     def __init__(self, source: ArrivingSource) -> None:
         self._source = source
-
-    @property
-    def commits(self) -> Commits:
-        return Commits()
-
-    @property
-    def lending(self) -> None:
-        return None
-
-    def reads(self, split: Split) -> bool:  # noqa: ARG002 - a name of the protocol
-        return True
+        self.capabilities = Capabilities(commits=self)
+        self.statistics = CommitStatistics()
 
     async def splits(self) -> Sequence[Split]:
         return [log.split for log in self._source.logs]

@@ -10,7 +10,7 @@ from botocore.exceptions import BotoCoreError
 from fanout.errors import SubscribeTimeoutError, SubscriptionSilentError
 
 if TYPE_CHECKING:
-    from fanout.core.source import Pacing
+    from fanout.core.backoff import Pacing
 
 __all__ = ("Waits",)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fanout.core import statistics
+from fanout.core import fan_out
 from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.core.subscription import Watchdog
@@ -126,21 +126,21 @@ def test_another_failure_after_the_first_is_told(monkeypatch: pytest.MonkeyPatch
 def test_a_lag_that_is_told_while_a_split_backs_off_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    of_split = statistics._of_split
+    of_split = fan_out._of_split
 
     def healthy(progress: Any, supervisor: Supervisor, commits: Any) -> Any:
         return replace(of_split(progress, supervisor, commits), lag=progress.lag)
 
-    assert "backs off, but is said to be" in said(monkeypatch, statistics, "_of_split", healthy)
+    assert "backs off, but is said to be" in said(monkeypatch, fan_out, "_of_split", healthy)
 
 
 def test_counters_that_count_something_else_are_miscounted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    of_split = statistics._of_split
+    of_split = fan_out._of_split
 
     def generous(progress: Any, supervisor: Supervisor, commits: Any) -> Any:
         said = of_split(progress, supervisor, commits)
         return replace(said, subscriptions=said.subscriptions + said.resubscriptions)
 
-    assert said(monkeypatch, statistics, "_of_split", generous).startswith("miscounted")
+    assert said(monkeypatch, fan_out, "_of_split", generous).startswith("miscounted")

@@ -1,0 +1,92 @@
+"""The consumer's side of acquired records: give a batch back, or refuse rows of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from fanout.core.positions import reaches
+from fanout.errors import OptionError, StreamStateError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fanout.core.events import Batch
+    from fanout.core.progress import Progress
+    from fanout.core.source import Lending, Settlement
+    from fanout.core.statistics import LendingStatistics
+
+__all__ = ("StreamLending",)
+
+
+@final
+class StreamLending:
+    """The verbs for records that are locked for a stream; see `FanOut.lending`.
+
+    Args:
+        lending: The service's locks.
+        settlement: How the service takes records back; None where it does not.
+        progress: What the stream has delivered.
+    """
+
+    def __init__(self, lending: Lending, settlement: Settlement | None, progress: Progress) -> None:
+        self._lending = lending
+        self._settlement = settlement
+        self._progress = progress
+
+    @property
+    def seconds(self) -> float:
+        """Within how many seconds what was delivered has to be acknowledged."""
+        return self._lending.seconds
+
+    @property
+    def statistics(self) -> LendingStatistics:
+        """The acquired records, counted by what became of them; from any thread."""
+        return self._lending.statistics
+
+    async def release(self, batch: Batch) -> None:
+        """Give a batch back at once, so that any consumer gets its records again.
+
+        Args:
+            batch: A batch that is not acknowledged.
+
+        Raises:
+            StreamStateError: If the service takes no records back, or the stream did not deliver
+                the batch.
+
+        Cancellation: the records may or may not be given back.
+        """
+        await self._settlement_of(batch).release(batch.split.id, batch.range)
+
+    async def reject(self, batch: Batch, rows: Sequence[int], *, reason: str) -> None:
+        """Refuse rows of a batch for good; its other rows stay as they are.
+
+        Args:
+            batch: A batch that is not acknowledged.
+            rows: The numbers of the rows, from 0.
+            reason: Why they are refused, for people; it goes with them where the source keeps what
+                was refused.
+
+        Raises:
+            OptionError: If the batch has no such row.
+            StreamStateError: If the service takes no records back, or the stream did not deliver
+                the batch.
+            AcknowledgementError: If the service did not take the refusal of some of the records.
+
+        Cancellation: the records may or may not be refused.
+        """
+        if wrong := [row for row in rows if not 0 <= row < batch.num_records]:
+            raise OptionError(f"the batch has {batch.num_records} rows, so none is {wrong[0]}")
+        await self._settlement_of(batch).reject(batch.split.id, batch.range, rows, reason)
+
+    def _settlement_of(self, batch: Batch) -> Settlement:
+        if self._settlement is None:
+            raise StreamStateError(
+                f"{self._progress.source} takes no records back; leave a batch unacknowledged to "
+                f"get it again"
+            )
+        id_ = batch.split.id
+        if id_ not in self._progress or not reaches(
+            self._progress[id_].delivered, batch.range.until
+        ):
+            raise StreamStateError(f"the batch of {id_} was not delivered by this stream")
+        return self._settlement

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.core.events import Batch, Split
+from fanout.core.lending import StreamLending
+from fanout.core.positions import Cursor, Range
+from fanout.core.progress import Progress
+from fanout.core.statistics import LendingStatistics
+from fanout.errors import OptionError, StreamStateError
+from tests.core.scripted import Log, record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanout.core.positions import Position
+
+MEMBER = Split("member-0")
+
+
+@dataclass
+class Locks:
+    """A service that notes what it is called with."""
+
+    seconds: float = 15.0
+    statistics: LendingStatistics = field(default_factory=lambda: LendingStatistics(acquired=3))
+    calls: list[tuple[object, ...]] = field(default_factory=list)
+
+    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        self.calls.append(("acknowledge", positions))
+
+    async def release(self, split_id: str, piece: Range) -> None:
+        self.calls.append(("release", split_id, piece))
+
+    async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
+        self.calls.append(("reject", split_id, piece, rows, reason))
+
+
+def batch(after: int, until: int) -> Batch:
+    records = record_batch(Log(split=MEMBER), range(after + 1, until + 1))
+    return Batch(MEMBER, records, Range(Cursor(after), Cursor(until)))
+
+
+def progress() -> Progress:
+    followed = Progress("lending:one", lambda _records, _row: None)
+    followed.add(MEMBER, Cursor(0))
+    followed.deliver([batch(0, 3)])
+    return followed
+
+
+async def test_a_batch_that_was_delivered_is_released() -> None:
+    locks = Locks()
+    await StreamLending(locks, locks, progress()).release(batch(0, 3))
+    assert locks.calls == [("release", "member-0", Range(Cursor(0), Cursor(3)))]
+
+
+async def test_rows_of_a_batch_that_was_delivered_are_rejected() -> None:
+    locks = Locks()
+    await StreamLending(locks, locks, progress()).reject(batch(0, 3), [0, 2], reason="too old")
+    assert locks.calls == [("reject", "member-0", Range(Cursor(0), Cursor(3)), [0, 2], "too old")]
+
+
+@pytest.mark.parametrize("row", [-1, 3])
+async def test_a_row_that_the_batch_does_not_have_is_refused(row: int) -> None:
+    locks = Locks()
+    with pytest.raises(OptionError, match=f"the batch has 3 rows, so none is {row}"):
+        await StreamLending(locks, locks, progress()).reject(batch(0, 3), [0, row], reason="bad")
+    assert locks.calls == []
+
+
+async def test_a_batch_that_was_not_delivered_is_refused() -> None:
+    locks = Locks()
+    lending = StreamLending(locks, locks, progress())
+    with pytest.raises(StreamStateError, match="was not delivered by this stream"):
+        await lending.release(batch(3, 4))
+    with pytest.raises(StreamStateError, match="was not delivered by this stream"):
+        await lending.reject(batch(3, 4), [0], reason="bad")
+    assert locks.calls == []
+
+
+async def test_a_service_that_takes_no_records_back_says_so() -> None:
+    lending = StreamLending(Locks(), None, progress())
+    assert (lending.seconds, lending.statistics.acquired) == (15.0, 3)
+    with pytest.raises(StreamStateError, match="lending:one takes no records back"):
+        await lending.release(batch(0, 3))
