@@ -9,7 +9,7 @@ import pytest
 
 from fanout import Checkpoint, Cursor, Horizon, Timestamp
 from fanout.kafka.partitions import Partition
-from fanout.kafka.share.unconfirmed import read_doubts
+from fanout.kafka.share.unconfirmed import read_unconfirmed
 from fanout.kafka.shuffle.producers import Producers
 from fanout.landing.local_storage import LocalStorage
 from fanout.spark.sink.stored_tokens import StoredTokens
@@ -52,7 +52,9 @@ def test_producers_of_a_shuffle() -> None:
 def test_unconfirmed_records_of_a_share_group() -> None:
     text = (STORED / "positions" / "share-unconfirmed.json").read_text()
     orders, returns = Partition("orders", 0), Partition("returns", 3)
-    assert read_doubts(text, "kafka-share:cluster:group", {"orders": "11", "returns": "22"}) == [
+    assert read_unconfirmed(
+        text, "kafka-share:cluster:group", {"orders": "11", "returns": "22"}
+    ) == [
         (orders, 0, 5),
         (orders, 7, 8),
         (returns, 10, 11),
