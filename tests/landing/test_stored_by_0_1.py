@@ -52,9 +52,8 @@ def test_producers_of_a_shuffle() -> None:
 def test_unconfirmed_records_of_a_share_group() -> None:
     text = (STORED / "positions" / "share-unconfirmed.json").read_text()
     orders, returns = Partition("orders", 0), Partition("returns", 3)
-    assert read_unconfirmed(
-        text, "kafka-share:cluster:group", {"orders": "11", "returns": "22"}
-    ) == [
+    topic_ids = {"orders": "11", "returns": "22"}
+    assert read_unconfirmed(text, "kafka-share:cluster:group", topic_ids) == [
         (orders, 0, 5),
         (orders, 7, 8),
         (returns, 10, 11),
