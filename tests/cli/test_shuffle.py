@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.kafka.shuffle import open_shuffle_writer
-from fanout.kafka.shuffle.frames import Hello, encode_control
+from fanout.kafka.shuffle.frames import HelloFrame, encode_control
 from tests.kafka.brokers import HERE
 from tests.kafka.topics import Topic
 
@@ -73,7 +73,7 @@ def test_a_table_has_a_row_for_each_producer_also_those_that_were_not_heard(topi
 
 def test_a_generation_may_be_0(kafka_broker: KafkaBroker) -> None:
     topic = Topic(kafka_broker)
-    topic.write([{"value": encode_control(Hello(0, 0, 1, 1))}])
+    topic.write([{"value": encode_control(HelloFrame(0, 0, 1, 1))}])
     code, output = run(topic.name, topic.broker)
     assert code == 0, output
     assert re.search(r"│\s*0\s*│\s*0 of 1\s*│", output), output

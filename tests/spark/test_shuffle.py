@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fanout.kafka.shuffle import ShuffleSource
-from fanout.kafka.shuffle.frames import Hello, Watermark, encode_control
+from fanout.kafka.shuffle.frames import HelloFrame, WatermarkFrame, encode_control
 from tests.kafka.shuffle.scripted import framed
 from tests.kafka.topics import Topic
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row
 
-    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.spark import FanOutQuery
     from fanout.testing.kafka.broker import KafkaBroker
 
@@ -24,7 +24,7 @@ def test_a_query_goes_on_with_the_watermark_that_its_ledger_has(
 ) -> None:
     topic = Topic(kafka_broker, partitions=2)
 
-    def write(*entries: Control | int) -> None:
+    def write(*entries: ControlFrame | int) -> None:
         for partition in (0, 1):
             topic.write(
                 (
@@ -51,10 +51,16 @@ def test_a_query_goes_on_with_the_watermark_that_its_ledger_has(
         assert batch is not None
         marks.append(batch.watermark)
 
-    write(Hello(0, 1, 2, 2), Hello(1, 1, 2, 2), 1, Watermark(0, 1, 100), Watermark(1, 1, 10))
+    write(
+        HelloFrame(0, 1, 2, 2),
+        HelloFrame(1, 1, 2, 2),
+        1,
+        WatermarkFrame(0, 1, 100),
+        WatermarkFrame(1, 1, 10),
+    )
     run()
     # That the other producer is at 100 is known from the ledger alone.
-    write(11, Watermark(1, 1, 20))
+    write(11, WatermarkFrame(1, 1, 20))
     run()
     assert marks == [10, 20]
     assert sorted(map(tuple, rows)) == [(1, 1), (1, 1), (11, 11), (11, 11)]

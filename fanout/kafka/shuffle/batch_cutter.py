@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fanout.core.events import Split
     from fanout.core.positions import Position
-    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.kafka.shuffle.producers import Producers
 
 __all__ = ("Cutter",)
@@ -51,7 +51,7 @@ class Cutter:
         producers: Producers,
         *,
         may_lose: bool,
-        hear: Callable[[Control], None],
+        hear: Callable[[ControlFrame], None],
     ) -> None:
         self._split = split
         self._position = position

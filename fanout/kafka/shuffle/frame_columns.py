@@ -20,7 +20,7 @@ from fanout.kafka.shuffle.frames import (
     MIN_MILLIS,
     PREFIX,
     VERSION,
-    Tag,
+    FrameTag,
 )
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ _Mask: TypeAlias = NDArray[np.bool_]
 
 _TIMED: Final = PREFIX + 8
 # Version and tag as one number.
-_KINDS: Final = {tag: VERSION << 8 | tag for tag in Tag}
-_UNTIMED: Final = pa.scalar(bytes((VERSION, Tag.UNTIMED)), pa.binary())
+_KINDS: Final = {tag: VERSION << 8 | tag for tag in FrameTag}
+_UNTIMED: Final = pa.scalar(bytes((VERSION, FrameTag.UNTIMED)), pa.binary())
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -100,9 +100,9 @@ def _unframed(records: Unpacked) -> pa.RecordBatch:
     lengths = values.ends - values.begins  # none of a value that is null
     kinds = _numbers(data, values.begins, ">u2")
     millis = _numbers(data, values.begins + PREFIX, ">i8")
-    timed = (kinds == _KINDS[Tag.TIMED]) & (lengths >= _TIMED)
+    timed = (kinds == _KINDS[FrameTag.TIMED]) & (lengths >= _TIMED)
     timed &= (millis >= MIN_MILLIS) & (millis <= MAX_MILLIS)
-    known = timed | (kinds == _KINDS[Tag.UNTIMED]) & (lengths >= PREFIX)
+    known = timed | (kinds == _KINDS[FrameTag.UNTIMED]) & (lengths >= PREFIX)
     heads = np.where(timed, _TIMED, PREFIX * known)
     fields = replace(records.fields, values=replace(values, begins=values.begins + heads))
     key, value, *others = columns(replace(records, fields=fields)).columns
@@ -153,7 +153,7 @@ def _control(data: Bytes, values: Spans, known: _Mask) -> pa.BinaryArray:
 def _heads(millis: Numbers) -> pa.BinaryArray:
     """Return what comes before the values of records that have times."""
     heads = np.empty(len(millis), [("kind", ">u2"), ("millis", ">i8")])
-    heads["kind"], heads["millis"] = _KINDS[Tag.TIMED], millis
+    heads["kind"], heads["millis"] = _KINDS[FrameTag.TIMED], millis
     ends = np.arange(len(millis) + 1, dtype=np.int32) * _TIMED
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(heads.view(np.uint8))]
     return pa.BinaryArray.from_buffers(pa.binary(), len(millis), buffers)

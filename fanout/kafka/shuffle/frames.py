@@ -22,12 +22,12 @@ __all__ = (
     "MIN_MILLIS",
     "PREFIX",
     "VERSION",
-    "Control",
-    "End",
-    "Hello",
-    "Idle",
-    "Tag",
-    "Watermark",
+    "ControlFrame",
+    "EndFrame",
+    "FrameTag",
+    "HelloFrame",
+    "IdleFrame",
+    "WatermarkFrame",
     "decode_control",
     "encode_control",
 )
@@ -46,7 +46,7 @@ MAX_MILLIS: Final = 253_402_300_799_999
 
 
 @final
-class Tag(IntEnum):
+class FrameTag(IntEnum):
     """What a frame is."""
 
     TIMED = 0
@@ -61,7 +61,7 @@ class Tag(IntEnum):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Watermark:
+class WatermarkFrame:
     """A producer will write no record any more whose event time is as old.
 
     Args:
@@ -77,7 +77,7 @@ class Watermark:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Hello:
+class HelloFrame:
     """A producer takes part.
 
     Args:
@@ -95,7 +95,7 @@ class Hello:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleFrame:
     """A producer has nothing to write for now: watermarks go on without it.
 
     Args:
@@ -109,7 +109,7 @@ class Idle:
 
 @final
 @dataclass(frozen=True, slots=True)
-class End:
+class EndFrame:
     """A producer will write nothing any more.
 
     Args:
@@ -121,15 +121,15 @@ class End:
     generation: int
 
 
-Control: TypeAlias = Watermark | Hello | Idle | End
+ControlFrame: TypeAlias = WatermarkFrame | HelloFrame | IdleFrame | EndFrame
 
 # Each begins with the producer and its generation: of a watermark, too, a reader has to know
 # whether it comes from a writer that has been replaced and has not noticed.
 _LAYOUTS: Final = {
-    Tag.WATERMARK: (struct.Struct(">BBIQq"), Watermark),
-    Tag.HELLO: (struct.Struct(">BBIQII"), Hello),
-    Tag.IDLE: (struct.Struct(">BBIQ"), Idle),
-    Tag.END: (struct.Struct(">BBIQ"), End),
+    FrameTag.WATERMARK: (struct.Struct(">BBIQq"), WatermarkFrame),
+    FrameTag.HELLO: (struct.Struct(">BBIQII"), HelloFrame),
+    FrameTag.IDLE: (struct.Struct(">BBIQ"), IdleFrame),
+    FrameTag.END: (struct.Struct(">BBIQ"), EndFrame),
 }
 _TAGS: Final = {kind: tag for tag, (_, kind) in _LAYOUTS.items()}
 _TIMED: Final = PREFIX + 8
@@ -137,7 +137,7 @@ _TIMED: Final = PREFIX + 8
 LONGEST_CONTROL: Final = max(layout.size for layout, _ in _LAYOUTS.values())
 
 
-def encode_control(frame: Control) -> bytes:
+def encode_control(frame: ControlFrame) -> bytes:
     """Return the value of the record that carries a frame; its key is null.
 
     Raises:
@@ -153,7 +153,7 @@ def encode_control(frame: Control) -> bytes:
     return value
 
 
-def decode_control(value: bytes) -> Control:
+def decode_control(value: bytes) -> ControlFrame:
     """Read the value of a record that carries a frame without a record.
 
     Args:
@@ -168,31 +168,33 @@ def decode_control(value: bytes) -> Control:
     version, number = value[:PREFIX]
     if version != VERSION:
         raise BadFrameError(f"it has version {version}, and this library reads version {VERSION}")
-    if number not in {*_LAYOUTS, Tag.TIMED}:
-        raise BadFrameError(f"it has the tag {number}, and there are {min(Tag):d} to {max(Tag):d}")
-    tag = Tag(number)
-    if tag is Tag.TIMED:
+    if number not in {*_LAYOUTS, FrameTag.TIMED}:
+        raise BadFrameError(
+            f"it has the tag {number}, and there are {min(FrameTag):d} to {max(FrameTag):d}"
+        )
+    tag = FrameTag(number)
+    if tag is FrameTag.TIMED:
         if len(value) < _TIMED:
             raise BadFrameError("it is a record whose time is cut short")
         raise BadFrameError("it is a record whose time lies outside of the years 1 to 9999")
     layout, kind = _LAYOUTS[tag]
-    name = kind.__name__.lower()
+    name = tag.name.lower()
     if len(value) != layout.size:
         length = "is cut short" if len(value) < layout.size else "goes on behind its end"
         raise BadFrameError(f"it is of the kind {name!r}, and {length}")
-    frame: Control = kind(*layout.unpack(value)[PREFIX:])
+    frame: ControlFrame = kind(*layout.unpack(value)[PREFIX:])
     if problem := _problem(frame):
         raise BadFrameError(f"it is of the kind {name!r}, and {problem}")
     return frame
 
 
-def _problem(frame: Control) -> str:
+def _problem(frame: ControlFrame) -> str:
     """Say what keeps a frame from being one, as a clause that begins with its verb."""
     if frame.producer >= MAX_PRODUCERS:
         return f"is of producer {frame.producer}; there are {MAX_PRODUCERS} at most"
     if frame.generation > MAX_GENERATION:
         return f"is of a generation above {MAX_GENERATION}"
-    if isinstance(frame, Hello):
+    if isinstance(frame, HelloFrame):
         if frame.producers > MAX_PRODUCERS:
             return f"announces {frame.producers} producers; there are {MAX_PRODUCERS} at most"
         if frame.producer >= frame.producers:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from fanout.kafka.shuffle.commit_mode import Confirming, Transacting
-from fanout.kafka.shuffle.frames import Hello
+from fanout.kafka.shuffle.frames import HelloFrame
 from fanout.kafka.shuffle.rows import check_count
 from fanout.kafka.shuffle.writer import ShuffleWriter
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
@@ -109,7 +109,9 @@ async def open_shuffle_writer(
             yield writer
 
 
-async def _open(options: ShuffleWriterOptions, stack: AsyncExitStack) -> tuple[Delivering, Hello]:
+async def _open(
+    options: ShuffleWriterOptions, stack: AsyncExitStack
+) -> tuple[Delivering, HelloFrame]:
     """Connect, and find out who this producer is."""
     client_id = f"{options.client_id_prefix}-shuffle"
     transactions = await stack.enter_async_context(
@@ -139,7 +141,7 @@ async def _open(options: ShuffleWriterOptions, stack: AsyncExitStack) -> tuple[D
         )
     )
     generation = first if options.generation is None else options.generation
-    hello = Hello(options.producer, generation, options.producers, count)
+    hello = HelloFrame(options.producer, generation, options.producers, count)
     if isinstance(mode, Idempotent):
         return Confirming(writer), hello
     return Transacting(

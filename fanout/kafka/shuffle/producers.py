@@ -11,12 +11,19 @@ import msgspec
 from fanout.core.checkpoint import MAX_STATE
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import BadFrameError, PositionError
-from fanout.kafka.shuffle.frames import MAX_GENERATION, MAX_PRODUCERS, End, Hello, Idle, Watermark
+from fanout.kafka.shuffle.frames import (
+    MAX_GENERATION,
+    MAX_PRODUCERS,
+    EndFrame,
+    HelloFrame,
+    IdleFrame,
+    WatermarkFrame,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.frames import ControlFrame
 
 __all__ = ("Activity", "Producer", "Producers")
 
@@ -57,7 +64,7 @@ class Producers:
 
     The newest generation that was heard of counts, and no other. The watermark is the least of its
     producers that are active, once all that were announced were heard of; where none is active it
-    stays as it is. What a producer says makes it active, but for `Idle` and `End`.
+    stays as it is. What a producer says makes it active, but for `IdleFrame` and `EndFrame`.
 
     Args:
         generation: The newest generation; None before any.
@@ -139,7 +146,7 @@ class Producers:
         )
         return msgspec.json.encode(wire).decode()
 
-    def hear(self, frame: Control) -> bool:
+    def hear(self, frame: ControlFrame) -> bool:
         """Take in what a producer says; tell whether it is one that counts.
 
         Raises:
@@ -151,7 +158,7 @@ class Producers:
             self.outdated += 1
             return False
         announced = self.announced if frame.generation == newest else None
-        if isinstance(frame, Hello):
+        if isinstance(frame, HelloFrame):
             self._check_hello(frame, newest)
         elif announced is not None and frame.producer >= announced:
             raise BadFrameError(
@@ -191,7 +198,7 @@ class Producers:
     def _complete(self) -> bool:
         return self.announced is not None and len(self.heard) == self.announced
 
-    def _check_hello(self, hello: Hello, newest: int) -> None:
+    def _check_hello(self, hello: HelloFrame, newest: int) -> None:
         if hello.generation > newest:
             return
         if self.announced is None:
@@ -206,17 +213,17 @@ class Producers:
                 f"generation {newest} has {self.announced} and {self.partitions}"
             )
 
-    def _take(self, frame: Control, producer: Producer) -> None:
+    def _take(self, frame: ControlFrame, producer: Producer) -> None:
         match frame:
-            case Idle():
+            case IdleFrame():
                 producer.activity = Activity.IDLE
                 return
-            case End():
+            case EndFrame():
                 producer.activity = Activity.ENDED
                 return
-            case Hello(producers=announced, partitions=partitions):
+            case HelloFrame(producers=announced, partitions=partitions):
                 self.announced, self.partitions = announced, partitions
-            case Watermark(millis=millis):
+            case WatermarkFrame(millis=millis):
                 if producer.watermark is not None and millis <= producer.watermark:
                     self.repeated += 1
                 else:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch, Split
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
-    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.kafka.shuffle.liveness import Liveness
 
 __all__ = ("ShuffleReader", "producers_at")
@@ -113,7 +113,7 @@ class ShuffleReader:
             if waits_at_end and self._leave_out():
                 yield self._cutter.changed()
 
-    def _hear(self, frame: Control) -> None:
+    def _hear(self, frame: ControlFrame) -> None:
         self._silence.hear(frame.generation, frame.producer)
 
     def _leave_out(self) -> bool:

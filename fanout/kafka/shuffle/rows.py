@@ -14,7 +14,7 @@ from fanout.kafka.writing.partitioner import partitions_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.frames import ControlFrame
 
 __all__ = ("check_count", "keyed", "said")
 
@@ -46,7 +46,7 @@ def keyed(
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def said(topic: str, partitions: Iterable[int], frames: Sequence[Control]) -> pa.RecordBatch:
+def said(topic: str, partitions: Iterable[int], frames: Sequence[ControlFrame]) -> pa.RecordBatch:
     """Return what a producer says, for each of some partitions in the order of the frames."""
     values = [encode_control(frame) for frame in frames]
     numbers = [number for number in partitions for _ in values]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from fanout.kafka.shuffle.commit_mode import Delivering
-    from fanout.kafka.shuffle.frames import Control, Hello
+    from fanout.kafka.shuffle.frames import ControlFrame, HelloFrame
     from fanout.kafka.shuffle.writer_options import Chosen, ShuffleWriterOptions
 
 __all__ = ("ShuffleWriter",)
@@ -42,7 +42,9 @@ class ShuffleWriter:
         hello: How the producer introduces itself.
     """
 
-    def __init__(self, options: ShuffleWriterOptions, delivery: Delivering, hello: Hello) -> None:
+    def __init__(
+        self, options: ShuffleWriterOptions, delivery: Delivering, hello: HelloFrame
+    ) -> None:
         self._options = options
         self._delivery = delivery
         self._partitions = range(hello.partitions)
@@ -194,7 +196,7 @@ class ShuffleWriter:
             millis = self._newest - math.ceil(lateness * 1000) - 1
             await self._say(self._speech.advance(millis, _now()))
 
-    async def _say(self, frames: Sequence[Control]) -> None:
+    async def _say(self, frames: Sequence[ControlFrame]) -> None:
         if frames:
             await self._delivery.write(said(self._options.topic, self._partitions, frames))
             # Not before: a call that is cancelled may have said nothing.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 import pyarrow as pa
 
 from fanout.kafka.shuffle.frame_columns import encode, newest
-from fanout.kafka.shuffle.frames import Hello, Idle, Watermark
+from fanout.kafka.shuffle.frames import HelloFrame, IdleFrame, WatermarkFrame
 from fanout.kafka.shuffle.rows import check_count, said
 from fanout.kafka.writing.writer import open_writer
 from fanout.spark.sink.stored_tokens import SinkState
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.kafka.writing.writer import Written
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.sink.job import Delivered
@@ -39,7 +39,7 @@ class Framer:
         hello: How the producer introduces itself.
     """
 
-    def __init__(self, topic: str, hello: Hello) -> None:
+    def __init__(self, topic: str, hello: HelloFrame) -> None:
         self._topic = topic
         self._hello = hello
         self._greeted: set[int] = set()
@@ -91,7 +91,7 @@ class Framing:
     producers: int
     generation: int | None
 
-    def hello(self, context: BatchContext, sink_name: str, count: int) -> Hello:
+    def hello(self, context: BatchContext, sink_name: str, count: int) -> HelloFrame:
         """Return how the producer introduces itself in a run.
 
         A generation is the time of the checkpoint's first run and the number of this run. So it is
@@ -108,13 +108,15 @@ class Framing:
             state = SinkState(context.storage, context.ownership, sink_name)
             now = math.floor(datetime.now(UTC).timestamp() * 1000)
             generation = state.first_generation(now) + context.ownership.run
-        return Hello(self.producer, generation, self.producers, count)
+        return HelloFrame(self.producer, generation, self.producers, count)
 
-    def encoder(self, hello: Hello) -> Callable[[], Framer]:
+    def encoder(self, hello: HelloFrame) -> Callable[[], Framer]:
         """Return what makes a task's encoder; it travels to the task."""
         return partial(Framer, self.topic, hello)
 
-    def last_words(self, hello: Hello, delivered: Delivered, stream: int | None) -> list[Control]:
+    def last_words(
+        self, hello: HelloFrame, delivered: Delivered, stream: int | None
+    ) -> list[ControlFrame]:
         """Return what the producer says behind the rows of a batch, in every partition.
 
         Args:
@@ -130,15 +132,15 @@ class Framing:
             late = math.ceil(self.out_of_orderness * 1000)
             millis = None if latest is None else latest - late - 1
         if millis is not None:
-            return [hello, Watermark(hello.producer, hello.generation, millis)]
+            return [hello, WatermarkFrame(hello.producer, hello.generation, millis)]
         # Where the stream has none yet it may have one below that of other producers soon.
         if delivered.rows or self.out_of_orderness is None:
             return [hello]
-        return [hello, Idle(hello.producer, hello.generation)]
+        return [hello, IdleFrame(hello.producer, hello.generation)]
 
 
 async def say(
-    delivery: Delivery, written: Mapping[Partition, int], count: int, words: Sequence[Control]
+    delivery: Delivery, written: Mapping[Partition, int], count: int, words: Sequence[ControlFrame]
 ) -> Written:
     """Say something in every partition behind what tasks have written, as part of the same.
 

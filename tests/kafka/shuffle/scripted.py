@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.shuffle import ShuffleSource
-from fanout.kafka.shuffle.frames import Control, encode_control
+from fanout.kafka.shuffle.frames import ControlFrame, encode_control
 from fanout.kafka.shuffle.source import open_shuffle
 from tests.provers.record_batches import Row, batch
 
@@ -28,7 +28,7 @@ def framed(value: bytes, millis: int | None = None) -> bytes:
     return b"\x01\x00" + millis.to_bytes(8, signed=True) + value
 
 
-def write(log: Log, *entries: Control | int | bytes, **how: Any) -> None:
+def write(log: Log, *entries: ControlFrame | int | bytes, **how: Any) -> None:
     """Append one batch: what producers say, records at a time in milliseconds, and bytes."""
     rows = []
     record: tuple[bytes | None, bytes]

@@ -13,7 +13,14 @@ from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import BadFrameError
 from fanout.kafka.shuffle.batch_cutter import Cutter
 from fanout.kafka.shuffle.frame_columns import SCHEMA
-from fanout.kafka.shuffle.frames import Control, End, Hello, Idle, Watermark, encode_control
+from fanout.kafka.shuffle.frames import (
+    ControlFrame,
+    EndFrame,
+    HelloFrame,
+    IdleFrame,
+    WatermarkFrame,
+    encode_control,
+)
 from fanout.kafka.shuffle.producers import Producers
 from tests.kafka.shuffle.answers import read_answer
 from tests.provers.record_batches import Row
@@ -23,15 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SPLIT = Split("t-0")
-HELLO = Hello(0, 1, 1, 1)
+HELLO = HelloFrame(0, 1, 1, 1)
 FOREIGN = b'{"a": 1}'
 
 
-def mark(millis: int) -> Watermark:
-    return Watermark(0, 1, millis)
+def mark(millis: int) -> WatermarkFrame:
+    return WatermarkFrame(0, 1, millis)
 
 
-def value(frame: Control | int | bytes) -> bytes:
+def value(frame: ControlFrame | int | bytes) -> bytes:
     """The value of a frame, of a record with a number, or of what is neither."""
     match frame:
         case bytes():
@@ -43,7 +50,7 @@ def value(frame: Control | int | bytes) -> bytes:
 
 
 def read(
-    log: Sequence[Control | int | bytes], first: int = 0, *, until: int | None = None
+    log: Sequence[ControlFrame | int | bytes], first: int = 0, *, until: int | None = None
 ) -> Batch:
     """What a reader of Kafka delivers of a log, of which each second offset is compacted."""
     rows = [Row(2 * at, 0, None, value(frame)) for at, frame in enumerate(log)][first:]
@@ -54,7 +61,7 @@ def read(
 
 def cutter(position: Cursor | Horizon = Cursor(-1), *, may_lose: bool = False) -> Cutter:  # noqa: B008
     state = position.state if isinstance(position, Cursor) else ""
-    heard = list[Control]()
+    heard = list[ControlFrame]()
     return Cutter(
         SPLIT, position, Producers.from_state(state), may_lose=may_lose, hear=heard.append
     )
@@ -71,7 +78,7 @@ def state(position: object) -> Producers:
 
 
 def test_a_batch_is_cut_behind_what_producers_say() -> None:
-    log: list[Control | int | bytes] = [HELLO, 1, 2, mark(10), mark(20), 3, Idle(0, 1), 4]
+    log: list[ControlFrame | int | bytes] = [HELLO, 1, 2, mark(10), mark(20), 3, IdleFrame(0, 1), 4]
     pieces = [*cutter().cut(read(log))]
     assert [numbers(piece) for piece in pieces] == [[], [1, 2], [3], [4]]
     assert [piece.watermark for piece in pieces] == [None, 20, 20, 20]
@@ -106,9 +113,9 @@ def test_records_alone_are_not_copied() -> None:
 
 
 def test_an_end_takes_the_place_of_a_stop() -> None:
-    (piece,) = cutter().cut(read([HELLO, End(0, 1)]))
+    (piece,) = cutter().cut(read([HELLO, EndFrame(0, 1)]))
     assert (piece.lag, piece.behind) == (None, 0)
-    (first, second) = cutter().cut(replace(read([HELLO, 1, End(0, 1)]), behind=5))
+    (first, second) = cutter().cut(replace(read([HELLO, 1, EndFrame(0, 1)]), behind=5))
     assert (first.lag, second.lag) == (None, 0.0)
 
 
@@ -129,18 +136,18 @@ def test_a_bad_frame_comes_behind_everything_before_it() -> None:
 
 def test_a_frame_that_contradicts_others_is_a_bad_one() -> None:
     with pytest.raises(BadFrameError, match=r"t-0 at offset 2 .* announces 2 producers and 1 part"):
-        list(cutter().cut(read([HELLO, Hello(0, 1, 2, 1)])))
+        list(cutter().cut(read([HELLO, HelloFrame(0, 1, 2, 1)])))
 
 
 def test_bad_frames_that_may_be_lost_are_gaps() -> None:
-    log: list[Control | int | bytes] = [
+    log: list[ControlFrame | int | bytes] = [
         HELLO,
         FOREIGN,
         1,
         FOREIGN,
         b"",
         2,
-        Idle(7, 1),
+        IdleFrame(7, 1),
         mark(5),
         FOREIGN,
         mark(6),
@@ -164,7 +171,7 @@ def test_bad_frames_that_may_be_lost_are_gaps() -> None:
 def test_after_producers_were_left_out_the_same_place_has_another_state() -> None:
     producers = Producers.unknown()
     made = Cutter(SPLIT, Cursor(-1), producers, may_lose=False, hear=lambda _: None)
-    batch = read([Hello(0, 1, 2, 1), mark(10)])
+    batch = read([HelloFrame(0, 1, 2, 1), mark(10)])
     (last,) = made.cut(batch)
     producers.leave_out([1])
     changed = made.changed()
@@ -175,25 +182,25 @@ def test_after_producers_were_left_out_the_same_place_has_another_state() -> Non
 
 
 def test_those_that_count_are_heard() -> None:
-    heard = list[Control]()
+    heard = list[ControlFrame]()
     made = Cutter(SPLIT, Cursor(-1), Producers.unknown(), may_lose=True, hear=heard.append)
-    list(made.cut(read([HELLO, Idle(0, 0), 1, Idle(5, 1), mark(4), mark(4)])))
+    list(made.cut(read([HELLO, IdleFrame(0, 0), 1, IdleFrame(5, 1), mark(4), mark(4)])))
     assert heard == [HELLO, mark(4), mark(4)]
 
 
 entries = st.one_of(
     st.integers(0, 99),
     st.builds(mark, st.integers(0, 9)),
-    st.builds(Hello, st.integers(0, 1), st.integers(1, 2), st.just(2), st.just(1)),
-    st.builds(Watermark, st.integers(0, 1), st.integers(1, 2), st.integers(0, 9)),
-    st.builds(Idle, st.integers(0, 2), st.integers(1, 2)),
+    st.builds(HelloFrame, st.integers(0, 1), st.integers(1, 2), st.just(2), st.just(1)),
+    st.builds(WatermarkFrame, st.integers(0, 1), st.integers(1, 2), st.integers(0, 9)),
+    st.builds(IdleFrame, st.integers(0, 2), st.integers(1, 2)),
     st.sampled_from([FOREIGN, b""]),
 )
 
 
 @given(st.lists(entries, max_size=15), st.lists(st.integers(0, 15), max_size=3))
 def test_a_log_says_the_same_wherever_it_is_fetched_in_parts_and_resumed(
-    log: list[Control | int | bytes], cuts: list[int]
+    log: list[ControlFrame | int | bytes], cuts: list[int]
 ) -> None:
     """The state at each place is that of all frames before it, and the records are all there."""
     position: Cursor = Cursor(-1)
@@ -219,7 +226,7 @@ def test_a_log_says_the_same_wherever_it_is_fetched_in_parts_and_resumed(
     assert seen == [entry for entry in log if isinstance(entry, int)]
 
 
-def take(known: Producers, entry: Control | int | bytes) -> None:
+def take(known: Producers, entry: ControlFrame | int | bytes) -> None:
     if not isinstance(entry, int | bytes):
         try:
             known.hear(entry)

@@ -15,13 +15,19 @@ import fanout
 from fanout.errors import BadFrameError, ServiceError, SplitFailedError
 from fanout.kafka.shuffle import ShuffleSource, producers_at
 from fanout.kafka.shuffle.frame_columns import encode
-from fanout.kafka.shuffle.frames import End, Hello, Idle, Watermark, encode_control
+from fanout.kafka.shuffle.frames import (
+    EndFrame,
+    HelloFrame,
+    IdleFrame,
+    WatermarkFrame,
+    encode_control,
+)
 from tests.kafka.topics import Topic, new_topic, seeded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.testing.kafka.broker import KafkaBroker
 
 PARTITIONS = 3
@@ -35,7 +41,7 @@ class Writer:
         self._topic = topic.name
         self._producer = producer
 
-    async def says(self, *frames: Control) -> None:
+    async def says(self, *frames: ControlFrame) -> None:
         for frame in frames:
             for partition in range(PARTITIONS):
                 await self._send(partition, None, encode_control(frame))
@@ -68,8 +74,8 @@ def shuffle(topic: Topic, *, kafka: dict[str, Any] | None = None, **options: Any
     return ShuffleSource(topic.source(**(kafka or {})), **options)
 
 
-def hellos(count: int, generation: int = 1, partitions: int = PARTITIONS) -> list[Control]:
-    return [Hello(number, generation, count, partitions) for number in range(count)]
+def hellos(count: int, generation: int = 1, partitions: int = PARTITIONS) -> list[ControlFrame]:
+    return [HelloFrame(number, generation, count, partitions) for number in range(count)]
 
 
 class Read:
@@ -117,13 +123,13 @@ class Read:
 
 async def test_what_was_written_is_read_with_its_times_and_watermarks(topic: Topic) -> None:
     async with writing(topic) as first, writing(topic) as second:
-        await first.says(Hello(0, 1, 2, PARTITIONS))
-        await second.says(Hello(1, 1, 2, PARTITIONS))
+        await first.says(HelloFrame(0, 1, 2, PARTITIONS))
+        await second.says(HelloFrame(1, 1, 2, PARTITIONS))
         await first.writes(range(1, 10))
-        await first.says(Watermark(0, 1, 9))
+        await first.says(WatermarkFrame(0, 1, 9))
         await second.writes(range(3, 18))
-        await second.says(Watermark(1, 1, 17), Idle(1, 1))
-        await first.says(Watermark(0, 1, 20))
+        await second.says(WatermarkFrame(1, 1, 17), IdleFrame(1, 1))
+        await first.says(WatermarkFrame(0, 1, 20))
     read = Read()
     stream = await read.to_the_end(shuffle(topic, kafka={"stop": "latest"}, partition_count=3))
     assert read.count == 24
@@ -136,10 +142,10 @@ async def test_what_was_written_is_read_with_its_times_and_watermarks(topic: Top
 async def test_a_stream_goes_on_where_it_was_with_its_watermark(topic: Topic) -> None:
     read = Read()
     async with writing(topic) as writer:
-        await writer.says(*hellos(2), Watermark(0, 1, 100))
+        await writer.says(*hellos(2), WatermarkFrame(0, 1, 100))
         for tick in range(10, 40, 10):
             await writer.writes(range(tick + 1, tick + 7))
-            await writer.says(Watermark(1, 1, tick))
+            await writer.says(WatermarkFrame(1, 1, tick))
             # Opened anew each time; nothing but the positions knows of producer 0.
             stream = await read.until(shuffle(topic), tick // 10 * 6)
             told = stream.statistics().splits[f"{topic.name}-0"].position
@@ -154,10 +160,10 @@ async def test_one_reader_is_followed_by_three_of_a_partition_each(topic: Topic)
     async with writing(topic) as writer:
         await writer.says(*hellos(1))
         await writer.writes(range(1, 7))
-        await writer.says(Watermark(0, 1, 6))
+        await writer.says(WatermarkFrame(0, 1, 6))
         await read.to_the_end(shuffle(topic, kafka={"stop": "latest"}))
         await writer.writes(range(7, 13))
-        await writer.says(Watermark(0, 1, 12))
+        await writer.says(WatermarkFrame(0, 1, 12))
     for number in range(PARTITIONS):
         other = Read()
         other.positions = read.positions
@@ -174,14 +180,14 @@ async def test_a_watermark_in_an_aborted_transaction_is_none(topic: Topic) -> No
         async with writer._producer.transaction():
             await writer.says(*hellos(1))
             await writer.writes(range(1, 4))
-            await writer.says(Watermark(0, 1, 3))
+            await writer.says(WatermarkFrame(0, 1, 3))
         await writer._producer.begin_transaction()
         await writer.writes(range(4, 10))
-        await writer.says(Watermark(0, 1, 99))
+        await writer.says(WatermarkFrame(0, 1, 99))
         await writer._producer.abort_transaction()
         async with writer._producer.transaction():
             await writer.writes(range(4, 7))
-            await writer.says(Watermark(0, 1, 6))
+            await writer.says(WatermarkFrame(0, 1, 6))
     read = Read()
     stream = await read.to_the_end(shuffle(topic, kafka={"stop": "latest"}))
     assert sorted(chain.from_iterable(read.times.values())) == [*range(1, 7)]
@@ -191,11 +197,11 @@ async def test_a_watermark_in_an_aborted_transaction_is_none(topic: Topic) -> No
 
 async def test_more_producers_take_the_place_of_fewer(topic: Topic) -> None:
     async with writing(topic) as writer:
-        await writer.says(*hellos(2), Watermark(0, 1, 10), Watermark(1, 1, 10))
+        await writer.says(*hellos(2), WatermarkFrame(0, 1, 10), WatermarkFrame(1, 1, 10))
         await writer.says(*hellos(3, generation=2))
         await writer.writes(range(11, 14))
-        await writer.says(Watermark(0, 1, 90), Watermark(1, 1, 90))
-        await writer.says(*(Watermark(number, 2, 20 + number) for number in range(3)))
+        await writer.says(WatermarkFrame(0, 1, 90), WatermarkFrame(1, 1, 90))
+        await writer.says(*(WatermarkFrame(number, 2, 20 + number) for number in range(3)))
         await writer.writes(range(31, 34))
     read = Read()
     stream = await read.to_the_end(shuffle(topic, kafka={"stop": "latest"}))
@@ -208,7 +214,7 @@ async def test_a_topic_that_every_producer_has_ended_is_read_to_its_end(topic: T
     async with writing(topic) as writer:
         await writer.says(*hellos(1))
         await writer.writes(range(1, 7))
-        await writer.says(Watermark(0, 1, 6), End(0, 1))
+        await writer.says(WatermarkFrame(0, 1, 6), EndFrame(0, 1))
     read = Read()
     stream = await read.to_the_end(shuffle(topic, kafka={"stop": "latest"}))
     assert read.count == 6

@@ -13,8 +13,8 @@ from fanout.kafka.shuffle.frames import (
     LONGEST_CONTROL,
     MAX_MILLIS,
     MIN_MILLIS,
-    Idle,
-    Watermark,
+    IdleFrame,
+    WatermarkFrame,
     encode_control,
 )
 from tests.kafka.shuffle.answers import read_values
@@ -25,8 +25,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 rows = st.tuples(st.binary(max_size=30), st.none() | st.integers(MIN_MILLIS, MAX_MILLIS))
 others = st.one_of(
     st.none(),
-    st.builds(encode_control, st.builds(Idle, st.just(1), st.just(2))),
-    st.builds(encode_control, st.builds(Watermark, st.just(1), st.just(2), st.just(3))),
+    st.builds(encode_control, st.builds(IdleFrame, st.just(1), st.just(2))),
+    st.builds(encode_control, st.builds(WatermarkFrame, st.just(1), st.just(2), st.just(3))),
     st.binary(max_size=40).map(lambda data: b"\x07" + data),
     st.binary(max_size=7).map(lambda data: b"\x01\x00" + data),
     st.sampled_from([b"", b"\x01", b"\x01\x00\x7f" + bytes(7), b"\x01\x00\x80" + bytes(9)]),

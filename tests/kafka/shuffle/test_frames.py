@@ -17,11 +17,11 @@ from fanout.kafka.shuffle.frames import (
     LONGEST_CONTROL,
     MAX_GENERATION,
     MAX_PRODUCERS,
-    Control,
-    End,
-    Hello,
-    Idle,
-    Watermark,
+    ControlFrame,
+    EndFrame,
+    HelloFrame,
+    IdleFrame,
+    WatermarkFrame,
     decode_control,
     encode_control,
 )
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parents[3] / "docs" / "shuffle.md"
 VECTORS = re.findall(r"^\| `(\w+\(.+\))` \| `([0-9a-f ]+)` \|$", PAGE.read_text(), re.MULTILINE)
-KINDS: dict[str, Callable[..., Control]] = {
-    "watermark": Watermark,
-    "hello": Hello,
-    "idle": Idle,
-    "end": End,
+KINDS: dict[str, Callable[..., ControlFrame]] = {
+    "watermark": WatermarkFrame,
+    "hello": HelloFrame,
+    "idle": IdleFrame,
+    "end": EndFrame,
 }
 MS = pa.timestamp("ms", "UTC")
 
@@ -45,17 +45,17 @@ generations = st.integers(0, MAX_GENERATION)
 
 
 @st.composite
-def hellos(draw: st.DrawFn) -> Hello:
+def hellos(draw: st.DrawFn) -> HelloFrame:
     producer = draw(numbers)
     count = draw(st.integers(producer + 1, MAX_PRODUCERS))
-    return Hello(producer, draw(generations), count, draw(st.integers(1, 2**31 - 1)))
+    return HelloFrame(producer, draw(generations), count, draw(st.integers(1, 2**31 - 1)))
 
 
 controls = st.one_of(
-    st.builds(Watermark, numbers, generations, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(WatermarkFrame, numbers, generations, st.integers(-(2**63), 2**63 - 1)),
     hellos(),
-    st.builds(Idle, numbers, generations),
-    st.builds(End, numbers, generations),
+    st.builds(IdleFrame, numbers, generations),
+    st.builds(EndFrame, numbers, generations),
 )
 
 
@@ -89,7 +89,7 @@ def test_the_examples_of_the_page_are_so(frame: str, value: str) -> None:
 
 
 @given(controls)
-def test_what_producers_say_survives(frame: Control) -> None:
+def test_what_producers_say_survives(frame: ControlFrame) -> None:
     value = encode_control(frame)
     assert decode_control(value) == frame
     assert len(value) <= LONGEST_CONTROL
@@ -98,22 +98,22 @@ def test_what_producers_say_survives(frame: Control) -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        Watermark(0, 0, 2**63),
-        Watermark(MAX_PRODUCERS, 0, 0),
-        Watermark(-1, 0, 0),
-        Watermark(0, MAX_GENERATION + 1, 0),
-        Watermark(0, 2**64, 0),
-        Idle(0, -1),
-        End(2**32, 0),
-        Hello(1, 0, 1, 1),
-        Hello(0, 0, 0, 1),
-        Hello(0, 0, MAX_PRODUCERS + 1, 1),
-        Hello(0, 0, 1, 0),
-        Hello(0, 0, 1, 2**31),
+        WatermarkFrame(0, 0, 2**63),
+        WatermarkFrame(MAX_PRODUCERS, 0, 0),
+        WatermarkFrame(-1, 0, 0),
+        WatermarkFrame(0, MAX_GENERATION + 1, 0),
+        WatermarkFrame(0, 2**64, 0),
+        IdleFrame(0, -1),
+        EndFrame(2**32, 0),
+        HelloFrame(1, 0, 1, 1),
+        HelloFrame(0, 0, 0, 1),
+        HelloFrame(0, 0, MAX_PRODUCERS + 1, 1),
+        HelloFrame(0, 0, 1, 0),
+        HelloFrame(0, 0, 1, 2**31),
     ],
     ids=str,
 )
-def test_what_no_reader_would_accept_is_not_written(frame: Control) -> None:
+def test_what_no_reader_would_accept_is_not_written(frame: ControlFrame) -> None:
     with pytest.raises(OptionError):
         encode_control(frame)
 

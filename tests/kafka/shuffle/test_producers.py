@@ -13,11 +13,11 @@ from fanout.errors import BadFrameError, PositionError
 from fanout.kafka.shuffle.frames import (
     MAX_GENERATION,
     MAX_PRODUCERS,
-    Control,
-    End,
-    Hello,
-    Idle,
-    Watermark,
+    ControlFrame,
+    EndFrame,
+    HelloFrame,
+    IdleFrame,
+    WatermarkFrame,
 )
 from fanout.kafka.shuffle.producers import Activity, Producer, Producers
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 G = 7
 
 
-def after(*frames: Control) -> Producers:
+def after(*frames: ControlFrame) -> Producers:
     producers = Producers.unknown()
     for frame in frames:
         producers.hear(frame)
     return producers
 
 
-def hellos(count: int, generation: int = G, partitions: int = 4) -> list[Control]:
-    return [Hello(producer, generation, count, partitions) for producer in range(count)]
+def hellos(count: int, generation: int = G, partitions: int = 4) -> list[ControlFrame]:
+    return [HelloFrame(producer, generation, count, partitions) for producer in range(count)]
 
 
-def says(millis: int, producer: int = 0, generation: int = G) -> Watermark:
-    return Watermark(producer, generation, millis)
+def says(millis: int, producer: int = 0, generation: int = G) -> WatermarkFrame:
+    return WatermarkFrame(producer, generation, millis)
 
 
 def test_the_watermark_is_the_least_of_all_producers() -> None:
@@ -47,9 +47,9 @@ def test_the_watermark_is_the_least_of_all_producers() -> None:
 
 
 def test_there_is_none_before_every_announced_producer_was_heard_of() -> None:
-    producers = after(Hello(0, G, 3, 4), says(20, 0), says(30, 1))
+    producers = after(HelloFrame(0, G, 3, 4), says(20, 0), says(30, 1))
     assert producers.watermark is None
-    producers.hear(Hello(2, G, 3, 4))
+    producers.hear(HelloFrame(2, G, 3, 4))
     assert producers.watermark is None
     producers.hear(says(25, 2))
     assert producers.watermark == 20
@@ -58,7 +58,7 @@ def test_there_is_none_before_every_announced_producer_was_heard_of() -> None:
 def test_there_is_none_as_long_as_nobody_says_how_many_producers_there_are() -> None:
     producers = after(says(20, 0), says(30, 1))
     assert producers.watermark is None
-    producers.hear(Hello(0, G, 2, 4))
+    producers.hear(HelloFrame(0, G, 2, 4))
     assert producers.watermark == 20
 
 
@@ -70,7 +70,7 @@ def test_a_watermark_that_repeats_or_goes_back_is_ignored_and_counted() -> None:
 
 
 def test_an_idle_producer_holds_nothing_back_until_it_says_its_watermark_again() -> None:
-    producers = after(*hellos(2), says(10, 0), says(10, 1), Idle(1, G), says(30, 0))
+    producers = after(*hellos(2), says(10, 0), says(10, 1), IdleFrame(1, G), says(30, 0))
     assert producers.watermark == 30
     producers.hear(says(10, 1))
     producers.hear(says(50, 0))
@@ -80,26 +80,26 @@ def test_an_idle_producer_holds_nothing_back_until_it_says_its_watermark_again()
 
 
 def test_where_all_are_idle_the_watermark_stays() -> None:
-    producers = after(*hellos(2), says(10, 0), says(30, 1), Idle(1, G), Idle(0, G))
+    producers = after(*hellos(2), says(10, 0), says(30, 1), IdleFrame(1, G), IdleFrame(0, G))
     assert producers.watermark == 10
 
 
 def test_an_ended_producer_holds_nothing_back() -> None:
-    producers = after(*hellos(2), says(10, 0), says(30, 1), End(0, G))
+    producers = after(*hellos(2), says(10, 0), says(30, 1), EndFrame(0, G))
     assert (producers.watermark, producers.ended) == (30, False)
-    producers.hear(End(1, G))
+    producers.hear(EndFrame(1, G))
     assert (producers.watermark, producers.ended) == (30, True)
 
 
 def test_a_producer_that_speaks_after_its_end_has_not_ended() -> None:
-    producers = after(*hellos(1), says(10), End(0, G), Hello(0, G, 1, 4))
+    producers = after(*hellos(1), says(10), EndFrame(0, G), HelloFrame(0, G, 1, 4))
     assert not producers.ended
     assert producers.heard == {0: Producer(10)}
 
 
 def test_nothing_has_ended_before_all_were_heard_of() -> None:
-    assert not after(Hello(0, G, 2, 4), End(0, G)).ended
-    assert not after(End(0, G)).ended
+    assert not after(HelloFrame(0, G, 2, 4), EndFrame(0, G)).ended
+    assert not after(EndFrame(0, G)).ended
     assert not Producers.unknown().ended
 
 
@@ -122,7 +122,12 @@ def test_whatever_a_newer_generation_says_first_takes_the_place_of_the_older_one
 
 def test_what_an_older_generation_says_is_ignored_and_counted() -> None:
     producers = after(*hellos(1), says(20))
-    old: list[Control] = [Hello(0, 3, 9, 9), says(90, 5, 3), Idle(0, 3), End(0, 3)]
+    old: list[ControlFrame] = [
+        HelloFrame(0, 3, 9, 9),
+        says(90, 5, 3),
+        IdleFrame(0, 3),
+        EndFrame(0, 3),
+    ]
     assert [producers.hear(frame) for frame in old] == [False] * 4
     assert producers.hear(says(21))
     assert (producers.watermark, producers.outdated, len(producers.heard)) == (21, 4, 1)
@@ -132,18 +137,20 @@ def test_what_an_older_generation_says_is_ignored_and_counted() -> None:
     ("frame", "sentence"),
     [
         (
-            Hello(0, G, 3, 4),
+            HelloFrame(0, G, 3, 4),
             "it announces 3 producers and 4 partitions, but generation 7 has 2 and 4",
         ),
         (
-            Hello(0, G, 2, 5),
+            HelloFrame(0, G, 2, 5),
             "it announces 2 producers and 5 partitions, but generation 7 has 2 and 4",
         ),
         (says(30, 2), "it is of producer 2, but generation 7 has 2 producers"),
-        (End(5, G), "it is of producer 5, but generation 7 has 2 producers"),
+        (EndFrame(5, G), "it is of producer 5, but generation 7 has 2 producers"),
     ],
 )
-def test_what_contradicts_the_generation_changes_nothing(frame: Control, sentence: str) -> None:
+def test_what_contradicts_the_generation_changes_nothing(
+    frame: ControlFrame, sentence: str
+) -> None:
     producers = after(*hellos(2), says(10, 0), says(10, 1))
     before = producers.to_state()
     with pytest.raises(BadFrameError) as error:
@@ -155,12 +162,12 @@ def test_what_contradicts_the_generation_changes_nothing(frame: Control, sentenc
 def test_a_hello_contradicts_a_producer_that_was_heard_before_it() -> None:
     producers = after(says(10, 5))
     with pytest.raises(BadFrameError, match=r"announces 5 producers, but .* has a producer 5"):
-        producers.hear(Hello(0, G, 5, 4))
+        producers.hear(HelloFrame(0, G, 5, 4))
     assert producers.announced is None
 
 
 def test_a_newer_generation_contradicts_nothing() -> None:
-    assert after(*hellos(2), Hello(0, G + 1, 1, 9)).partitions == 9
+    assert after(*hellos(2), HelloFrame(0, G + 1, 1, 9)).partitions == 9
     assert after(*hellos(2), says(1, 5, G + 1)).heard == {5: Producer(1)}
 
 
@@ -176,45 +183,45 @@ def test_a_producer_that_is_left_out_counts_again_when_it_speaks() -> None:
 
 
 def test_a_producer_that_was_announced_and_never_heard_can_be_left_out() -> None:
-    producers = after(Hello(0, G, 2, 4), says(10, 0))
+    producers = after(HelloFrame(0, G, 2, 4), says(10, 0))
     assert producers.awaited == [0, 1]
     producers.leave_out([1])
     assert producers.watermark == 10
 
 
 def test_nobody_is_awaited_who_is_idle_or_ended_or_was_not_announced() -> None:
-    assert after(*hellos(3), Idle(0, G), End(2, G)).awaited == [1]
+    assert after(*hellos(3), IdleFrame(0, G), EndFrame(2, G)).awaited == [1]
     assert after(says(1)).awaited == []
 
 
 generations = st.integers(1, 3)
 producer_numbers = st.integers(0, 2)
 frames = st.one_of(
-    st.builds(Watermark, producer_numbers, generations, st.integers(0, 9)),
+    st.builds(WatermarkFrame, producer_numbers, generations, st.integers(0, 9)),
     # All of a generation announce the same, and there is a generation of each size.
     st.builds(
-        lambda generation, producer: Hello(producer % generation, generation, generation, 4),
+        lambda generation, producer: HelloFrame(producer % generation, generation, generation, 4),
         generations,
         producer_numbers,
     ),
-    st.builds(Idle, producer_numbers, generations),
-    st.builds(End, producer_numbers, generations),
+    st.builds(IdleFrame, producer_numbers, generations),
+    st.builds(EndFrame, producer_numbers, generations),
 )
 
 
-def by_the_book(log: Sequence[Control]) -> int | None:
+def by_the_book(log: Sequence[ControlFrame]) -> int | None:
     """Return the watermark after a log, by looking at all of it again for each frame."""
     highest: int | None = None
     for end in range(1, len(log) + 1):
         newest = max(frame.generation for frame in log[:end])
         own = [frame for frame in log[:end] if frame.generation == newest]
-        announced = next((f.producers for f in own if isinstance(f, Hello)), None)
+        announced = next((f.producers for f in own if isinstance(f, HelloFrame)), None)
         last = {frame.producer: frame for frame in own}
         if announced is None or last.keys() != set(range(announced)):
             continue
-        active = [p for p, frame in last.items() if not isinstance(frame, Idle | End)]
+        active = [p for p, frame in last.items() if not isinstance(frame, IdleFrame | EndFrame)]
         marks = {
-            p: [f.millis for f in own if isinstance(f, Watermark) and f.producer == p]
+            p: [f.millis for f in own if isinstance(f, WatermarkFrame) and f.producer == p]
             for p in active
         }
         if not active or not all(marks.values()):
@@ -224,9 +231,9 @@ def by_the_book(log: Sequence[Control]) -> int | None:
     return highest
 
 
-def accepted(log: Sequence[Control]) -> list[Control]:
+def accepted(log: Sequence[ControlFrame]) -> list[ControlFrame]:
     """Leave out what contradicts what comes before it."""
-    producers, kept = Producers.unknown(), list[Control]()
+    producers, kept = Producers.unknown(), list[ControlFrame]()
     for frame in log:
         try:
             producers.hear(frame)
@@ -238,7 +245,7 @@ def accepted(log: Sequence[Control]) -> list[Control]:
 
 @given(st.lists(frames, max_size=25))
 def test_the_watermark_is_that_of_a_model_and_survives_being_stored_anywhere(
-    log: list[Control],
+    log: list[ControlFrame],
 ) -> None:
     log = accepted(log)
     producers = Producers.unknown()
@@ -260,14 +267,14 @@ class Writer:
     `floor` is the watermark of the partition as it was raised while this producer counted.
     """
 
-    hello: Hello
+    hello: HelloFrame
     known: Producers
     mark: int = 0
     resting: bool = False
     floor: int = -1
-    said: list[Control] = field(default_factory=list)
+    said: list[ControlFrame] = field(default_factory=list)
 
-    def says(self, frame: Control) -> None:
+    def says(self, frame: ControlFrame) -> None:
         self.said.append(frame)
         self.known.hear(frame)
 
@@ -276,7 +283,7 @@ class Writer:
 
     def rests(self) -> None:
         self.resting = True
-        self.says(Idle(self.hello.producer, self.hello.generation))
+        self.says(IdleFrame(self.hello.producer, self.hello.generation))
 
     def rises(self, by: int) -> None:
         if self.resting:
@@ -313,7 +320,7 @@ def test_no_record_of_a_producer_that_counts_is_at_or_below_the_watermark(
     writers: list[Writer] = []
     for generation in range(1, data.draw(st.integers(1, 3)) + 1):
         count = data.draw(st.integers(1, 3))
-        fresh = [Writer(Hello(n, generation, count, 4), known) for n in range(count)]
+        fresh = [Writer(HelloFrame(n, generation, count, 4), known) for n in range(count)]
         writers += fresh
         for writer in fresh:
             writer.begins()
@@ -336,7 +343,7 @@ def test_no_record_of_a_producer_that_counts_is_at_or_below_the_watermark(
 
 @given(st.lists(frames, max_size=15), st.integers(1, 3))
 def test_the_watermark_advances_once_every_producer_of_a_new_generation_does(
-    log: list[Control], count: int
+    log: list[ControlFrame], count: int
 ) -> None:
     producers = after(*accepted(log), *hellos(count, 9))
     for number in range(count):
@@ -351,7 +358,7 @@ def stored(**changes: object) -> str:
 
 
 def test_the_stored_form_is_stable() -> None:
-    producers = after(*hellos(2), says(20, 0), Idle(1, G))
+    producers = after(*hellos(2), says(20, 0), IdleFrame(1, G))
     assert json.loads(producers.to_state()) == json.loads(stored())
     assert Producers.unknown().to_state() == ""
     assert Producers.from_state("") == Producers.unknown()
@@ -360,10 +367,10 @@ def test_the_stored_form_is_stable() -> None:
 
 
 def test_as_many_producers_as_there_may_be_can_be_stored() -> None:
-    low = Watermark(0, MAX_GENERATION, -(2**63))
+    low = WatermarkFrame(0, MAX_GENERATION, -(2**63))
     producers = Producers.unknown()
     for number in range(MAX_PRODUCERS):
-        producers.hear(Hello(number, MAX_GENERATION, MAX_PRODUCERS, 2**31 - 1))
+        producers.hear(HelloFrame(number, MAX_GENERATION, MAX_PRODUCERS, 2**31 - 1))
         producers.hear(replace(low, producer=number))
     assert len(producers.to_state()) < MAX_STATE
     assert Producers.from_state(producers.to_state()) == producers

@@ -27,7 +27,13 @@ from fanout.kafka import KafkaSource, Security
 from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
 from fanout.kafka.reading.transport import Aborted
 from fanout.kafka.shuffle import Activity, Producers, ShuffleSource, producers_at
-from fanout.kafka.shuffle.frames import Control, End, Hello, Idle, Watermark
+from fanout.kafka.shuffle.frames import (
+    ControlFrame,
+    EndFrame,
+    HelloFrame,
+    IdleFrame,
+    WatermarkFrame,
+)
 from tests.kafka.scripted import ScriptedCluster
 from tests.kafka.shuffle.scripted import ScriptedShuffle, write
 from tests.provers.record_batches import ABORT, COMMIT
@@ -40,12 +46,14 @@ FOREIGN = b'{"a": 1}'
 STRICT: dict[str, Any] = {"producer_timeout": 60, "on_silent_producer": "fail"}
 
 
-def hello(producer: int = 0, *, of: int = 1, partitions: int = 1, generation: int = 1) -> Hello:
-    return Hello(producer, generation, of, partitions)
+def hello(
+    producer: int = 0, *, of: int = 1, partitions: int = 1, generation: int = 1
+) -> HelloFrame:
+    return HelloFrame(producer, generation, of, partitions)
 
 
-def mark(millis: int, producer: int = 0, generation: int = 1) -> Watermark:
-    return Watermark(producer, generation, millis)
+def mark(millis: int, producer: int = 0, generation: int = 1) -> WatermarkFrame:
+    return WatermarkFrame(producer, generation, millis)
 
 
 class Reader:
@@ -118,7 +126,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     simulate(main)
 
 
-def cluster_of(*entries: Control | int | bytes, partitions: int = 1) -> ScriptedCluster:
+def cluster_of(*entries: ControlFrame | int | bytes, partitions: int = 1) -> ScriptedCluster:
     cluster = ScriptedCluster(partitions)
     for log in cluster.logs.values():
         write(log, *entries)
@@ -362,13 +370,15 @@ def test_a_topic_with_another_number_of_partitions_is_not_opened() -> None:
 
 def test_the_end_of_every_producer_ends_the_partition() -> None:
     async def test() -> None:
-        cluster = cluster_of(hello(0, of=2), hello(1, of=2), 1, mark(10), End(0, 1), mark(20, 1))
+        cluster = cluster_of(
+            hello(0, of=2), hello(1, of=2), 1, mark(10), EndFrame(0, 1), mark(20, 1)
+        )
         async with reading(cluster) as reader:
             await reader.read(1)
             await reader.quiet()
             assert reader.watermark == 20
             assert reader.stream.statistics().splits["t-0"].state is SplitState.LIVE
-            write(cluster.log(), 2, mark(30, 1), End(1, 1))
+            write(cluster.log(), 2, mark(30, 1), EndFrame(1, 1))
             cluster.changed()
             await reader.read(2)
             await reader.quiet()
@@ -381,7 +391,7 @@ def test_the_end_of_every_producer_ends_the_partition() -> None:
 
 def test_an_end_behind_which_a_newer_generation_writes_is_none() -> None:
     async def test() -> None:
-        cluster = cluster_of(hello(), 1, mark(10), End(0, 1), hello(generation=2), 2)
+        cluster = cluster_of(hello(), 1, mark(10), EndFrame(0, 1), hello(generation=2), 2)
         async with reading(cluster) as reader:
             await reader.read(2)
             await reader.quiet()
@@ -392,7 +402,7 @@ def test_an_end_behind_which_a_newer_generation_writes_is_none() -> None:
 
 def test_an_end_with_which_an_answer_ends_is_none_where_more_follows() -> None:
     async def test() -> None:
-        cluster = cluster_of(hello(), b"\x01\x01" + bytes(20_000), mark(10), End(0, 1))
+        cluster = cluster_of(hello(), b"\x01\x01" + bytes(20_000), mark(10), EndFrame(0, 1))
         write(cluster.log(), hello(generation=2), 2)
         small = {"consumer_options": {"max.partition.fetch.bytes": 16_384}}
         async with reading(cluster, kafka=small) as reader:
@@ -408,7 +418,7 @@ def test_an_end_that_was_stored_before_it_was_told_is_told_after_a_restart() -> 
             await reader.read(2)
             positions = Checkpoint.from_json(reader.stream.positions)
         producers = producers_at(positions.splits["t-0"].position)
-        producers.hear(End(0, 1))
+        producers.hear(EndFrame(0, 1))
         resume = with_state(positions, producers.to_state())
         async with reading(cluster, resume=resume) as reader:
             await reader.quiet()
@@ -439,7 +449,7 @@ def test_a_bounded_read_stops_at_its_stop_with_the_watermark_there() -> None:
 
 def test_a_bounded_read_of_what_has_ended_ends() -> None:
     async def test() -> None:
-        cluster = cluster_of(hello(partitions=2), 1, mark(10), End(0, 1), partitions=2)
+        cluster = cluster_of(hello(partitions=2), 1, mark(10), EndFrame(0, 1), partitions=2)
         async with reading(cluster, kafka={"stop": "latest"}) as reader:
             found = [batch.num_records async for batch in reader.stream]
             assert found == [1, 1]
@@ -477,7 +487,7 @@ def test_a_silent_producer_is_left_out_and_told(caplog: pytest.LogCaptureFixture
 
 def test_a_silent_producer_stops_the_stream_where_the_user_says_so() -> None:
     async def test() -> None:
-        cluster = cluster_of(hello(0, of=2), hello(1, of=2), 1, mark(10, 0), Idle(0, 1))
+        cluster = cluster_of(hello(0, of=2), hello(1, of=2), 1, mark(10, 0), IdleFrame(0, 1))
         async with reading(cluster, **STRICT) as reader:
             await reader.read(1)
             await reader.quiet(55)
@@ -492,7 +502,7 @@ def test_a_silent_producer_stops_the_stream_where_the_user_says_so() -> None:
 
 def test_an_idle_producer_is_not_silent_and_without_a_timeout_nobody_is() -> None:
     async def test() -> None:
-        cluster = cluster_of(hello(), 1, mark(10), Idle(0, 1))
+        cluster = cluster_of(hello(), 1, mark(10), IdleFrame(0, 1))
         async with reading(cluster, **STRICT) as reader:
             await reader.read(1)
             await reader.quiet(1000)
@@ -684,7 +694,7 @@ async def cancelled_and_continued(cancellation: Any) -> None:
     cluster.fetch_faults.append(OSError("a broker is gone"))
     for log in cluster.logs.values():
         write(log, 1, 2, mark(2, 0), mark(1, 1))
-        write(log, 3, mark(3, 0), 4, mark(4, 1), End(0, 1), End(1, 1))
+        write(log, 3, mark(3, 0), 4, mark(4, 1), EndFrame(0, 1), EndFrame(1, 1))
     values: list[int] = []
     marks: list[int] = []
     positions: str | None = None

@@ -21,7 +21,7 @@ from fanout.errors import (
 )
 from fanout.kafka.shuffle import Activity, ShuffleWriter, open_shuffle_writer
 from fanout.kafka.shuffle.commit_mode import Transacting
-from fanout.kafka.shuffle.frames import Hello
+from fanout.kafka.shuffle.frames import HelloFrame
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from fanout.kafka.transactions.outcome import Outcome, Phase
 from fanout.kafka.transactions.transactions import Transactions
@@ -368,7 +368,7 @@ async def test_a_writer_that_leaves_while_it_says_that_it_is_idle_has_said_so() 
     options = ShuffleWriterOptions(
         bootstrap_servers="b:1", topic="t", security=HERE, idle_after=0.1
     )
-    async with ShuffleWriter(options, delivery, Hello(0, 1, 1, 1)).running():
+    async with ShuffleWriter(options, delivery, HelloFrame(0, 1, 1, 1)).running():
         await delivery.committing.wait()
     assert (delivery.pending, delivery.aborted) == (False, False)
 

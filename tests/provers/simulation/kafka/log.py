@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.frames import ControlFrame
 
 __all__ = ("Era", "PartitionLog", "Record", "Said", "Stored", "Transaction")
 
@@ -57,7 +57,7 @@ class Said:
 
     generation: int
     producer: int
-    controls: tuple[tuple[int, Control], ...]
+    controls: tuple[tuple[int, ControlFrame], ...]
     repeated: bool = False
 
 

@@ -10,7 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from fanout.kafka.shuffle.frames import End, Hello, Idle, Watermark, encode_control
+from fanout.kafka.shuffle.frames import (
+    EndFrame,
+    HelloFrame,
+    IdleFrame,
+    WatermarkFrame,
+    encode_control,
+)
 from tests.provers.record_batches import Row
 from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kafka.log import Record, Said
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.frames import ControlFrame
     from tests.provers.simulation.kafka.sheet import Sheet
     from tests.provers.simulation.kafka.shuffle.generations import Generation, Member
 
@@ -49,7 +55,7 @@ class _Text:
         return b"\x01\x00" + self.event_time.to_bytes(8, "big", signed=True) + self.value
 
 
-_Frame: TypeAlias = "_Text | Control"
+_Frame: TypeAlias = "_Text | ControlFrame"
 
 
 @final
@@ -83,9 +89,9 @@ class _Voice:
         return self.generation.members[self.number]
 
     @property
-    def hello(self) -> Hello:
+    def hello(self) -> HelloFrame:
         of = self.generation
-        return Hello(self.number, of.number, len(of.members), of.partitions)
+        return HelloFrame(self.number, of.number, len(of.members), of.partitions)
 
 
 @final
@@ -159,7 +165,7 @@ class ShuffleAuthor:
         for voice in self._voices[-1]:
             lives = voice.member.first <= at < voice.member.last
             if ends:
-                self._say(at, voice, [voice.hello, End(voice.number, voice.generation.number)])
+                self._say(at, voice, [voice.hello, EndFrame(voice.number, voice.generation.number)])
             elif speaks and lives and not voice.told.ended:
                 self._say(at, voice, self._last_words(at, voice))
             self._finish(at, voice)
@@ -180,9 +186,11 @@ class ShuffleAuthor:
         watermark = self._watermark(at, voice, voice.told)
         words: list[_Frame] = [voice.hello, watermark]
         if happens(random, 0.3):
-            words.append(Watermark(number, generation, watermark.millis - random.randint(0, _OLD)))
+            words.append(
+                WatermarkFrame(number, generation, watermark.millis - random.randint(0, _OLD))
+            )
         if happens(random, 0.3):
-            words.append(Idle(number, generation))
+            words.append(IdleFrame(number, generation))
         return words
 
     def _repeats(self, voice: _Voice) -> bool:
@@ -208,7 +216,7 @@ class ShuffleAuthor:
         random, told, generation = self._random, voice.told, voice.generation.number
         frames: list[_Frame] = []
         if told.idle and told.watermark is not None:
-            frames.append(Watermark(voice.number, generation, told.watermark))
+            frames.append(WatermarkFrame(voice.number, generation, told.watermark))
         if not told.hello or told.idle > bool(frames) or happens(random, 0.1):
             frames.append(voice.hello)
         share = random.choice((0.6, 0.95))
@@ -220,9 +228,9 @@ class ShuffleAuthor:
             frames.append(self._watermark(at, voice, told))
         others = [each for each in self._voices_of(voice) if each is not voice]
         if happens(random, 0.12):
-            frames.append(Idle(voice.number, generation))
+            frames.append(IdleFrame(voice.number, generation))
         elif happens(random, 0.05) and not all(each.told.ended for each in others):
-            frames.append(End(voice.number, generation))
+            frames.append(EndFrame(voice.number, generation))
         return frames
 
     def _voices_of(self, voice: _Voice) -> list[_Voice]:
@@ -238,7 +246,7 @@ class ShuffleAuthor:
             time = low + random.choice((1, 1, random.randint(1, _OLD)))
         return _Text(time, value)
 
-    def _watermark(self, at: float, voice: _Voice, told: _Told) -> Watermark:
+    def _watermark(self, at: float, voice: _Voice, told: _Told) -> WatermarkFrame:
         """Draw a watermark, that may be one that was told already."""
         random, low = self._random, told.watermark
         time = millis(at) - random.randint(0, _OLD)
@@ -246,12 +254,12 @@ class ShuffleAuthor:
             time = low - random.choice((0, 1, 1000))
         elif low is not None and (time <= low or happens(random, 0.3)):
             time = low + random.randint(1, _OLD)
-        return Watermark(voice.number, voice.generation.number, time)
+        return WatermarkFrame(voice.number, voice.generation.number, time)
 
     def _page(self, at: float, frames: Sequence[_Frame], voice: _Voice | None) -> Page:
         rows: list[Row] = []
         records: list[Record] = []
-        controls: list[tuple[int, Control]] = []
+        controls: list[tuple[int, ControlFrame]] = []
         for offset, frame in enumerate(frames):
             if not isinstance(frame, _Text):
                 controls.append((offset, frame))
@@ -271,14 +279,14 @@ class ShuffleAuthor:
 def _after(told: _Told, frame: _Frame) -> _Told:
     """Return what a producer has told with one frame more."""
     match frame:
-        case Hello():
+        case HelloFrame():
             return replace(told, hello=True, idle=False)
-        case Watermark(millis=time):
+        case WatermarkFrame(millis=time):
             highest = time if told.watermark is None else max(time, told.watermark)
             return replace(told, watermark=highest, idle=False)
-        case Idle():
+        case IdleFrame():
             return replace(told, idle=True)
-        case End():
+        case EndFrame():
             return replace(told, ended=True)
         case _:
             return told

@@ -26,7 +26,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, final
 
-from fanout.kafka.shuffle.frames import End, Hello, Idle, Watermark
+from fanout.kafka.shuffle.frames import EndFrame, HelloFrame, IdleFrame, WatermarkFrame
 from tests.provers.simulation.kafka.moments import KafkaSometimes
 from tests.provers.simulation.kinesis.oracle.errors import OracleError
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.frames import ControlFrame
     from tests.provers.simulation.kafka.log import Record, Said, Stored
 
 __all__ = ("Heard",)
@@ -132,7 +132,7 @@ class Heard:
             for offset, each in sorted([*controls, *((r.offset, r) for r in stored.records)]):
                 if not self.offset <= offset < end:
                     continue
-                if isinstance(each, Hello | Watermark | Idle | End):
+                if isinstance(each, HelloFrame | WatermarkFrame | IdleFrame | EndFrame):
                     self._listen(each, stored.at, now)
                 elif not said.repeated:
                     self._check(each, said)
@@ -221,7 +221,7 @@ class Heard:
             )
         self.moments[KafkaSometimes.NOT_BOUND] += record.event_time <= self.watermark
 
-    def _listen(self, control: Control, at: float, now: float) -> None:
+    def _listen(self, control: ControlFrame, at: float, now: float) -> None:
         if control.generation < self._generation:
             self.moments[KafkaSometimes.OUTDATED] += 1
             return
@@ -232,14 +232,14 @@ class Heard:
         self._silent.discard(control.producer)
         before = self._words.get(control.producer, _Word(at))
         match control:
-            case Hello(producers=announced):
+            case HelloFrame(producers=announced):
                 self._announced = announced
                 word = _Word(at, before.watermark)
-            case Watermark(millis=millis):
+            case WatermarkFrame(millis=millis):
                 highest = millis if before.watermark is None else max(millis, before.watermark)
                 word = _Word(at, highest)
-            case Idle() | End():
-                word = _Word(at, before.watermark, away=True, ended=isinstance(control, End))
+            case IdleFrame() | EndFrame():
+                word = _Word(at, before.watermark, away=True, ended=isinstance(control, EndFrame))
                 self._away.add(control.producer)
         self.moments[KafkaSometimes.BACK_FROM_IDLE] += before.away and not word.away
         self._words[control.producer] = word

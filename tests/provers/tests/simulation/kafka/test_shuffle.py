@@ -13,7 +13,13 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from fanout.kafka.partitions import Partition
 from fanout.kafka.shuffle.frame_columns import CONTROL
-from fanout.kafka.shuffle.frames import End, Hello, Idle, Watermark, decode_control
+from fanout.kafka.shuffle.frames import (
+    EndFrame,
+    HelloFrame,
+    IdleFrame,
+    WatermarkFrame,
+    decode_control,
+)
 from tests.kafka.shuffle.answers import read_answer
 from tests.provers.simulation.kafka.log import Record, Said, Stored
 from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
@@ -23,10 +29,10 @@ from tests.provers.simulation.kinesis.oracle.errors import OracleError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fanout.kafka.shuffle.frames import Control
+    from fanout.kafka.shuffle.frames import ControlFrame
     from tests.provers.simulation.kafka.log import Era
 
-Frame: TypeAlias = "Control | int"
+Frame: TypeAlias = "ControlFrame | int"
 
 
 def plans() -> Iterator[KafkaPlan]:
@@ -67,7 +73,7 @@ def test_what_producers_write_are_the_frames_that_a_reader_decodes() -> None:
             assert tuple(controls) == (() if stored.said is None else stored.said.controls)
             kinds.update(type(control) for _, control in controls)
 
-    assert kinds.keys() == {Hello, Watermark, Idle, End}
+    assert kinds.keys() == {HelloFrame, WatermarkFrame, IdleFrame, EndFrame}
 
 
 def test_no_producer_writes_at_or_below_its_own_watermark_or_before_its_hello() -> None:
@@ -78,11 +84,11 @@ def test_no_producer_writes_at_or_below_its_own_watermark_or_before_its_hello() 
             for stored, said in era.spoken(0, era.high_watermark(plan.seconds)):
                 who = said.generation, said.producer
                 if who not in told:
-                    assert isinstance(said.controls[0][1], Hello)
+                    assert isinstance(said.controls[0][1], HelloFrame)
                 frames = [(stored.base + place, each) for place, each in said.controls]
                 for _, frame in sorted([*frames, *((r.offset, r) for r in stored.records)]):
                     before = told.setdefault(who, -1)
-                    if isinstance(frame, Watermark):
+                    if isinstance(frame, WatermarkFrame):
                         told[who] = max(before, frame.millis)
                     elif isinstance(frame, Record) and frame.event_time is not None:
                         assert said.repeated or frame.event_time > before
@@ -123,12 +129,12 @@ class Log:
         return self
 
 
-def hello(producer: int = 0, generation: int = 1, of: int = 2) -> Hello:
-    return Hello(producer, generation, of, 1)
+def hello(producer: int = 0, generation: int = 1, of: int = 2) -> HelloFrame:
+    return HelloFrame(producer, generation, of, 1)
 
 
-def at(millis: int, producer: int = 0, generation: int = 1) -> Watermark:
-    return Watermark(producer, generation, millis)
+def at(millis: int, producer: int = 0, generation: int = 1) -> WatermarkFrame:
+    return WatermarkFrame(producer, generation, millis)
 
 
 def begun(*, timeout: float = math.inf) -> Log:
@@ -151,7 +157,7 @@ def test_a_producer_that_has_not_spoken_is_bound_by_what_is_told_without_it() ->
 
 
 def test_a_producer_is_not_bound_by_what_was_told_while_it_was_away() -> None:
-    log = begun().say(Idle(1, 1), producer=1).tell(10).say(at(5, 1), 6, producer=1)
+    log = begun().say(IdleFrame(1, 1), producer=1).tell(10).say(at(5, 1), 6, producer=1)
     assert log.heard.moments["a record comes behind a watermark that does not bind its producer"]
 
     log.tell(10).say(at(20)).tell(20)
@@ -160,7 +166,7 @@ def test_a_producer_is_not_bound_by_what_was_told_while_it_was_away() -> None:
 
 
 def test_what_was_told_before_a_producer_went_away_binds_it_as_it_is_back() -> None:
-    log = begun().say(End(1, 1), producer=1).tell(10)
+    log = begun().say(EndFrame(1, 1), producer=1).tell(10)
 
     with pytest.raises(OracleError, match="the watermark was 5 before"):
         log.say(at(5, 1), 5, producer=1)
@@ -225,8 +231,8 @@ def test_a_watermark_is_due_as_soon_as_everybody_has_spoken() -> None:
     assert log.say(hello(), at(10)).heard.due is None
     assert log.say(hello(1), producer=1).heard.due is None
     assert log.say(at(5, 1), at(3, 1), producer=1).heard.due == 5
-    assert log.say(Idle(1, 1), producer=1).heard.due == 10
-    assert log.say(Idle(0, 1)).heard.due is None
+    assert log.say(IdleFrame(1, 1), producer=1).heard.due == 10
+    assert log.say(IdleFrame(0, 1)).heard.due is None
     assert log.say(hello(0, 2), at(50, 0, 2), generation=2).heard.due is None
     assert log.say(at(60)).heard.due is None
 
@@ -234,11 +240,11 @@ def test_a_watermark_is_due_as_soon_as_everybody_has_spoken() -> None:
 def test_what_a_generation_says_that_was_superseded_counts_for_nothing() -> None:
     log = begun().say(hello(0, 2, 1), at(7, 0, 2), generation=2)
 
-    assert log.say(at(50), Idle(0, 1), at(60, 1), producer=1).heard.due == 7
+    assert log.say(at(50), IdleFrame(0, 1), at(60, 1), producer=1).heard.due == 7
 
 
 def test_a_partition_has_ended_where_all_that_were_announced_have() -> None:
-    log = begun().say(End(1, 1), producer=1)
+    log = begun().say(EndFrame(1, 1), producer=1)
     assert not log.heard.ended
-    assert log.say(End(0, 1)).heard.ended
-    assert not log.say(Idle(0, 1)).heard.ended
+    assert log.say(EndFrame(0, 1)).heard.ended
+    assert not log.say(IdleFrame(0, 1)).heard.ended
