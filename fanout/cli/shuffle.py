@@ -92,9 +92,9 @@ def describe(
 
 
 async def _describe(source: ShuffleSource) -> Mapping[str, Producers]:
-    from fanout.kafka.shuffle.describe import describe as find  # noqa: PLC0415 - see above
+    from fanout.kafka.shuffle.source import describe_producers  # noqa: PLC0415 - see above
 
-    return await find(source)
+    return await describe_producers(source)
 
 
 def _plain(partition: str, known: Producers) -> dict[str, Any]:
@@ -108,21 +108,21 @@ def _plain(partition: str, known: Producers) -> dict[str, Any]:
         "outdated": known.outdated,
         "producers": [
             {"producer": number, "state": one.activity.name.lower(), "watermark": one.watermark}
-            for number, one in sorted(known.heard.items())
+            for number, one in sorted(known.seen.items())
         ],
     }
 
 
 def _rows(partition: str, known: Producers) -> list[tuple[str, ...]]:
     """Return a row for each producer that was announced or heard of, or one that there is none."""
-    numbers = sorted({*range(known.announced or 0), *known.heard})
+    numbers = sorted({*range(known.announced or 0), *known.seen})
     watermark = _time(known.watermark)
     generation = "" if known.generation is None else str(known.generation)
     if not numbers:
         return [(partition, watermark, generation, "", "nothing heard", "")]
     rows: list[tuple[str, ...]] = []
     for number in numbers:
-        one = known.heard.get(number)
+        one = known.seen.get(number)
         state = "not heard" if one is None else one.activity.name.lower().replace("_", " ")
         own = _time(None if one is None else one.watermark)
         producer = f"{number} of {known.announced or '?'}"

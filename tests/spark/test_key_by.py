@@ -80,4 +80,4 @@ def test_sums_by_user_are_those_of_the_orders_also_when_the_writer_is_started_ag
     producers = list(found.producers.values())
     assert len(producers) == 3
     assert len({one.generation for one in producers}) == 1
-    assert {one.heard[0].activity for one in producers} == {Activity.ACTIVE}
+    assert {one.seen[0].activity for one in producers} == {Activity.ACTIVE}

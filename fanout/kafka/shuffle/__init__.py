@@ -5,14 +5,14 @@ them.
 """
 
 from fanout.kafka.shuffle.open_writer import open_shuffle_writer
-from fanout.kafka.shuffle.producers import Activity, Producer, Producers
+from fanout.kafka.shuffle.producers import Activity, Producers, ProducerState
 from fanout.kafka.shuffle.reader import producers_at
 from fanout.kafka.shuffle.source import ShuffleSource
 from fanout.kafka.shuffle.writer import ShuffleWriter
 
 __all__ = (
     "Activity",
-    "Producer",
+    "ProducerState",
     "Producers",
     "ShuffleSource",
     "ShuffleWriter",

@@ -1,76 +1,113 @@
-"""What a producer of a shuffle says, and when."""
+"""The control frames that a producer of a shuffle announces itself with, and when."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.kafka.shuffle.frames import EndFrame, HelloFrame, IdleFrame, WatermarkFrame
+import pyarrow as pa
+
+from fanout.kafka.shuffle.frames import (
+    EndFrame,
+    HelloFrame,
+    IdleFrame,
+    WatermarkFrame,
+    encode_control,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from fanout.kafka.shuffle.frames import ControlFrame
 
-__all__ = ("Announcements",)
+__all__ = ("Announcements", "announcement_rows")
 
-# A reader that begins in the middle of the topic has no watermark before it hears of all producers.
-_AGAIN: Final = 60.0
+# Seconds between two hellos. A reader that begins in the middle of the topic has no watermark
+# before it has read a hello of every producer.
+_HELLO_INTERVAL: Final = 60.0
 
 
 @final
 class Announcements:
-    """Find the words of one producer. Times are in seconds, of any clock that does not go back.
+    """Decide which control frames one producer has to write next.
+
+    Times are in seconds, of any clock that never goes back.
 
     Args:
-        hello: How it introduces itself.
+        hello: The hello of the producer.
     """
 
     def __init__(self, hello: HelloFrame) -> None:
         self._hello = hello
-        self._greeted: float | None = None
-        # An end is not the last word where it was never committed: its call was cancelled.
-        self._away = False
+        self._hello_at: float | None = None
+        # A producer can go on after its end frame where the commit of the end was cancelled.
+        self._inactive = False
         self.watermark: int | None = None
 
     def before_records(self, now: float) -> list[ControlFrame]:
-        """Return what has to be said before the next records: mostly nothing."""
-        if not self._away:
-            return self._greet(now)
-        # Readers have to wait for this producer again before they take its records in.
+        """Return the frames to write before the next records; mostly none."""
+        if not self._inactive:
+            return self._hello_if_due(now)
+        # Readers have to wait for this producer again before they read its records.
         if self.watermark is None:
             return [self._hello]
-        return [*self._greet(now), self._of(WatermarkFrame, self.watermark)]
+        return [*self._hello_if_due(now), self._frame(WatermarkFrame, self.watermark)]
 
     def advance(self, millis: int, now: float) -> list[ControlFrame]:
-        """Return what tells a watermark; nothing where it is no higher than the last one."""
+        """Return the frames for a watermark; none if it is not above the last one."""
         if self.watermark is not None and millis <= self.watermark:
             return []
-        return [*self._greet(now), self._of(WatermarkFrame, millis)]
+        return [*self._hello_if_due(now), self._frame(WatermarkFrame, millis)]
 
-    def rest(self, now: float) -> list[ControlFrame]:
-        """Return what tells that nothing comes for now."""
-        return [*self._greet(now), self._of(IdleFrame)]
+    def idle(self, now: float) -> list[ControlFrame]:
+        """Return the frames of a producer that pauses."""
+        return [*self._hello_if_due(now), self._frame(IdleFrame)]
 
     def end(self, now: float) -> list[ControlFrame]:
-        """Return what tells that nothing comes any more."""
-        return [*self._greet(now), self._of(EndFrame)]
+        """Return the frames of a producer that writes nothing any more."""
+        return [*self._hello_if_due(now), self._frame(EndFrame)]
 
-    def said(self, frames: Sequence[ControlFrame], now: float) -> None:
-        """Note what was said indeed."""
+    def written(self, frames: Sequence[ControlFrame], now: float) -> None:
+        """Note that frames were written."""
         for frame in frames:
-            self._away = isinstance(frame, IdleFrame | EndFrame)
+            self._inactive = isinstance(frame, IdleFrame | EndFrame)
             match frame:
                 case HelloFrame():
-                    self._greeted = now
+                    self._hello_at = now
                 case WatermarkFrame(millis=millis):
                     self.watermark = millis
                 case _:
                     pass
 
-    def _greet(self, now: float) -> list[ControlFrame]:
-        if self._greeted is not None and now - self._greeted < _AGAIN:
+    def _hello_if_due(self, now: float) -> list[ControlFrame]:
+        if self._hello_at is not None and now - self._hello_at < _HELLO_INTERVAL:
             return []
         return [self._hello]
 
-    def _of(self, kind: type[WatermarkFrame | IdleFrame | EndFrame], *numbers: int) -> ControlFrame:
+    def _frame(
+        self, kind: type[WatermarkFrame | IdleFrame | EndFrame], *numbers: int
+    ) -> ControlFrame:
         return kind(self._hello.producer, self._hello.generation, *numbers)
+
+
+def announcement_rows(
+    topic: str, partitions: Iterable[int], frames: Sequence[ControlFrame]
+) -> pa.RecordBatch:
+    """Return rows that carry control frames, in their order, to each of some partitions.
+
+    Args:
+        topic: The topic.
+        partitions: The numbers of the partitions.
+        frames: The frames.
+
+    Raises:
+        OptionError: As `encode_control`.
+    """
+    values = [encode_control(frame) for frame in frames]
+    numbers = [number for number in partitions for _ in values]
+    columns = {
+        "topic": pa.repeat(topic, len(numbers)),
+        "partition": pa.array(numbers, pa.int32()),
+        "key": pa.nulls(len(numbers), pa.binary()),
+        "value": pa.array(values * (len(numbers) // max(1, len(values))), pa.binary()),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.kafka.shuffle.producers import Producers
 
-__all__ = ("Cutter",)
+__all__ = ("BatchCutter",)
 
 _NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @final
-class Cutter:
+class BatchCutter:
     """Turn what was read of one partition into pieces: records, and then what producers say.
 
     What producers say behind a record is not known yet at that record. So nothing but the end of a
@@ -41,7 +41,7 @@ class Cutter:
         position: Where the reader stands.
         producers: What is known there; it is kept up to date.
         may_lose: Whether what is no frame of a shuffle is left out, as a gap.
-        hear: Called with each frame of a producer that counts.
+        on_frame: Called with each frame of a producer that counts.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Cutter:
         position: Position,
         producers: Producers,
         *,
-        may_lose: bool,
-        hear: Callable[[ControlFrame], None],
+        skip_bad_frames: bool,
+        on_frame: Callable[[ControlFrame], None],
     ) -> None:
         self._split = split
         self._position = position
         self._producers = producers
-        self._may_lose = may_lose
-        self._hear = hear
+        self._skip_bad_frames = skip_bad_frames
+        self._on_frame = on_frame
 
     def cut(self, batch: Batch) -> Iterator[Batch]:
         """Yield the pieces of a batch; the last one goes as far as the batch.
@@ -70,37 +70,37 @@ class Cutter:
                 comes before it is yielded first.
         """
         piece = _Piece(batch, 0)
-        for row, value in _special(batch.records):
-            if row > piece.end and piece.spoken:
-                yield self._made(piece, piece.last_offset)
+        for row, value in _control_rows(batch.records):
+            if row > piece.end and piece.has_control:
+                yield self._batch(piece, piece.last_offset)
                 piece = _Piece(batch, piece.end)
             try:
                 frame = decode_control(value)
-                if self._producers.hear(frame):
-                    self._hear(frame)
+                if self._producers.apply(frame):
+                    self._on_frame(frame)
             except BadFrameError as error:
-                if self._may_lose:
+                if self._skip_bad_frames:
                     piece.lose(row, f"no frame of the shuffle: {error}")
                     continue
                 offset = batch.records["offset"][row].as_py()
                 piece.end = row
-                yield self._made(piece, offset - 1)
-                raise _located(batch, offset, error) from None
-            piece.end, piece.spoken = row + 1, True
-        if piece.spoken and piece.end < batch.num_records:
-            yield self._made(piece, piece.last_offset)
+                yield self._batch(piece, offset - 1)
+                raise _bad_frame_error(batch, offset, error) from None
+            piece.end, piece.has_control = row + 1, True
+        if piece.has_control and piece.end < batch.num_records:
+            yield self._batch(piece, piece.last_offset)
             piece = _Piece(batch, piece.end)
         piece.end = batch.num_records
         assert isinstance(batch.range.until, Cursor), "a reader of Kafka knows its offset"
-        yield self._made(piece, batch.range.until.sequence, whole=batch)
+        yield self._batch(piece, batch.range.until.sequence, whole=batch)
 
-    def changed(self) -> Batch:
+    def without_records(self) -> Batch:
         """Return a piece without records at the same place, after producers were left out."""
         assert isinstance(self._position, Cursor), "a piece came before"
         span = self._move(self._position.sequence)
         return Batch(self._split, _NO_RECORDS, span, watermark=self._producers.watermark)
 
-    def _made(self, piece: _Piece, last_offset: int, *, whole: Batch | None = None) -> Batch:
+    def _batch(self, piece: _Piece, last_offset: int, *, whole: Batch | None = None) -> Batch:
         lag, behind = (None, None) if whole is None else (whole.lag, whole.behind)
         if behind == 0 and self._producers.ended:
             lag = None  # the end comes next, and is more than a stop
@@ -126,15 +126,15 @@ class Cutter:
 
 @final
 class _Piece:
-    """Rows of a batch: records, and behind the last of them what producers say.
+    """Rows of a batch: records, then control frames.
 
-    `end` is the row behind it as far as it is known, and `spoken` whether a producer has spoken.
+    `end` is the row behind the piece so far; `has_control` tells whether it has a control frame.
     """
 
     def __init__(self, batch: Batch, first: int) -> None:
         self.batch = batch
         self.end = self._first = first
-        self.spoken = False
+        self.has_control = False
         self.gaps: list[Gap] = []
         self._lost_row = -1
 
@@ -164,7 +164,7 @@ class _Piece:
         return rows.select(SCHEMA.names) if rows.num_rows else _NO_RECORDS
 
 
-def _special(records: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
+def _control_rows(records: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
     """Yield the rows that are no record, and how each begins."""
     control = records[CONTROL]
     if control.null_count == len(control):
@@ -173,7 +173,7 @@ def _special(records: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
     yield from zip(rows, control.drop_null().to_pylist(), strict=True)
 
 
-def _located(batch: Batch, offset: int, error: BadFrameError) -> BadFrameError:
+def _bad_frame_error(batch: Batch, offset: int, error: BadFrameError) -> BadFrameError:
     return BadFrameError(
         f"the record of {batch.split} at offset {offset} is no frame of the shuffle: {error}; is "
         f"the topic written to by somebody else? on_bad_frame='gap' leaves such records out"

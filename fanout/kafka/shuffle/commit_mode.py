@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from fanout.kafka.writing.producer_id import Joined
     from fanout.kafka.writing.writer import KafkaWriter
 
-__all__ = ("Confirming", "Delivering", "Transacting")
+__all__ = ("AtLeastOnceMode", "CommitMode", "ExactlyOnceMode")
 
 # Seconds for which somebody who leaves waits for what is on its way.
 _SETTLED: Final = 5.0
 
 
-class Delivering(Protocol):
+class CommitMode(Protocol):
     """Write rows, and let them be seen."""
 
     @property
@@ -42,7 +42,7 @@ class Delivering(Protocol):
 
 
 @final
-class Confirming:
+class AtLeastOnceMode:
     """Let rows be seen as soon as all in-sync replicas have them.
 
     Args:
@@ -67,7 +67,7 @@ class Confirming:
 
 
 @final
-class Transacting:
+class ExactlyOnceMode:
     """Let rows be seen together, in one transaction from commit to commit.
 
     Args:
@@ -96,7 +96,7 @@ class Transacting:
         self._timeout = timeout
         self._number = number
         self._expires_at: datetime | None = None
-        self._marked: CommitToken | None = None
+        self._marked_token: CommitToken | None = None
 
     @property
     def pending(self) -> bool:
@@ -112,7 +112,7 @@ class Transacting:
         Raises:
             FanOutError: As `KafkaWriter.write` and `commit`.
         """
-        if self._marked is not None:
+        if self._marked_token is not None:
             await self.commit()
         if self._expires_at is None:
             self._expires_at = datetime.now(UTC) + timedelta(seconds=self._timeout)
@@ -130,15 +130,15 @@ class Transacting:
         """
         if self._expires_at is None:
             return
-        if self._marked is None:
+        if self._marked_token is None:
             token = await self._token(self._expires_at)
             await self._transactions.mark(token)
             # From here on it must not be marked any more: it would begin another transaction.
-            self._marked = token
-        match await self._transactions.commit(self._marked):
+            self._marked_token = token
+        match await self._transactions.commit(self._marked_token):
             case Outcome.COMMITTED:
                 self._number += 1
-                self._marked = self._expires_at = None
+                self._marked_token = self._expires_at = None
                 self._writer.next_transaction()
             case Outcome.FENCED:
                 raise FencedError(

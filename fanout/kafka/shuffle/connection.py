@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, final
 from fanout.core.policy import Skip
 from fanout.core.positions import Cursor, reaches
 from fanout.kafka.partitions import Partition
-from fanout.kafka.shuffle.liveness import Liveness
-from fanout.kafka.shuffle.producers import Producers
+from fanout.kafka.shuffle.producers import Liveness, Producers
 from fanout.kafka.shuffle.reader import ShuffleReader, producers_at
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.source import Capabilities, Reserve
     from fanout.kafka.connection import KafkaConnection
-    from fanout.kafka.shuffle.source import ShuffleSource
     from fanout.kafka.shuffle.topic import PartitionCounts
 
 __all__ = ("ShuffleConnection",)
@@ -34,18 +32,28 @@ class ShuffleConnection:
     """One running stream's hold on the topics of shuffles.
 
     Args:
-        source: What the user asked for.
         kafka: The connection that reads the records, with the columns of `FRAMED`.
-        widths: Knows how many partitions the topics have.
+        partition_counts: Checks how many partitions the topics have.
+        skip_bad_frames: Whether a record that is no frame is left out, as a gap.
+        producer_timeout: Seconds after which a producer is silent; None for never.
+        leave_out_silent: Whether watermarks go on without a silent producer.
     """
 
     def __init__(
-        self, source: ShuffleSource, kafka: KafkaConnection, widths: PartitionCounts
+        self,
+        kafka: KafkaConnection,
+        partition_counts: PartitionCounts,
+        *,
+        skip_bad_frames: bool,
+        producer_timeout: float | None,
+        leave_out_silent: bool,
     ) -> None:
-        self._source = source
         self._kafka = kafka
-        self._widths = widths
-        self._silences: dict[str, Liveness] = {}
+        self._partition_counts = partition_counts
+        self._skip_bad_frames = skip_bad_frames
+        self._producer_timeout = producer_timeout
+        self._leave_out_silent = leave_out_silent
+        self._liveness: dict[str, Liveness] = {}
 
     @property
     def identity(self) -> str:
@@ -70,7 +78,9 @@ class ShuffleConnection:
         """
         splits = await self._kafka.splits()
         counts = self._kafka.partition_counts
-        self._widths.compare({topic: counts[topic] for topic in counts.keys() & _topics(splits)})
+        self._partition_counts.check(
+            {topic: counts[topic] for topic in counts.keys() & _topics(splits)}
+        )
         return splits
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
@@ -82,14 +92,15 @@ class ShuffleConnection:
         self, split: Split, position: Position, reserve: Reserve
     ) -> AsyncIterator[AsyncIterator[Batch | End]]:
         """Read one partition from a position on, up to its stop, or to its end."""
-        timeout = self._source.producer_timeout
+        liveness = self._liveness.setdefault(split.id, Liveness(self._producer_timeout))
+        topic = Partition.of(split.id).topic
         reader = ShuffleReader(
             split,
             position,
-            may_lose=self._source.on_bad_frame == "gap",
-            may_leave_out=self._source.on_silent_producer == "leave_out",
-            silence=self._silences.setdefault(split.id, Liveness(timeout)),
-            check=partial(self._widths.announce, Partition.of(split.id).topic),
+            skip_bad_frames=self._skip_bad_frames,
+            leave_out_silent=self._leave_out_silent,
+            liveness=liveness,
+            check_partitions=partial(self._partition_counts.check_announced, topic),
         )
         async with (
             self._kafka.subscribe(split, position, reserve) as batches,

@@ -22,12 +22,13 @@ from fanout.kafka.shuffle.frames import (
     VERSION,
     FrameTag,
 )
+from fanout.kafka.writing.partitioner import partitions_of
 
 if TYPE_CHECKING:
     from fanout.kafka.reading.columns import Unpacked
     from fanout.kafka.reading.unpacking import Bytes, Numbers
 
-__all__ = ("CONTROL", "FRAMED", "SCHEMA", "encode", "newest")
+__all__ = ("CONTROL", "FRAMED", "SCHEMA", "encode", "keyed_rows", "latest_millis")
 
 _Mask: TypeAlias = NDArray[np.bool_]
 
@@ -82,7 +83,34 @@ def encode(keys: pa.Array, values: pa.Array, timestamps: pa.Array | None) -> pa.
     return pc.binary_join_element_wise(heads, values.cast(pa.binary()), b"")
 
 
-def newest(timestamps: pa.Array | None) -> int | None:
+def keyed_rows(
+    topic: str, count: int, keys: pa.Array, values: pa.Array, timestamps: pa.Array | None
+) -> pa.RecordBatch:
+    """Return rows that carry records, each for the partition that Kafka's producers choose.
+
+    Args:
+        topic: The topic.
+        count: The number of its partitions.
+        keys: The keys, as for `encode`.
+        values: The values, as for `encode`.
+        timestamps: The event times, as for `encode`.
+
+    Raises:
+        BadFrameError: As `encode`.
+        OptionError: As `encode`.
+    """
+    frames = encode(keys, values, timestamps)
+    # Kafka's own timestamp stays the time of the write, because retention counts from it.
+    columns = {
+        "topic": pa.repeat(topic, len(keys)),
+        "partition": partitions_of(keys.cast(pa.binary()), count),
+        "key": keys.cast(pa.binary()),
+        "value": frames,
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def latest_millis(timestamps: pa.Array | None) -> int | None:
     """Return the latest of the times of rows, in milliseconds as in their frames; None for none."""
     if timestamps is None or timestamps.null_count == len(timestamps):
         return None

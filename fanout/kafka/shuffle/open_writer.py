@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from fanout.kafka.shuffle.commit_mode import Confirming, Transacting
+from fanout.kafka.shuffle.commit_mode import AtLeastOnceMode, ExactlyOnceMode
 from fanout.kafka.shuffle.frames import HelloFrame
-from fanout.kafka.shuffle.rows import check_count
+from fanout.kafka.shuffle.topic import check_partition_count
 from fanout.kafka.shuffle.writer import ShuffleWriter
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from fanout.kafka.transactions.transactions import open_transactions
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from fanout.kafka.security import Security
-    from fanout.kafka.shuffle.commit_mode import Delivering
+    from fanout.kafka.shuffle.commit_mode import CommitMode
     from fanout.kafka.shuffle.writer_options import Chosen
 
 __all__ = ("open_shuffle_writer",)
@@ -111,14 +111,14 @@ async def open_shuffle_writer(
 
 async def _open(
     options: ShuffleWriterOptions, stack: AsyncExitStack
-) -> tuple[Delivering, HelloFrame]:
+) -> tuple[CommitMode, HelloFrame]:
     """Connect, and find out who this producer is."""
     client_id = f"{options.client_id_prefix}-shuffle"
     transactions = await stack.enter_async_context(
         open_transactions(options.bootstrap_servers, security=options.security, client_id=client_id)
     )
     count = await transactions.partitions(options.topic)
-    check_count(options.topic, count, options.partition_count)
+    check_partition_count(options.topic, count, options.partition_count)
     first = int(datetime.now(UTC).timestamp() * 1000)
     exact = options.delivery_guarantee == "exactly_once"
     mode: Joined | Idempotent = Idempotent()
@@ -143,7 +143,7 @@ async def _open(
     generation = first if options.generation is None else options.generation
     hello = HelloFrame(options.producer, generation, options.producers, count)
     if isinstance(mode, Idempotent):
-        return Confirming(writer), hello
-    return Transacting(
+        return AtLeastOnceMode(writer), hello
+    return ExactlyOnceMode(
         writer, transactions, mode, marker_group=marker_group, timeout=timeout, number=first
     ), hello

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fanout.kafka.shuffle.frames import ControlFrame
 
-__all__ = ("Activity", "Producer", "Producers")
+__all__ = ("Activity", "Liveness", "ProducerState", "Producers")
 
 _VERSION: Final = 1
 
@@ -45,7 +45,7 @@ class Activity(IntEnum):
 
 @final
 @dataclass(slots=True)
-class Producer:
+class ProducerState:
     """What a producer has said.
 
     Args:
@@ -79,7 +79,7 @@ class Producers:
     generation: int | None
     announced: int | None
     partitions: int | None
-    heard: dict[int, Producer]
+    seen: dict[int, ProducerState]
     watermark: int | None
     repeated: int = 0
     outdated: int = 0
@@ -114,17 +114,18 @@ class Producers:
             wire = msgspec.json.decode(state, type=_StateWire)
         except MALFORMED_JSON as error:
             raise PositionError(f"the stored producers are damaged: {error}") from error
-        heard = {
-            one.number: Producer(one.watermark, Activity(one.activity)) for one in wire.producers
+        seen = {
+            one.number: ProducerState(one.watermark, Activity(one.activity))
+            for one in wire.producers
         }
-        highest = max(heard, default=-1)
-        if len(heard) < len(wire.producers) or highest >= (wire.announced or MAX_PRODUCERS):
+        highest = max(seen, default=-1)
+        if len(seen) < len(wire.producers) or highest >= (wire.announced or MAX_PRODUCERS):
             raise PositionError("the stored producers are damaged: their numbers are wrong")
         return cls(
             wire.generation,
             wire.announced,
             wire.partitions,
-            heard,
+            seen,
             wire.watermark,
             wire.repeated,
             wire.outdated,
@@ -142,11 +143,11 @@ class Producers:
             self.watermark,
             self.repeated,
             self.outdated,
-            [_ProducerWire(i, one.watermark, one.activity.value) for i, one in self.heard.items()],
+            [_ProducerWire(i, one.watermark, one.activity.value) for i, one in self.seen.items()],
         )
         return msgspec.json.encode(wire).decode()
 
-    def hear(self, frame: ControlFrame) -> bool:
+    def apply(self, frame: ControlFrame) -> bool:
         """Take in what a producer says; tell whether it is one that counts.
 
         Raises:
@@ -167,15 +168,15 @@ class Producers:
             )
         if frame.generation > newest:
             self.generation, self.announced, self.partitions = frame.generation, None, None
-            self.heard = {}
-        self._take(frame, self.heard.setdefault(frame.producer, Producer()))
+            self.seen = {}
+        self._update(frame, self.seen.setdefault(frame.producer, ProducerState()))
         self._advance()
         return True
 
     def leave_out(self, silent: Iterable[int]) -> None:
         """Go on without some producers, until they say something."""
         for number in silent:
-            self.heard.setdefault(number, Producer()).activity = Activity.LEFT_OUT
+            self.seen.setdefault(number, ProducerState()).activity = Activity.LEFT_OUT
         self._advance()
 
     @property
@@ -184,25 +185,25 @@ class Producers:
         return [
             number
             for number in range(self.announced or 0)
-            if number not in self.heard or self.heard[number].activity is Activity.ACTIVE
+            if number not in self.seen or self.seen[number].activity is Activity.ACTIVE
         ]
 
     @property
     def ended(self) -> bool:
         """Whether all producers that were announced have ended."""
         return self._complete and all(
-            producer.activity is Activity.ENDED for producer in self.heard.values()
+            producer.activity is Activity.ENDED for producer in self.seen.values()
         )
 
     @property
     def _complete(self) -> bool:
-        return self.announced is not None and len(self.heard) == self.announced
+        return self.announced is not None and len(self.seen) == self.announced
 
     def _check_hello(self, hello: HelloFrame, newest: int) -> None:
         if hello.generation > newest:
             return
         if self.announced is None:
-            if (highest := max(self.heard)) >= hello.producers:
+            if (highest := max(self.seen)) >= hello.producers:
                 raise BadFrameError(
                     f"it announces {hello.producers} producers, but generation {newest} has a "
                     f"producer {highest}"
@@ -213,7 +214,7 @@ class Producers:
                 f"generation {newest} has {self.announced} and {self.partitions}"
             )
 
-    def _take(self, frame: ControlFrame, producer: Producer) -> None:
+    def _update(self, frame: ControlFrame, producer: ProducerState) -> None:
         match frame:
             case IdleFrame():
                 producer.activity = Activity.IDLE
@@ -234,7 +235,7 @@ class Producers:
         if not self._complete:
             return
         least: int | None = None
-        for producer in self.heard.values():
+        for producer in self.seen.values():
             if producer.activity is not Activity.ACTIVE:
                 continue
             if producer.watermark is None:
@@ -243,6 +244,43 @@ class Producers:
                 least = producer.watermark
         if least is not None and (self.watermark is None or least > self.watermark):
             self.watermark = least
+
+
+@final
+class Liveness:
+    """Measure how long each producer has said nothing, in the reader's waits alone.
+
+    Only the time counts in which the reader waits at the end of its partition: a reader that lags
+    behind, or whose consumer is busy, would blame producers for what is its own.
+
+    Args:
+        timeout: How many seconds are too many; None for none.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout = timeout
+        self._clock = 0.0
+        self._generation: int | None = None
+        self._begun = 0.0
+        self._last_frame: dict[int, float] = {}
+
+    def note_frame(self, generation: int, producer: int) -> None:
+        """Note that a producer of a generation said something."""
+        if generation != self._generation:
+            self._generation, self._begun = generation, self._clock
+            self._last_frame = {}
+        self._last_frame[producer] = self._clock
+
+    def waited(self, seconds: float) -> None:
+        """Note that the reader waited at the end of the partition, and how long."""
+        self._clock += seconds
+
+    def timed_out(self, awaited: Iterable[int]) -> list[int]:
+        """Return which of some producers have said nothing for too long."""
+        if self.timeout is None:
+            return []
+        since = self._clock - self.timeout
+        return [number for number in awaited if self._last_frame.get(number, self._begun) <= since]
 
 
 _Millis = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

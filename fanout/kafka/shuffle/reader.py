@@ -10,7 +10,7 @@ from fanout.core.events import End
 from fanout.core.positions import Cursor
 from fanout.errors import SilentProducerError
 from fanout.kafka.reading.subscription import HEARTBEAT
-from fanout.kafka.shuffle.batch_cutter import Cutter
+from fanout.kafka.shuffle.batch_cutter import BatchCutter
 from fanout.kafka.shuffle.producers import Producers
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
     from fanout.kafka.shuffle.frames import ControlFrame
-    from fanout.kafka.shuffle.liveness import Liveness
+    from fanout.kafka.shuffle.producers import Liveness
 
 __all__ = ("ShuffleReader", "producers_at")
 
@@ -61,17 +61,23 @@ class ShuffleReader:
         split: Split,
         position: Position,
         *,
-        may_lose: bool,
-        may_leave_out: bool,
-        silence: Liveness,
-        check: Callable[[int], Awaitable[None]],
+        skip_bad_frames: bool,
+        leave_out_silent: bool,
+        liveness: Liveness,
+        check_partitions: Callable[[int], Awaitable[None]],
     ) -> None:
         self._split = split
-        self._may_leave_out = may_leave_out
-        self._silence = silence
-        self._check = check
+        self._leave_out_silent = leave_out_silent
+        self._liveness = liveness
+        self._check_partitions = check_partitions
         self._producers = producers_at(position)
-        self._cutter = Cutter(split, position, self._producers, may_lose=may_lose, hear=self._hear)
+        self._cutter = BatchCutter(
+            split,
+            position,
+            self._producers,
+            skip_bad_frames=skip_bad_frames,
+            on_frame=self._on_frame,
+        )
 
     async def read(
         self, batches: AsyncIterator[Batch | End], reserve: Reserve
@@ -95,13 +101,13 @@ class ShuffleReader:
             if waits_at_end:
                 # It tells that there is nothing after this long. What takes longer is not the
                 # producers' fault: memory, the network, or other code in the loop.
-                self._silence.waited(min(waited, HEARTBEAT))
+                self._liveness.waited(min(waited, HEARTBEAT))
             assert not isinstance(batch, End), "a partition of Kafka has no end"
             waits_at_end = batch.behind == 0
             reserved = True  # for all that was read, and handed over with the first piece
             for piece in self._cutter.cut(batch):
                 if self._producers.partitions is not None:
-                    await self._check(self._producers.partitions)
+                    await self._check_partitions(self._producers.partitions)
                 if not reserved and piece.nbytes:
                     await reserve(piece.nbytes)
                 yield piece
@@ -111,25 +117,26 @@ class ShuffleReader:
                 yield End(self._split)
                 return
             if waits_at_end and self._leave_out():
-                yield self._cutter.changed()
+                yield self._cutter.without_records()
 
-    def _hear(self, frame: ControlFrame) -> None:
-        self._silence.hear(frame.generation, frame.producer)
+    def _on_frame(self, frame: ControlFrame) -> None:
+        self._liveness.note_frame(frame.generation, frame.producer)
 
     def _leave_out(self) -> bool:
         """Leave out producers that are silent for too long; tell whether there are any."""
-        silent = self._silence.too_long(self._producers.awaited)
+        silent = self._liveness.timed_out(self._producers.awaited)
         if not silent:
             return False
         names = ", ".join(map(str, silent))
-        told = (
+        message = (
             f"of generation {self._producers.generation} of the producers of {self._split}, these "
-            f"have written nothing for {self._silence.timeout:g} s: {names}"
+            f"have written nothing for {self._liveness.timeout:g} s: {names}"
         )
-        if not self._may_leave_out:
+        if not self._leave_out_silent:
             raise SilentProducerError(
-                f"{told}; start them again, or go on without them: on_silent_producer='leave_out'"
+                f"{message}; start them again, or go on without them: "
+                f"on_silent_producer='leave_out'"
             )
-        log.warning("%s; its watermark goes on without them", told)
+        log.warning("%s; its watermark goes on without them", message)
         self._producers.leave_out(silent)
         return True

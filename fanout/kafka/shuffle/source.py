@@ -9,6 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, final
 
 from fanout.core.event_time import CarriedWatermarks
+from fanout.core.opening import open_stream
 from fanout.core.option_checks import number, one_of, whole
 from fanout.errors import OptionError
 from fanout.kafka.reading.subscription import HEARTBEAT
@@ -19,15 +20,16 @@ from fanout.kafka.shuffle.topic import PartitionCounts
 from fanout.kafka.source import KafkaSource, open_cluster, open_connection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     import pyarrow as pa
 
     from fanout.core.events import Batch
     from fanout.core.positions import Cursor
     from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.shuffle.producers import Producers
 
-__all__ = ("ShuffleSource", "open_shuffle")
+__all__ = ("ShuffleSource", "describe_producers", "open_shuffle")
 
 # A partition with nothing new says so this often, and what is measured is that exact.
 _LEAST_TIMEOUT = 2 * HEARTBEAT
@@ -142,8 +144,29 @@ async def open_shuffle(
     )
     async with opening as connection:
         yield ShuffleConnection(
-            source, connection, PartitionCounts(transport, source.partition_count)
+            connection,
+            PartitionCounts(transport, source.partition_count),
+            skip_bad_frames=source.on_bad_frame == "gap",
+            producer_timeout=source.producer_timeout,
+            leave_out_silent=source.on_silent_producer == "leave_out",
         )
+
+
+async def describe_producers(source: ShuffleSource) -> Mapping[str, Producers]:
+    """Read a shuffle to its end and return what is known there, by partition.
+
+    Args:
+        source: The shuffle. What producers said before its start is not known, and it reads all
+            records from there on.
+
+    Raises:
+        FanOutError: If the topic cannot be read, or holds what is no frame.
+    """
+    async with open_stream(source, available_now=True) as stream:
+        async for batch in stream:
+            await stream.acknowledge(batch)
+        splits = stream.statistics().splits
+        return {name: producers_at(split.position) for name, split in sorted(splits.items())}
 
 
 def _stored_watermark(position: Cursor) -> int | None:

@@ -24,7 +24,6 @@ from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.fields import check, check_permitted
 from fanout.kafka.protocol.metadata import ask_metadata
 from fanout.kafka.protocol.startup_calls import asked
-from fanout.kafka.shuffle.rows import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = (
     "PartitionCounts",
     "ShuffleTopic",
+    "check_partition_count",
     "ensure_topic",
 )
 
@@ -118,7 +118,7 @@ async def ensure_topic(
     ) as connections:
         doing = f"the topic {topic.name!r} can be neither found nor created"
         replicas = await asked(doing, lambda: _find_or_create(connections, topic), jitter)
-        check_count(topic.name, len(replicas), topic.partition_count)
+        check_partition_count(topic.name, len(replicas), topic.partition_count)
         doing = f"the configuration of the topic {topic.name!r} cannot be read"
         configs = await asked(doing, lambda: _configs(connections, topic.name), jitter)
     _check(topic, min(replicas), configs)
@@ -191,6 +191,27 @@ def _check(topic: ShuffleTopic, replicas: int, configs: Mapping[str, str]) -> No
         )
 
 
+def check_partition_count(
+    topic: str, found: int, expected: int | None, *, by: str = "partition_count"
+) -> None:
+    """Check the number of partitions of a topic.
+
+    Args:
+        topic: The topic.
+        found: The number that it has.
+        expected: The number that it must have; None for any number.
+        by: The option or the writer that `expected` comes from, for the message.
+
+    Raises:
+        ServiceError: If the numbers differ.
+    """
+    if expected not in {None, found}:
+        raise ServiceError(
+            f"the topic {topic!r} has {found} partitions, and by {by} it has {expected}: "
+            f"keys would not be where they were; write to a new topic"
+        )
+
+
 @final
 class PartitionCounts:
     """Check that topics have as many partitions as was said; with another number keys would move.
@@ -206,7 +227,7 @@ class PartitionCounts:
         self._found: dict[str, int] = {}
         self._announced: dict[str, int] = {}
 
-    def compare(self, found: Mapping[str, int]) -> None:
+    def check(self, found: Mapping[str, int]) -> None:
         """Compare the numbers of partitions that topics have with those that were said.
 
         Raises:
@@ -218,10 +239,10 @@ class PartitionCounts:
                 "what its writers announce": self._announced.get(topic),
             }
             for where, number in said.items():
-                check_count(topic, count, number, by=where)
+                check_partition_count(topic, count, number, by=where)
         self._found.update(found)
 
-    async def announce(self, topic: str, number: int) -> None:
+    async def check_announced(self, topic: str, number: int) -> None:
         """Compare the number of partitions that producers announce with that which there is.
 
         Raises:
@@ -235,4 +256,4 @@ class PartitionCounts:
             case Exception() as error:
                 raise error
             case numbers:
-                self.compare({topic: len(numbers)})
+                self.check({topic: len(numbers)})

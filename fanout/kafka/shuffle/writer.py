@@ -13,14 +13,13 @@ import pyarrow as pa
 
 from fanout.core.option_checks import whole
 from fanout.errors import FanOutError, OptionError, StreamStateError
-from fanout.kafka.shuffle.announcements import Announcements
-from fanout.kafka.shuffle.frame_columns import newest
-from fanout.kafka.shuffle.rows import keyed, said
+from fanout.kafka.shuffle.announcements import Announcements, announcement_rows
+from fanout.kafka.shuffle.frame_columns import keyed_rows, latest_millis
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from fanout.kafka.shuffle.commit_mode import Delivering
+    from fanout.kafka.shuffle.commit_mode import CommitMode
     from fanout.kafka.shuffle.frames import ControlFrame, HelloFrame
     from fanout.kafka.shuffle.writer_options import Chosen, ShuffleWriterOptions
 
@@ -43,13 +42,13 @@ class ShuffleWriter:
     """
 
     def __init__(
-        self, options: ShuffleWriterOptions, delivery: Delivering, hello: HelloFrame
+        self, options: ShuffleWriterOptions, commit_mode: CommitMode, hello: HelloFrame
     ) -> None:
         self._options = options
-        self._delivery = delivery
+        self._commit_mode = commit_mode
         self._partitions = range(hello.partitions)
-        self._speech = Announcements(hello)
-        self._newest: int | None = None
+        self._announcements = Announcements(hello)
+        self._latest_time: int | None = None
         self._lock = asyncio.Lock()
         self._failure: FanOutError | None = None
         self._ended = False
@@ -76,15 +75,15 @@ class ShuffleWriter:
         options = self._options
         keys, values = (_column(records, choice) for choice in (options.key, options.value))
         times = None if options.timestamp is None else _column(records, options.timestamp)
-        rows = keyed(options.topic, len(self._partitions), keys, values, times)
-        latest = newest(times)
-        async with self._turn():
+        rows = keyed_rows(options.topic, len(self._partitions), keys, values, times)
+        latest = latest_millis(times)
+        async with self._exclusive():
             if not rows.num_rows:
                 return
-            await self._say(self._speech.before_records(_now()))
-            await self._delivery.write(rows)
-            if latest is not None and (self._newest is None or latest > self._newest):
-                self._newest = latest
+            await self._announce(self._announcements.before_records(_now()))
+            await self._commit_mode.write(rows)
+            if latest is not None and (self._latest_time is None or latest > self._latest_time):
+                self._latest_time = latest
 
     async def watermark(self, at: datetime | int) -> None:
         """Tell that no record comes any more whose time is not later; in every partition.
@@ -103,8 +102,8 @@ class ShuffleWriter:
         if self._options.out_of_orderness is not None:
             raise OptionError("watermarks follow from out_of_orderness; tell none, or leave it out")
         millis = _millis(at)
-        async with self._turn():
-            await self._say(self._speech.advance(millis, _now()))
+        async with self._exclusive():
+            await self._announce(self._announcements.advance(millis, _now()))
 
     async def commit(self) -> None:
         """Return when everything that was written is durable, and readers see it or are about to.
@@ -121,9 +120,9 @@ class ShuffleWriter:
 
         Cancellation: it may have been done; call it again.
         """
-        async with self._turn():
+        async with self._exclusive():
             await self._advance()
-            await self._delivery.commit()
+            await self._commit_mode.commit()
 
     async def idle(self) -> None:
         """Tell readers not to wait for this producer until it writes again, and commit.
@@ -133,10 +132,10 @@ class ShuffleWriter:
         Raises:
             FanOutError: As for `commit`.
         """
-        async with self._turn():
+        async with self._exclusive():
             await self._advance()
-            await self._say(self._speech.rest(_now()))
-            await self._delivery.commit()
+            await self._announce(self._announcements.idle(_now()))
+            await self._commit_mode.commit()
 
     async def end(self) -> None:
         """Tell readers that nothing comes any more, ever, and commit; nothing can be written then.
@@ -146,10 +145,10 @@ class ShuffleWriter:
         Raises:
             FanOutError: As for `commit`.
         """
-        async with self._turn():
+        async with self._exclusive():
             await self._advance()
-            await self._say(self._speech.end(_now()))
-            await self._delivery.commit()
+            await self._announce(self._announcements.end(_now()))
+            await self._commit_mode.commit()
             self._ended = True
 
     @asynccontextmanager
@@ -159,23 +158,23 @@ class ShuffleWriter:
         failure: BaseException | None = None
         self._active_at = _now()
         async with asyncio.TaskGroup() as group:
-            resting = group.create_task(self._rest())
+            announcing = group.create_task(self._announce_idle())
             try:
                 yield
                 async with self._lock:  # what is being told is told to its end
-                    resting.cancel()
+                    announcing.cancel()
             except BaseException as raised:  # noqa: BLE001 - raised again below
                 failure = raised
-            resting.cancel()
+            announcing.cancel()
         if failure is None:
-            await self._leave()
-        elif self._delivery.pending:
+            await self._close()
+        elif self._commit_mode.pending:
             await self._abort()
         if failure is not None:
             raise failure
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _exclusive(self) -> AsyncIterator[None]:
         """Let one call write at a time, and remember an error that is final."""
         async with self._lock:
             if self._failure is not None:
@@ -191,18 +190,20 @@ class ShuffleWriter:
 
     async def _advance(self) -> None:
         lateness = self._options.out_of_orderness
-        if lateness is not None and self._newest is not None:
+        if lateness is not None and self._latest_time is not None:
             # What is exactly as late as it may be is not too late.
-            millis = self._newest - math.ceil(lateness * 1000) - 1
-            await self._say(self._speech.advance(millis, _now()))
+            millis = self._latest_time - math.ceil(lateness * 1000) - 1
+            await self._announce(self._announcements.advance(millis, _now()))
 
-    async def _say(self, frames: Sequence[ControlFrame]) -> None:
+    async def _announce(self, frames: Sequence[ControlFrame]) -> None:
         if frames:
-            await self._delivery.write(said(self._options.topic, self._partitions, frames))
+            await self._commit_mode.write(
+                announcement_rows(self._options.topic, self._partitions, frames)
+            )
             # Not before: a call that is cancelled may have said nothing.
-            self._speech.said(frames, _now())
+            self._announcements.written(frames, _now())
 
-    async def _rest(self) -> None:
+    async def _announce_idle(self) -> None:
         """Tell at an interval that nothing comes."""
         interval = self._options.idle_after
         if interval is None:
@@ -213,17 +214,17 @@ class ShuffleWriter:
                 await asyncio.sleep(interval - waited)
                 continue
             try:
-                async with self._turn():
+                async with self._exclusive():
                     # What is pending may go on for long: readers cannot see that it has paused.
-                    if not self._delivery.pending:
-                        await self._say(self._speech.rest(_now()))
-                        await self._delivery.commit()
+                    if not self._commit_mode.pending:
+                        await self._announce(self._announcements.idle(_now()))
+                        await self._commit_mode.commit()
             except FanOutError as error:
                 log.warning("a writer to %s has failed: %s", self._options.topic, error)
                 return
 
-    async def _leave(self) -> None:
-        if self._delivery.pending:
+    async def _close(self) -> None:
+        if self._commit_mode.pending:
             log.warning("what was written to %s was not committed", self._options.topic)
             await self._abort()
         elif self._failure is None and not self._ended:
@@ -232,7 +233,7 @@ class ShuffleWriter:
     async def _abort(self) -> None:
         """Let readers get on; where that fails, the next writer or the brokers' clock does it."""
         try:
-            await self._delivery.abort()
+            await self._commit_mode.abort()
         except FanOutError as error:
             log.warning("a transaction could not be aborted: %s", error)
 

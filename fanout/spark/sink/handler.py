@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from fanout.kafka.shuffle.rows import check_count
+from fanout.kafka.shuffle.topic import check_partition_count
 from fanout.spark.sink.cluster import cluster_of
 from fanout.spark.sink.options import KafkaSinkOptions
 from fanout.spark.sink.transaction import ExactlyOnce
@@ -65,7 +65,7 @@ class KafkaSink:
         if options.topic is not None:
             count = cluster.partitions([options.topic])[options.topic]
             if self._framing is not None:
-                check_count(options.topic, count, self._framing.partition_count)
+                check_partition_count(options.topic, count, self._framing.partition_count)
         if options.delivery_guarantee == "exactly_once":
             cluster.transaction_timeout(options.transaction_timeout)
 

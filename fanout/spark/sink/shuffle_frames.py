@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, final
 
 import pyarrow as pa
 
-from fanout.kafka.shuffle.frame_columns import encode, newest
+from fanout.kafka.shuffle.announcements import announcement_rows
+from fanout.kafka.shuffle.frame_columns import encode, latest_millis
 from fanout.kafka.shuffle.frames import HelloFrame, IdleFrame, WatermarkFrame
-from fanout.kafka.shuffle.rows import check_count, said
+from fanout.kafka.shuffle.topic import check_partition_count
 from fanout.kafka.writing.writer import open_writer
 from fanout.spark.sink.stored_tokens import SinkState
 
@@ -58,13 +59,13 @@ class Framer:
         columns = dict(zip(records.schema.names, records.columns, strict=True))
         times = columns.pop("eventTime", None)
         frames = encode(columns["key"], columns["value"], times)
-        latest = newest(times)
+        latest = latest_millis(times)
         if latest is not None and (self.newest is None or latest > self.newest):
             self.newest = latest
         new = sorted(set(columns["partition"].unique().to_pylist()) - self._greeted)
         self._greeted.update(new)
         if new:
-            yield said(self._topic, new, [self._hello])
+            yield announcement_rows(self._topic, new, [self._hello])
         columns["value"] = frames
         yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
@@ -102,7 +103,7 @@ class Framing:
             CheckpointError: The checkpoint is damaged, or cannot be written.
             ServiceError: The topic has another number of partitions.
         """
-        check_count(self.topic, count, self.partition_count)
+        check_partition_count(self.topic, count, self.partition_count)
         generation = self.generation
         if generation is None:
             state = SinkState(context.storage, context.ownership, sink_name)
@@ -163,5 +164,5 @@ async def say(
         client_id=delivery.client_id,
         written=written,
     ) as writer:
-        await writer.write(said(delivery.topic, range(count), words))
+        await writer.write(announcement_rows(delivery.topic, range(count), words))
         return await writer.flush()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fanout.core.events import Batch, Gap, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import BadFrameError
-from fanout.kafka.shuffle.batch_cutter import Cutter
+from fanout.kafka.shuffle.batch_cutter import BatchCutter
 from fanout.kafka.shuffle.frame_columns import SCHEMA
 from fanout.kafka.shuffle.frames import (
     ControlFrame,
@@ -59,11 +59,19 @@ def read(
     return Batch(SPLIT, records, Range(Cursor(2 * first - 1), end), 0.0, behind=0)
 
 
-def cutter(position: Cursor | Horizon = Cursor(-1), *, may_lose: bool = False) -> Cutter:  # noqa: B008
+def cutter(
+    position: Cursor | Horizon = Cursor(-1),  # noqa: B008
+    *,
+    skip_bad_frames: bool = False,
+) -> BatchCutter:
     state = position.state if isinstance(position, Cursor) else ""
     heard = list[ControlFrame]()
-    return Cutter(
-        SPLIT, position, Producers.from_state(state), may_lose=may_lose, hear=heard.append
+    return BatchCutter(
+        SPLIT,
+        position,
+        Producers.from_state(state),
+        skip_bad_frames=skip_bad_frames,
+        on_frame=heard.append,
     )
 
 
@@ -154,7 +162,7 @@ def test_bad_frames_that_may_be_lost_are_gaps() -> None:
         3,
         b"x",
     ]
-    pieces = [*cutter(may_lose=True).cut(read(log))]
+    pieces = [*cutter(skip_bad_frames=True).cut(read(log))]
     assert [numbers(piece) for piece in pieces] == [[], [1, 2], [3]]
     assert [piece.watermark for piece in pieces] == [None, 6, 6]
     assert [[(g.after, g.until) for g in piece.gaps] for piece in pieces] == [
@@ -170,20 +178,22 @@ def test_bad_frames_that_may_be_lost_are_gaps() -> None:
 
 def test_after_producers_were_left_out_the_same_place_has_another_state() -> None:
     producers = Producers.unknown()
-    made = Cutter(SPLIT, Cursor(-1), producers, may_lose=False, hear=lambda _: None)
+    made = BatchCutter(SPLIT, Cursor(-1), producers, skip_bad_frames=False, on_frame=lambda _: None)
     batch = read([HelloFrame(0, 1, 2, 1), mark(10)])
     (last,) = made.cut(batch)
     producers.leave_out([1])
-    changed = made.changed()
-    assert (last.watermark, changed.watermark) == (None, 10)
-    assert changed.range == Range(last.range.until, last.range.until)
-    assert (changed.num_records, changed.lag) == (0, None)
-    assert state(changed.range.until) == producers
+    without_records = made.without_records()
+    assert (last.watermark, without_records.watermark) == (None, 10)
+    assert without_records.range == Range(last.range.until, last.range.until)
+    assert (without_records.num_records, without_records.lag) == (0, None)
+    assert state(without_records.range.until) == producers
 
 
 def test_those_that_count_are_heard() -> None:
     heard = list[ControlFrame]()
-    made = Cutter(SPLIT, Cursor(-1), Producers.unknown(), may_lose=True, hear=heard.append)
+    made = BatchCutter(
+        SPLIT, Cursor(-1), Producers.unknown(), skip_bad_frames=True, on_frame=heard.append
+    )
     list(made.cut(read([HELLO, IdleFrame(0, 0), 1, IdleFrame(5, 1), mark(4), mark(4)])))
     assert heard == [HELLO, mark(4), mark(4)]
 
@@ -208,7 +218,7 @@ def test_a_log_says_the_same_wherever_it_is_fetched_in_parts_and_resumed(
     bounds = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
     for first, end in pairwise(bounds):
         # A new subscription each time: all that it knows is in the position.
-        for piece in cutter(position, may_lose=True).cut(read(log[:end], first)):
+        for piece in cutter(position, skip_bad_frames=True).cut(read(log[:end], first)):
             assert piece.range.after == position
             assert isinstance(piece.range.until, Cursor)
             position = piece.range.until
@@ -229,6 +239,6 @@ def test_a_log_says_the_same_wherever_it_is_fetched_in_parts_and_resumed(
 def take(known: Producers, entry: ControlFrame | int | bytes) -> None:
     if not isinstance(entry, int | bytes):
         try:
-            known.hear(entry)
+            known.apply(entry)
         except BadFrameError:
             return

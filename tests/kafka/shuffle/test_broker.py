@@ -149,7 +149,7 @@ async def test_a_stream_goes_on_where_it_was_with_its_watermark(topic: Topic) ->
             # Opened anew each time; nothing but the positions knows of producer 0.
             stream = await read.until(shuffle(topic), tick // 10 * 6)
             told = stream.statistics().splits[f"{topic.name}-0"].position
-            assert producers_at(told).heard[0].watermark == 100
+            assert producers_at(told).seen[0].watermark == 100
     stream = await read.to_the_end(shuffle(topic, kafka={"stop": "latest"}))
     assert (read.count, stream.watermark) == (18, 30)
     assert read.watermarks == sorted(read.watermarks)

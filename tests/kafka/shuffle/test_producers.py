@@ -19,7 +19,7 @@ from fanout.kafka.shuffle.frames import (
     IdleFrame,
     WatermarkFrame,
 )
-from fanout.kafka.shuffle.producers import Activity, Producer, Producers
+from fanout.kafka.shuffle.producers import Activity, Producers, ProducerState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ G = 7
 def after(*frames: ControlFrame) -> Producers:
     producers = Producers.unknown()
     for frame in frames:
-        producers.hear(frame)
+        producers.apply(frame)
     return producers
 
 
@@ -49,33 +49,33 @@ def test_the_watermark_is_the_least_of_all_producers() -> None:
 def test_there_is_none_before_every_announced_producer_was_heard_of() -> None:
     producers = after(HelloFrame(0, G, 3, 4), says(20, 0), says(30, 1))
     assert producers.watermark is None
-    producers.hear(HelloFrame(2, G, 3, 4))
+    producers.apply(HelloFrame(2, G, 3, 4))
     assert producers.watermark is None
-    producers.hear(says(25, 2))
+    producers.apply(says(25, 2))
     assert producers.watermark == 20
 
 
 def test_there_is_none_as_long_as_nobody_says_how_many_producers_there_are() -> None:
     producers = after(says(20, 0), says(30, 1))
     assert producers.watermark is None
-    producers.hear(HelloFrame(0, G, 2, 4))
+    producers.apply(HelloFrame(0, G, 2, 4))
     assert producers.watermark == 20
 
 
 def test_a_watermark_that_repeats_or_goes_back_is_ignored_and_counted() -> None:
     producers = after(*hellos(1), says(20), says(20), says(10))
     assert (producers.watermark, producers.repeated) == (20, 2)
-    producers.hear(says(21))
+    producers.apply(says(21))
     assert (producers.watermark, producers.repeated) == (21, 2)
 
 
 def test_an_idle_producer_holds_nothing_back_until_it_says_its_watermark_again() -> None:
     producers = after(*hellos(2), says(10, 0), says(10, 1), IdleFrame(1, G), says(30, 0))
     assert producers.watermark == 30
-    producers.hear(says(10, 1))
-    producers.hear(says(50, 0))
+    producers.apply(says(10, 1))
+    producers.apply(says(50, 0))
     assert producers.watermark == 30
-    producers.hear(says(40, 1))
+    producers.apply(says(40, 1))
     assert producers.watermark == 40
 
 
@@ -87,14 +87,14 @@ def test_where_all_are_idle_the_watermark_stays() -> None:
 def test_an_ended_producer_holds_nothing_back() -> None:
     producers = after(*hellos(2), says(10, 0), says(30, 1), EndFrame(0, G))
     assert (producers.watermark, producers.ended) == (30, False)
-    producers.hear(EndFrame(1, G))
+    producers.apply(EndFrame(1, G))
     assert (producers.watermark, producers.ended) == (30, True)
 
 
 def test_a_producer_that_speaks_after_its_end_has_not_ended() -> None:
     producers = after(*hellos(1), says(10), EndFrame(0, G), HelloFrame(0, G, 1, 4))
     assert not producers.ended
-    assert producers.heard == {0: Producer(10)}
+    assert producers.seen == {0: ProducerState(10)}
 
 
 def test_nothing_has_ended_before_all_were_heard_of() -> None:
@@ -107,10 +107,10 @@ def test_a_newer_generation_takes_the_place_of_the_older_one_and_the_watermark_s
     producers = after(*hellos(2), says(20, 0), says(20, 1), *hellos(3, G + 1))
     assert (producers.generation, producers.announced, producers.watermark) == (G + 1, 3, 20)
     for number in range(3):
-        producers.hear(says(10, number, G + 1))
+        producers.apply(says(10, number, G + 1))
     assert producers.watermark == 20
     for number in range(3):
-        producers.hear(says(30, number, G + 1))
+        producers.apply(says(30, number, G + 1))
     assert producers.watermark == 30
 
 
@@ -128,9 +128,9 @@ def test_what_an_older_generation_says_is_ignored_and_counted() -> None:
         IdleFrame(0, 3),
         EndFrame(0, 3),
     ]
-    assert [producers.hear(frame) for frame in old] == [False] * 4
-    assert producers.hear(says(21))
-    assert (producers.watermark, producers.outdated, len(producers.heard)) == (21, 4, 1)
+    assert [producers.apply(frame) for frame in old] == [False] * 4
+    assert producers.apply(says(21))
+    assert (producers.watermark, producers.outdated, len(producers.seen)) == (21, 4, 1)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_what_contradicts_the_generation_changes_nothing(
     producers = after(*hellos(2), says(10, 0), says(10, 1))
     before = producers.to_state()
     with pytest.raises(BadFrameError) as error:
-        producers.hear(frame)
+        producers.apply(frame)
     assert str(error.value) == sentence
     assert producers.to_state() == before
 
@@ -162,13 +162,13 @@ def test_what_contradicts_the_generation_changes_nothing(
 def test_a_hello_contradicts_a_producer_that_was_heard_before_it() -> None:
     producers = after(says(10, 5))
     with pytest.raises(BadFrameError, match=r"announces 5 producers, but .* has a producer 5"):
-        producers.hear(HelloFrame(0, G, 5, 4))
+        producers.apply(HelloFrame(0, G, 5, 4))
     assert producers.announced is None
 
 
 def test_a_newer_generation_contradicts_nothing() -> None:
     assert after(*hellos(2), HelloFrame(0, G + 1, 1, 9)).partitions == 9
-    assert after(*hellos(2), says(1, 5, G + 1)).heard == {5: Producer(1)}
+    assert after(*hellos(2), says(1, 5, G + 1)).seen == {5: ProducerState(1)}
 
 
 def test_a_producer_that_is_left_out_counts_again_when_it_speaks() -> None:
@@ -176,9 +176,9 @@ def test_a_producer_that_is_left_out_counts_again_when_it_speaks() -> None:
     assert producers.awaited == [0, 1]
     producers.leave_out([0])
     assert (producers.watermark, producers.awaited) == (30, [1])
-    assert producers.heard[0] == Producer(10, Activity.LEFT_OUT)
-    producers.hear(says(20, 0))
-    producers.hear(says(50, 1))
+    assert producers.seen[0] == ProducerState(10, Activity.LEFT_OUT)
+    producers.apply(says(20, 0))
+    producers.apply(says(50, 1))
     assert (producers.watermark, producers.awaited) == (30, [0, 1])
 
 
@@ -226,7 +226,7 @@ def by_the_book(log: Sequence[ControlFrame]) -> int | None:
         }
         if not active or not all(marks.values()):
             continue
-        least = min(max(heard) for heard in marks.values())
+        least = min(max(seen) for seen in marks.values())
         highest = least if highest is None else max(highest, least)
     return highest
 
@@ -236,7 +236,7 @@ def accepted(log: Sequence[ControlFrame]) -> list[ControlFrame]:
     producers, kept = Producers.unknown(), list[ControlFrame]()
     for frame in log:
         try:
-            producers.hear(frame)
+            producers.apply(frame)
         except BadFrameError:
             continue
         kept.append(frame)
@@ -251,7 +251,7 @@ def test_the_watermark_is_that_of_a_model_and_survives_being_stored_anywhere(
     producers = Producers.unknown()
     told = None
     for end, frame in enumerate(log, 1):
-        producers.hear(frame)
+        producers.apply(frame)
         assert producers.watermark == by_the_book(log[:end])
         assert told is None or (producers.watermark is not None and producers.watermark >= told)
         told = producers.watermark
@@ -276,7 +276,7 @@ class Writer:
 
     def says(self, frame: ControlFrame) -> None:
         self.said.append(frame)
-        self.known.hear(frame)
+        self.known.apply(frame)
 
     def begins(self) -> None:
         self.says(self.hello)
@@ -299,14 +299,14 @@ class Writer:
 
     def repeats(self, count: int) -> None:
         for frame in self.said[-count:]:
-            self.known.hear(frame)
+            self.known.apply(frame)
 
     def learns(self) -> None:
         """Note what the watermark is, where this producer counts."""
         assert self.known.watermark is not None
-        one = self.known.heard.get(self.hello.producer)
+        one = self.known.seen.get(self.hello.producer)
         if self.hello.generation == self.known.generation and one is not None:
-            assert self.known.announced == len(self.known.heard)
+            assert self.known.announced == len(self.known.seen)
             if one.activity is Activity.ACTIVE:
                 self.floor = self.known.watermark
 
@@ -347,7 +347,7 @@ def test_the_watermark_advances_once_every_producer_of_a_new_generation_does(
 ) -> None:
     producers = after(*accepted(log), *hellos(count, 9))
     for number in range(count):
-        producers.hear(says(100 + number, number, 9))
+        producers.apply(says(100 + number, number, 9))
     assert producers.watermark == 100
 
 
@@ -370,8 +370,8 @@ def test_as_many_producers_as_there_may_be_can_be_stored() -> None:
     low = WatermarkFrame(0, MAX_GENERATION, -(2**63))
     producers = Producers.unknown()
     for number in range(MAX_PRODUCERS):
-        producers.hear(HelloFrame(number, MAX_GENERATION, MAX_PRODUCERS, 2**31 - 1))
-        producers.hear(replace(low, producer=number))
+        producers.apply(HelloFrame(number, MAX_GENERATION, MAX_PRODUCERS, 2**31 - 1))
+        producers.apply(replace(low, producer=number))
     assert len(producers.to_state()) < MAX_STATE
     assert Producers.from_state(producers.to_state()) == producers
 

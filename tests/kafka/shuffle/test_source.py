@@ -418,7 +418,7 @@ def test_an_end_that_was_stored_before_it_was_told_is_told_after_a_restart() -> 
             await reader.read(2)
             positions = Checkpoint.from_json(reader.stream.positions)
         producers = producers_at(positions.splits["t-0"].position)
-        producers.hear(EndFrame(0, 1))
+        producers.apply(EndFrame(0, 1))
         resume = with_state(positions, producers.to_state())
         async with reading(cluster, resume=resume) as reader:
             await reader.quiet()
@@ -472,7 +472,7 @@ def test_a_silent_producer_is_left_out_and_told(caplog: pytest.LogCaptureFixture
             assert reader.watermark == 60
             told = reader.producers()
             out = Activity.LEFT_OUT
-            assert [told.heard[n].activity for n in range(3)] == [out, Activity.ACTIVE, out]
+            assert [told.seen[n].activity for n in range(3)] == [out, Activity.ACTIVE, out]
             write(cluster.log(), mark(70, 0), mark(99, 1))
             cluster.changed()
             await reader.quiet(1)

@@ -20,7 +20,7 @@ from fanout.errors import (
     StreamStateError,
 )
 from fanout.kafka.shuffle import Activity, ShuffleWriter, open_shuffle_writer
-from fanout.kafka.shuffle.commit_mode import Transacting
+from fanout.kafka.shuffle.commit_mode import ExactlyOnceMode
 from fanout.kafka.shuffle.frames import HelloFrame
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from fanout.kafka.transactions.outcome import Outcome, Phase
@@ -82,7 +82,7 @@ async def producers(topic: Topic) -> Producers:
     found = await drain(topic)
     assert set(found.producers) == set(range(PARTITIONS))
     first, *others = found.producers.values()
-    assert all((one.heard, one.generation) == (first.heard, first.generation) for one in others)
+    assert all((one.seen, one.generation) == (first.seen, first.generation) for one in others)
     assert {(one.announced, one.partitions) for one in (first, *others)} == {
         (first.announced, PARTITIONS)
     }
@@ -273,13 +273,13 @@ async def test_an_idle_writer_says_so_and_is_waited_for_when_it_writes_again(
         await second.watermark(100)
         await second.commit()
         # It told nothing of itself, and nobody called it.
-        while (last := (await producers(topic))).heard[0].activity is not Activity.IDLE:
+        while (last := (await producers(topic))).seen[0].activity is not Activity.IDLE:
             assert last.watermark == 10
         assert last.watermark == 100
         await first.write(rows(104))
         await first.commit()
         last = await producers(topic)
-        assert last.heard[0].activity is Activity.ACTIVE, "also without another watermark"
+        assert last.seen[0].activity is Activity.ACTIVE, "also without another watermark"
         await second.watermark(200)
         await second.commit()
     found = await drain(topic)
@@ -308,7 +308,7 @@ async def test_a_writer_that_leaves_is_idle_and_one_that_ends_has_ended(topic: T
         await writer.write(rows(1))
         await writer.watermark(1)
         await writer.commit()
-    assert (await producers(topic)).heard[0].activity is Activity.IDLE
+    assert (await producers(topic)).seen[0].activity is Activity.IDLE
     async with writing(topic, delivery_guarantee="at_least_once") as writer:
         await writer.write(rows(2))
         await writer.end()
@@ -324,7 +324,7 @@ async def test_what_is_written_after_an_end_that_was_cancelled_has_its_producer_
 ) -> None:
     said = asyncio.Event()
 
-    async def commit_never(_: Transacting) -> None:
+    async def commit_never(_: ExactlyOnceMode) -> None:
         said.set()
         await asyncio.Future()
 
@@ -332,14 +332,14 @@ async def test_what_is_written_after_an_end_that_was_cancelled_has_its_producer_
         await writer.write(rows(1))
         await writer.watermark(1)
         with monkeypatch.context() as patch:
-            patch.setattr(Transacting, "commit", commit_never)
+            patch.setattr(ExactlyOnceMode, "commit", commit_never)
             ending = asyncio.create_task(writer.end())
             await said.wait()
             ending.cancel()
             await asyncio.wait([ending])
         await writer.write(rows(2))
         await writer.commit()
-        assert (await producers(topic)).heard[0].activity is Activity.ACTIVE
+        assert (await producers(topic)).seen[0].activity is Activity.ACTIVE
 
 
 class Lingering:

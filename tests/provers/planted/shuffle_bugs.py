@@ -8,7 +8,7 @@ from fanout.core.drain import Basket
 from fanout.core.opening import _resumed
 from fanout.core.watermarks import Watermarks
 from fanout.kafka.connection import KafkaConnection
-from fanout.kafka.shuffle.batch_cutter import Cutter
+from fanout.kafka.shuffle.batch_cutter import BatchCutter
 from fanout.kafka.shuffle.producers import Producers
 from fanout.kafka.shuffle.reader import ShuffleReader, producers_at
 from tests.provers.planted.bugs import Change, Edit
@@ -60,13 +60,13 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
     ),
     "an older generation moves the watermark": (
         Edit(
-            Producers.hear,
+            Producers.apply,
             "            self.outdated += 1\n            return False\n",
             "            self.outdated += 1\n",
         ),
     ),
     "the producers of an older generation are not forgotten": (
-        Edit(Producers.hear, "            self.heard = {}\n", ""),
+        Edit(Producers.apply, "            self.seen = {}\n", ""),
     ),
     "a new generation begins with its own watermark": (
         Edit(
@@ -76,14 +76,14 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
         ),
     ),
     "an idle producer holds the watermark back": (
-        Edit(Producers._take, "producer.activity = Activity.IDLE", "pass"),
+        Edit(Producers._update, "producer.activity = Activity.IDLE", "pass"),
     ),
     "a producer that has ended holds the watermark back": (
-        Edit(Producers._take, "producer.activity = Activity.ENDED", "pass"),
+        Edit(Producers._update, "producer.activity = Activity.ENDED", "pass"),
     ),
     "a producer that was idle is left out for ever": (
         Edit(
-            Producers._take,
+            Producers._update,
             "        producer.activity = Activity.ACTIVE",
             "        if producer.activity is not Activity.IDLE:\n"
             "            producer.activity = Activity.ACTIVE",
@@ -91,7 +91,7 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
     ),
     "a watermark that is repeated lowers that of its producer": (
         Edit(
-            Producers._take,
+            Producers._update,
             "producer.watermark is not None and millis <= producer.watermark",
             "False",
         ),
@@ -105,20 +105,20 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
     ),
     "a watermark is told before the records that it comes behind": (
         Edit(
-            Cutter.cut,
-            "            if row > piece.end and piece.spoken:\n"
-            "                yield self._made(piece, piece.last_offset)\n"
+            BatchCutter.cut,
+            "            if row > piece.end and piece.has_control:\n"
+            "                yield self._batch(piece, piece.last_offset)\n"
             "                piece = _Piece(batch, piece.end)\n"
             "            try:\n"
             "                frame = decode_control(value)\n"
-            "                if self._producers.hear(frame):\n"
-            "                    self._hear(frame)\n",
+            "                if self._producers.apply(frame):\n"
+            "                    self._on_frame(frame)\n",
             "            try:\n"
             "                frame = decode_control(value)\n"
-            "                if self._producers.hear(frame):\n"
-            "                    self._hear(frame)\n"
-            "                if row > piece.end and piece.spoken:\n"
-            "                    yield self._made(piece, piece.last_offset)\n"
+            "                if self._producers.apply(frame):\n"
+            "                    self._on_frame(frame)\n"
+            "                if row > piece.end and piece.has_control:\n"
+            "                    yield self._batch(piece, piece.last_offset)\n"
             "                    piece = _Piece(batch, piece.end)\n",
         ),
     ),
@@ -130,7 +130,7 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
     ),
     "the state is that of the beginning of a piece": (
         Edit(
-            Cutter._move,
+            BatchCutter._move,
             "Cursor(last_offset, state=state)",
             "Cursor(last_offset, state=getattr(after, 'state', ''))",
         ),
@@ -140,12 +140,12 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
     ),
     "a producer that has never spoken is never left out": (
         Edit(
-            _getter(Producers, "awaited"), "number not in self.heard or", "number in self.heard and"
+            _getter(Producers, "awaited"), "number not in self.seen or", "number in self.seen and"
         ),
     ),
     "a producer that was silent is left out for ever": (
         Edit(
-            Producers._take,
+            Producers._update,
             "        producer.activity = Activity.ACTIVE",
             "        if producer.activity is not Activity.LEFT_OUT:\n"
             "            producer.activity = Activity.ACTIVE",

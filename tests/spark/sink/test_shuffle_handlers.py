@@ -92,7 +92,7 @@ def test_each_key_is_in_one_partition_in_order_and_the_watermark_in_all(
         assert times == sorted(times)
         assert [str(time) for time in times] == [value for _, value, _ in part]
     for one in found.producers.values():
-        assert (one.heard[0].activity, one.repeated, one.outdated) == (Activity.ACTIVE, 0, 0)
+        assert (one.seen[0].activity, one.repeated, one.outdated) == (Activity.ACTIVE, 0, 0)
 
 
 def test_the_watermark_is_that_of_the_stream_where_nothing_else_is_said(
@@ -108,7 +108,7 @@ def test_the_watermark_is_that_of_the_stream_where_nothing_else_is_said(
         here.write(handler, rows(spark, 10, 20), 2, watermark=15)
         found = read(topic, here)
     assert found.watermark == 15
-    assert {one.heard[0].activity for one in found.producers.values()} == {Activity.ACTIVE}
+    assert {one.seen[0].activity for one in found.producers.values()} == {Activity.ACTIVE}
 
 
 def test_a_batch_of_which_nothing_is_left_is_idle_until_the_next_one(
@@ -122,7 +122,7 @@ def test_a_batch_of_which_nothing_is_left_is_idle_until_the_next_one(
             here.call(handler, rows(spark, 10 * batch_id, 10 * batch_id + 10), batch_id)
             found = read(topic, here)
             activity = Activity.IDLE if batch_id == 1 else Activity.ACTIVE
-            assert {one.heard[0].activity for one in found.producers.values()} == {activity}
+            assert {one.seen[0].activity for one in found.producers.values()} == {activity}
             assert found.watermark == (28 if batch_id == 2 else 8)
 
 
@@ -257,7 +257,7 @@ def test_a_producer_whose_stream_has_no_watermark_yet_is_waited_for(
     # Started again: not every shard has had a record yet, and none of these is wanted.
     write(0, 1, "false", None)
     found = write(1, 1, "true", 50)
-    assert {one.heard[0].activity for one in found.producers.values()} == {Activity.ACTIVE}
+    assert {one.seen[0].activity for one in found.producers.values()} == {Activity.ACTIVE}
     assert found.watermark == 5
 
 
