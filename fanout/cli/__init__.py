@@ -1,1 +1,22 @@
 """The command line: one module for each command of `fanout`."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ("main",)
+
+
+def main() -> None:
+    """Run the command line; without the extra `cli`, say how it is installed and exit with 2."""
+    try:
+        from fanout.cli.app import app  # noqa: PLC0415 - what it needs may not be installed
+    except ModuleNotFoundError as error:
+        if error.name not in {"rich", "typer"}:
+            raise
+        sys.stderr.write(
+            f"fanout: the command line needs {error.name}, which is not installed: "
+            f"pip install 'fanout-streams[cli]'\n"
+        )
+        sys.exit(2)
+    app()

@@ -41,7 +41,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"fanout {version('fanout')}")
+        typer.echo(f"fanout {version('fanout-streams')}")
         raise typer.Exit
 
 

@@ -35,7 +35,7 @@ def check_environment(source: ServiceName) -> None:
     missing = {extra for module, extra in _EXTRAS[source].items() if find_spec(module) is None}
     if missing:
         extras = ",".join(sorted(missing))
-        raise SetupError(f"the demo needs more of fanout: pip install 'fanout[{extras}]'")
+        raise SetupError(f"the demo needs more of fanout: pip install 'fanout-streams[{extras}]'")
     # It imports pyspark, which is known to be there only now.
     from fanout.spark.session import require_java  # noqa: PLC0415
 

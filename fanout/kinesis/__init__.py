@@ -1,20 +1,28 @@
 """Amazon Kinesis Data Streams through enhanced fan-out, or by polling.
 
-Needs the extra `fanout[kinesis]`.
+Needs the extra `kinesis`.
 """
 
-from fanout.errors import SetupError
+from __future__ import annotations
 
-try:
+from typing import TYPE_CHECKING
+
+from fanout._exports import lazy_exports
+
+if TYPE_CHECKING:
     from fanout.kinesis.doctor.diagnose import diagnose
     from fanout.kinesis.doctor.findings import Finding
     from fanout.kinesis.iam import iam_policy
     from fanout.kinesis.source import KinesisSource
-except ModuleNotFoundError as error:
-    if error.name is not None and error.name.startswith("fanout"):
-        raise
-    raise SetupError(
-        f"{error.name} is not installed; install the extra: pip install 'fanout[kinesis]'"
-    ) from error
 
 __all__ = ("Finding", "KinesisSource", "diagnose", "iam_policy")
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "Finding": "fanout.kinesis.doctor.findings",
+        "KinesisSource": "fanout.kinesis.source",
+        "diagnose": "fanout.kinesis.doctor.diagnose",
+        "iam_policy": "fanout.kinesis.iam",
+    },
+)

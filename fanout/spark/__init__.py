@@ -1,15 +1,17 @@
 """Exact micro-batches of a fan-out, handed to Spark.
 
-Needs the extra `fanout[spark]`; what writes to Kafka needs `fanout[kafka]`, too.
+Needs the extra `spark`; what writes to Kafka needs `kafka`, too.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fanout.errors import SetupError
+from fanout._exports import lazy_exports
 
 if TYPE_CHECKING:
+    from fanout.landing.ledger import LedgerBatch
+    from fanout.spark.query import FanOutQuery, QueryProgress
     from fanout.spark.sink.handler import kafka_sink, write_to_kafka
     from fanout.spark.sink.shuffle_handlers import (
         PersistentKeyBy,
@@ -17,17 +19,7 @@ if TYPE_CHECKING:
         persistent_key_by,
         write_key_by,
     )
-
-try:
-    from fanout.landing.ledger import LedgerBatch
-    from fanout.spark.query import FanOutQuery, QueryProgress
     from fanout.spark.start_query import foreach_batch
-except ModuleNotFoundError as error:
-    if error.name is not None and error.name.startswith("fanout"):
-        raise
-    raise SetupError(
-        f"{error.name} is not installed; install the extra: pip install 'fanout[spark]'"
-    ) from error
 
 __all__ = (
     "FanOutQuery",
@@ -42,15 +34,18 @@ __all__ = (
     "write_to_kafka",
 )
 
-
-def __getattr__(name: str) -> Any:
-    """Load what writes to Kafka when it is asked for: not everybody has Kafka's library."""
-    if name in {"kafka_sink", "write_to_kafka"}:
-        from fanout.spark.sink import handler  # noqa: PLC0415 - see above
-
-        return getattr(handler, name)
-    if name in {"PersistentKeyBy", "key_by_sink", "persistent_key_by", "write_key_by"}:
-        from fanout.spark.sink import shuffle_handlers  # noqa: PLC0415 - see above
-
-        return getattr(shuffle_handlers, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "FanOutQuery": "fanout.spark.query",
+        "LedgerBatch": "fanout.landing.ledger",
+        "PersistentKeyBy": "fanout.spark.sink.shuffle_handlers",
+        "QueryProgress": "fanout.spark.query",
+        "foreach_batch": "fanout.spark.start_query",
+        "kafka_sink": "fanout.spark.sink.handler",
+        "key_by_sink": "fanout.spark.sink.shuffle_handlers",
+        "persistent_key_by": "fanout.spark.sink.shuffle_handlers",
+        "write_key_by": "fanout.spark.sink.shuffle_handlers",
+        "write_to_kafka": "fanout.spark.sink.handler",
+    },
+)

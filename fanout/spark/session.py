@@ -91,7 +91,7 @@ def _require_pyspark() -> None:
     try:
         import pyspark  # noqa: PLC0415 - an optional extra
     except ImportError as error:
-        raise SetupError("pyspark is missing; pip install 'fanout[spark]'") from error
+        raise SetupError("pyspark is missing; pip install 'fanout-streams[spark]'") from error
     version = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
     if version < MIN_PYSPARK:
         needed = ".".join(map(str, MIN_PYSPARK))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch, source: ServiceName) -> None:
     monkeypatch.setattr("fanout.demo.environment.find_spec", lambda _name: None)
     extra = source.partition("-")[0]
-    with pytest.raises(SetupError, match=rf"pip install 'fanout\[{extra},spark,testing\]'"):
+    with pytest.raises(SetupError, match=rf"pip install 'fanout-streams\[{extra},spark,testing\]'"):
         check_environment(source)
 
 

@@ -1,18 +1,18 @@
 """Share groups of Kafka (KIP-932): records handed out one by one, to any number of members.
 
-Needs the extra `fanout[share]`. The client that it uses says of its share consumer that it is in
-preview.
+Needs the extras `kafka` and `share`. The client that it uses says of its share consumer that it
+is in preview.
 """
 
-from fanout.errors import SetupError
+from __future__ import annotations
 
-try:
+from typing import TYPE_CHECKING
+
+from fanout._exports import lazy_exports
+
+if TYPE_CHECKING:
     from fanout.kafka.share.source import KafkaShareSource
-except ModuleNotFoundError as error:
-    if error.name is not None and error.name.startswith("fanout"):
-        raise
-    raise SetupError(
-        f"{error.name} is not installed; install the extras: pip install 'fanout[kafka,share]'"
-    ) from error
 
 __all__ = ("KafkaShareSource",)
+
+__getattr__, __dir__ = lazy_exports(__name__, {"KafkaShareSource": "fanout.kafka.share.source"})

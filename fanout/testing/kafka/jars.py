@@ -103,7 +103,7 @@ def _java_and_ivy() -> tuple[str, str]:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SetupError(
-            "Kafka's jars are downloaded by the Ivy in pyspark; pip install 'fanout[spark]'"
+            "Kafka's jars are downloaded by the Ivy in pyspark; pip install 'fanout-streams[spark]'"
         )
     # It imports pyspark, which is known to be there only now.
     from fanout.spark.session import require_java  # noqa: PLC0415

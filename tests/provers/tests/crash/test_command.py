@@ -77,4 +77,4 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     result, asked = crash(monkeypatch, report())
     assert (result.exit_code, asked) == (2, None)
-    assert "pip install 'fanout[testing]'" in result.stderr
+    assert "pip install 'fanout-streams[testing]'" in result.stderr

@@ -1,0 +1,64 @@
+"""Lazy exports of a package: a name is imported when it is first used."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from fanout.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ("lazy_exports",)
+
+# The extra that installs each optional library.
+_EXTRAS: Final = {
+    "aioboto3": "kinesis",
+    "aiobotocore": "kinesis",
+    "aiokafka": "kafka",
+    "boto3": "kinesis",
+    "botocore": "kinesis",
+    "confluent_kafka": "kafka,share",
+    "moto": "testing",
+    "numpy": "kafka",
+    "pandas": "spark",
+    "py4j": "spark",
+    "pyspark": "spark",
+}
+
+
+def lazy_exports(
+    package: str, modules: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Build `__getattr__` and `__dir__` of a package, as PEP 562 describes them.
+
+    A package that is imported for one of its names does not load the libraries of the others.
+
+    Args:
+        package: The package's `__name__`.
+        modules: The module of each exported name.
+
+    Returns:
+        The two functions. The first raises AttributeError for an unknown name, and SetupError
+        that names the extra where a library is not installed.
+    """
+
+    def load(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            value = getattr(import_module(modules[name]), name)
+        except ModuleNotFoundError as error:
+            library = (error.name or "").partition(".")[0]
+            if library not in _EXTRAS:
+                raise
+            raise SetupError(
+                f"{package}.{name} needs {library}, which is not installed: "
+                f"pip install 'fanout-streams[{_EXTRAS[library]}]'"
+            ) from error
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load, lambda: sorted(modules)

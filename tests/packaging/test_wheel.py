@@ -1,0 +1,97 @@
+"""The wheel and the source archive, built and installed as users do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+# Long enough for a slow registry; nothing waits for it unless pip hangs.
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(*command: str | Path, cwd: Path = Path("/")) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own commands
+        [str(word) for word in command], capture_output=True, text=True, check=False, cwd=cwd
+    )
+
+
+def succeed(*command: str | Path, cwd: Path = Path("/")) -> str:
+    done = run(*command, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel."""
+    built = tmp_path_factory.mktemp("dist")
+    succeed(*PIP, "wheel", "--no-deps", "--wheel-dir", built, ROOT)
+    (path,) = built.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel, without any extra, into an environment that holds nothing else."""
+    home = tmp_path_factory.mktemp("empty")
+    venv.create(home, with_pip=False, symlinks=True)
+    python = home / "bin" / "python"
+    succeed(*PIP, "--python", python, "install", "--constraint", ROOT / "constraints.txt", wheel)
+    return home / "bin"
+
+
+def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "fanout/py.typed" in names
+    others = {name.split("/")[0] for name in names} - {"fanout"}
+    assert [name for name in others if not name.endswith(".dist-info")] == []
+
+
+def test_the_wheel_is_smaller_than_40_000_lines(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        modules = [name for name in archive.namelist() if name.endswith(".py")]
+        assert sum(archive.read(name).count(b"\n") for name in modules) < 40_000
+
+
+def test_the_source_archive_has_what_errors_and_pages_name(tmp_path: Path) -> None:
+    succeed(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=ROOT)
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"constraints.txt", "CHANGELOG.md", "Makefile", "README.md"} <= names
+
+
+def test_without_extras_it_imports_and_names_the_extra_of_each_part(empty: Path) -> None:
+    code = (
+        "import fanout, fanout.kinesis, fanout.kafka, fanout.spark, fanout.testing\n"
+        "from fanout.errors import SetupError\n"
+        "for module, name in ((fanout.kinesis, 'KinesisSource'), (fanout.kafka, 'KafkaSource'),\n"
+        "                     (fanout.spark, 'foreach_batch')):\n"
+        "    try:\n"
+        "        getattr(module, name)\n"
+        "    except SetupError as error:\n"
+        "        print(error)\n"
+    )
+    said = succeed(empty / "python", "-c", code).splitlines()
+    assert [line.rpartition(": ")[2] for line in said] == [
+        "pip install 'fanout-streams[kinesis]'",
+        "pip install 'fanout-streams[kafka]'",
+        "pip install 'fanout-streams[spark]'",
+    ]
+
+
+def test_without_its_extra_the_command_says_how_to_get_it(empty: Path) -> None:
+    done = run(empty / "fanout", "--help")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "fanout: the command line needs typer, which is not installed: "
+        "pip install 'fanout-streams[cli]'"
+    ]
