@@ -92,6 +92,8 @@ def test_without_its_extra_the_command_says_how_to_get_it(empty: Path) -> None:
     done = run(empty / "fanout", "--help")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "fanout: the command line needs typer, which is not installed: "
-        "pip install 'fanout-streams[cli]'"
+        (
+            "fanout: the command line needs typer, which is not installed: "
+            "pip install 'fanout-streams[cli]'"
+        )
     ]
