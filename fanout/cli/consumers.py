@@ -28,7 +28,7 @@ from fanout.errors import FanOutError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from fanout.kinesis.aws.transport import ConsumerDescription
+    from fanout.kinesis.aws.api import ConsumerDescription
     from fanout.kinesis.consumers import ConsumerPrice, StreamConsumers
 
     Listing: TypeAlias = tuple[str, Sequence[ConsumerDescription]]

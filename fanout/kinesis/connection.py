@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
-    from fanout.kinesis.aws.transport import StreamDescription, Transport
+    from fanout.kinesis.aws.api import KinesisClient, StreamDescription
     from fanout.kinesis.options import KinesisOptions
     from fanout.kinesis.registration import ConsumerRegistration
 
@@ -42,7 +42,7 @@ class KinesisConnection:
 
     Args:
         options: What the user asked for.
-        transport: The calls.
+        client: The calls.
         stream: The stream, as the service described it when the connection was opened.
         registration: The consumer that subscribes; None to poll.
     """
@@ -52,28 +52,28 @@ class KinesisConnection:
     def __init__(
         self,
         options: KinesisOptions,
-        transport: Transport,
+        client: KinesisClient,
         stream: StreamDescription,
         registration: ConsumerRegistration | None,
     ) -> None:
         self._options = options
-        self._transport = transport
+        self._client = client
         self._stream = stream
         self._registration = registration
-        self._catalog = ShardCatalog(transport)
+        self._catalog = ShardCatalog(client)
         self._triage = Recovery(
-            transport,
+            client,
             stream.name,
             self._catalog,
             registration,
             on_data_loss=options.on_data_loss,
         )
         self._worked: set[Phase] = set()
-        self._access = CredentialRefresh(transport.renew_credentials)
+        self._access = CredentialRefresh(client.renew_credentials)
         self._bad_frames = DamagedFrames(options.on_bad_frame)
         self._disaggregator = Disaggregator(options.on_bad_aggregate)
         self._poller = Poller(
-            transport,
+            client,
             stream,
             max_event_bytes=options.max_event_bytes,
             disaggregator=self._disaggregator,
@@ -121,7 +121,7 @@ class KinesisConnection:
             if self._registration is None:
                 events = await self._poller.open(split, position, reserve)
             else:
-                subscribing = self._transport.subscribe(
+                subscribing = self._client.subscribe(
                     self._registration.arn, split.id, starting_position(position)
                 )
                 events = read_events(

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import FanOutError, ServiceError
-from fanout.kinesis.aws.client import open_transport
+from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import code_of, explained
 from fanout.kinesis.registration import ConsumerRegistration, deregister_consumer
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from datetime import timedelta
 
-    from fanout.kinesis.aws.transport import ConsumerDescription, StreamDescription, Transport
+    from fanout.kinesis.aws.api import ConsumerDescription, KinesisClient, StreamDescription
     from fanout.kinesis.options import KinesisOptions
 
 __all__ = ("HOURS_PER_MONTH", "ConsumerPrice", "StreamConsumers", "open_consumers")
@@ -66,12 +66,12 @@ class StreamConsumers:
     """The consumers of one stream.
 
     Args:
-        transport: The calls.
+        client: The calls.
         stream: The stream, as it was described just now.
     """
 
-    def __init__(self, transport: Transport, stream: StreamDescription) -> None:
-        self._transport = transport
+    def __init__(self, client: KinesisClient, stream: StreamDescription) -> None:
+        self._client = client
         self._jitter = FullJitter(_POLLING, Random())  # noqa: S311 - jitter, no secret
         self.stream = stream
 
@@ -82,7 +82,7 @@ class StreamConsumers:
             ServiceError: If they may not be listed.
         """
         with explained(f"the consumers of {self.stream.name!r} cannot be listed"):
-            found = await self._transport.list_consumers(self.stream.arn)
+            found = await self._client.list_consumers(self.stream.arn)
         return sorted(found, key=lambda consumer: consumer.created)
 
     async def older_than(self, age: timedelta) -> list[ConsumerDescription]:
@@ -109,9 +109,9 @@ class StreamConsumers:
             ServiceError: If there is none of that name or ARN, or it may not be described.
         """
         if consumer.startswith("arn:"):
-            call = self._transport.describe_consumer(arn=consumer)
+            call = self._client.describe_consumer(arn=consumer)
         else:
-            call = self._transport.describe_consumer(stream_arn=self.stream.arn, name=consumer)
+            call = self._client.describe_consumer(stream_arn=self.stream.arn, name=consumer)
         with explained(f"the consumer {consumer!r} cannot be described"):
             try:
                 return await call
@@ -132,7 +132,7 @@ class StreamConsumers:
         Cancellation: a consumer whose registration was sent stays.
         """
         registration = ConsumerRegistration(
-            self._transport, self.stream.arn, name, jitter=self._jitter, tags={}
+            self._client, self.stream.arn, name, jitter=self._jitter, tags={}
         )
         await registration.ensure()
         return await self.find(name), registration.registered is not None
@@ -145,7 +145,7 @@ class StreamConsumers:
         failed = {}
         for consumer in consumers:
             try:
-                await deregister_consumer(self._transport, consumer.arn, jitter=self._jitter)
+                await deregister_consumer(self._client, consumer.arn, jitter=self._jitter)
             except FanOutError as error:
                 failed[consumer.name] = error
         return failed
@@ -159,7 +159,7 @@ class StreamConsumers:
             ServiceError: If the shards or the consumers may not be listed.
         """
         with explained(f"the shards of {self.stream.name!r} cannot be listed"):
-            shards = await self._transport.list_shards()
+            shards = await self._client.list_shards()
         closed = {parent for shard in shards for parent in shard.parents}
         return ConsumerPrice(
             consumers=sum(consumer.status != "DELETING" for consumer in await self.describe_all()),
@@ -178,7 +178,7 @@ async def open_consumers(options: KinesisOptions) -> AsyncIterator[StreamConsume
         SetupError: If credentials or a region are missing.
         ServiceError: If the stream does not exist, or the endpoint does not answer.
     """
-    opening = open_transport(
+    opening = open_kinesis_client(
         stream=options.stream,
         region=options.resolved_region,
         endpoint_url=options.endpoint_url,
@@ -188,7 +188,7 @@ async def open_consumers(options: KinesisOptions) -> AsyncIterator[StreamConsume
     )
     async with AsyncExitStack() as stack:
         with explained("Kinesis cannot be called"):
-            transport = await stack.enter_async_context(opening)
+            client = await stack.enter_async_context(opening)
         with explained(f"the stream {options.stream!r} cannot be described"):
-            stream = await transport.describe_stream()
-        yield StreamConsumers(transport, stream)
+            stream = await client.describe_stream()
+        yield StreamConsumers(client, stream)

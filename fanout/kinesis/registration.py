@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.core.backoff import FullJitter
-    from fanout.kinesis.aws.transport import ConsumerDescription, Transport
+    from fanout.kinesis.aws.api import ConsumerDescription, KinesisClient
 
 __all__ = ("ConsumerRegistration", "deregister_consumer")
 
@@ -48,7 +48,7 @@ class ConsumerRegistration:
     """One stream's hold on its consumer.
 
     Args:
-        transport: The service.
+        client: The service.
         stream_arn: The stream's ARN.
         consumer: A consumer's name, or the ARN of one that must exist.
         jitter: How long to wait between two calls about it.
@@ -57,14 +57,14 @@ class ConsumerRegistration:
 
     def __init__(
         self,
-        transport: Transport,
+        client: KinesisClient,
         stream_arn: str,
         consumer: str,
         *,
         jitter: FullJitter,
         tags: Mapping[str, str],
     ) -> None:
-        self._transport = transport
+        self._client = client
         self._stream_arn = stream_arn
         self._consumer = consumer
         self._jitter = jitter
@@ -135,7 +135,7 @@ class ConsumerRegistration:
         It asks once; the errors of the service and the network pass unchanged.
         """
         try:
-            description = await self._transport.describe_consumer(arn=self._arn)
+            description = await self._client.describe_consumer(arn=self._arn)
         except Exception as error:
             if code_of(error) == "ResourceNotFoundException":
                 return False
@@ -153,7 +153,7 @@ class ConsumerRegistration:
         if self._registered is None:
             return
         try:
-            await deregister_consumer(self._transport, self._registered, jitter=self._jitter)
+            await deregister_consumer(self._client, self._registered, jitter=self._jitter)
         except asyncio.CancelledError:
             self._tell_leak("the program was stopped meanwhile")
             raise
@@ -182,15 +182,15 @@ class ConsumerRegistration:
 
     async def _describe_or_register(self) -> ConsumerDescription:
         if self._is_arn:
-            return await self._transport.describe_consumer(arn=self._consumer)
+            return await self._client.describe_consumer(arn=self._consumer)
         try:
-            return await self._transport.describe_consumer(
+            return await self._client.describe_consumer(
                 stream_arn=self._stream_arn, name=self._consumer
             )
         except Exception as error:
             if code_of(error) != "ResourceNotFoundException":
                 raise
-        description = await self._transport.register_consumer(
+        description = await self._client.register_consumer(
             self._stream_arn, self._consumer, self._tags
         )
         self._registered = description.arn
@@ -201,11 +201,11 @@ class ConsumerRegistration:
         return self._consumer.startswith("arn:")
 
 
-async def deregister_consumer(transport: Transport, arn: str, *, jitter: FullJitter) -> None:
+async def deregister_consumer(client: KinesisClient, arn: str, *, jitter: FullJitter) -> None:
     """Deregister a consumer, again while the service throttles; one that is gone is no error.
 
     Args:
-        transport: The service.
+        client: The service.
         arn: The consumer's ARN.
         jitter: How long to wait between two calls.
 
@@ -220,7 +220,7 @@ async def deregister_consumer(transport: Transport, arn: str, *, jitter: FullJit
                 wait=jitter, retry=retry_if_exception(_may_pass), reraise=True
             ):
                 with attempt:
-                    await transport.deregister_consumer(arn)
+                    await client.deregister_consumer(arn)
     except Exception as error:
         if limit.expired():
             raise ServiceError(f"{doing} within {DEREGISTRATION_TIMEOUT:g} s") from error

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.events import Split
 from fanout.errors import ServiceError
-from fanout.kinesis.aws.transport import MAX_SHARDS
+from fanout.kinesis.aws.api import MAX_SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fanout.kinesis.aws.transport import ShardDescription, Transport
+    from fanout.kinesis.aws.api import KinesisClient, ShardDescription
 
 __all__ = ("ShardCatalog",)
 
@@ -24,11 +24,11 @@ class ShardCatalog:
     it, however late it comes.
 
     Args:
-        transport: The calls.
+        client: The calls.
     """
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    def __init__(self, client: KinesisClient) -> None:
+        self._client = client
         self._listed: Mapping[str, ShardDescription] = {}
         self._known: dict[str, ShardDescription] = {}
         self._asked = 0
@@ -52,7 +52,7 @@ class ShardCatalog:
         """
         self._asked += 1
         asked = self._asked
-        listed = {shard.shard_id: shard for shard in await self._transport.list_shards()}
+        listed = {shard.shard_id: shard for shard in await self._client.list_shards()}
         for shard_id, shard in listed.items():
             before = self._known.get(shard_id, shard)
             if before.first != shard.first:

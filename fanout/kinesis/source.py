@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.positions import Cursor
 from fanout.errors import ServiceError
-from fanout.kinesis.aws.client import open_transport
+from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import explained
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.open_files import check_open_files
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.events import Batch
-    from fanout.kinesis.aws.transport import StreamDescription, Transport
+    from fanout.kinesis.aws.api import KinesisClient, StreamDescription
 
-__all__ = ("KinesisSource", "open_connection")
+__all__ = ("KinesisSource", "open_kinesis_connection")
 
 # The service creates a consumer within seconds, and the user's backoff may be made for outages.
 _CONSUMER_POLLING: Final = Backoff(base=1.0, cap=5.0)
@@ -63,7 +63,7 @@ class KinesisSource(KinesisOptions):
                 endpoint does not answer.
         """
         del available_now
-        opening = open_transport(
+        opening = open_kinesis_client(
             stream=self.stream,
             region=self.resolved_region,
             endpoint_url=self.endpoint_url,
@@ -73,9 +73,9 @@ class KinesisSource(KinesisOptions):
         )
         async with AsyncExitStack() as stack:
             with explained("Kinesis cannot be called"):
-                transport = await stack.enter_async_context(opening)
+                client = await stack.enter_async_context(opening)
             random = Random()  # noqa: S311 - jitter, no secret
-            yield await stack.enter_async_context(open_connection(self, transport, random))
+            yield await stack.enter_async_context(open_kinesis_connection(self, client, random))
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after one row: inside its record if the next row is of it too.
@@ -96,48 +96,48 @@ class KinesisSource(KinesisOptions):
 
 
 @asynccontextmanager
-async def open_connection(
-    options: KinesisOptions, transport: Transport, random: Random
+async def open_kinesis_connection(
+    options: KinesisOptions, client: KinesisClient, random: Random
 ) -> AsyncIterator[KinesisConnection]:
-    """Connect over a transport; see `KinesisSource.connect`.
+    """Connect over a client; see `KinesisSource.connect`.
 
     Args:
         options: What the user asked for.
-        transport: The calls of the stream.
+        client: The calls of the stream.
         random: The source of randomness for the wait until a consumer is ACTIVE.
     """
-    stream = await _usable_stream(transport, options.stream)
+    stream = await _usable_stream(client, options.stream)
     check_open_files(stream.open_shards)
     async with AsyncExitStack() as stack:
         registration = None
         if options.mode == "efo" and options.consumer is not None:
             jitter = FullJitter(_CONSUMER_POLLING, random)
             registration = ConsumerRegistration(
-                transport, stream.arn, options.consumer, jitter=jitter, tags=options.tags
+                client, stream.arn, options.consumer, jitter=jitter, tags=options.tags
             )
             if options.deregister == "on_close":
                 stack.push_async_callback(registration.undo)
             await registration.ensure()
             if registration.registered is not None:
-                await _check_same(transport, stream)
-        yield KinesisConnection(options, transport, stream, registration)
+                await _check_same(client, stream)
+        yield KinesisConnection(options, client, stream, registration)
 
 
-async def _check_same(transport: Transport, stream: StreamDescription) -> None:
+async def _check_same(client: KinesisClient, stream: StreamDescription) -> None:
     """Check that a new consumer is one of the stream that was described before.
 
     A consumer goes with its stream, so one that was there already tells that the stream is too.
     """
-    if (await _usable_stream(transport, stream.name)).created != stream.created:
+    if (await _usable_stream(client, stream.name)).created != stream.created:
         raise ServiceError(
             f"the stream {stream.name!r} was deleted, and another one was created by its name, "
             f"while it was opened; open it again"
         )
 
 
-async def _usable_stream(transport: Transport, name: str) -> StreamDescription:
+async def _usable_stream(client: KinesisClient, name: str) -> StreamDescription:
     with explained(f"the stream {name!r} cannot be described"):
-        stream = await transport.describe_stream()
+        stream = await client.describe_stream()
     if stream.status not in {"ACTIVE", "UPDATING"}:
         raise ServiceError(f"the stream {name!r} is {stream.status}; it must be ACTIVE to be read")
     return stream

@@ -25,14 +25,14 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from fanout.errors import FanOutError
-from fanout.kinesis.aws.client import open_transport
+from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.testing.kinesis.rules import KinesisRules
 from tests.conformance.service import at_aws, embedded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from fanout.kinesis.aws.transport import Transport
+    from fanout.kinesis.aws.api import KinesisClient
     from tests.conformance.service import Service
 
 _PREFIX = "fanout-conformance"
@@ -95,7 +95,7 @@ def service(live: Service | None, rules: KinesisRules) -> Iterator[Service]:
 
 
 @pytest.fixture
-async def transport(service: Service) -> AsyncIterator[Transport]:
+async def kinesis(service: Service) -> AsyncIterator[KinesisClient]:
     """The library's own calls."""
-    async with open_transport(stream=service.stream, **service.where) as transport:
-        yield transport
+    async with open_kinesis_client(stream=service.stream, **service.where) as kinesis:
+        yield kinesis

@@ -17,7 +17,7 @@ import fanout
 from fanout.errors import RemoteError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.reading.decode import ShardEvent, decode_event
-from fanout.kinesis.reading.event_stream import MAX_FRAME_BYTES, Frame, FrameDecoder
+from fanout.kinesis.reading.event_stream import MAX_FRAME_BYTES, EventStreamFrame, FrameDecoder
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from tests.kinesis.reading import session
@@ -25,7 +25,7 @@ from tests.kinesis.reading import session
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from fanout.kinesis.aws.transport import Transport
+    from fanout.kinesis.aws.api import KinesisClient
 
 # More than the network and a busy machine take; the service's own figures come on top.
 PATIENCE = 20.0
@@ -50,7 +50,7 @@ class Service:
         client: A boto3 client.
         producer: One that calls once: a record that is put again after an error that hides a
             success would come twice.
-        where: How `KinesisSource` and `open_transport` find the service.
+        where: How `KinesisSource` and `open_kinesis_client` find the service.
     """
 
     figures: KinesisRules
@@ -96,13 +96,13 @@ class Service:
 
     @asynccontextmanager
     async def subscribe(
-        self, transport: Transport, kind: str, *, at_once: bool = False, **value: Any
+        self, kinesis: KinesisClient, kind: str, *, at_once: bool = False, **value: Any
     ) -> AsyncIterator[Subscription]:
         """Subscribe, when the one before is old enough to be taken over unless `at_once`."""
         if not at_once:
             await self.spacing()
         position = {"Type": kind, **value}
-        async with transport.subscribe(self.consumer_arn, self.shard, position) as chunks:
+        async with kinesis.subscribe(self.consumer_arn, self.shard, position) as chunks:
             self.subscribed[0] = time.monotonic()
             yield Subscription(chunks, self)
 
@@ -136,7 +136,7 @@ class Subscription:
         self._service = service
         self._decoder = FrameDecoder(MAX_FRAME_BYTES)
 
-    async def frame(self) -> Frame | None:
+    async def frame(self) -> EventStreamFrame | None:
         """Return the next frame; None when the service has ended the response."""
         async with asyncio.timeout(self._service.figures.heartbeat + PATIENCE):
             while (frame := self._decoder.next_frame()) is None:

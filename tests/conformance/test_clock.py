@@ -6,19 +6,19 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fanout.kinesis.aws.transport import Transport
+    from fanout.kinesis.aws.api import KinesisClient
     from tests.conformance.service import Service
 
 
 async def test_the_date_header_is_the_clock_that_stamps_records(
-    service: Service, transport: Transport
+    service: Service, kinesis: KinesisClient
 ) -> None:
     key = service.key()
-    before = (await transport.describe_stream()).server_time
+    before = (await kinesis.describe_stream()).server_time
     (number,) = await service.put(key, b"now")
-    after = (await transport.describe_stream()).server_time
+    after = (await kinesis.describe_stream()).server_time
     async with service.subscribe(
-        transport, "AT_SEQUENCE_NUMBER", SequenceNumber=number
+        kinesis, "AT_SEQUENCE_NUMBER", SequenceNumber=number
     ) as subscription:
         ((record,), _) = await subscription.records(key, 1)
     # The header is in whole seconds, cut off.
@@ -26,13 +26,13 @@ async def test_the_date_header_is_the_clock_that_stamps_records(
 
 
 async def test_a_record_put_after_the_date_was_read_comes_from_that_time_on(
-    service: Service, transport: Transport
+    service: Service, kinesis: KinesisClient
 ) -> None:
     key = service.key()
-    pinned = (await transport.describe_stream()).server_time
+    pinned = (await kinesis.describe_stream()).server_time
     await service.put(key, b"first", b"second")
     async with service.subscribe(
-        transport, "AT_TIMESTAMP", Timestamp=pinned.timestamp()
+        kinesis, "AT_TIMESTAMP", Timestamp=pinned.timestamp()
     ) as subscription:
         records, _ = await subscription.records(key, 2)
     assert [record["data"] for record in records] == [b"first", b"second"]

@@ -16,35 +16,35 @@ from fanout.kinesis.registration import ConsumerRegistration
 from tests.conformance.service import deregistering
 
 if TYPE_CHECKING:
-    from fanout.kinesis.aws.transport import Transport
+    from fanout.kinesis.aws.api import KinesisClient
     from tests.conformance.service import Service
 
 
 async def test_a_consumer_is_registered_described_listed_and_deregistered(
-    service: Service, transport: Transport
+    service: Service, kinesis: KinesisClient
 ) -> None:
     name = f"{service.prefix}-{uuid.uuid4().hex}"
     with deregistering(service.client, service.arn, name):
-        registered = await transport.register_consumer(service.arn, name, {"purpose": "test"})
+        registered = await kinesis.register_consumer(service.arn, name, {"purpose": "test"})
         assert (registered.name, registered.status in {"CREATING", "ACTIVE"}) == (name, True)
         with pytest.raises(ClientError) as error:
-            await transport.register_consumer(service.arn, name)
+            await kinesis.register_consumer(service.arn, name)
         assert code_of(error.value) == "ResourceInUseException"
 
-        arn = await adopt(transport, service, name)
-        described = await transport.describe_consumer(arn=arn)
+        arn = await adopt(kinesis, service, name)
+        described = await kinesis.describe_consumer(arn=arn)
         assert (described.arn, described.name) == (registered.arn, name)
-        assert described == await transport.describe_consumer(stream_arn=service.arn, name=name)
-        assert described in await transport.list_consumers(service.arn)
+        assert described == await kinesis.describe_consumer(stream_arn=service.arn, name=name)
+        assert described in await kinesis.list_consumers(service.arn)
         assert await tags_of(service, arn) == {"purpose": "test"}
 
-        await transport.deregister_consumer(arn)
-        assert await until_gone(transport, arn) == "ResourceNotFoundException"
+        await kinesis.deregister_consumer(arn)
+        assert await until_gone(kinesis, arn) == "ResourceNotFoundException"
 
 
-async def adopt(transport: Transport, service: Service, name: str) -> str:
+async def adopt(kinesis: KinesisClient, service: Service, name: str) -> str:
     jitter = FullJitter(Backoff(base=1.0, cap=5.0), Random(7))
-    registration = ConsumerRegistration(transport, service.arn, name, jitter=jitter, tags={})
+    registration = ConsumerRegistration(kinesis, service.arn, name, jitter=jitter, tags={})
     arn = await registration.ensure()
     assert registration.registered is None
     return arn
@@ -55,11 +55,11 @@ async def tags_of(service: Service, arn: str) -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for tag in answer["Tags"]}
 
 
-async def until_gone(transport: Transport, arn: str) -> str | None:
+async def until_gone(kinesis: KinesisClient, arn: str) -> str | None:
     async with asyncio.timeout(60):
         while True:
             try:
-                described = await transport.describe_consumer(arn=arn)
+                described = await kinesis.describe_consumer(arn=arn)
             except ClientError as error:
                 return code_of(error)
             assert described.status == "DELETING"

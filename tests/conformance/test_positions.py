@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from fanout.kinesis.aws.error_hints import code_of
 
 if TYPE_CHECKING:
-    from fanout.kinesis.aws.transport import Transport
+    from fanout.kinesis.aws.api import KinesisClient
     from tests.conformance.service import Service
 
 
@@ -20,7 +20,7 @@ def data(records: list[dict[str, Any]]) -> list[bytes]:
 
 
 async def test_a_timestamp_counts_to_the_millisecond(
-    service: Service, transport: Transport
+    service: Service, kinesis: KinesisClient
 ) -> None:
     key = service.key()
     arrivals: list[int] = []
@@ -31,25 +31,25 @@ async def test_a_timestamp_counts_to_the_millisecond(
             number = number or placed
             await asyncio.sleep(0.005)
         async with service.subscribe(
-            transport, "AT_SEQUENCE_NUMBER", SequenceNumber=number
+            kinesis, "AT_SEQUENCE_NUMBER", SequenceNumber=number
         ) as subscription:
             records, _ = await subscription.records(key, 3)
         times = [record["approximateArrivalTimestamp"] for record in records]
         arrivals = [round(time.timestamp() * 1000) for time in times]
     for millis, expected in ((arrivals[1], [b"b", b"c"]), (arrivals[1] + 1, [b"c"])):
         async with service.subscribe(
-            transport, "AT_TIMESTAMP", Timestamp=millis / 1000
+            kinesis, "AT_TIMESTAMP", Timestamp=millis / 1000
         ) as subscription:
             records, _ = await subscription.records(key, len(expected))
         assert data(records) == expected
 
 
 async def test_latest_begins_after_the_newest_record(
-    service: Service, transport: Transport
+    service: Service, kinesis: KinesisClient
 ) -> None:
     key = service.key()
     await service.put(key, b"before")
-    async with service.subscribe(transport, "LATEST") as subscription:
+    async with service.subscribe(kinesis, "LATEST") as subscription:
         first = await subscription.event()
         assert first is not None
         assert key not in first.records.column("partitionKey").to_pylist()
@@ -59,7 +59,7 @@ async def test_latest_begins_after_the_newest_record(
 
 
 async def test_at_a_sequence_number_includes_its_record_and_after_excludes_it(
-    service: Service, transport: Transport
+    service: Service, kinesis: KinesisClient
 ) -> None:
     key = service.key()
     number, _ = await service.put(key, b"a", b"b")
@@ -67,33 +67,33 @@ async def test_at_a_sequence_number_includes_its_record_and_after_excludes_it(
         ("AT_SEQUENCE_NUMBER", [b"a", b"b"]),
         ("AFTER_SEQUENCE_NUMBER", [b"b"]),
     ):
-        async with service.subscribe(transport, kind, SequenceNumber=number) as subscription:
+        async with service.subscribe(kinesis, kind, SequenceNumber=number) as subscription:
             records, _ = await subscription.records(key, len(expected))
         assert data(records) == expected
 
 
 async def test_after_a_continuation_nothing_is_skipped_and_nothing_repeated(
-    service: Service, transport: Transport
+    service: Service, kinesis: KinesisClient
 ) -> None:
     key = service.key()
     number, *_ = await service.put(key, b"a", b"b", b"c")
     async with service.subscribe(
-        transport, "AT_SEQUENCE_NUMBER", SequenceNumber=number
+        kinesis, "AT_SEQUENCE_NUMBER", SequenceNumber=number
     ) as subscription:
         read, continuation = await subscription.records(key, 1)
     await service.put(key, b"d", b"e")
     async with service.subscribe(
-        transport, "AFTER_SEQUENCE_NUMBER", SequenceNumber=continuation
+        kinesis, "AFTER_SEQUENCE_NUMBER", SequenceNumber=continuation
     ) as subscription:
         rest, _ = await subscription.records(key, 5 - len(read))
     assert data(read + rest) == [b"a", b"b", b"c", b"d", b"e"]
 
 
 async def test_after_the_continuation_of_a_heartbeat_the_next_record_comes(
-    service: Service, transport: Transport
+    service: Service, kinesis: KinesisClient
 ) -> None:
     key = service.key()
-    async with service.subscribe(transport, "LATEST") as subscription:
+    async with service.subscribe(kinesis, "LATEST") as subscription:
         for _ in range(10):  # the stream may have other producers
             heartbeat = await subscription.event()
             if heartbeat is not None and not heartbeat.records.num_rows:
@@ -102,7 +102,7 @@ async def test_after_the_continuation_of_a_heartbeat_the_next_record_comes(
         pytest.skip(f"the shard {service.shard} is never idle")
     await service.put(key, b"a", b"b")
     async with service.subscribe(
-        transport, "AFTER_SEQUENCE_NUMBER", SequenceNumber=heartbeat.continuation
+        kinesis, "AFTER_SEQUENCE_NUMBER", SequenceNumber=heartbeat.continuation
     ) as subscription:
         records, _ = await subscription.records(key, 2)
     assert data(records) == [b"a", b"b"]
@@ -110,9 +110,9 @@ async def test_after_the_continuation_of_a_heartbeat_the_next_record_comes(
 
 @pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"])
 async def test_a_sequence_number_that_is_not_of_the_shard_is_an_invalid_argument(
-    service: Service, transport: Transport, kind: str
+    service: Service, kinesis: KinesisClient, kind: str
 ) -> None:
     with pytest.raises(ClientError) as error:
-        async with service.subscribe(transport, kind, SequenceNumber="1"):
+        async with service.subscribe(kinesis, kind, SequenceNumber="1"):
             pass
     assert code_of(error.value) == "InvalidArgumentException"

@@ -12,7 +12,7 @@ from tests.conformance.service import PATIENCE
 
 if TYPE_CHECKING:
     import fanout
-    from fanout.kinesis.aws.transport import Transport
+    from fanout.kinesis.aws.api import KinesisClient
     from tests.conformance.service import Service
 
 # PutRecord takes 1 MiB of data and partition key, unless the stream was configured for more.
@@ -33,10 +33,10 @@ async def read(stream: fanout.FanOut, prefix: str, last: bytes) -> list[dict[str
 
 
 async def test_what_is_put_is_read_once_and_a_resumed_reader_goes_on_after_it(
-    service: Service, transport: Transport
+    service: Service, kinesis: KinesisClient
 ) -> None:
     key = service.key()
-    begun = (await transport.describe_stream()).server_time
+    begun = (await kinesis.describe_stream()).server_time
     numbers = await service.put(key, *(b"%d" % each for each in range(10)))
     async with service.open(start=begun) as stream:
         records = await read(stream, key, b"9")
@@ -60,11 +60,11 @@ async def test_a_reader_of_the_latest_misses_nothing_that_is_put_once_it_is_open
 
 
 async def test_an_aggregated_record_comes_as_the_records_that_were_put_into_it(
-    service: Service, transport: Transport
+    service: Service, kinesis: KinesisClient
 ) -> None:
     keys = [service.key("sub-") for _ in range(3)]
     sent = [(key, b"%d" % number) for number, key in enumerate(keys)]
-    begun = (await transport.describe_stream()).server_time
+    begun = (await kinesis.describe_stream()).server_time
     (number,) = await service.put(service.key("aggregate-"), encode_aggregate(sent))
     async with service.open(start=begun) as stream:
         records = [
@@ -77,11 +77,11 @@ async def test_an_aggregated_record_comes_as_the_records_that_were_put_into_it(
 
 
 async def test_a_record_of_the_largest_size_comes_whole(
-    service: Service, transport: Transport
+    service: Service, kinesis: KinesisClient
 ) -> None:
     key = service.key()
     data = bytes(MAX_RECORD_BYTES - len(key))
-    begun = (await transport.describe_stream()).server_time
+    begun = (await kinesis.describe_stream()).server_time
     await service.put(key, data)
     async with service.open(start=begun) as stream:
         records = await read(stream, key, data)

@@ -16,14 +16,14 @@ from aiohttp.test_utils import TestServer
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from fanout.errors import OptionError, ServiceError, SetupError
-from fanout.kinesis.aws.client import open_transport
-from fanout.kinesis.aws.transport import (
+from fanout.kinesis.aws.api import (
     MAX_CONSUMERS,
     MAX_SHARDS,
     ConsumerDescription,
     ShardDescription,
     StreamDescription,
 )
+from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.hash_keys import HashRange
 from fanout.kinesis.reading.decode import decode_event
 from fanout.kinesis.reading.event_stream import FrameDecoder
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.kinesis.aws.transport import Transport
+    from fanout.kinesis.aws.api import KinesisClient
     from fanout.testing.kinesis.server import KinesisServer
 
     Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
@@ -86,13 +86,13 @@ async def serving(
 
 
 @asynccontextmanager
-async def connected(service: Service, **options: Any) -> AsyncIterator[Transport]:
+async def connected(service: Service, **options: Any) -> AsyncIterator[KinesisClient]:
     options = {"stream": "orders", "region": "eu-west-1"} | options
     async with (
         serving(service.handle) as url,
-        open_transport(endpoint_url=url, **options) as transport,
+        open_kinesis_client(endpoint_url=url, **options) as kinesis,
     ):
-        yield transport
+        yield kinesis
 
 
 def answering(*bodies: dict[str, Any], headers: dict[str, str] | None = None) -> Answer:
@@ -129,8 +129,8 @@ def streaming(*chunks: bytes, endless: bool = False) -> Answer:
 async def test_raw_hook_of_this_botocore_delivers_the_body_byte_for_byte() -> None:
     sent = encode_event("initial-response", b"{}") + encode_event("SubscribeToShardEvent", b"x")
     async with (
-        connected(Service(SubscribeToShard=streaming(sent[:7], sent[7:]))) as transport,
-        transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST) as chunks,
+        connected(Service(SubscribeToShard=streaming(sent[:7], sent[7:]))) as kinesis,
+        kinesis.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST) as chunks,
     ):
         assert b"".join([chunk async for chunk in chunks]) == sent
 
@@ -140,9 +140,9 @@ async def test_a_body_that_botocore_decoded_after_all_is_a_setup_error(
 ) -> None:
     monkeypatch.setattr("fanout.kinesis.aws.client.deliver_raw_bodies", lambda _client: None)
     sent = encode_event("initial-response", b"{}")
-    async with connected(Service(SubscribeToShard=streaming(sent))) as transport:
+    async with connected(Service(SubscribeToShard=streaming(sent))) as kinesis:
         with pytest.raises(SetupError, match="aiobotocore"):
-            async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
+            async with kinesis.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
                 pass
 
 
@@ -151,7 +151,7 @@ async def test_the_hook_leaves_other_clients_of_the_session_alone() -> None:
     sent = encode_event("initial-response", b"{}")
     async with (
         serving(Service(SubscribeToShard=streaming(sent)).handle) as url,
-        open_transport(stream="orders", region="eu-west-1", endpoint_url=url, session=session),
+        open_kinesis_client(stream="orders", region="eu-west-1", endpoint_url=url, session=session),
         session.client("kinesis", region_name="eu-west-1", endpoint_url=url) as client,
     ):
         response = await client.subscribe_to_shard(
@@ -174,8 +174,8 @@ def polled(body: bytes) -> Answer:
 async def test_get_records_delivers_its_size_before_its_body_byte_for_byte() -> None:
     service = Service(GetRecords=polled(RECORDS))
     async with (
-        connected(service) as transport,
-        transport.get_records(STREAM_ARN, "here") as unread,
+        connected(service) as kinesis,
+        kinesis.get_records(STREAM_ARN, "here") as unread,
     ):
         assert unread.size == len(RECORDS)
         assert b"".join([chunk async for chunk in unread.chunks]) == RECORDS
@@ -185,8 +185,8 @@ async def test_get_records_delivers_its_size_before_its_body_byte_for_byte() -> 
 async def test_get_records_may_be_limited() -> None:
     service = Service(GetRecords=polled(RECORDS))
     async with (
-        connected(service) as transport,
-        transport.get_records(STREAM_ARN, "here", limit=1),
+        connected(service) as kinesis,
+        kinesis.get_records(STREAM_ARN, "here", limit=1),
     ):
         pass
     assert service.requests[0][1]["Limit"] == 1
@@ -199,35 +199,35 @@ async def test_the_connection_of_get_records_is_used_again_when_its_body_was_rea
         connections.add(request.transport)
         return web.Response(body=RECORDS)
 
-    async with connected(Service(GetRecords=answer)) as transport:
+    async with connected(Service(GetRecords=answer)) as kinesis:
         for _ in range(3):
-            async with transport.get_records(STREAM_ARN, "here") as unread:
+            async with kinesis.get_records(STREAM_ARN, "here") as unread:
                 assert [chunk async for chunk in unread.chunks]
     assert len(connections) == 1
 
 
 async def test_leaving_get_records_with_its_body_unread_hangs_up() -> None:
     service = Service(GetRecords=streaming(b"{", endless=True))
-    async with connected(service) as transport:
-        async with transport.get_records(STREAM_ARN, "here") as unread:
+    async with connected(service) as kinesis:
+        async with kinesis.get_records(STREAM_ARN, "here") as unread:
             assert unread.size is None
         await service.hung_up.wait()
 
 
 async def test_refused_records_are_asked_for_once() -> None:
     service = Service(GetRecords=failing("ProvisionedThroughputExceededException"))
-    async with connected(service) as transport:
+    async with connected(service) as kinesis:
         with pytest.raises(ClientError, match="ProvisionedThroughputExceededException"):
-            async with transport.get_records(STREAM_ARN, "here"):
+            async with kinesis.get_records(STREAM_ARN, "here"):
                 pass
     assert len(service.requests) == 1
 
 
 async def test_a_refused_iterator_is_asked_for_once() -> None:
     service = Service(GetShardIterator=failing("ProvisionedThroughputExceededException"))
-    async with connected(service) as transport:
+    async with connected(service) as kinesis:
         with pytest.raises(ClientError, match="ProvisionedThroughputExceededException"):
-            await transport.get_shard_iterator(STREAM_ARN, "shardId-000000000000", LATEST)
+            await kinesis.get_shard_iterator(STREAM_ARN, "shardId-000000000000", LATEST)
     assert len(service.requests) == 1
 
 
@@ -235,9 +235,9 @@ async def test_records_that_botocore_decoded_after_all_are_a_setup_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fanout.kinesis.aws.client.deliver_raw_bodies", lambda _client: None)
-    async with connected(Service(GetRecords=polled(RECORDS))) as transport:
+    async with connected(Service(GetRecords=polled(RECORDS))) as kinesis:
         with pytest.raises(SetupError, match="aiobotocore"):
-            async with transport.get_records(STREAM_ARN, "here"):
+            async with kinesis.get_records(STREAM_ARN, "here"):
                 pass
 
 
@@ -245,7 +245,7 @@ async def test_get_records_of_other_clients_of_the_session_is_decoded() -> None:
     session = aioboto3.Session()
     async with (
         serving(Service(GetRecords=polled(RECORDS)).handle) as url,
-        open_transport(stream="orders", region="eu-west-1", endpoint_url=url, session=session),
+        open_kinesis_client(stream="orders", region="eu-west-1", endpoint_url=url, session=session),
         session.client("kinesis", region_name="eu-west-1", endpoint_url=url) as client,
     ):
         response = await client.get_records(StreamARN=STREAM_ARN, ShardIterator="here")
@@ -270,8 +270,8 @@ async def test_get_shard_iterator_takes_the_position_of_a_subscription(
     position: dict[str, Any], sent: dict[str, Any]
 ) -> None:
     service = Service(GetShardIterator=answering({"ShardIterator": "here"}))
-    async with connected(service) as transport:
-        found = await transport.get_shard_iterator(STREAM_ARN, "shardId-000000000000", position)
+    async with connected(service) as kinesis:
+        found = await kinesis.get_shard_iterator(STREAM_ARN, "shardId-000000000000", position)
     assert found == "here"
     shard = {"StreamARN": STREAM_ARN, "ShardId": "shardId-000000000000"}
     assert service.requests == [("GetShardIterator", shard | sent)]
@@ -289,23 +289,23 @@ async def test_the_embedded_kinesis_takes_every_call(
     kinesis_server: KinesisServer, stored: tuple[str, str]
 ) -> None:
     shard_id, sequence_number = stored
-    async with open_transport(
+    async with open_kinesis_client(
         stream="orders", region="us-east-1", endpoint_url=kinesis_server.endpoint_url
-    ) as transport:
-        described = await transport.describe_stream()
-        assert shard_id in {each.shard_id for each in await transport.list_shards()}
-        consumer = await transport.register_consumer(described.arn, "etl")
-        assert await transport.describe_consumer(arn=consumer.arn) == (
-            await transport.describe_consumer(stream_arn=described.arn, name="etl")
+    ) as kinesis:
+        described = await kinesis.describe_stream()
+        assert shard_id in {each.shard_id for each in await kinesis.list_shards()}
+        consumer = await kinesis.register_consumer(described.arn, "etl")
+        assert await kinesis.describe_consumer(arn=consumer.arn) == (
+            await kinesis.describe_consumer(stream_arn=described.arn, name="etl")
         )
         horizon = {"Type": "TRIM_HORIZON"}
-        async with transport.subscribe(consumer.arn, shard_id, horizon) as chunks:
+        async with kinesis.subscribe(consumer.arn, shard_id, horizon) as chunks:
             records = await first_records(chunks)
-        iterator = await transport.get_shard_iterator(described.arn, shard_id, horizon)
-        async with transport.get_records(described.arn, iterator) as unread:
+        iterator = await kinesis.get_shard_iterator(described.arn, shard_id, horizon)
+        async with kinesis.get_records(described.arn, iterator) as unread:
             body = json.loads(b"".join([chunk async for chunk in unread.chunks]))
         assert [record["SequenceNumber"] for record in body["Records"]] == [sequence_number]
-        await transport.deregister_consumer(consumer.arn)
+        await kinesis.deregister_consumer(consumer.arn)
     assert records["data"].to_pylist() == [b"data"]
     assert records["sequenceNumber"].to_pylist() == [sequence_number]
 
@@ -327,8 +327,8 @@ async def test_subscribe_sends_the_consumer_the_shard_and_the_position() -> None
     service = Service(SubscribeToShard=streaming())
     position = {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": "7"}
     async with (
-        connected(service) as transport,
-        transport.subscribe(CONSUMER_ARN, "shardId-000000000000", position),
+        connected(service) as kinesis,
+        kinesis.subscribe(CONSUMER_ARN, "shardId-000000000000", position),
     ):
         pass
     body = {
@@ -341,8 +341,8 @@ async def test_subscribe_sends_the_consumer_the_shard_and_the_position() -> None
 
 async def test_leaving_a_subscription_hangs_up_an_endless_body() -> None:
     service = Service(SubscribeToShard=streaming(b"first", endless=True))
-    async with connected(service) as transport:
-        async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST) as chunks:
+    async with connected(service) as kinesis:
+        async with kinesis.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST) as chunks:
             assert await anext(chunks) == b"first"
         await service.hung_up.wait()
 
@@ -351,22 +351,22 @@ async def test_leaving_a_subscription_hangs_up_an_endless_body() -> None:
 async def test_a_pool_limit_lower_than_the_shard_count_holds_no_shard_up(operation: str) -> None:
     """botocore's own limit is 10, and the call beyond it waits until another one ends."""
     service = Service(**{operation: streaming(b"first", endless=True)})
-    async with connected(service) as transport, AsyncExitStack() as calls, asyncio.timeout(10):
+    async with connected(service) as kinesis, AsyncExitStack() as calls, asyncio.timeout(10):
         for shard in range(50):
             if operation == "SubscribeToShard":
-                call = transport.subscribe(CONSUMER_ARN, f"shardId-{shard:012}", LATEST)
+                call = kinesis.subscribe(CONSUMER_ARN, f"shardId-{shard:012}", LATEST)
                 chunks = await calls.enter_async_context(call)
             else:
-                polling = transport.get_records(STREAM_ARN, f"iterator-{shard}")
+                polling = kinesis.get_records(STREAM_ARN, f"iterator-{shard}")
                 chunks = (await calls.enter_async_context(polling)).chunks
             assert await anext(chunks) == b"first"
 
 
 async def test_an_error_inside_a_subscription_hangs_up() -> None:
     service = Service(SubscribeToShard=streaming(b"first", endless=True))
-    async with connected(service) as transport:
+    async with connected(service) as kinesis:
         with pytest.raises(ZeroDivisionError):
-            async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
+            async with kinesis.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
                 raise ZeroDivisionError
         await service.hung_up.wait()
 
@@ -375,13 +375,13 @@ async def test_cancellation_while_waiting_for_a_chunk_hangs_up() -> None:
     service = Service(SubscribeToShard=streaming(b"first", endless=True))
     waiting = asyncio.Event()
 
-    async def consume(transport: Transport) -> None:
-        async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST) as chunks:
+    async def consume(kinesis: KinesisClient) -> None:
+        async with kinesis.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST) as chunks:
             async for _ in chunks:
                 waiting.set()
 
-    async with connected(service) as transport, asyncio.TaskGroup() as tasks:
-        consumer = tasks.create_task(consume(transport))
+    async with connected(service) as kinesis, asyncio.TaskGroup() as tasks:
+        consumer = tasks.create_task(consume(kinesis))
         await waiting.wait()
         consumer.cancel()
         await service.hung_up.wait()
@@ -395,13 +395,13 @@ async def test_cancellation_while_subscribing_hangs_up() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def consume(transport: Transport) -> None:
-        async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
+    async def consume(kinesis: KinesisClient) -> None:
+        async with kinesis.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
             raise AssertionError
 
     service = Service(SubscribeToShard=silence)
-    async with connected(service) as transport, asyncio.TaskGroup() as tasks:
-        consumer = tasks.create_task(consume(transport))
+    async with connected(service) as kinesis, asyncio.TaskGroup() as tasks:
+        consumer = tasks.create_task(consume(kinesis))
         await asked.wait()
         consumer.cancel()
         await service.hung_up.wait()
@@ -418,8 +418,8 @@ async def test_a_body_cut_off_by_the_network_raises_the_network_error() -> None:
         return response
 
     async with (
-        connected(Service(SubscribeToShard=cut)) as transport,
-        transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST) as chunks,
+        connected(Service(SubscribeToShard=cut)) as kinesis,
+        kinesis.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST) as chunks,
     ):
         assert await anext(chunks) == b"first"
         with pytest.raises(aiohttp.ClientPayloadError):
@@ -428,9 +428,9 @@ async def test_a_body_cut_off_by_the_network_raises_the_network_error() -> None:
 
 async def test_a_refused_subscription_is_asked_for_once() -> None:
     service = Service(SubscribeToShard=failing("LimitExceededException"))
-    async with connected(service) as transport:
+    async with connected(service) as kinesis:
         with pytest.raises(ClientError, match="LimitExceededException"):
-            async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
+            async with kinesis.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
                 pass
     assert len(service.requests) == 1
 
@@ -441,8 +441,8 @@ async def test_a_failing_control_call_is_retried_by_botocore() -> None:
     async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return await next(answers)(request, body)
 
-    async with connected(Service(ListShards=answer)) as transport:
-        assert await transport.list_shards() == []
+    async with connected(Service(ListShards=answer)) as kinesis:
+        assert await kinesis.list_shards() == []
 
 
 SUMMARY: dict[str, dict[str, Any]] = {
@@ -461,8 +461,8 @@ SUMMARY: dict[str, dict[str, Any]] = {
 async def test_describe_stream_tells_the_services_time() -> None:
     date = {"Date": "Fri, 20 Nov 2026 08:00:01 GMT"}
     service = Service(DescribeStreamSummary=answering(SUMMARY, headers=date))
-    async with connected(service) as transport:
-        assert await transport.describe_stream() == StreamDescription(
+    async with connected(service) as kinesis:
+        assert await kinesis.describe_stream() == StreamDescription(
             name="orders",
             arn=STREAM_ARN,
             status="ACTIVE",
@@ -487,16 +487,16 @@ async def test_describe_stream_tells_the_key_and_the_consumers(
 ) -> None:
     summary = SUMMARY["StreamDescriptionSummary"] | encryption | {"ConsumerCount": 3}
     service = Service(DescribeStreamSummary=answering({"StreamDescriptionSummary": summary}))
-    async with connected(service) as transport:
-        described = await transport.describe_stream()
+    async with connected(service) as kinesis:
+        described = await kinesis.describe_stream()
     assert (described.key_id, described.consumers) == (key_id, 3)
 
 
 async def test_an_unreadable_date_is_a_service_error() -> None:
     service = Service(DescribeStreamSummary=answering(SUMMARY, headers={"Date": "today"}))
-    async with connected(service) as transport:
+    async with connected(service) as kinesis:
         with pytest.raises(ServiceError, match="Date header"):
-            await transport.describe_stream()
+            await kinesis.describe_stream()
 
 
 @pytest.mark.parametrize(
@@ -505,8 +505,8 @@ async def test_an_unreadable_date_is_a_service_error() -> None:
 )
 async def test_a_stream_is_named_or_given_by_arn(stream: str, sent: dict[str, str]) -> None:
     service = Service(DescribeStreamSummary=answering(SUMMARY))
-    async with connected(service, stream=stream) as transport:
-        await transport.describe_stream()
+    async with connected(service, stream=stream) as kinesis:
+        await kinesis.describe_stream()
     assert service.requests == [("DescribeStreamSummary", sent)]
 
 
@@ -522,8 +522,8 @@ async def test_list_shards_follows_the_pages_by_token_alone() -> None:
     service = Service(
         ListShards=answering({"Shards": [shard(0)], "NextToken": "more"}, {"Shards": [shard(1)]})
     )
-    async with connected(service) as transport:
-        shards = await transport.list_shards()
+    async with connected(service) as kinesis:
+        shards = await kinesis.list_shards()
     assert [each.shard_id for each in shards] == ["shardId-000000000000", "shardId-000000000001"]
     assert [body for _, body in service.requests] == [
         {"StreamName": "orders"},
@@ -545,8 +545,8 @@ async def test_list_shards_tells_parents_and_closed_shards() -> None:
         ]
     }
     keys = HashRange(0, 1)
-    async with connected(Service(ListShards=answering(page))) as transport:
-        assert await transport.list_shards() == [
+    async with connected(Service(ListShards=answering(page))) as kinesis:
+        assert await kinesis.list_shards() == [
             ShardDescription("shardId-000000000000", (), 1, 2, keys),
             ShardDescription("shardId-000000000002", ("shardId-000000000000",), 1, None, keys),
             ShardDescription(
@@ -561,16 +561,16 @@ async def test_list_shards_tells_parents_and_closed_shards() -> None:
 
 async def test_a_page_token_that_comes_twice_is_a_service_error() -> None:
     page = {"Shards": [], "NextToken": "again"}
-    async with connected(Service(ListShards=answering(page, page))) as transport:
+    async with connected(Service(ListShards=answering(page, page))) as kinesis:
         with pytest.raises(ServiceError, match="token twice"):
-            await transport.list_shards()
+            await kinesis.list_shards()
 
 
 async def test_a_listing_beyond_the_limit_is_a_service_error() -> None:
     page = {"Shards": [shard(number) for number in range(MAX_SHARDS + 1)], "NextToken": "more"}
-    async with connected(Service(ListShards=answering(page))) as transport:
+    async with connected(Service(ListShards=answering(page))) as kinesis:
         with pytest.raises(ServiceError, match="more than 10000 shards"):
-            await transport.list_shards()
+            await kinesis.list_shards()
 
 
 CREATED = datetime(2026, 11, 20, 8, 0, 1, tzinfo=UTC)
@@ -584,8 +584,8 @@ CONSUMER = {
 
 async def test_register_consumer_returns_its_arn_and_status() -> None:
     service = Service(RegisterStreamConsumer=answering({"Consumer": CONSUMER}))
-    async with connected(service) as transport:
-        consumer = await transport.register_consumer(STREAM_ARN, "etl")
+    async with connected(service) as kinesis:
+        consumer = await kinesis.register_consumer(STREAM_ARN, "etl")
     assert consumer == ConsumerDescription("etl", CONSUMER_ARN, "CREATING", CREATED)
     assert service.requests == [
         ("RegisterStreamConsumer", {"StreamARN": STREAM_ARN, "ConsumerName": "etl"})
@@ -594,8 +594,8 @@ async def test_register_consumer_returns_its_arn_and_status() -> None:
 
 async def test_the_tags_of_a_consumer_are_sent_when_it_is_registered() -> None:
     service = Service(RegisterStreamConsumer=answering({"Consumer": CONSUMER}))
-    async with connected(service) as transport:
-        await transport.register_consumer(STREAM_ARN, "etl", {"team": "orders"})
+    async with connected(service) as kinesis:
+        await kinesis.register_consumer(STREAM_ARN, "etl", {"team": "orders"})
     assert service.requests[0][1]["Tags"] == {"team": "orders"}
 
 
@@ -606,8 +606,8 @@ async def test_list_consumers_follows_the_pages_of_its_stream() -> None:
             {"Consumers": [CONSUMER], "NextToken": "more"}, {"Consumers": [second]}
         )
     )
-    async with connected(service) as transport:
-        assert await transport.list_consumers(STREAM_ARN) == [
+    async with connected(service) as kinesis:
+        assert await kinesis.list_consumers(STREAM_ARN) == [
             ConsumerDescription("etl", CONSUMER_ARN, "CREATING", CREATED),
             ConsumerDescription("audit", CONSUMER_ARN, "DELETING", CREATED),
         ]
@@ -619,16 +619,16 @@ async def test_list_consumers_follows_the_pages_of_its_stream() -> None:
 
 async def test_a_listing_of_consumers_that_goes_in_circles_is_a_service_error() -> None:
     page = {"Consumers": [], "NextToken": "again"}
-    async with connected(Service(ListStreamConsumers=answering(page, page))) as transport:
+    async with connected(Service(ListStreamConsumers=answering(page, page))) as kinesis:
         with pytest.raises(ServiceError, match="token twice"):
-            await transport.list_consumers(STREAM_ARN)
+            await kinesis.list_consumers(STREAM_ARN)
 
 
 async def test_more_consumers_than_a_stream_can_have_are_a_service_error() -> None:
     page = {"Consumers": [CONSUMER] * (MAX_CONSUMERS + 1), "NextToken": "more"}
-    async with connected(Service(ListStreamConsumers=answering(page))) as transport:
+    async with connected(Service(ListStreamConsumers=answering(page))) as kinesis:
         with pytest.raises(ServiceError, match="more than 1000 consumers"):
-            await transport.list_consumers(STREAM_ARN)
+            await kinesis.list_consumers(STREAM_ARN)
 
 
 @pytest.mark.parametrize(
@@ -646,8 +646,8 @@ async def test_a_consumer_is_described_by_arn_or_by_name(
 ) -> None:
     description = CONSUMER | {"StreamARN": STREAM_ARN, "ConsumerStatus": "ACTIVE"}
     service = Service(DescribeStreamConsumer=answering({"ConsumerDescription": description}))
-    async with connected(service) as transport:
-        consumer = await transport.describe_consumer(**asked)
+    async with connected(service) as kinesis:
+        consumer = await kinesis.describe_consumer(**asked)
     assert consumer == ConsumerDescription("etl", CONSUMER_ARN, "ACTIVE", CREATED)
     assert service.requests == [("DescribeStreamConsumer", sent)]
 
@@ -666,37 +666,39 @@ async def test_a_consumer_is_described_by_arn_or_by_name(
 async def test_a_description_without_what_it_must_have_is_a_service_error(
     answer: dict[str, Any], missing: str
 ) -> None:
-    async with connected(Service(DescribeStreamConsumer=answering(answer))) as transport:
+    async with connected(Service(DescribeStreamConsumer=answering(answer))) as kinesis:
         with pytest.raises(ServiceError, match=f"a consumer without its {missing}"):
-            await transport.describe_consumer(stream_arn=STREAM_ARN, name="etl")
+            await kinesis.describe_consumer(stream_arn=STREAM_ARN, name="etl")
 
 
 async def test_deregister_consumer_sends_its_arn() -> None:
     service = Service(DeregisterStreamConsumer=answering({}))
-    async with connected(service) as transport:
-        await transport.deregister_consumer(CONSUMER_ARN)
+    async with connected(service) as kinesis:
+        await kinesis.deregister_consumer(CONSUMER_ARN)
     assert service.requests == [("DeregisterStreamConsumer", {"ConsumerARN": CONSUMER_ARN})]
 
 
 async def test_a_client_error_passes_unchanged() -> None:
     service = Service(DescribeStreamSummary=failing("ResourceNotFoundException"))
-    async with connected(service) as transport:
+    async with connected(service) as kinesis:
         with pytest.raises(ClientError) as caught:
-            await transport.describe_stream()
+            await kinesis.describe_stream()
     assert caught.value.response["Error"]["Code"] == "ResourceNotFoundException"
 
 
 async def test_an_unreachable_endpoint_passes_botocores_error(unused_tcp_port: int) -> None:
     url = f"http://127.0.0.1:{unused_tcp_port}"
-    async with open_transport(stream="s", region="eu-west-1", endpoint_url=url) as transport:
+    async with open_kinesis_client(stream="s", region="eu-west-1", endpoint_url=url) as kinesis:
         with pytest.raises(EndpointConnectionError):
-            async with transport.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
+            async with kinesis.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
                 pass
 
 
 async def test_an_endpoint_without_tls_is_refused() -> None:
     with pytest.raises(OptionError, match="without TLS"):
-        async with open_transport(stream="s", region="eu-west-1", endpoint_url="http://10.0.0.1"):
+        async with open_kinesis_client(
+            stream="s", region="eu-west-1", endpoint_url="http://10.0.0.1"
+        ):
             pass
 
 
@@ -705,12 +707,12 @@ async def test_an_endpoint_without_tls_in_the_environment_is_refused(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_KINESIS", "http://10.0.0.1:4567")
     with pytest.raises(OptionError, match="without TLS"):
-        async with open_transport(stream="s", region="eu-west-1"):
+        async with open_kinesis_client(stream="s", region="eu-west-1"):
             pass
 
 
 async def test_plain_http_elsewhere_is_allowed_when_spelled_out() -> None:
-    async with open_transport(
+    async with open_kinesis_client(
         stream="s", region="eu-west-1", endpoint_url="http://10.0.0.1:1", insecure=True
     ):
         pass
@@ -721,21 +723,21 @@ async def test_missing_credentials_are_a_setup_error() -> None:
     nothing.register_component("credential_provider", AioCredentialResolver(providers=[]))
     session = aioboto3.Session(botocore_session=nothing)
     with pytest.raises(SetupError, match="credentials"):
-        async with open_transport(stream="s", region="eu-west-1", session=session):
+        async with open_kinesis_client(stream="s", region="eu-west-1", session=session):
             pass
 
 
 async def test_a_missing_region_is_a_setup_error() -> None:
     with pytest.raises(SetupError, match="region"):
-        async with open_transport(stream="s"):
+        async with open_kinesis_client(stream="s"):
             pass
 
 
 async def test_the_region_may_come_from_the_session() -> None:
     service = Service(ListShards=answering({"Shards": []}))
     session = aioboto3.Session(region_name="ap-south-1")
-    async with connected(service, region=None, session=session) as transport:
-        await transport.list_shards()
+    async with connected(service, region=None, session=session) as kinesis:
+        await kinesis.list_shards()
     assert "/ap-south-1/kinesis/" in service.authorizations[0]
 
 
@@ -766,10 +768,10 @@ async def test_a_role_is_assumed_again_when_its_credentials_expire(
     service = Service(ListShards=answering({"Shards": []}, {"Shards": []}))
     async with serving(sts) as sts_url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts_url)
-        async with connected(service, role_arn=ROLE) as transport:
+        async with connected(service, role_arn=ROLE) as kinesis:
             assert asked == [ROLE]
-            await transport.list_shards()
-            await transport.list_shards()
+            await kinesis.list_shards()
+            await kinesis.list_shards()
     assert asked == [ROLE, ROLE]
     assert all("ROLETWO" in each for each in service.authorizations)
 
@@ -784,5 +786,5 @@ async def test_a_role_that_may_not_be_assumed_fails_at_once(
     async with serving(sts) as sts_url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts_url)
         with pytest.raises(ClientError, match="AccessDenied"):
-            async with open_transport(stream="s", region="eu-west-1", role_arn=ROLE):
+            async with open_kinesis_client(stream="s", region="eu-west-1", role_arn=ROLE):
                 pass

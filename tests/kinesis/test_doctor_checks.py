@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.kinesis import KinesisSource
-from fanout.kinesis.aws.transport import MAX_SHARDS, ConsumerDescription, StreamDescription
+from fanout.kinesis.aws.api import MAX_SHARDS, ConsumerDescription, StreamDescription
 from fanout.kinesis.doctor.checks import (
     available_memory,
     clock,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import DamagedFrameError, MalformedEventError, StreamStateError
-from fanout.kinesis.reading.event_stream import MAX_FRAME_BYTES, Frame, FrameDecoder
+from fanout.kinesis.reading.event_stream import MAX_FRAME_BYTES, EventStreamFrame, FrameDecoder
 from fanout.testing.kinesis.frames import encode_event, encode_exception, encode_frame
 from tests.kinesis.framing import header, sealed
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def decode(chunks: Iterable[bytes], decoder: FrameDecoder | None = None) -> list[Frame]:
+def decode(chunks: Iterable[bytes], decoder: FrameDecoder | None = None) -> list[EventStreamFrame]:
     decoder = decoder or FrameDecoder()
     frames = []
     for chunk in chunks:

@@ -9,8 +9,8 @@ import pytest
 import fanout
 from fanout.errors import OptionError
 from fanout.kinesis import KinesisSource, iam_policy
-from fanout.kinesis.aws.client import open_transport
-from fanout.kinesis.aws.transport import Transport
+from fanout.kinesis.aws.api import KinesisClient
+from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.testing.kinesis.credentials import REGION
 
 if TYPE_CHECKING:
@@ -47,30 +47,30 @@ class Calls:
 
 async def test_every_call_of_the_transport_is_granted_and_no_other(stream: Stream) -> None:
     calls = Calls()
-    async with open_transport(
+    async with open_kinesis_client(
         stream="orders", endpoint_url=stream.server.endpoint_url, session=calls.session
-    ) as transport:
+    ) as kinesis:
         made = {
-            "describe_stream": await transport.describe_stream(),
-            "list_shards": (shards := await transport.list_shards()),
+            "describe_stream": await kinesis.describe_stream(),
+            "list_shards": (shards := await kinesis.list_shards()),
             "register_consumer": (
-                consumer := await transport.register_consumer(stream.arn, "etl", {"a": "b"})
+                consumer := await kinesis.register_consumer(stream.arn, "etl", {"a": "b"})
             ),
-            "describe_consumer": await transport.describe_consumer(arn=consumer.arn),
-            "list_consumers": await transport.list_consumers(stream.arn),
+            "describe_consumer": await kinesis.describe_consumer(arn=consumer.arn),
+            "list_consumers": await kinesis.list_consumers(stream.arn),
         }
-        await transport.renew_credentials()
+        await kinesis.renew_credentials()
         made["renew_credentials"] = None
         position = {"Type": "LATEST"}
-        async with transport.subscribe(consumer.arn, shards[0].shard_id, position) as chunks:
+        async with kinesis.subscribe(consumer.arn, shards[0].shard_id, position) as chunks:
             made["subscribe"] = await anext(chunks)
-        iterator = await transport.get_shard_iterator(stream.arn, shards[0].shard_id, position)
+        iterator = await kinesis.get_shard_iterator(stream.arn, shards[0].shard_id, position)
         made["get_shard_iterator"] = iterator
-        async with transport.get_records(stream.arn, iterator) as unread:
+        async with kinesis.get_records(stream.arn, iterator) as unread:
             made["get_records"] = unread.size
-        await transport.deregister_consumer(consumer.arn)
+        await kinesis.deregister_consumer(consumer.arn)
         made["deregister_consumer"] = None
-    methods = inspect.getmembers(Transport, inspect.isfunction)
+    methods = inspect.getmembers(KinesisClient, inspect.isfunction)
     assert made.keys() == {name for name, _ in methods if not name.startswith("_")}
     through_a_consumer = actions(iam_policy(stream.arn, deploy=True))
     polling = actions(iam_policy(stream.arn, mode="polling"))
@@ -83,10 +83,10 @@ async def test_reading_with_the_arn_of_a_consumer_needs_what_run_time_is_granted
 ) -> None:
     async with stream.open():
         pass
-    async with open_transport(
+    async with open_kinesis_client(
         stream="orders", endpoint_url=stream.server.endpoint_url, session=Calls().session
-    ) as transport:
-        (consumer,) = await transport.list_consumers(stream.arn)
+    ) as kinesis:
+        (consumer,) = await kinesis.list_consumers(stream.arn)
     calls = Calls()
     stream.put(1)
     source = KinesisSource(

@@ -1,4 +1,4 @@
-"""One reader of one shard, against a transport that answers from a script, in virtual time."""
+"""One reader of one shard, against a kinesis that answers from a script, in virtual time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from fanout.core.events import Batch, End, Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Position, Timestamp
 from fanout.errors import MalformedEventError, UnconfirmedEndError
-from fanout.kinesis.aws.transport import StreamDescription, UnreadRecords
+from fanout.kinesis.aws.api import StreamDescription, UnreadRecords
 from fanout.kinesis.reading.deaggregation import Disaggregator
 from fanout.kinesis.reading.polling import Poller
 from fanout.testing.kinesis.kpl_format import encode_aggregate
@@ -110,9 +110,9 @@ class Service:
         return [at for at, what in self.calls if what != "iterator"]
 
     def poller(self, *, max_event_bytes: int = 24 * MIB) -> Poller:
-        transport: Any = self
+        kinesis: Any = self
         return Poller(
-            transport,
+            kinesis,
             STREAM,
             max_event_bytes=max_event_bytes,
             disaggregator=Disaggregator("fail"),

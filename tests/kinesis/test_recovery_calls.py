@@ -20,7 +20,7 @@ from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import ABSENCES
 from fanout.errors import ServiceError, UnconfirmedEndError
 from fanout.kinesis import shards as catalog_module
-from fanout.kinesis.aws.transport import ConsumerDescription, ShardDescription
+from fanout.kinesis.aws.api import ConsumerDescription, ShardDescription
 from fanout.kinesis.hash_keys import HashRange
 from fanout.kinesis.policy import Remedy
 from fanout.kinesis.reading.recovery import Recovery
@@ -108,15 +108,13 @@ class Rig:
     """A triage on a service."""
 
     def __init__(self, service: Service, *, polling: bool = False, may_lose: bool = False) -> None:
-        transport: Any = service
+        kinesis: Any = service
         self.service = service
-        self.catalog = ShardCatalog(transport)
+        self.catalog = ShardCatalog(kinesis)
         jitter = FullJitter(Backoff(), Random(7))
-        self.registration = ConsumerRegistration(
-            transport, STREAM_ARN, "etl", jitter=jitter, tags={}
-        )
+        self.registration = ConsumerRegistration(kinesis, STREAM_ARN, "etl", jitter=jitter, tags={})
         self.triage = Recovery(
-            transport,
+            kinesis,
             "orders",
             self.catalog,
             None if polling else self.registration,
@@ -506,8 +504,8 @@ def test_a_listing_that_was_asked_for_earlier_and_comes_later_replaces_nothing()
             return shards
 
     async def main() -> None:
-        transport: Any = Slow()
-        catalog = ShardCatalog(transport)
+        kinesis: Any = Slow()
+        catalog = ShardCatalog(kinesis)
         async with asyncio.TaskGroup() as tasks:
             early = tasks.create_task(catalog.refresh())
             late = tasks.create_task(catalog.refresh())

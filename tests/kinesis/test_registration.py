@@ -11,8 +11,8 @@ from botocore.exceptions import ClientError
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import ServiceError
-from fanout.kinesis.aws.client import open_transport
-from fanout.kinesis.aws.transport import ConsumerDescription
+from fanout.kinesis.aws.api import ConsumerDescription
+from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.registration import ConsumerRegistration
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
@@ -21,7 +21,7 @@ from tests.provers.simulation import simulate
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from fanout.kinesis.aws.transport import Transport
+    from fanout.kinesis.aws.api import KinesisClient
 
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
 ARN = f"{STREAM_ARN}/consumer/etl:1"
@@ -410,13 +410,16 @@ async def test_two_transports_register_one_name_at_once(
     stream_arn = slow_kinesis.create_stream("orders")
     fast = Backoff(base=0.01, cap=0.05)
 
-    async def ensure(transport: Transport, seed: int) -> str:
+    async def ensure(kinesis: KinesisClient, seed: int) -> str:
         jitter = FullJitter(fast, Random(seed))
         return await ConsumerRegistration(
-            transport, stream_arn, "etl", jitter=jitter, tags={}
+            kinesis, stream_arn, "etl", jitter=jitter, tags={}
         ).ensure()
 
-    async with open_transport(stream="orders") as one, open_transport(stream="orders") as other:
+    async with (
+        open_kinesis_client(stream="orders") as one,
+        open_kinesis_client(stream="orders") as other,
+    ):
         async with asyncio.TaskGroup() as both:
             tasks = [both.create_task(ensure(t, seed)) for seed, t in enumerate((one, other))]
         description = await one.describe_consumer(stream_arn=stream_arn, name="etl")

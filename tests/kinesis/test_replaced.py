@@ -11,8 +11,8 @@ import pytest
 
 from fanout.errors import ServiceError
 from fanout.kinesis import KinesisSource
-from fanout.kinesis.aws.transport import ConsumerDescription, StreamDescription
-from fanout.kinesis.source import open_connection
+from fanout.kinesis.aws.api import ConsumerDescription, StreamDescription
+from fanout.kinesis.source import open_kinesis_connection
 from tests.provers.simulation import simulate
 from tests.provers.simulation.kinesis.service.refusals import client_error
 
@@ -54,9 +54,9 @@ class Service:
 
 
 async def opened(service: Service) -> None:
-    transport: Any = service
+    kinesis: Any = service
     source = KinesisSource(stream="orders", consumer="etl")
-    async with open_connection(source, transport, Random(7)):
+    async with open_kinesis_connection(source, kinesis, Random(7)):
         pass
 
 

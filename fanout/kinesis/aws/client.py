@@ -10,9 +10,7 @@ from aiobotocore.config import AioConfig
 from botocore.handlers import enable_millisecond_timestamp_precision
 
 from fanout.errors import ServiceError
-from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
-from fanout.kinesis.aws.session import hide_signed_headers, open_session
-from fanout.kinesis.aws.transport import (
+from fanout.kinesis.aws.api import (
     MAX_CONSUMERS,
     MAX_SHARDS,
     NO_TAGS,
@@ -21,6 +19,8 @@ from fanout.kinesis.aws.transport import (
     StreamDescription,
     UnreadRecords,
 )
+from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
+from fanout.kinesis.aws.session import hide_signed_headers, open_session
 from fanout.kinesis.hash_keys import HashRange
 from fanout.kinesis.options import check_endpoint
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
     import aioboto3
 
+    from fanout.kinesis.aws.api import KinesisClient
     from fanout.kinesis.aws.session import RenewableCredentials
-    from fanout.kinesis.aws.transport import Transport
 
-__all__ = ("open_transport", "server_time")
+__all__ = ("open_kinesis_client", "server_time")
 
 _CONNECT_TIMEOUT = 15.0
 
 
 @asynccontextmanager
-async def open_transport(
+async def open_kinesis_client(
     *,
     stream: str,
     region: str | None = None,
@@ -47,7 +47,7 @@ async def open_transport(
     session: aioboto3.Session | None = None,
     role_arn: str | None = None,
     insecure: bool = False,
-) -> AsyncIterator[Transport]:
+) -> AsyncIterator[KinesisClient]:
     """Open the clients of one stream; leaving the context closes them and their connections.
 
     Args:
@@ -82,7 +82,7 @@ async def open_transport(
         deliver_raw_bodies(reading)
         hide_signed_headers(control)
         hide_signed_headers(reading)
-        yield _AioTransport(stream, control, reading, await session.get_credentials())
+        yield _AioKinesisClient(stream, control, reading, await session.get_credentials())
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def server_time(headers: Mapping[str, str]) -> datetime:
         ) from error
 
 
-class _AioTransport:
+class _AioKinesisClient:
     """Make the calls with two clients, because their timeouts, retries and pools differ."""
 
     def __init__(

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fanout.kinesis.aws.transport import MAX_SHARDS
+from fanout.kinesis.aws.api import MAX_SHARDS
 from fanout.kinesis.consumers import ConsumerPrice
 from fanout.kinesis.doctor.findings import Finding, fine, problem, unknown, warning
 from fanout.kinesis.open_files import open_files_needed
@@ -15,7 +15,7 @@ from fanout.kinesis.open_files import open_files_needed
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from fanout.kinesis.aws.transport import ConsumerDescription, StreamDescription
+    from fanout.kinesis.aws.api import ConsumerDescription, StreamDescription
     from fanout.kinesis.options import KinesisOptions
 
 __all__ = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import ClientError
 
 from fanout.errors import FanOutError, ServiceError
-from fanout.kinesis.aws.client import open_transport, server_time
+from fanout.kinesis.aws.client import open_kinesis_client, server_time
 from fanout.kinesis.aws.error_hints import DENIED, NOT_BELIEVED, explained
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.connection import identity
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanout.core.checkpoint import Checkpoint
-    from fanout.kinesis.aws.transport import ShardDescription, StreamDescription, Transport
+    from fanout.kinesis.aws.api import KinesisClient, ShardDescription, StreamDescription
     from fanout.kinesis.options import KinesisOptions
 
 __all__ = ("diagnose",)
@@ -67,17 +67,17 @@ async def diagnose(
                     options.session, options.resolved_region, options.role_arn
                 )
                 credentials = await session.get_credentials()
-                opening = open_transport(
+                opening = open_kinesis_client(
                     stream=options.stream,
                     region=region,
                     endpoint_url=options.endpoint_url,
                     session=session,
                     insecure=options.insecure,
                 )
-                transport = await stack.enter_async_context(opening)
+                client = await stack.enter_async_context(opening)
         except FanOutError as error:
             return [problem("credentials", str(error), "see to this machine's AWS configuration")]
-        described = await attempt("DescribeStreamSummary", transport.describe_stream())
+        described = await attempt("DescribeStreamSummary", client.describe_stream())
         caller = _caller(f"from {credentials.method}, for {region}", described)
         findings = [caller, *_clock(described), described.finding]
         if described.code == _NOT_FOUND:
@@ -85,7 +85,7 @@ async def diagnose(
         if described.answer is None and described.code not in DENIED:
             return findings
         return findings + await _examine(
-            options, transport, described.answer, checkpoint, subscribe=subscribe
+            options, client, described.answer, checkpoint, subscribe=subscribe
         )
 
 
@@ -132,20 +132,20 @@ def _clock(described: Attempt[StreamDescription]) -> list[Finding]:
 
 async def _examine(
     options: KinesisOptions,
-    transport: Transport,
+    client: KinesisClient,
     stream: StreamDescription | None,
     checkpoint: Checkpoint | None,
     *,
     subscribe: bool,
 ) -> list[Finding]:
     """Make the other checks of a stream that exists; None where it may not be described."""
-    listed = await attempt("ListShards", transport.list_shards())
+    listed = await attempt("ListShards", client.list_shards())
     open_shards = [shard.shard_id for shard in listed.answer or () if shard.last is None]
     findings = [listed.finding]
     if options.mode == "polling":
-        findings += await try_polling(transport, stream, open_shards)
+        findings += await try_polling(client, stream, open_shards)
     else:
-        findings += await try_consumer(options, transport, stream, open_shards, subscribe=subscribe)
+        findings += await try_consumer(options, client, stream, open_shards, subscribe=subscribe)
     if listed.answer is not None:
         findings.append(shard_count(len(listed.answer), len(open_shards)))
     if stream is not None:
@@ -157,12 +157,12 @@ async def _examine(
             memory(options, stream.open_shards, await asyncio.to_thread(available_memory)),
         ]
     if checkpoint is not None:
-        findings += await _examine_checkpoint(transport, stream, listed.answer, checkpoint)
+        findings += await _examine_checkpoint(client, stream, listed.answer, checkpoint)
     return findings
 
 
 async def _examine_checkpoint(
-    transport: Transport,
+    client: KinesisClient,
     stream: StreamDescription | None,
     listed: Sequence[ShardDescription] | None,
     checkpoint: Checkpoint,
@@ -183,5 +183,5 @@ async def _examine_checkpoint(
     ]
     return [
         *examine_shards(checkpoint, listed),
-        *await examine_backlog(transport, stream, unfinished),
+        *await examine_backlog(client, stream, unfinished),
     ]

@@ -15,8 +15,8 @@ from fanout.core.events import Split
 from fanout.core.policy import Fatal, Phase
 from fanout.core.positions import Timestamp
 from fanout.errors import FanOutError
+from fanout.kinesis.aws.api import NO_TAGS
 from fanout.kinesis.aws.error_hints import code_of, hint_of
-from fanout.kinesis.aws.transport import NO_TAGS
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.doctor.checks import consumer_quota, consumer_state, price
 from fanout.kinesis.doctor.findings import Finding, fine, problem, unknown
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fanout.core.positions import Position
-    from fanout.kinesis.aws.transport import ConsumerDescription, StreamDescription, Transport
+    from fanout.kinesis.aws.api import ConsumerDescription, KinesisClient, StreamDescription
     from fanout.kinesis.options import KinesisOptions
 
 __all__ = (
@@ -128,25 +128,25 @@ async def _reserve(nbytes: int) -> None:
 
 
 async def next_arrival(
-    transport: Transport, stream: StreamDescription, shard_id: str, position: Mapping[str, Any]
+    client: KinesisClient, stream: StreamDescription, shard_id: str, position: Mapping[str, Any]
 ) -> int | None:
     """Return when the next record arrived, in milliseconds since the Unix epoch; None without one.
 
     Args:
-        transport: The calls: GetShardIterator once and GetRecords once, for one record.
+        client: The calls: GetShardIterator once and GetRecords once, for one record.
         stream: The stream.
         shard_id: The shard.
         position: After which record, as the StartingPosition of SubscribeToShard.
     """
-    iterator = await transport.get_shard_iterator(stream.arn, shard_id, position)
-    return await first_arrival(transport, stream, shard_id, iterator)
+    iterator = await client.get_shard_iterator(stream.arn, shard_id, position)
+    return await first_arrival(client, stream, shard_id, iterator)
 
 
 async def first_arrival(
-    transport: Transport, stream: StreamDescription, shard_id: str, iterator: str
+    client: KinesisClient, stream: StreamDescription, shard_id: str, iterator: str
 ) -> int | None:
     """Return when the first record of an iterator arrived, as `next_arrival` does."""
-    async with transport.get_records(stream.arn, iterator, limit=1) as unread:
+    async with client.get_records(stream.arn, iterator, limit=1) as unread:
         body = b"".join([chunk async for chunk in unread.chunks])
     said, _ = decode_records(body, stream=stream.name, shard_id=shard_id)
     arrivals = said.records["approximateArrivalTimestamp"]
@@ -172,7 +172,7 @@ _GONE: Final = "ResourceNotFoundException"
 
 async def try_consumer(
     options: KinesisOptions,
-    transport: Transport,
+    client: KinesisClient,
     stream: StreamDescription | None,
     open_shards: Sequence[str],
     *,
@@ -182,13 +182,13 @@ async def try_consumer(
 
     Args:
         options: The options; they name the consumer.
-        transport: The calls.
+        client: The calls.
         stream: The stream; None where it may not be described.
         open_shards: The ids of its open shards, as far as they are known.
         subscribe: Whether to subscribe.
     """
     name = options.consumer or ""
-    described = await _describe(transport, name, stream.arn if stream else options.stream)
+    described = await _describe(client, name, stream.arn if stream else options.stream)
     consumer = described.answer
     findings = [described.finding]
     if not subscribe:
@@ -201,13 +201,13 @@ async def try_consumer(
         )
     elif stream and consumer and consumer.status == "ACTIVE" and open_shards:
         registration = ConsumerRegistration(
-            transport,
+            client,
             stream.arn,
             consumer.arn,
             jitter=FullJitter(Backoff(), Random()),  # noqa: S311 - jitter, no secret
             tags=NO_TAGS,
         )
-        connection = KinesisConnection(options, transport, stream, registration)
+        connection = KinesisConnection(options, client, stream, registration)
         findings.append(await _subscribe(connection, stream, open_shards[-1]))
     else:
         findings.append(
@@ -224,13 +224,13 @@ async def try_consumer(
 
 
 async def _describe(
-    transport: Transport, name: str, stream_arn: str
+    client: KinesisClient, name: str, stream_arn: str
 ) -> Attempt[ConsumerDescription]:
     action = "DescribeStreamConsumer"
     if name.startswith(_ARN):
-        call = transport.describe_consumer(arn=name)
+        call = client.describe_consumer(arn=name)
     elif stream_arn.startswith(_ARN):
-        call = transport.describe_consumer(stream_arn=stream_arn, name=name)
+        call = client.describe_consumer(stream_arn=stream_arn, name=name)
     else:
         return Attempt(unknown(f"kinesis:{action}", "not tried, as it needs the stream's ARN"))
     tried = await attempt(action, call)
@@ -252,12 +252,12 @@ async def _subscribe(
 
 
 async def try_polling(
-    transport: Transport, stream: StreamDescription | None, open_shards: Sequence[str]
+    client: KinesisClient, stream: StreamDescription | None, open_shards: Sequence[str]
 ) -> list[Finding]:
     """Ask for at most one record of one shard; that disturbs nobody.
 
     Args:
-        transport: The calls.
+        client: The calls.
         stream: The stream; None where it may not be described.
         open_shards: The ids of its open shards, as far as they are known.
     """
@@ -266,9 +266,9 @@ async def try_polling(
         return [unknown(f"kinesis:{action}", missing) for action in (_ITERATOR, _RECORDS)]
     shard_id = open_shards[-1]
     latest = {"Type": "LATEST"}
-    begun = await attempt(_ITERATOR, transport.get_shard_iterator(stream.arn, shard_id, latest))
+    begun = await attempt(_ITERATOR, client.get_shard_iterator(stream.arn, shard_id, latest))
     if begun.answer is None:
         missing = f"not tried, as it needs what {_ITERATOR} returns"
         return [begun.finding, unknown(f"kinesis:{_RECORDS}", missing)]
-    polled = await attempt(_RECORDS, first_arrival(transport, stream, shard_id, begun.answer))
+    polled = await attempt(_RECORDS, first_arrival(client, stream, shard_id, begun.answer))
     return [begun.finding, polled.finding]

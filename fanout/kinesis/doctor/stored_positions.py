@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from fanout.core.checkpoint import Checkpoint, SplitPosition
-    from fanout.kinesis.aws.transport import ShardDescription, StreamDescription, Transport
+    from fanout.kinesis.aws.api import KinesisClient, ShardDescription, StreamDescription
 
 __all__ = ("examine_backlog", "examine_shards")
 
@@ -63,7 +63,7 @@ def examine_shards(checkpoint: Checkpoint, listed: Iterable[ShardDescription]) -
 
 
 async def examine_backlog(
-    transport: Transport,
+    client: KinesisClient,
     stream: StreamDescription,
     states: Sequence[SplitPosition],
 ) -> list[Finding]:
@@ -73,7 +73,7 @@ async def examine_backlog(
     that is not enough, the service is asked for the next record, 16 shards at a time.
 
     Args:
-        transport: The calls.
+        client: The calls.
         stream: The stream, as it was described just now.
         states: The positions of listed shards that are not read to their end.
 
@@ -87,7 +87,7 @@ async def examine_backlog(
 
     async def one(state: SplitPosition) -> _Left:
         async with turns:
-            return await _left(transport, stream, state)
+            return await _left(client, stream, state)
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(state)) for state in begun]
@@ -110,7 +110,7 @@ class _Left:
     obstacle: str = ""
 
 
-async def _left(transport: Transport, stream: StreamDescription, state: SplitPosition) -> _Left:
+async def _left(client: KinesisClient, stream: StreamDescription, state: SplitPosition) -> _Left:
     shard_id = state.split.id
     reached = state.position.millis if isinstance(state.position, Timestamp) else state.newest
     at_least = 0.0 if reached is None else _hours_left(stream, reached)
@@ -119,7 +119,7 @@ async def _left(transport: Transport, stream: StreamDescription, state: SplitPos
     try:
         async with asyncio.timeout(_PATIENCE):
             arrival = await next_arrival(
-                transport, stream, shard_id, starting_position(state.position)
+                client, stream, shard_id, starting_position(state.position)
             )
     except CALL_ERRORS as error:
         # Such a number is before the oldest record, as the others are this shard's own.

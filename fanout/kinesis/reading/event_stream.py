@@ -24,7 +24,7 @@ except ImportError:  # there is no build of it for this platform
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("MAX_FRAME_BYTES", "Frame", "FrameDecoder", "HeaderValue")
+__all__ = ("MAX_FRAME_BYTES", "EventStreamFrame", "FrameDecoder", "HeaderValue")
 
 # A record reaches 10 MiB and base64 adds a third; 24 MiB is where AWS's own decoders stop.
 MAX_FRAME_BYTES: Final = 24 * 1024 * 1024
@@ -44,7 +44,7 @@ HeaderValue = bool | int | bytes | str | datetime | UUID
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class EventStreamFrame:
     """Hold one frame whose checksums were right.
 
     Args:
@@ -142,7 +142,7 @@ class FrameDecoder:
         self._chunk = memoryview(chunk)
         self._position = 0
 
-    def next_frame(self) -> Frame | None:
+    def next_frame(self) -> EventStreamFrame | None:
         """Take the next whole frame, or None if more bytes are needed.
 
         Raises:
@@ -213,13 +213,15 @@ def _check_prelude(frame: bytearray, max_frame_bytes: int) -> tuple[int, int]:
     return total, headers
 
 
-def _parse_frame(frame: bytearray, headers_bytes: int) -> Frame:
+def _parse_frame(frame: bytearray, headers_bytes: int) -> EventStreamFrame:
     view = memoryview(frame).toreadonly()
     end = len(view) - _CRC.size
     if crc32(view[:end]) != _CRC.unpack_from(view, end)[0]:
         raise DamagedFrameError("the checksum of an event stream frame does not match")
     payload_start = _PRELUDE.size + headers_bytes
-    return Frame(_parse_headers(view[_PRELUDE.size : payload_start]), view[payload_start:end])
+    return EventStreamFrame(
+        _parse_headers(view[_PRELUDE.size : payload_start]), view[payload_start:end]
+    )
 
 
 def _parse_headers(data: memoryview) -> dict[str, HeaderValue]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch, End, Split
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
-    from fanout.kinesis.aws.transport import StreamDescription, Transport, UnreadRecords
+    from fanout.kinesis.aws.api import KinesisClient, StreamDescription, UnreadRecords
     from fanout.kinesis.reading.deaggregation import Disaggregator
     from fanout.kinesis.reading.decode import ShardEvent
 
@@ -42,7 +42,7 @@ class Poller:
     with it.
 
     Args:
-        transport: The calls.
+        client: The calls.
         stream: The stream.
         max_event_bytes: The largest answer that is accepted.
         disaggregator: What takes the stream's aggregated records apart.
@@ -50,13 +50,13 @@ class Poller:
 
     def __init__(
         self,
-        transport: Transport,
+        client: KinesisClient,
         stream: StreamDescription,
         *,
         max_event_bytes: int,
         disaggregator: Disaggregator,
     ) -> None:
-        self._transport = transport
+        self._client = client
         self._stream = stream
         self._max_event_bytes = max_event_bytes
         self._disaggregator = disaggregator
@@ -110,7 +110,7 @@ class Poller:
 
     async def _poll_from(self, position: Position, split: Split, reserve: Reserve) -> _Answer:
         async with self._paces[split.id].call():
-            iterator = await self._transport.get_shard_iterator(
+            iterator = await self._client.get_shard_iterator(
                 self._stream.arn, split.id, starting_position(position)
             )
         return await self._poll(split, iterator, reserve)
@@ -119,7 +119,7 @@ class Poller:
         pace = self._paces[split.id]
         async with (
             pace.call(),
-            self._transport.get_records(self._stream.arn, iterator) as unread,
+            self._client.get_records(self._stream.arn, iterator) as unread,
         ):
             answered_at = asyncio.get_running_loop().time()
             size = self._max_event_bytes if unread.size is None else unread.size

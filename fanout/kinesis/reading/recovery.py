@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fanout.core.events import End, Split
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
-    from fanout.kinesis.aws.transport import Transport
+    from fanout.kinesis.aws.api import KinesisClient
     from fanout.kinesis.registration import ConsumerRegistration
     from fanout.kinesis.shards import ShardCatalog
 
@@ -47,7 +47,7 @@ class Recovery:
     """Look at the stream, its consumer and its shards, and say how a shard goes on.
 
     Args:
-        transport: The calls.
+        client: The calls.
         stream: The stream's name.
         catalog: Its shards.
         registration: The consumer; None where shards are polled.
@@ -56,14 +56,14 @@ class Recovery:
 
     def __init__(
         self,
-        transport: Transport,
+        client: KinesisClient,
         stream: str,
         catalog: ShardCatalog,
         registration: ConsumerRegistration | None,
         *,
         on_data_loss: Literal["fail", "earliest"],
     ) -> None:
-        self._transport = transport
+        self._client = client
         self._stream = stream
         self._catalog = catalog
         self._registration = registration
@@ -213,7 +213,7 @@ class Recovery:
     async def _refused_time(self, error: Exception, position: Timestamp) -> Verdict:
         """Wait for a time that is just ahead of the service's clock; it refuses the future."""
         try:
-            clock = (await self._transport.describe_stream()).server_time
+            clock = (await self._client.describe_stream()).server_time
         except Exception as failure:  # noqa: BLE001 - the table tells what it means
             prefer_cancellation(failure)
             return self._blind(failure)

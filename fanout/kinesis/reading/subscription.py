@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fanout.core.source import Reserve
     from fanout.kinesis.reading.deaggregation import Disaggregator
     from fanout.kinesis.reading.decode import ShardEvent
-    from fanout.kinesis.reading.event_stream import Frame
+    from fanout.kinesis.reading.event_stream import EventStreamFrame
 
 __all__ = ("read_events", "starting_position")
 
@@ -103,12 +103,12 @@ async def read_events(
     reader.close()
 
 
-def _size_of_event(frame: Frame) -> int:
+def _size_of_event(frame: EventStreamFrame) -> int:
     """Return the bytes of an event; none for what ends a subscription, which waits for nobody."""
     return len(frame.payload) if frame.message_type == "event" else 0
 
 
-def _next_frame(frames: FrameDecoder, reader: ShardReader) -> Frame | None:
+def _next_frame(frames: FrameDecoder, reader: ShardReader) -> EventStreamFrame | None:
     """Take the next whole frame that is not to be dropped; None if more bytes are needed."""
     while True:
         try:
@@ -117,7 +117,9 @@ def _next_frame(frames: FrameDecoder, reader: ShardReader) -> Frame | None:
             reader.drop(error)
 
 
-def _decode(frame: Frame, stream: str, split: Split, reader: ShardReader) -> ShardEvent | None:
+def _decode(
+    frame: EventStreamFrame, stream: str, split: Split, reader: ShardReader
+) -> ShardEvent | None:
     """Return what a frame says; None where it says nothing, or is to be dropped."""
     try:
         payload = _event_payload(frame)
@@ -129,7 +131,7 @@ def _decode(frame: Frame, stream: str, split: Split, reader: ShardReader) -> Sha
         return None
 
 
-def _event_payload(frame: Frame) -> memoryview | None:
+def _event_payload(frame: EventStreamFrame) -> memoryview | None:
     """Return the payload of a SubscribeToShardEvent; None for a frame that says nothing."""
     match frame.message_type, frame.event_type:
         case "event", "SubscribeToShardEvent":
@@ -151,7 +153,7 @@ class _ExceptionBody(msgspec.Struct):
     message: str = ""
 
 
-def _message(frame: Frame) -> str:
+def _message(frame: EventStreamFrame) -> str:
     try:
         return msgspec.json.decode(frame.payload, type=_ExceptionBody).message
     except MALFORMED_JSON:

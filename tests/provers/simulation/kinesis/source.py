@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.kinesis.source import KinesisSource, open_connection
+from fanout.kinesis.source import KinesisSource, open_kinesis_connection
 from tests.provers.simulation.kinesis.service.service import CONSUMER, CONSUMER_ARN, STREAM
 from tests.provers.simulation.kinesis.stream import EPOCH_MILLIS
 
@@ -63,7 +63,7 @@ class SimSource:
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[KinesisConnection]:
         """Connect as the real source does, over the simulated transport."""
         del available_now
-        async with open_connection(self.kinesis, self.transport, self.random) as connection:
+        async with open_kinesis_connection(self.kinesis, self.transport, self.random) as connection:
             pending = self.pending_subscribes
             connection.pacing = replace(connection.pacing, max_pending_subscribes=pending)
             yield connection

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
-from fanout.kinesis.aws.transport import ConsumerDescription
+from fanout.kinesis.aws.api import ConsumerDescription
 from tests.provers.simulation.kinesis.service.refusals import client_error
 
 if TYPE_CHECKING:

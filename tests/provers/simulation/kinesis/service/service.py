@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 
-from fanout.kinesis.aws.transport import ShardDescription, StreamDescription
+from fanout.kinesis.aws.api import ShardDescription, StreamDescription
 from fanout.testing.kinesis.rules import KinesisRules
 from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kinesis.faults.faults import Kind

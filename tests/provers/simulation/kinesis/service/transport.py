@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
 
+from fanout.kinesis.aws.api import NO_TAGS, UnreadRecords
 from fanout.kinesis.aws.error_hints import code_of
-from fanout.kinesis.aws.transport import NO_TAGS, UnreadRecords
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.kinesis.faults.faults import WAITING, Kind, Site
 from tests.provers.simulation.kinesis.service.body import SubscriptionBody
@@ -20,7 +20,7 @@ from tests.provers.simulation.kinesis.service.refusals import client_error
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
-    from fanout.kinesis.aws.transport import (
+    from fanout.kinesis.aws.api import (
         ConsumerDescription,
         ShardDescription,
         StreamDescription,

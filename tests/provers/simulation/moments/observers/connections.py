@@ -125,5 +125,5 @@ class ConnectionObservers:
 def life_of(connection: Connection) -> Life:
     """Return the process that a connection belongs to."""
     assert isinstance(connection, KinesisConnection)
-    assert isinstance(connection._transport, SimTransport)
-    return connection._transport._life
+    assert isinstance(connection._client, SimTransport)
+    return connection._client._life

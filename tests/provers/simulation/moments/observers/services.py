@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from contextlib import AbstractContextManager
 
-    from fanout.kinesis.aws.transport import ShardDescription
+    from fanout.kinesis.aws.api import ShardDescription
     from tests.provers.simulation.job.life import Life
     from tests.provers.simulation.kinesis.faults.faults import Fault
     from tests.provers.simulation.kinesis.service.pages import Page

@@ -22,9 +22,9 @@ __all__ = (
     "MAX_SHARDS",
     "NO_TAGS",
     "ConsumerDescription",
+    "KinesisClient",
     "ShardDescription",
     "StreamDescription",
-    "Transport",
     "UnreadRecords",
 )
 
@@ -119,11 +119,11 @@ class UnreadRecords:
     chunks: AsyncIterator[bytes]
 
 
-class Transport(Protocol):
+class KinesisClient(Protocol):
     """Make the calls of one stream; cancelling any of them closes its connection."""
 
     async def renew_credentials(self) -> None:
-        """Find credentials anew, as when the transport was opened, and sign with them from now on.
+        """Find credentials anew, as when the client was opened, and sign with them from now on.
 
         Cancellation: the old ones stay.
 
