@@ -115,7 +115,7 @@ def allow(
 async def token(lifetime: timedelta = timedelta(hours=1)) -> str:
     """Return a token that nobody has signed, which a broker of tests accepts."""
     now = datetime.now(UTC)
-    claims = {"sub": "reader", "iat": now.timestamp(), "exp": (now + lifetime).timestamp()}
+    claims = {"sub": "reader", "iat": int(now.timestamp()), "exp": (now + lifetime).timestamp()}
 
     def encode(part: dict[str, Any]) -> str:
         return base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
