@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.provers.__main__ import app
-from tests.provers.planted.bugs import BUGS
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
+from tests.provers.planted.kinesis_bugs import KINESIS_BUGS
 from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
 from tests.provers.planted.spark_bugs import PLANTED
 from tests.provers.simulation import Kind, Sometimes
@@ -29,7 +29,7 @@ WORDS = " ".join(TEXT.split())
     ("sentence", "count"),
     [
         ("There are {} kinds of faults", len(Kind)),
-        ("the suite also plants {} bugs", len(BUGS)),
+        ("the suite also plants {} bugs", len(KINESIS_BUGS)),
         ("And {} rare coincidences are counted", len(Sometimes)),
         ("{} bugs are planted there", len(PLANTED)),
         ("There are {} kinds of faults of the cluster", len(ClusterKind)),

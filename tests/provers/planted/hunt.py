@@ -1,4 +1,4 @@
-"""How soon the simulator finds the mistakes of `bugs.py`, and of those in `kafka`.
+"""How soon the simulator finds the mistakes of `kinesis_bugs.py`, and of those in `kafka`.
 
 A simulator that has never been seen failing proves nothing. `shown.json` has the seed that shows
 each mistake. To search for them anew, write them down there, and print how many seeds each mistake
@@ -19,8 +19,8 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
-from tests.provers.planted.bugs import BUGS, HARMLESS, Change
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
+from tests.provers.planted.kinesis_bugs import HARMLESS, KINESIS_BUGS
 from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
 from tests.provers.simulation import SimulationError, draw_plan, run_plan
 from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
@@ -28,14 +28,15 @@ from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.provers.planted.edits import Change
     from tests.provers.simulation import AnyPlan
 
-__all__ = ("SEEDS", "SHOWN", "Found", "find", "hunt", "hunters", "planted")
+__all__ = ("CHANGES", "SEEDS", "SHOWN", "Found", "find", "hunt", "hunters", "planted")
 
 SEEDS: Final = 500
 _WRITTEN_DOWN: Final = Path(__file__).with_name("shown.json")
 SHOWN: Final[dict[str, int]] = json.loads(_WRITTEN_DOWN.read_text())
-_CHANGES: Final = BUGS | HARMLESS | KAFKA_BUGS | SHUFFLE_BUGS
+CHANGES: Final = KINESIS_BUGS | HARMLESS | KAFKA_BUGS | SHUFFLE_BUGS
 # What Python says of words that make no program: then the mistake is one in these tests.
 _OF_THE_EDIT: Final = (AttributeError, NameError, TypeError)
 
@@ -78,7 +79,7 @@ def hunt(name: str, seeds: int = SEEDS) -> Found | None:
     """Run seeds until one shows a change; return None where none does.
 
     Args:
-        name: A name of BUGS, HARMLESS, KAFKA_BUGS or SHUFFLE_BUGS.
+        name: A name of KINESIS_BUGS, HARMLESS, KAFKA_BUGS or SHUFFLE_BUGS.
         seeds: How many seeds to run, the cheapest ones first.
     """
     cheapest = _cheapest_first(_draw_for(name), shuffles=name in SHUFFLE_BUGS)
@@ -92,13 +93,13 @@ def hunt(name: str, seeds: int = SEEDS) -> Found | None:
 def _shown(name: str, seed: int) -> str | None:
     """Return what the simulator says of a change; None if nothing, or if it says it without."""
     draw = _draw_for(name)
-    with planted(_CHANGES[name]):
+    with planted(CHANGES[name]):
         error = _error_of(draw(seed))
     return error if error is not None and _passes(draw, seed) else None
 
 
 def _draw_for(name: str) -> Callable[[int], AnyPlan]:
-    return draw_plan if name in BUGS | HARMLESS else draw_kafka_plan
+    return draw_plan if name in KINESIS_BUGS | HARMLESS else draw_kafka_plan
 
 
 @contextmanager
@@ -165,8 +166,8 @@ def _check_words(error: BaseException) -> None:
 
 def _write_down(words: list[str]) -> None:
     """Hunt every change whose name has any of some words; print and keep how it was found."""
-    names = [name for name in _CHANGES if not words or any(w in name for w in words)]
-    shown = {name: seed for name, seed in SHOWN.items() if name in _CHANGES and name not in names}
+    names = [name for name in CHANGES if not words or any(w in name for w in words)]
+    shown = {name: seed for name, seed in SHOWN.items() if name in CHANGES and name not in names}
     with hunters() as pool:
         hunts = {name: pool.submit(hunt, name) for name in names}
         for name, future in hunts.items():
@@ -177,7 +178,7 @@ def _write_down(words: list[str]) -> None:
                     shown[name] = seed
                     sys.stdout.write(f"{tried:4} {name}: seed {seed}: {error}\n")
             sys.stdout.flush()
-    in_order = {name: shown[name] for name in _CHANGES if name in shown}
+    in_order = {name: shown[name] for name in CHANGES if name in shown}
     _WRITTEN_DOWN.write_text(json.dumps(in_order, indent=2) + "\n")
 
 

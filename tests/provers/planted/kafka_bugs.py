@@ -2,147 +2,227 @@
 
 from __future__ import annotations
 
-from typing import Final
+import ast
+from typing import TYPE_CHECKING, Any, Final
 
+from fanout.errors import MalformedEventError
+from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.commits import Committer
 from fanout.kafka.reading.fetcher import _Broker
 from fanout.kafka.reading.leaders import Leaders
 from fanout.kafka.reading.losses import Losses
-from fanout.kafka.reading.offsets import Places
+from fanout.kafka.reading.offsets import Places, next_offset
 from fanout.kafka.reading.partition_catalog import PartitionCatalog
 from fanout.kafka.reading.record_batches import Aborts, raw_batches
 from fanout.kafka.reading.records import _Part, _parts
 from fanout.kafka.reading.subscription import PartitionReader, _Subscription
-from tests.provers.planted.bugs import Change, Edit
+from fanout.kafka.reading.transport import Edge
+from tests.provers.planted.edits import (
+    ANY,
+    Edit,
+    call,
+    called,
+    constant,
+    drop,
+    member,
+    node,
+    on,
+    statement,
+    with_body,
+    with_test,
+    with_value,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fanout.core.events import Split
+    from fanout.kafka.reading.record_batches import RawBatch
+    from tests.provers.planted.edits import Change
 
 __all__ = ("KAFKA_BUGS",)
 
+
+def _from_zero(compared: ast.Compare) -> ast.Compare:
+    compared.comparators = [ast.Constant(0)]
+    return compared
+
+
+def _without_control(either: ast.BoolOp) -> ast.BoolOp:
+    control, left_out, known = either.values
+    only = ast.BoolOp(ast.And(), [left_out, ast.UnaryOp(ast.Not(), control)])
+    return ast.BoolOp(ast.Or(), [only, known])
+
+
+def _behind_its_records(made: ast.Call) -> ast.Call:
+    (next_one,) = made.args
+    assert isinstance(next_one, ast.Attribute)
+    made.args = [call(_offset_by_number, next_one.value)]
+    return made
+
+
+def _offset_by_number(batch: RawBatch) -> int:
+    return batch.base_offset + batch.rows
+
+
+def _cut_short() -> Exception:
+    return MalformedEventError("cut short")
+
+
+def _from_the_start_alone(compared: ast.Compare) -> ast.Compare:
+    del compared.ops[1:], compared.comparators[1:]
+    return compared
+
+
+def _at_the_end(start: ast.IfExp) -> ast.IfExp:
+    """Go on where the log ends, with which the stop is compared."""
+    assert isinstance(start.test, ast.BoolOp)
+    compared = start.test.values[1]
+    assert isinstance(compared, ast.Compare)
+    start.body = compared.comparators[0]
+    return start
+
+
+def _latest(edge: ast.Attribute) -> ast.Attribute:
+    edge.attr = Edge.LATEST.name
+    return edge
+
+
+def _known(catalog: PartitionCatalog) -> Sequence[Split]:
+    topics = catalog._topics or {}
+    return [Partition(topic, n).split for topic in sorted(topics) for n in topics[topic]]
+
+
+def _fail_never(attempt: ast.Try) -> ast.Try:
+    (again,) = attempt.finalbody
+    assert isinstance(again, ast.If)
+    again.test = ast.Constant(value=False)
+    return attempt
+
+
+def _reversed(merged: ast.Dict) -> ast.Dict:
+    merged.values.reverse()
+    return merged
+
+
+_LEFT_OUT: Final = node(
+    ast.If, test=node(ast.BoolOp, op=ast.Or, values=[ANY, ANY, ANY]), body=[ANY, ast.Continue]
+)
+_COMPARED_ABOVE: Final = node(ast.Compare, left=ast.Name, ops=[ast.Gt])
+_CHECKSUM: Final = node(ast.Compare, left=ast.Call, ops=[ast.NotEq])
+_NO: Final[Any] = constant(value=False)
+
 KAFKA_BUGS: Final[dict[str, Change]] = {
     "a batch that begins early is not trimmed": (
-        Edit(_Part._wanted, "wanted = offsets >= self.first_offset", "wanted = offsets >= 0"),
+        Edit(_Part._wanted, on(node(ast.Compare, ops=[ast.GtE]), _from_zero)),
     ),
     "a transaction that is aborted has no end": (
-        Edit(
-            Aborts.leave_out,
-            "                self._producers.discard(batch.producer_id)\n",
-            "                pass\n",
-        ),
+        Edit(Aborts.leave_out, on(statement(set.discard), drop)),
     ),
     "a transaction is aborted for all of its producer's records": (
-        Edit(
-            Aborts.leave_out,
-            "while self._ahead and self._ahead[-1].first_offset <= batch.base_offset:",
-            "while self._ahead:",
-        ),
+        Edit(Aborts.leave_out, on(node(ast.While), with_test(lambda both: both.values[0]))),
     ),
     "aborted transactions are taken in the wrong order": (
-        Edit(Aborts.__init__, "reverse=True", "reverse=False"),
+        Edit(Aborts.__init__, on(node(ast.keyword, value=ast.Constant), with_value(_NO))),
     ),
     "aborted records are delivered": (
-        Edit(_parts, "aborts is not None and aborts.leave_out(batch, partition)", "False"),
+        Edit(_parts, on(node(ast.BoolOp, values=[ANY, called(Aborts.leave_out)]), _NO)),
     ),
     "the marker of a transaction's end is delivered": (
-        Edit(
-            _parts,
-            "if batch.control or left_out or",
-            "if (left_out and not batch.control) or",
-        ),
+        Edit(_parts, on(_LEFT_OUT, with_test(_without_control))),
     ),
     "the position moves by the number of records": (
-        Edit(
-            _Part.add,
-            "self.cover(batch.next_offset)",
-            "self.cover(batch.base_offset + batch.rows)",
-        ),
+        Edit(_Part.add, on(called(_Part.cover), _behind_its_records)),
     ),
     "the position does not move over what is left out": (
-        Edit(
-            _parts,
-            "                part.cover(batch.next_offset)\n                continue\n",
-            "                continue\n",
-        ),
+        Edit(_parts, on(_LEFT_OUT, with_body(lambda body: body[1:]))),
     ),
     "a batch that is cut short is taken for damage": (
         Edit(
             raw_batches,
-            "        if end > size:\n            return\n",
-            "        if end > size:\n            raise MalformedEventError('cut short')\n",
+            on(
+                node(ast.If, test=_COMPARED_ABOVE),
+                with_body(lambda _: [ast.Raise(call(_cut_short))]),
+            ),
         ),
     ),
-    "checksums are not looked at": (Edit(raw_batches, "if crc32c(checked) != crc:", "if False:"),),
+    "checksums are not looked at": (
+        Edit(
+            raw_batches,
+            on(
+                node(ast.If, test=node(ast.Compare, left=ast.Call, ops=[ast.NotEq])), with_test(_NO)
+            ),
+        ),
+    ),
     "a truncation is taken for retention": (
         Edit(
             Losses._look_for_offset,
-            "if start <= offset <= end:",
-            "if start <= offset:",
+            on(node(ast.Compare, ops=[ast.LtE, ast.LtE]), _from_the_start_alone),
         ),
     ),
     "a loss is declared on one broker's word": (
-        Edit(
-            Losses._sure,
-            "return doubt.times >= _SURE_TIMES and now - doubt.since >= _SURE_AFTER",
-            "return True",
-        ),
+        Edit(Losses._sure, on(node(ast.Return), with_value(constant(value=True)))),
     ),
-    "what is left after a loss is skipped": (Edit(Losses._lost, "to = start if", "to = end if"),),
+    "what is left after a loss is skipped": (Edit(Losses._lost, on(node(ast.IfExp), _at_the_end)),),
     "a leader that was known once is never doubted": (
-        Edit(Leaders.doubt, "self._doubts[partition] = self._looks", "pass"),
+        Edit(Leaders.doubt, on(node(ast.Assign), drop)),
     ),
     "a partition that had nothing is never asked again": (
         Edit(
             _Broker._choose,
-            "if likely and len(likely) < len(asks) and now - self._all_asked_at < _SELDOM:",
-            "if len(likely) < len(asks):",
+            on(node(ast.If, test=ast.BoolOp), with_test(lambda all_of: all_of.values[1])),
         ),
     ),
     "a partition that appears later is read from its end": (
-        Edit(PartitionReader._first_offset, "Edge.EARLIEST", "Edge.LATEST"),
+        Edit(PartitionReader._first_offset, on(member(Edge.EARLIEST), _latest)),
     ),
     "an idle partition says nothing": (
-        Edit(_Subscription.batches, "patience = HEARTBEAT", "patience = 1e9"),
+        Edit(
+            _Subscription.batches,
+            on(node(ast.Assign, targets=[ast.Name], value=ast.Name), with_value(constant(1e9))),
+        ),
     ),
     "partitions are listed only once": (
         Edit(
             PartitionCatalog.refresh,
-            "        return await self._refresh()\n",
-            "        return [\n"
-            "            Partition(topic, number).split\n"
-            "            for topic in sorted(self._topics)\n"
-            "            for number in self._topics[topic]\n"
-            "        ]\n",
+            on(
+                node(ast.Return, value=node(ast.Await, value=called(PartitionCatalog._refresh))),
+                with_value(lambda _: call(_known, "self")),
+            ),
         ),
     ),
     "what begins at the end begins at the beginning": (
         Edit(
             Places._look_up,
-            "Edge.EARLIEST if isinstance(place, Horizon) else Edge.LATEST",
-            "Edge.EARLIEST",
+            on(node(ast.IfExp, body=member(Edge.EARLIEST)), lambda either: either.body),
         ),
     ),
     "a partition asks without a reservation": (
-        Edit(_Subscription._hold, "if nbytes > self._reserved:", "if False:"),
+        Edit(_Subscription._hold, on(node(ast.If), with_test(_NO))),
     ),
     "an offset is committed that is not acknowledged": (
-        Edit(Committer.acknowledge, "next_offset(position)", "next_offset(position) + 1"),
+        Edit(
+            Committer.acknowledge,
+            on(called(next_offset), lambda made: ast.BinOp(made, ast.Add(), ast.Constant(1))),
+        ),
     ),
-    "a commit that fails is forgotten": (
-        Edit(Committer._attempt, "            if left:\n", "            if False:\n"),
-    ),
+    "a commit that fails is forgotten": (Edit(Committer._attempt, on(node(ast.Try), _fail_never)),),
     "a commit that fails replaces a newer one": (
         Edit(
             Committer._attempt,
-            "self._pending = {**left, **self._pending}",
-            "self._pending = {**self._pending, **left}",
+            on(node(ast.Dict, values=[ast.Name, ast.Attribute]), _reversed),
         ),
     ),
     "a partition whose commit is refused counts as committed": (
         Edit(
             Committer._attempt,
-            "left = {partition: offsets[partition] for partition in refused}",
-            "left = {}",
+            on(
+                node(ast.DictComp, generators=[node(ast.comprehension, ifs=[])]),
+                lambda _: ast.Dict([], []),
+            ),
         ),
     ),
     "the last offsets are not committed at the end": (
-        Edit(Committer.finish, "await self._commit_all()", "pass"),
+        Edit(Committer.finish, on(statement(Committer._commit_all), drop)),
     ),
 }

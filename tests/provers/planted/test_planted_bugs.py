@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.provers.planted.bugs import BUGS, HARMLESS
 from tests.provers.planted.hunt import SEEDS, SHOWN, Found, find, hunt, hunters
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
+from tests.provers.planted.kinesis_bugs import HARMLESS, KINESIS_BUGS
 from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def hunts(request: pytest.FixtureRequest) -> Iterator[Mapping[str, Future[Found 
         }
 
 
-@pytest.mark.parametrize("name", [*BUGS, *KAFKA_BUGS, *SHUFFLE_BUGS])
+@pytest.mark.parametrize("name", [*KINESIS_BUGS, *KAFKA_BUGS, *SHUFFLE_BUGS])
 def test_a_planted_bug_is_found(name: str, hunts: Mapping[str, Future[Found | None]]) -> None:
     found = hunts[name].result()
 
