@@ -12,12 +12,13 @@ ROUNDS ?= 30
 # The tests start hundreds of processes; none compiles again what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-oldest sim crash live check bench clean
+.PHONY: help demo test test-oldest prove sim crash live check bench clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
-	@echo "make test         all tests, Spark ones on the newest pyspark"
+	@echo "make test         the tests of behaviour, Spark ones on the newest pyspark"
 	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
+	@echo "make prove        the campaigns: simulated failures, planted bugs, kills at every step"
 	@echo "make sim          simulate failures, by seed: make sim SEEDS=20000 [FIRST=...] [ARGS=--json]"
 	@echo "make crash        kill a Spark job into Kafka at every step: make crash ROUNDS=30 [ARGS=--json]"
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
@@ -29,10 +30,13 @@ demo: $(VENV)/ready java
 	$(BIN)/fanout demo
 
 test: $(VENV)/ready java kafka spark-classes
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not prove'
 
 test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest
-	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m spark
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove'
+
+prove: $(VENV)/ready java kafka spark-classes
+	$(BIN)/python -m pytest $(PARALLEL) -m prove
 
 sim: $(VENV)/ready
 	$(BIN)/python -m tests.provers sim run --seeds $(SEEDS) --first $(FIRST) $(ARGS)
@@ -42,7 +46,7 @@ crash: $(VENV)/ready java spark-classes
 
 # The longest test waits for the end of a subscription: five minutes.
 live: stream $(VENV)/ready
-	$(BIN)/python -m pytest tests/conformance -v --timeout 420 -o faulthandler_timeout=0 \
+	$(BIN)/python -m pytest tests/conformance -v --timeout 420 \
 	  --live-stream '$(STREAM)' $(if $(CONSUMER_PREFIX),--consumer-prefix '$(CONSUMER_PREFIX)')
 
 check: $(VENV)/ready

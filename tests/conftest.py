@@ -28,38 +28,43 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("fanout")
 
 
-# Tests that share what takes long to start, by where they are: Spark's JVM, or Kafka's.
-_TOGETHER = {
+# Campaigns and the tests of what runs them: `make prove` runs these, and `make test` does not.
+_PROVE = "tests/provers/"
+# Plans that once showed a defect are small and quick, so `make test` runs them too.
+_REGRESSIONS = "tests/provers/tests/simulation/campaign/test_corpus.py"
+# Tests that share a JVM, by path: the tests of a group run in one process, one after the other.
+_GROUPS = {
     "tests/spark/": "Spark",
+    "tests/cli/test_share": "Kafka",
+    "tests/cli/test_shuffle": "Kafka",
+    "tests/cli/test_transactions": "Kafka",
+    "tests/demo/test_kafka": "Kafka",
     "tests/kafka/": "Kafka",
     "tests/testing/test_kafka": "Kafka",
-    "tests/demo/test_kafka": "Kafka",
 }
-# Tests that take long, share nothing, and wait for processes of their own.
-_ALONE = ("tests/provers/tests/crash/", "tests/demo/test_demo")
-# What takes longest begins first, so that no process is left with it alone.
-_LONGEST = (*_ALONE, "tests/kafka/", "tests/spark/", "tests/provers/tests/simulation/campaign/")
+# Tests that take long and share nothing may each run in another process.
+_ALONE = ("tests/demo/test_demo", "tests/provers/tests/crash/test_campaign")
+# The groups that take longest begin first, so that no process is left with one of them at the end.
+_FIRST = ("tests/spark/", "tests/kafka/", *_ALONE, "tests/provers/")
 
 
 @final
-class Together(LoadScopeScheduling):  # type: ignore[misc]
-    """With `-n`, run the tests of a file in one process, and those of a JVM in the same one.
+class Groups(LoadScopeScheduling):  # type: ignore[misc]
+    """With `-n`, run the tests of a file in one process, and those of a group in the same one.
 
-    So whatever a module, Spark or Kafka starts for many tests is started once. The groups of
-    `--dist loadgroup` would say it too, but pytest-xdist 3.8 does not see them with pytest 9.2.
+    What a module, Spark or Kafka starts for many tests is then started once. The groups of
+    `--dist loadgroup` would do it too, but pytest-xdist 3.8 does not see them with pytest 9.2.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(_ALONE):
             return nodeid
-        for place, scope in _TOGETHER.items():
-            if nodeid.startswith(place):
-                return scope
-        return nodeid.partition("::")[0]
+        group = next((_GROUPS[path] for path in _GROUPS if nodeid.startswith(path)), None)
+        return group or nodeid.partition("::")[0]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.option.loadscopereorder = False  # the order is ours
+    config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -67,15 +72,20 @@ def pytest_xdist_auto_num_workers() -> int:
     return 1 + (os.cpu_count() or 1)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
-    return Together(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    return Groups(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> int:
-        return next((n for n, each in enumerate(_LONGEST) if item.nodeid.startswith(each)), 99)
+    for item in items:
+        if item.nodeid.startswith(_PROVE) and not item.nodeid.startswith(_REGRESSIONS):
+            item.add_marker("prove")
 
-    items.sort(key=place)
+    def rank(item: pytest.Item) -> int:
+        return next((n for n, path in enumerate(_FIRST) if item.nodeid.startswith(path)), 99)
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")

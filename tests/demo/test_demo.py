@@ -53,6 +53,7 @@ def living(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.prove
 @pytest.mark.spark
 @pytest.mark.timeout(120)  # three JVMs start in it, one after the other
 def test_nothing_is_lost_although_the_driver_is_killed(tmp_path: Path) -> None:
@@ -81,6 +82,7 @@ def test_nothing_is_lost_although_the_driver_is_killed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(120)  # four JVMs start in it, one after the other
 @pytest.mark.usefixtures("_kafka_jars")
 def test_nothing_is_lost_or_repeated_by_a_share_group_whose_members_are_killed(
@@ -109,6 +111,7 @@ def test_nothing_is_lost_or_repeated_by_a_share_group_whose_members_are_killed(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(180)  # five JVMs start in it
 @pytest.mark.usefixtures("_kafka_jars")
 def test_nothing_is_lost_in_a_shuffle_although_both_of_its_sides_are_killed(tmp_path: Path) -> None:
