@@ -75,9 +75,9 @@ def describe(
 
 
 async def _describe(servers: str, group: str, security: Security) -> GroupDescription:
-    from fanout.kafka.share.groups import describe as find  # noqa: PLC0415 - it takes long
+    from fanout.kafka.share.groups import describe_group  # noqa: PLC0415 - it loads slowly
 
-    return await find(servers, group, security=security)
+    return await describe_group(servers, group, security=security)
 
 
 def _plain(group: str, found: GroupDescription) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _plain(group: str, found: GroupDescription) -> dict[str, Any]:
         ],
         "partitions": [
             {"partition": str(partition), "begins_at": at.offset, "lag": at.lag}
-            for partition, at in sorted(found.beginnings.items())
+            for partition, at in sorted(found.start_offsets.items())
         ],
         "settings": dict(sorted(found.settings.items())),
     }
@@ -111,7 +111,7 @@ def _members(found: GroupDescription) -> list[tuple[str, ...]]:
 def _partitions(found: GroupDescription) -> list[tuple[str, ...]]:
     return [
         (str(partition), _number(at.offset), _number(at.lag))
-        for partition, at in sorted(found.beginnings.items())
+        for partition, at in sorted(found.start_offsets.items())
     ]
 
 

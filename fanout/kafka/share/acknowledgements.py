@@ -1,4 +1,4 @@
-"""Tell a group what became of records, and count whether it took the answer."""
+"""Acknowledge records to the group, and count which acknowledgements the broker confirmed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from confluent_kafka import AcknowledgeType
 
-from fanout.kafka.share.record_sets import count_records
+from fanout.kafka.share.offset_ranges import count_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,93 +17,20 @@ if TYPE_CHECKING:
     from fanout.kafka.share.acquired import AcquiredRecords, Rows
     from fanout.kafka.share.dead_letters import DeadLetters
     from fanout.kafka.share.dedup import Dedup
-    from fanout.kafka.share.member import Member, Refused
+    from fanout.kafka.share.member import Member, PartitionErrors
+    from fanout.kafka.share.offset_ranges import OffsetRange
     from fanout.kafka.share.options import ShareOptions
-    from fanout.kafka.share.record_sets import Piece
     from fanout.kafka.share.topic_ids import TopicIds
 
-__all__ = (
-    "Acknowledgements",
-    "MemberCounts",
-    "Shared",
-)
-
+__all__ = ("Acknowledgements", "MemberCounts", "SharedState")
 
 log = logging.getLogger(__name__)
 
 
 @final
-class Acknowledgements:
-    """Send the answers of one member.
-
-    Args:
-        member: Its client.
-        shared: What it has in common with the others.
-        notify: Called when an answer is sent, and when it is answered.
-    """
-
-    def __init__(self, member: Member, shared: Shared, notify: Callable[[], None]) -> None:
-        self._member = member
-        self._shared = shared
-        self._notify = notify
-
-    def send(
-        self, loan: AcquiredRecords, rows: Rows, answer: AcknowledgeType
-    ) -> asyncio.Future[list[Piece]]:
-        """Answer for rows; return those for which the broker did not take the answer.
-
-        The answer is sent and counted whether or not anybody goes on waiting for it.
-        """
-        done: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
-        failed: list[Piece] = []
-        if not len(rows):
-            done.set_result(failed)
-            return done
-        pieces = loan.pieces(rows)
-        loan.close(rows)
-
-        def count(told: asyncio.Future[Refused]) -> None:
-            refused = told.result()
-            for partition, why in refused.items():
-                log.warning("%s was not taken for %s: %s", answer.name, partition, why)
-            failed.extend(piece for piece in pieces if piece[0] in refused)
-            self._count_failed(failed, answer)
-            self._count([piece for piece in pieces if piece[0] not in refused], answer)
-            self._notify()
-            if not done.cancelled():
-                done.set_result(failed)
-
-        self._notify()  # first, so that a poll may take the answer along
-        self._member.answer(pieces, answer).add_done_callback(count)
-        return done
-
-    def _count(self, pieces: list[Piece], answer: AcknowledgeType) -> None:
-        tally, claims = self._shared.tally, self._shared.claims
-        records = count_records(pieces)
-        match answer:
-            case AcknowledgeType.ACCEPT:
-                tally.accepted += records
-                claims.settle(pieces, asyncio.get_running_loop().time())
-            case AcknowledgeType.REJECT:
-                tally.rejected += records
-                claims.let_go(pieces)
-            case _:
-                tally.released += records
-
-    def _count_failed(self, pieces: list[Piece], answer: AcknowledgeType) -> None:
-        claims = self._shared.claims
-        # What the broker does not take back is free already, or soon will be.
-        if answer is AcknowledgeType.RELEASE and claims.deduplicates:
-            return  # what was delivered is on its way to where it is safe
-        claims.let_go(pieces)
-        if answer is not AcknowledgeType.RELEASE:
-            self._shared.tally.expired += count_records(pieces)
-
-
-@final
 @dataclass(slots=True)
 class MemberCounts:
-    """Counters; see `LendingStatistics`."""
+    """Counts of records, of all members together; see `LendingStatistics`."""
 
     acquired: int = 0
     redelivered: int = 0
@@ -116,23 +43,96 @@ class MemberCounts:
 
 @final
 @dataclass(slots=True)
-class Shared:
-    """What the members of one stream have in common.
+class SharedState:
+    """The state that all members of one stream share.
 
     Args:
-        options: What the user asked for.
-        seconds: How long a lock lasts.
-        topics: The ids of the topics.
-        claims: Which records the stream has.
-        letters: Where bad records go; None for nowhere.
-        tally: The counters.
-        open: Whether records are asked for.
+        options: The options of the source.
+        lock_seconds: How long a lock lasts.
+        topic_ids: The ids of the topics.
+        dedup: The records that the stream has.
+        dead_letters: Writes rejected records to a topic; None if there is none.
+        counts: The counts of records.
+        fetching: Set while members may fetch records.
     """
 
     options: ShareOptions
-    seconds: float
-    topics: TopicIds
-    claims: Dedup
-    letters: DeadLetters | None
-    tally: MemberCounts = field(default_factory=MemberCounts)
-    open: asyncio.Event = field(default_factory=asyncio.Event)
+    lock_seconds: float
+    topic_ids: TopicIds
+    dedup: Dedup
+    dead_letters: DeadLetters | None
+    counts: MemberCounts = field(default_factory=MemberCounts)
+    fetching: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@final
+class Acknowledgements:
+    """Send the acknowledgements of one member.
+
+    Args:
+        member: The client of the member.
+        shared: The state that it shares with the other members.
+        notify: Called when an acknowledgement is sent, and when the broker has responded.
+    """
+
+    def __init__(self, member: Member, shared: SharedState, notify: Callable[[], None]) -> None:
+        self._member = member
+        self._shared = shared
+        self._notify = notify
+
+    def send(
+        self, acquired: AcquiredRecords, rows: Rows, kind: AcknowledgeType
+    ) -> asyncio.Future[list[OffsetRange]]:
+        """Acknowledge rows; return those whose acknowledgement the broker did not confirm.
+
+        The acknowledgement is sent and counted even if the future is cancelled or dropped.
+
+        Args:
+            acquired: The poll of the rows.
+            rows: The rows.
+            kind: ACCEPT, RELEASE or REJECT.
+        """
+        done: asyncio.Future[list[OffsetRange]] = asyncio.get_running_loop().create_future()
+        failed: list[OffsetRange] = []
+        if not len(rows):
+            done.set_result(failed)
+            return done
+        ranges = acquired.ranges(rows)
+        acquired.mark_done(rows)
+
+        def count(response: asyncio.Future[PartitionErrors]) -> None:
+            errors = response.result()
+            for partition, error in errors.items():
+                log.warning("%s was not confirmed for %s: %s", kind.name, partition, error)
+            failed.extend(range_ for range_ in ranges if range_[0] in errors)
+            self._count_failed(failed, kind)
+            self._count([range_ for range_ in ranges if range_[0] not in errors], kind)
+            self._notify()
+            if not done.cancelled():
+                done.set_result(failed)
+
+        self._notify()  # first, so that the next poll can carry the acknowledgement
+        self._member.acknowledge(ranges, kind).add_done_callback(count)
+        return done
+
+    def _count(self, ranges: list[OffsetRange], kind: AcknowledgeType) -> None:
+        counts, dedup = self._shared.counts, self._shared.dedup
+        records = count_records(ranges)
+        match kind:
+            case AcknowledgeType.ACCEPT:
+                counts.accepted += records
+                dedup.mark_confirmed(ranges, asyncio.get_running_loop().time())
+            case AcknowledgeType.REJECT:
+                counts.rejected += records
+                dedup.forget_delivered(ranges)
+            case _:
+                counts.released += records
+
+    def _count_failed(self, ranges: list[OffsetRange], kind: AcknowledgeType) -> None:
+        dedup = self._shared.dedup
+        # A record that could not be released is available already, or will be soon.
+        if kind is AcknowledgeType.RELEASE and dedup.enabled:
+            return  # a delivered record is still going to be stored
+        dedup.forget_delivered(ranges)
+        if kind is not AcknowledgeType.RELEASE:
+            self._shared.counts.expired += count_records(ranges)

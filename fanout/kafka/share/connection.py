@@ -1,4 +1,4 @@
-"""One running stream's hold on a share group."""
+"""The connection of one running stream to a share group."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fanout.core.positions import Cursor
 from fanout.core.source import Capabilities
 from fanout.core.subscription import Tap
 from fanout.errors import ServiceError
-from fanout.kafka.share.delivery import Delivery
-from fanout.kafka.share.group_lending import number_of
+from fanout.kafka.share.delivery import MemberDelivery
+from fanout.kafka.share.lending import delivery_number
 from fanout.kafka.share.member import open_member
 from fanout.kafka.share.policy import judge
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
-    from fanout.kafka.share.acknowledgements import Shared
-    from fanout.kafka.share.group_lending import GroupLending
-    from fanout.kafka.share.groups import GroupCalls
+    from fanout.kafka.share.acknowledgements import SharedState
+    from fanout.kafka.share.groups import ShareGroupAdmin
+    from fanout.kafka.share.lending import GroupLending
     from fanout.kafka.share.options import ShareOptions
 
 __all__ = ("ShareConnection",)
 
-# A broker that has just started may not have heard of a topic yet.
-_ABSENCES: Final = 3
+# Listings in a row without a topic. A broker that has just started may not know a topic yet.
+_MAX_MISSING: Final = 3
 _PREFIX: Final = "member-"
 
 
 @final
 class ShareConnection:
-    """One running stream's hold on a share group; its splits are its members.
+    """Connect one running stream to a share group; its splits are its members.
 
     Args:
-        options: What the user asked for.
+        options: The options of the source.
         identity: The name of the source.
-        group: The calls about the group.
-        shared: What the members have in common.
-        lending: The hold on what is lent.
+        group: The admin requests about the group.
+        shared: The state that the members share.
+        lending: The records that the group has locked for the stream.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class ShareConnection:
         options: ShareOptions,
         identity: str,
         *,
-        group: GroupCalls,
-        shared: Shared,
+        group: ShareGroupAdmin,
+        shared: SharedState,
         lending: GroupLending,
     ) -> None:
         self._options = options
@@ -69,53 +69,55 @@ class ShareConnection:
             settlement=lending,
             spooling=lending,
         )
-        self._absences = dict.fromkeys(options.topic_names, 0)
-        self._worked: set[Phase] = {Phase.DISCOVER}
+        self._missing = dict.fromkeys(options.topic_names, 0)
+        self._succeeded: set[Phase] = {Phase.DISCOVER}
 
     @property
     def identity(self) -> str:
-        """Name the cluster and the group, which is whose deliveries the positions count."""
+        """The cluster and the group: positions count the deliveries of this group alone."""
         return self._identity
 
     @property
     def pacing(self) -> Pacing:
-        """Say how brokers want to be asked."""
+        """The limits on calls, and the timeouts."""
         return self._pacing
 
     async def splits(self) -> Sequence[Split]:
-        """List the members, and check that the topics are still there; clients do not notice.
+        """List the members, and check that the topics still exist, which the client does not.
 
         Raises:
-            ServiceError: If one is gone.
-            KafkaError: If the cluster cannot be asked.
+            ServiceError: If a topic is missing in three listings in a row.
+            KafkaError: If a request fails.
         """
-        self._shared.claims.forget_topics(await self._shared.topics.ask())
+        self._shared.dedup.forget_topics(await self._shared.topic_ids.refresh())
         self._check_topics()
-        if self._shared.claims.doubts:
-            self._lending.learn(await self._group.beginnings())
+        if self._shared.dedup.unconfirmed:
+            self._lending.set_start_offsets(await self._group.start_offsets())
         return self._members
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Say that nothing is delivered yet; where the group stands, the group knows."""
+        """Return 0 delivered records for each member; the group itself knows where it stands."""
         return {split.id: Cursor(0) for split in splits}
 
     @asynccontextmanager
     async def subscribe(
         self, split: Split, position: Position, reserve: Reserve
     ) -> AsyncIterator[AsyncIterator[Batch | End]]:
-        """Join the group with one member; leaving the context gives back what it holds."""
+        """Join the group with one member; leaving the context releases its pending records."""
         properties = self._options.client_properties(self._members.index(split))
         opening = open_member(properties, self._options.topic_names, split.id)
-        lapsed = self._lending.lapsed(split.id)
+        expired = self._lending.expired(split.id)
         try:
             async with opening as member:
-                lender = Delivery(split, number_of(position), member, lapsed, self._shared)
-                self._lending.begin(split.id, lender)
-                self._worked.add(Phase.SUBSCRIBE)
-                async with aclosing(lender.batches(reserve)) as batches:
-                    yield Tap(batches, lambda _: self._worked.add(Phase.STREAM))
+                delivery = MemberDelivery(
+                    split, delivery_number(position), member, expired, self._shared
+                )
+                self._lending.begin_delivery(split.id, delivery)
+                self._succeeded.add(Phase.SUBSCRIBE)
+                async with aclosing(delivery.batches(reserve)) as batches:
+                    yield Tap(batches, lambda _: self._succeeded.add(Phase.STREAM))
         finally:
-            self._lending.end(split.id)
+            self._lending.end_delivery(split.id)
 
     async def verdict(
         self,
@@ -124,20 +126,20 @@ class ShareConnection:
         split: Split | None = None,
         position: Position | None = None,
     ) -> Verdict:
-        """Say what an error means, by the table in `fanout.kafka.share.policy`."""
+        """Judge an error by the table in `fanout.kafka.share.policy`."""
         del split, position
-        return judge(error, first=phase not in self._worked)
+        return judge(error, first=phase not in self._succeeded)
 
     @property
     def _members(self) -> list[Split]:
         return [Split(f"{_PREFIX}{number}") for number in range(self._options.consumers)]
 
     def _check_topics(self) -> None:
-        for topic in self._absences:
-            missing = topic in self._shared.topics.missing
-            self._absences[topic] = self._absences[topic] + 1 if missing else 0
-            if self._absences[topic] == _ABSENCES:
+        for topic in self._missing:
+            missing = topic in self._shared.topic_ids.missing
+            self._missing[topic] = self._missing[topic] + 1 if missing else 0
+            if self._missing[topic] == _MAX_MISSING:
                 raise ServiceError(
-                    f"the topic {topic} is gone, and with it the records that nobody had read yet: "
+                    f"the topic {topic} is gone, and its unread records with it: "
                     f"leave it out of topics, or create it again"
                 )

@@ -1,24 +1,23 @@
-"""librdkafka's share consumer, in the one thread that it belongs to.
+"""The blocking calls of librdkafka's share consumer, and its log.
 
-What it does, and why its calls are used as they are (librdkafka 2.16, confluent-kafka 2.16,
-Kafka 4.3):
+All calls have to come from one thread. How the client behaves, and why it is called as it is
+(librdkafka 2.16, confluent-kafka 2.16, Kafka 4.3):
 
-- A call that is under way is ended by nothing but its timeout.
-- It does not poll again while a record of the poll before is unacknowledged. So there is one such
-  poll per member, however long somebody takes.
-- A poll takes along what is acknowledged: one request tells the broker what became of records, and
-  asks for more. The broker answers both together, so its word waits until there are records, or
-  until it has waited for them for as long as it may (`fetch.max.wait.ms`). A commit is a request
-  of its own, and answered at once.
-- The word comes through a callback, which is only called within a poll or a commit, partition by
-  partition; it may lie there a moment after the records that it came with.
-- An acknowledgement that was refused is gone: neither is it sent again nor can the record be
-  acknowledged again.
-- A poll that returns nothing leaves a fetch behind, and so do those that follow until one brings
-  records. Those that arrive between two polls are locked as well, and wait for the next one for as
-  long as it takes, past the end of their locks. Then they may have been delivered to another member
-  and be done with; even so, the broker answers that it takes their acknowledgement.
-- Closing gives back at once what is not acknowledged. A topic that is deleted is no error at all.
+- Only its timeout ends a call that is under way.
+- The client does not poll again while a record of the last poll is unacknowledged. So a member
+  has one such poll, however long its records are processed.
+- A poll sends the pending acknowledgements along: one request carries acknowledgements and fetches
+  records. The broker responds to both together, so the response waits until there are records, or
+  for `fetch.max.wait.ms`. A commit is a request of its own, and gets its response at once.
+- The client passes a response to a callback, partition by partition, and only during a poll or a
+  commit. That may be a moment after the records that came with it.
+- An acknowledgement that was refused is gone: the client does not send it again, and the record
+  cannot be acknowledged again.
+- A poll that returns nothing leaves a fetch under way, and so does each poll after it until one
+  returns records. Records that arrive between two polls are locked as well, and wait for the next
+  poll, past the end of their locks if it takes so long. By then another member may have received
+  and acknowledged them; even so, the broker confirms their acknowledgement.
+- Closing releases unacknowledged records at once. A deleted topic raises no error.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ from confluent_kafka import (
 
 from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.share.log_filter import filtered_logger
-from fanout.kafka.share.poll_columns import gather
+from fanout.kafka.share.poll_columns import to_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,195 +45,235 @@ if TYPE_CHECKING:
 
     from confluent_kafka import TopicPartition
 
+    from fanout.kafka.share.offset_ranges import OffsetRange
     from fanout.kafka.share.poll_columns import PolledRecords
-    from fanout.kafka.share.record_sets import Piece
 
-__all__ = ("Answer", "Consumer")
+__all__ = ("Acknowledgement", "BlockingShareConsumer")
 
 log = logging.getLogger(__name__)
 
-# How long a poll may hold up a close, or a pause.
-_POLL: Final = 0.2
-# How often to look whether there is a word of the broker, in seconds: from here, and twice as long
-# each time.
-_SOON: Final = 0.0005
-_SELDOM: Final = 0.01
+# Seconds that one poll takes at most: a close or a pause may have to wait for it.
+_POLL_SECONDS: Final = 0.2
+# Seconds between two looks for the broker's response: the first wait, and the largest one.
+_FIRST_WAIT: Final = 0.0005
+_LONGEST_WAIT: Final = 0.01
+
+_PREVIEW_NOTICE: Final = 'The share consumer is in "Preview"'
+_LOG_INTERVAL: Final = 60.0  # seconds
+_MAX_MESSAGES: Final = 100  # more than the client logs within that time
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
-    """What to say of records of the last poll, and what the broker says to that.
+class Acknowledgement:
+    """An acknowledgement of records of the last poll, and the broker's response to it.
 
     Args:
-        pieces: Which records.
-        kind: What to say of them.
-        refused: Why it was not taken, by partition; before the broker's word, that there is none.
+        ranges: The records.
+        kind: ACCEPT, RELEASE or REJECT.
+        errors: Why it is not confirmed, by partition; a TimeoutError until the broker responds.
     """
 
-    pieces: Sequence[Piece]
+    ranges: Sequence[OffsetRange]
     kind: AcknowledgeType
-    refused: dict[Partition, Exception] = field(init=False)
+    errors: dict[Partition, Exception] = field(init=False)
 
     def __post_init__(self) -> None:
-        silence = TimeoutError("there is no word of the broker")
-        object.__setattr__(self, "refused", {place: silence for place, _, _ in self.pieces})
+        unconfirmed = TimeoutError("the broker has not responded")
+        errors = {partition: unconfirmed for partition, _, _ in self.ranges}
+        object.__setattr__(self, "errors", errors)
 
-    def hear(self, partition: Partition, error: Exception | None) -> None:
-        """Take in the broker's word for the records of a partition."""
+    def set_response(self, partition: Partition, error: Exception | None) -> None:
+        """Note the broker's response for the records of a partition; None confirms them."""
         if error is None:
-            del self.refused[partition]
+            del self.errors[partition]
         else:
-            self.refused[partition] = error
+            self.errors[partition] = error
 
 
 @final
-class Consumer:
-    """Poll and answer; every call blocks, and an answer is told when the call returns.
+class BlockingShareConsumer:
+    """Poll records and acknowledge them. Each call blocks, and returns with the responses set.
 
     Args:
         config: The configuration of the client.
-        topics: What is subscribed to.
+        topics: The topics to subscribe to.
     """
 
     def __init__(self, config: Mapping[str, Any], topics: Sequence[str]) -> None:
-        self._config = {**config, "logger": filtered_logger(__name__)}
+        self._config = {**config, "logger": _client_logger()}
         self._topics = list(topics)
         self._timeout = float(config["socket.timeout.ms"]) / 1000
-        self._most = config["max.poll.records"]
+        self._max_records = config["max.poll.records"]
         self._consumer: ShareConsumer | None = None
-        self._since: float | None = None
-        self._plenty = False
-        # What the broker is asked: an answer's partition, and an offset of it to tell it by.
-        self._asked: list[tuple[Partition, int, Answer]] = []
+        self._fetching_since: float | None = None
+        self._last_poll_full = False
+        # The acknowledgements without a response: partition, first offset, acknowledgement.
+        self._awaiting: list[tuple[Partition, int, Acknowledgement]] = []
 
     @property
-    def asking(self) -> bool:
-        """Whether a fetch may be under way, so that records get locked without a poll."""
-        return self._since is not None
+    def fetching(self) -> bool:
+        """Whether a fetch may be under way, so that records may be locked without a poll."""
+        return self._fetching_since is not None
 
     @property
-    def plenty(self) -> bool:
-        """Whether the last poll was full, so that there are likely more records."""
-        return self._plenty
+    def last_poll_full(self) -> bool:
+        """Whether the last poll was full, so that there are probably more records."""
+        return self._last_poll_full
 
-    def poll(self, answers: Sequence[Answer] = ()) -> PolledRecords | None:
-        """Answer for records, and ask for others for a moment; None where there are none.
+    def poll(self, acknowledgements: Sequence[Acknowledgement] = ()) -> PolledRecords | None:
+        """Acknowledge records, and poll for up to 0.2 s; return None if no records came.
 
-        Where there are none, the broker's word may take longer than the moment.
+        If no records come, the response to the acknowledgements may take longer than that.
 
         Raises:
             KafkaException: If the client fails.
-            IllegalStateException: If a record is not answered for.
-            MalformedEventError: If the client could not read a record.
+            IllegalStateException: If a record of the last poll is not acknowledged.
+            MalformedEventError: If the client cannot read a record.
         """
         if self._consumer is None:
             self._consumer = ShareConsumer(self._config)
-            self._consumer.set_acknowledgement_commit_callback(self._hear)
+            self._consumer.set_acknowledgement_commit_callback(self._on_response)
             self._consumer.subscribe(self._topics)
-        self._acknowledge(answers)
+        self._add(acknowledgements)
         try:
             return self._poll(self._consumer)
         finally:
-            self._await_word(self._consumer)
+            self._await_responses(self._consumer)
 
-    def answer(self, answers: Sequence[Answer]) -> None:
-        """Answer for records, and wait for the broker's word."""
-        self._acknowledge(answers)
-        if not self._asked or self._consumer is None:
+    def commit(self, acknowledgements: Sequence[Acknowledgement]) -> None:
+        """Acknowledge records in a request of their own, and wait for the response."""
+        self._add(acknowledgements)
+        if not self._awaiting or self._consumer is None:
             return
         errors: dict[Partition, Exception | None] = {}
         try:
-            told = self._consumer.commit_sync(self._timeout)
+            responses = self._consumer.commit_sync(self._timeout)
         except KafkaException as error:
-            errors = {partition: error for partition, _, _ in self._asked}
+            errors = {partition: error for partition, _, _ in self._awaiting}
         else:
-            # The callback was called as well, but not where the request was not even sent.
-            errors = {Partition(at.topic, at.partition): error for at, error in told.items()}
-        for partition, _, answer in self._asked:
+            # The client calls the callback too, but not for a request that it could not send.
+            errors = {Partition(at.topic, at.partition): error for at, error in responses.items()}
+        for partition, _, acknowledgement in self._awaiting:
             if partition in errors:
-                answer.hear(partition, errors[partition])
-        self._asked = []
+                acknowledgement.set_response(partition, errors[partition])
+        self._awaiting = []
 
-    def close(self, answers: Sequence[Answer] = ()) -> None:
-        """Answer for records, and leave the group."""
-        self.answer(answers)
+    def close(self, acknowledgements: Sequence[Acknowledgement] = ()) -> None:
+        """Acknowledge records, and leave the group."""
+        self.commit(acknowledgements)
         consumer, self._consumer = self._consumer, None
         if consumer is None:
             return
         try:
             consumer.close()
         except KafkaException as error:
-            # What it holds comes again when the locks have expired.
+            # Its records come again when their locks have expired.
             log.warning("a member could not leave its share group: %s", error)
 
     def _poll(self, consumer: ShareConsumer) -> PolledRecords | None:
         began = time.monotonic()
-        if self._since is None:
-            self._since = began
-        messages: Sequence[Message] = list(consumer.poll(_POLL))
+        if self._fetching_since is None:
+            self._fetching_since = began
+        messages: Sequence[Message] = list(consumer.poll(_POLL_SECONDS))
         if not messages:
             now = time.monotonic()
-            # A poll that took longer stood still together with the process, and the client may not
-            # have looked at what came meanwhile.
-            self._since = now if now - began < 2 * _POLL else began
+            # If the poll took longer, the process was stopped meanwhile, and the client may not
+            # have processed what arrived.
+            self._fetching_since = now if now - began < 2 * _POLL_SECONDS else began
             return None
-        since, self._since = self._since, None
-        self._plenty = len(messages) >= self._most
+        acquired_after, self._fetching_since = self._fetching_since, None
+        self._last_poll_full = len(messages) >= self._max_records
         if any(map(Message.error, messages)):
-            self._refuse(consumer, messages)
-        return gather(messages, since)
+            self._raise_unreadable(consumer, messages)
+        return to_columns(messages, acquired_after)
 
-    def _refuse(self, consumer: ShareConsumer, messages: Sequence[Message]) -> NoReturn:
-        """Release what the client has refused by itself as well, so that no record is lost."""
+    def _raise_unreadable(self, consumer: ShareConsumer, messages: Sequence[Message]) -> NoReturn:
+        """Raise the error of a message, after all records of the poll are released.
+
+        That includes those that the client would reject by itself, so that no record is lost.
+        """
         for message in messages:
             consumer.acknowledge(message, AcknowledgeType.RELEASE)
         consumer.commit_sync(self._timeout)
         bad, error = next(
             (message, error) for message in messages if (error := message.error()) is not None
         )
-        place = Partition(bad.topic() or "", bad.partition() or 0)
-        raise MalformedEventError(f"{place} offset {bad.offset()}: {error.str()}")
+        partition = Partition(bad.topic() or "", bad.partition() or 0)
+        raise MalformedEventError(f"{partition} offset {bad.offset()}: {error.str()}")
 
-    def _acknowledge(self, answers: Sequence[Answer]) -> None:
-        """Say what the next request to the broker has to tell."""
-        for answer in answers:
+    def _add(self, acknowledgements: Sequence[Acknowledgement]) -> None:
+        """Add acknowledgements to the next request to the broker."""
+        for acknowledgement in acknowledgements:
             try:
-                self._say(answer)
+                self._acknowledge(acknowledgement)
             except (KafkaException, IllegalStateException) as error:
-                answer.refused.update(dict.fromkeys(answer.refused, error))
+                acknowledgement.errors.update(dict.fromkeys(acknowledgement.errors, error))
             else:
-                firsts = {place: begin for place, begin, _ in answer.pieces}
-                self._asked += [(place, begin, answer) for place, begin in firsts.items()]
+                firsts = {partition: begin for partition, begin, _ in acknowledgement.ranges}
+                self._awaiting += [
+                    (partition, begin, acknowledgement) for partition, begin in firsts.items()
+                ]
 
-    def _say(self, answer: Answer) -> None:
+    def _acknowledge(self, acknowledgement: Acknowledgement) -> None:
         assert self._consumer is not None, "records are of a poll"
-        acknowledge, kind = self._consumer.acknowledge_offset, answer.kind
-        for partition, begin, end in answer.pieces:
+        acknowledge, kind = self._consumer.acknowledge_offset, acknowledgement.kind
+        for partition, begin, end in acknowledgement.ranges:
             topic, number = partition.topic, partition.number
             for offset in range(begin, end):
                 acknowledge(topic, number, offset, kind)
 
-    def _hear(
+    def _on_response(
         self, offsets: Mapping[TopicPartition, AbstractSet[int]], error: KafkaException | None
     ) -> None:
-        """Take in the broker's word; the client calls it."""
-        for place, of_it in offsets.items():
-            partition = Partition(place.topic, place.partition)
+        """Match a response to its acknowledgement; the client calls this."""
+        for at, acknowledged in offsets.items():
+            partition = Partition(at.topic, at.partition)
             left = []
-            for asked in self._asked:
-                if asked[0] == partition and asked[1] in of_it:
-                    asked[2].hear(partition, error)
+            for awaited in self._awaiting:
+                if awaited[0] == partition and awaited[1] in acknowledged:
+                    awaited[2].set_response(partition, error)
                 else:
-                    left.append(asked)
-            self._asked = left
+                    left.append(awaited)
+            self._awaiting = left
 
-    def _await_word(self, consumer: ShareConsumer) -> None:
-        """Wait until the broker has said something to every answer, or is not going to."""
-        deadline, pause = time.monotonic() + self._timeout, _SOON
-        while self._asked and time.monotonic() < deadline:
+    def _await_responses(self, consumer: ShareConsumer) -> None:
+        """Wait until the broker has responded to every acknowledgement, or the timeout is over."""
+        deadline, pause = time.monotonic() + self._timeout, _FIRST_WAIT
+        while self._awaiting and time.monotonic() < deadline:
             consumer.commit_async()  # it calls the callback, for what was committed before
-            if self._asked:
+            if self._awaiting:
                 time.sleep(pause)
-                pause = min(2 * pause, _SELDOM)
-        self._asked = []
+                pause = min(2 * pause, _LONGEST_WAIT)
+        self._awaiting = []
+
+
+def _client_logger() -> logging.Logger:
+    logger = logging.getLogger(f"{__name__}.librdkafka")
+    if not logger.filters:
+        logger.addFilter(_RepetitionFilter())
+    return logger
+
+
+class _RepetitionFilter(logging.Filter):
+    """Pass each message of the client once a minute, and its notice of the preview never.
+
+    docs/share-groups.md has that notice.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged_at: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text, now = record.getMessage(), time.monotonic()
+        _, _, message = text.rpartition(": ")
+        if (
+            _PREVIEW_NOTICE in text
+            or now - self._logged_at.get(message, -_LOG_INTERVAL) < _LOG_INTERVAL
+        ):
+            return False
+        if len(self._logged_at) > _MAX_MESSAGES:
+            self._logged_at.clear()
+        self._logged_at[message] = now
+        return True

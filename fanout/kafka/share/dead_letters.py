@@ -1,4 +1,4 @@
-"""Where records go that nobody can use: into a topic, with the reason."""
+"""Write rejected records to the dead letter topic, with the reason."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary(
 async def open_dead_letters(
     options: ShareOptions, connections: Connections, topic: str
 ) -> AsyncIterator[DeadLetters]:
-    """Prepare to write to a topic.
+    """Open a writer to the dead letter topic.
 
     Args:
-        options: Which cluster it is in.
-        connections: To the cluster.
+        options: The options of the source, which name the cluster.
+        connections: Connections to the cluster.
         topic: The topic.
 
     Raises:
-        KafkaError: If the topic does not exist, or we may not know it.
+        KafkaError: If the topic does not exist, or may not be described.
         ServiceError: If the cluster cannot be reached.
     """
     response = await ask_metadata(connections, [topic])
@@ -55,13 +55,13 @@ async def open_dead_letters(
 
 @final
 class DeadLetters:
-    """Write records to a topic, in the place of where they came from.
+    """Write records to the dead letter topic, to the partition with the number of their own.
 
     Args:
-        writer: Writes to the cluster.
+        writer: A writer to the cluster.
         topic: The topic.
-        partitions: How many partitions it has.
-        group: The share group that refuses the records.
+        partitions: The number of its partitions.
+        group: The share group that rejects the records.
     """
 
     def __init__(self, writer: KafkaWriter, topic: str, partitions: int, group: str) -> None:
@@ -69,19 +69,19 @@ class DeadLetters:
         self._topic = topic
         self._partitions = partitions
         self._group = group
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def write(self, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
         """Write records, and wait until the topic has them.
 
         Args:
             records: The records, with the columns of a share group.
-            reasons: Why each is refused.
+            reasons: The reason for each rejection.
 
         Raises:
             ServiceError: If they cannot be written; every later call raises it as well.
 
-        Cancellation: some of them may be written.
+        Cancellation: some of the records may be written.
         """
         rows = zip(records.to_pylist(), reasons, strict=True)
         headers = [self._headers(row, reason) for row, reason in rows]
@@ -97,19 +97,19 @@ class DeadLetters:
             ],
             names=["topic", "partition", "key", "value", "headers", "timestamp"],
         )
-        async with self._turn:
+        async with self._lock:
             try:
                 await self._writer.write(letters)
                 await self._writer.flush()
             except ValueError as error:
                 raise ServiceError(
-                    f"{self._topic} cannot take a record that is refused: {error}"
+                    f"{self._topic} cannot take a rejected record: {error}"
                 ) from error
 
     def _headers(self, row: dict[str, object], reason: str) -> list[tuple[str, bytes | None]]:
         own = row["headers"]
         assert isinstance(own, list)
-        said = {
+        added = {
             "reason": reason,
             "group": self._group,
             "topic": row["topic"],
@@ -119,5 +119,5 @@ class DeadLetters:
         }
         return [
             *((header["key"], header["value"]) for header in own),
-            *((f"fanout.{name}", str(value).encode()) for name, value in said.items()),
+            *((f"fanout.{name}", str(value).encode()) for name, value in added.items()),
         ]

@@ -1,4 +1,4 @@
-"""The user's own step over what a poll brought, and which records it fails for."""
+"""Apply the user's `decode` to the records of a poll, and find the records that it fails for."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.user_decode import UserDecode
     from fanout.kafka.share.acquired import AcquiredRecords
 
-__all__ = ("Decoded", "decode", "rows_of")
+__all__ = ("DecodedRows", "decode", "take_rows")
 
 
 @final
 @dataclass(slots=True)
-class Decoded:
-    """What became of some rows of a poll.
+class DecodedRows:
+    """The result of `decode` for some rows of a poll.
 
     Args:
-        batches: What is delivered of them.
-        rows: Which rows each of these has, in its order.
+        batches: The decoded batches.
+        rows: The rows of each batch, in its order.
         bad: The rows that it fails for, with the reasons.
     """
 
@@ -37,30 +37,30 @@ class Decoded:
     bad: dict[int, str] = field(default_factory=dict)
 
 
-def rows_of(records: pa.RecordBatch, rows: NDArray[np.int64]) -> pa.RecordBatch:
-    """Return some rows of a batch, in their order; the batch itself where that is all of them."""
+def take_rows(records: pa.RecordBatch, rows: NDArray[np.int64]) -> pa.RecordBatch:
+    """Return some rows of a batch, in their order; the batch itself if that is all of them."""
     if len(rows) == records.num_rows:
         return records
     return records.take(pa.array(rows))
 
 
 def decode(
-    function: UserDecode, loan: AcquiredRecords, rows: NDArray[np.int64], *, sort_out: bool
-) -> Decoded:
-    """Apply the user's step to some rows of a poll, partition by partition.
+    function: UserDecode, acquired: AcquiredRecords, rows: NDArray[np.int64], *, find_bad: bool
+) -> DecodedRows:
+    """Apply the user's function to some rows of a poll, partition by partition.
 
     Args:
-        function: The step.
-        loan: The poll.
+        function: The function.
+        acquired: The poll.
         rows: The rows, at least one.
-        sort_out: Whether to find out which rows it fails for.
+        find_bad: Whether to halve a batch that fails until the bad rows are found.
 
     Raises:
-        DecodeFailedError: If it fails and nothing is sorted out.
+        DecodeFailedError: If the function fails, and `find_bad` is false.
     """
-    decoded = Decoded()
-    for partition, of_it in loan.of_partition(rows):
-        _decode(function, loan.records, partition, of_it, decoded, sort_out=sort_out)
+    decoded = DecodedRows()
+    for partition, of_it in acquired.by_partition(rows):
+        _decode(function, acquired.records, partition, of_it, decoded, find_bad=find_bad)
     return decoded
 
 
@@ -69,15 +69,15 @@ def _decode(
     records: pa.RecordBatch,
     partition: Partition,
     rows: NDArray[np.int64],
-    decoded: Decoded,
+    decoded: DecodedRows,
     *,
-    sort_out: bool,
+    find_bad: bool,
 ) -> None:
     given = records.take(pa.array(rows))
     try:
         batch = function(given, partition)
     except DecodeFailedError as error:
-        if not sort_out:
+        if not find_bad:
             raise
         if len(rows) == 1:
             decoded.bad[int(rows[0])] = (
@@ -85,7 +85,7 @@ def _decode(
             )
             return
         for half in np.array_split(rows, 2):
-            _decode(function, records, partition, half, decoded, sort_out=True)
+            _decode(function, records, partition, half, decoded, find_bad=True)
         return
     kept = pc.index_in(batch.column("offset"), value_set=given.column("offset"))
     decoded.batches.append(batch)

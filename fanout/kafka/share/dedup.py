@@ -1,14 +1,14 @@
-"""Which records a stream has already, so that one that comes again is not delivered twice.
+"""Recognise records that a share group delivers again, so that a stream delivers each one once.
 
-A share group delivers a record again when its lock has expired, when a broker has lost its memory
-of the lock, or when an acknowledgement did not arrive. To whoever keeps records in segments, the
-second delivery is an echo of the first:
+A share group delivers a record again when its lock has expired, when a broker has lost its state,
+or when an acknowledgement did not arrive. A stream that stores its records in segments must drop
+the repetition. The stream has a record already if it is in one of these states:
 
-- what is held was delivered, and nobody has said yet that it is safe;
-- what is in doubt is safe, or is just being made safe, and the broker has not confirmed the
+- delivered: it is not known to be stored yet;
+- unconfirmed: it is stored, or just being stored, and the broker has not confirmed its
   acknowledgement;
-- what is settled was confirmed a moment ago. A copy that another member received before that may
-  still wait in its client, for as long as a lock lasts.
+- confirmed: the broker confirmed the acknowledgement a moment ago. A copy that another member
+  received before that may wait in its client for as long as a lock lasts.
 """
 
 from __future__ import annotations
@@ -16,108 +16,118 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, final
 
-from fanout.kafka.share.record_sets import RecordSet
+from fanout.kafka.share.offset_ranges import RecordSet
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.share.record_sets import Piece
+    from fanout.kafka.share.offset_ranges import OffsetRange
 
-__all__ = ("Dedup", "RepeatedRecords")
+__all__ = ("Dedup", "DuplicateAction")
 
 
 @final
-class RepeatedRecords(Enum):
+class DuplicateAction(Enum):
     """What to do with a record that the stream has already."""
 
     ACCEPT = auto()
-    """It is safe: acknowledge it once more."""
+    """It is stored: acknowledge it once more."""
     WAIT = auto()
-    """It is not safe yet: neither acknowledge it nor give it back."""
+    """It is not stored yet: neither acknowledge nor release it."""
 
 
 @final
 class Dedup:
-    """Remember records from their delivery on, all members of a stream together.
+    """Track which records a stream has, all members together.
+
+    Duplicates are dropped once `enabled` is set, which `add_unconfirmed` does.
 
     Args:
-        seconds: How long a lock lasts, for which settled records are remembered.
+        lock_seconds: How long a lock lasts; confirmed records are remembered for that long.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.deduplicates = False
-        self.doubts = RecordSet()
-        self._seconds = seconds
-        self._held = RecordSet()
-        self._named = RecordSet()
-        self._settled = (RecordSet(), RecordSet())
-        self._aged_at = 0.0
+    def __init__(self, lock_seconds: float) -> None:
+        self.enabled = False
+        self.unconfirmed = RecordSet()
+        self._lock_seconds = lock_seconds
+        self._delivered = RecordSet()
+        self._storing = RecordSet()
+        self._confirmed = (RecordSet(), RecordSet())
+        self._rotated_at = 0.0
 
-    def hold(self, pieces: Iterable[Piece]) -> None:
-        """Note what is delivered."""
-        for piece in pieces:
-            self._held.add(*piece)
+    def add_delivered(self, ranges: Iterable[OffsetRange]) -> None:
+        """Note records that are delivered."""
+        for range_ in ranges:
+            self._delivered.add(*range_)
 
-    def let_go(self, pieces: Iterable[Piece]) -> None:
-        """Note what was given back or refused, or is not going to be safe."""
-        for piece in pieces:
-            self._held.remove(*piece)
+    def forget_delivered(self, ranges: Iterable[OffsetRange]) -> None:
+        """Forget delivered records that were released or rejected, or that will not be stored."""
+        for range_ in ranges:
+            self._delivered.remove(*range_)
 
-    def doubt(self, pieces: Iterable[Piece]) -> None:
-        """Note what is just being made safe, together with the doubts about it."""
-        self.deduplicates = True
-        for piece in pieces:
-            self._held.remove(*piece)
-            self._named.add(*piece)
-            self.doubts.add(*piece)
+    def add_unconfirmed(self, ranges: Iterable[OffsetRange]) -> None:
+        """Note records that are being stored, together with the list of unconfirmed ones."""
+        self.enabled = True
+        for range_ in ranges:
+            self._delivered.remove(*range_)
+            self._storing.add(*range_)
+            self.unconfirmed.add(*range_)
 
-    def secure(self, pieces: Iterable[Piece]) -> None:
-        """Note what is safe: it may be acknowledged from now on, however often it comes."""
-        for piece in pieces:
-            self._named.remove(*piece)
+    def mark_stored(self, ranges: Iterable[OffsetRange]) -> None:
+        """Note records that are stored: each repetition may be acknowledged from now on."""
+        for range_ in ranges:
+            self._storing.remove(*range_)
 
-    def settle(self, pieces: Iterable[Piece], now: float) -> None:
-        """Note what the broker has confirmed.
+    def mark_confirmed(self, ranges: Iterable[OffsetRange], now: float) -> None:
+        """Note records whose acknowledgement the broker has confirmed.
 
         Args:
-            pieces: The records.
+            ranges: The records.
             now: The time of the loop, in seconds.
         """
-        self._age(now)
-        for piece in pieces:
-            self._held.remove(*piece)
-            self._named.remove(*piece)
-            self.doubts.remove(*piece)
-            if self.deduplicates:
-                self._settled[0].add(*piece)
+        self._rotate_confirmed(now)
+        for range_ in ranges:
+            self._delivered.remove(*range_)
+            self._storing.remove(*range_)
+            self.unconfirmed.remove(*range_)
+            if self.enabled:
+                self._confirmed[0].add(*range_)
 
-    def forget_below(self, starts: Mapping[Partition, int]) -> None:
-        """Give up doubts about records that cannot come again, because the group begins behind."""
-        for partition, start in starts.items():
-            self.doubts.remove(partition, 0, start)
+    def forget_before(self, start_offsets: Mapping[Partition, int]) -> None:
+        """Forget unconfirmed records before the start offsets: the group never delivers them."""
+        for partition, start in start_offsets.items():
+            self.unconfirmed.remove(partition, 0, start)
 
     def forget_topics(self, topics: Container[str]) -> None:
-        """Forget records of topics that others of the same name have replaced."""
-        for records in (self.doubts, self._held, self._named, *self._settled):
-            for piece in list(records):
-                if piece[0].topic in topics:
-                    records.remove(*piece)
+        """Forget the records of topics that were deleted and created again."""
+        for records in (self.unconfirmed, self._delivered, self._storing, *self._confirmed):
+            for range_ in list(records):
+                if range_[0].topic in topics:
+                    records.remove(*range_)
 
-    def echoes(self, piece: Piece) -> list[tuple[int, int, RepeatedRecords]]:
-        """Return which parts of a piece the stream has already, and what to do with each.
+    def duplicates(self, range_: OffsetRange) -> list[tuple[int, int, DuplicateAction]]:
+        """Return the parts of a range that the stream has already, and what to do with each.
 
-        Of two that overlap the later one counts.
+        Where two parts overlap, the later one counts.
         """
-        if not self.deduplicates:
+        if not self.enabled:
             return []
-        safe, unsafe = (self.doubts, *self._settled), (self._held, self._named)
+        stored, unstored = (self.unconfirmed, *self._confirmed), (self._delivered, self._storing)
         return [
-            *((*part, RepeatedRecords.ACCEPT) for known in safe for part in known.overlaps(*piece)),
-            *((*part, RepeatedRecords.WAIT) for known in unsafe for part in known.overlaps(*piece)),
+            *(
+                (*part, DuplicateAction.ACCEPT)
+                for have in stored
+                for part in have.overlaps(*range_)
+            ),
+            *(
+                (*part, DuplicateAction.WAIT)
+                for have in unstored
+                for part in have.overlaps(*range_)
+            ),
         ]
 
-    def _age(self, now: float) -> None:
-        if now - self._aged_at > self._seconds:
-            self._settled = (RecordSet(), self._settled[0])
-            self._aged_at = now
+    def _rotate_confirmed(self, now: float) -> None:
+        if now - self._rotated_at > self._lock_seconds:
+            self._confirmed = (RecordSet(), self._confirmed[0])
+            self._rotated_at = now

@@ -1,4 +1,4 @@
-"""Lend the records of one member: deliver them, and answer for each of them in time."""
+"""Deliver the records of one member, and acknowledge, release or reject each of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Range
 from fanout.errors import BadRecordError
 from fanout.kafka.share.acknowledgements import Acknowledgements
-from fanout.kafka.share.acquired import AcquiredRecords, describe
-from fanout.kafka.share.decode import decode, rows_of
-from fanout.kafka.share.dedup import RepeatedRecords
+from fanout.kafka.share.acquired import AcquiredRecords
+from fanout.kafka.share.decode import decode, take_rows
+from fanout.kafka.share.dedup import DuplicateAction
+from fanout.kafka.share.locks import is_stale, lock_deadline
+from fanout.kafka.share.offset_ranges import describe_ranges
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -24,242 +26,253 @@ if TYPE_CHECKING:
 
     from fanout.core.events import Split
     from fanout.core.source import Reserve
-    from fanout.kafka.share.acknowledgements import Shared
-    from fanout.kafka.share.acquired import Expired, Rows
+    from fanout.kafka.share.acknowledgements import SharedState
+    from fanout.kafka.share.acquired import Rows
+    from fanout.kafka.share.locks import ExpiredRecords
     from fanout.kafka.share.member import Member
-    from fanout.kafka.share.record_sets import Piece
+    from fanout.kafka.share.offset_ranges import OffsetRange
 
-__all__ = ("Delivery",)
+__all__ = ("MemberDelivery",)
 
-# Memory that is reserved before a poll. A member keeps it for as long as no records come, so it is
-# little: what they take beyond it is reserved when they are there.
-_ROOM: Final = 64 * 1024
+# Bytes that are reserved before a poll. A member holds them while no records come, so they are few;
+# larger polls reserve the rest when they are there.
+_RESERVED: Final = 64 * 1024
 _UNREADABLE: Final = "a header has a key that is not UTF-8, and the client cannot read any of them"
-# The part of a lock that may have passed before its record is delivered: the other half is for
-# whoever acknowledges it.
-_FRESH: Final = 0.5
-_PAUSE: Final = 1.0  # several polls that bring nothing
-_NONE: Final = 0  # beside the values of RepeatedRecords, which begin with 1
+_STALE_PAUSE: Final = 1.0  # seconds; several polls that bring nothing
+_NEW: Final = 0  # beside the values of DuplicateAction, which begin with 1
 
 
 @final
-class Delivery:
-    """Deliver what a member gets, poll by poll, and tell the group what became of it.
+class MemberDelivery:
+    """Deliver the records of a member, poll by poll.
 
-    A member polls again when every record of its last poll is answered for: acknowledged, given
-    back or refused, or when its lock has expired.
+    A member polls again when every record of its last poll is acknowledged, released or rejected,
+    or its lock has expired.
 
     Args:
-        split: The member, as a split.
-        delivered: How many records it has delivered before.
+        split: The split of the member.
+        delivered: The number of records that it delivered before.
         member: Its client.
-        lapsed: Which of its records were taken back before.
-        shared: What it has in common with the others.
+        expired: The records that it delivered and whose locks expired.
+        shared: The state that it shares with the other members.
     """
 
     def __init__(
-        self, split: Split, delivered: int, member: Member, lapsed: Expired, shared: Shared
+        self,
+        split: Split,
+        delivered: int,
+        member: Member,
+        expired: ExpiredRecords,
+        shared: SharedState,
     ) -> None:
-        self.loan: AcquiredRecords | None = None
+        self.acquired: AcquiredRecords | None = None
         self._split = split
         self._delivered = delivered
         self._member = member
-        self._answers = Acknowledgements(member, shared, self.notice)
-        self._lapsed = lapsed
+        self._acknowledgements = Acknowledgements(member, shared, self.notify)
+        self._expired = expired
         self._shared = shared
         self._decode = shared.options.user_decode
         self._changed = asyncio.Event()
 
-    def notice(self) -> None:
-        """Look again at what waits for others."""
+    def notify(self) -> None:
+        """Look again at the duplicates that wait for other members."""
         self._changed.set()
 
     async def batches(self, reserve: Reserve) -> AsyncGenerator[Batch]:
-        """Yield what is delivered.
+        """Yield the batches of the member.
 
         Raises:
             KafkaException: If the client fails.
-            FanOutError: If a record is bad, and that is an error.
+            FanOutError: If a record is bad, and `on_bad_record` is `"fail"`.
         """
         while True:
-            await self._answered()
-            await reserve(_ROOM)
-            while (batch := await self._ask()) is None:
-                await self._answered()
-            if batch.nbytes > _ROOM:
-                await reserve(batch.nbytes - _ROOM)
+            await self._last_poll_done()
+            await reserve(_RESERVED)
+            while (batch := await self._poll()) is None:
+                await self._last_poll_done()
+            if batch.nbytes > _RESERVED:
+                await reserve(batch.nbytes - _RESERVED)
             yield batch
 
     def close(self) -> None:
-        """Say that the client is closed, which has given back what is open."""
-        if self.loan is not None:
-            self._lapse(self.loan)
+        """Note that the client is closed, which has released the pending records."""
+        if self.acquired is not None:
+            self._mark_expired(self.acquired)
 
-    def accept(self, until: int) -> asyncio.Future[list[Piece]]:
-        """Acknowledge what was delivered up to a number, and is locked.
+    def accept(self, until: int) -> asyncio.Future[list[OffsetRange]]:
+        """Accept the pending records up to a delivery number.
 
-        It is on its way when this returns; the result is what was not acknowledged.
+        The acknowledgement is under way when this returns; the result is what was not confirmed.
         """
-        if self.loan is None:
-            nothing: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
+        if self.acquired is None:
+            nothing: asyncio.Future[list[OffsetRange]] = asyncio.get_running_loop().create_future()
             nothing.set_result([])
             return nothing
-        rows = self.loan.between(0, until)
-        self._shared.claims.secure(self.loan.pieces(rows))
-        return self._answers.send(self.loan, rows, AcknowledgeType.ACCEPT)
+        rows = self.acquired.delivered_between(0, until)
+        self._shared.dedup.mark_stored(self.acquired.ranges(rows))
+        return self._acknowledgements.send(self.acquired, rows, AcknowledgeType.ACCEPT)
 
     async def release(self, after: int, until: int) -> None:
-        """Give back what was delivered from one number to another."""
-        if self.loan is not None:
-            rows = self.loan.between(after, until)
-            self._shared.claims.let_go(self.loan.pieces(rows))
-            await self._answers.send(self.loan, rows, AcknowledgeType.RELEASE)
+        """Release the pending records with delivery numbers above `after` and up to `until`."""
+        if self.acquired is not None:
+            rows = self.acquired.delivered_between(after, until)
+            self._shared.dedup.forget_delivered(self.acquired.ranges(rows))
+            await self._acknowledgements.send(self.acquired, rows, AcknowledgeType.RELEASE)
 
-    async def reject(self, numbers: Sequence[int], reason: str) -> list[Piece]:
-        """Refuse records by their numbers; return what was not refused."""
-        late = self._lapsed.find(numbers)
-        if self.loan is None:
+    async def reject(self, numbers: Sequence[int], reason: str) -> list[OffsetRange]:
+        """Reject records by their delivery numbers; return those that were not rejected."""
+        late = self._expired.take(numbers)
+        if self.acquired is None:
             return late
-        rows = self.loan.numbered(numbers)
-        return late + await self._refuse(self.loan, rows, [reason] * len(rows))
+        rows = self.acquired.delivered_as(numbers)
+        return late + await self._reject(self.acquired, rows, [reason] * len(rows))
 
-    def pieces(self, until: int) -> list[Piece]:
-        """Return what was delivered up to a number, is locked, and is not acknowledged."""
-        return [] if self.loan is None else self.loan.pieces(self.loan.between(0, until))
+    def pending_ranges(self, until: int) -> list[OffsetRange]:
+        """Return the pending records up to a delivery number."""
+        if self.acquired is None:
+            return []
+        return self.acquired.ranges(self.acquired.delivered_between(0, until))
 
-    async def _answered(self) -> None:
-        """Wait until every record of the last poll is answered for."""
-        while (loan := self.loan) is not None and loan.open:
+    async def _last_poll_done(self) -> None:
+        """Wait until no record of the last poll is pending; release them when a lock expires."""
+        while (acquired := self.acquired) is not None and acquired.pending:
             self._changed.clear()
-            await self._settle_echoes(loan)
-            if not loan.open:
+            await self._settle_duplicates(acquired)
+            if not acquired.pending:
                 break
             try:
-                async with asyncio.timeout_at(loan.deadline):
+                async with asyncio.timeout_at(acquired.lock_deadline):
                     await self._changed.wait()
             except TimeoutError:
-                self._shared.tally.expired += loan.open
-                await self._take_back()
+                self._shared.counts.expired += acquired.pending
+                await self._release_pending()
 
-    async def _ask(self) -> Batch | None:
-        """Poll once; None where nothing is to be delivered."""
+    async def _poll(self) -> Batch | None:
+        """Poll once; return None if there is nothing to deliver."""
         shared, loop = self._shared, asyncio.get_running_loop()
-        if not self._member.asking:
-            await shared.open.wait()
+        if not self._member.fetching:
+            await shared.fetching.wait()
         polled = await self._member.poll()
         if polled is None:
             return None
-        self.loan = loan = AcquiredRecords(polled, polled.since + shared.seconds)
-        shared.tally.acquired += loan.open
-        shared.tally.redelivered += int(np.count_nonzero(loan.deliveries > 1))
-        stale = loop.time() > polled.since + _FRESH * shared.seconds
-        if stale:
-            # Those that lay in the client for too long may be with somebody else by now. Where the
-            # whole process stood still, the next member would take them for stale as well, and the
-            # one after it, until the broker drops them; not so when it has polled in between.
-            await asyncio.sleep(_PAUSE)
-            await self._take_back()
+        deadline = lock_deadline(polled.acquired_after, shared.lock_seconds)
+        self.acquired = acquired = AcquiredRecords(polled, deadline)
+        shared.counts.acquired += acquired.pending
+        shared.counts.redelivered += int(np.count_nonzero(acquired.delivery_counts > 1))
+        if is_stale(polled.acquired_after, shared.lock_seconds, loop.time()):
+            # Another member may have these records by now. If the whole process was stopped, the
+            # next member would find them stale as well, and so on, until the broker drops them.
+            # The pause lets that member poll in between, so that its records are not stale.
+            await asyncio.sleep(_STALE_PAUSE)
+            await self._release_pending()
             return None
-        return await self._lend(loan)
+        return await self._deliver(acquired)
 
-    async def _lend(self, loan: AcquiredRecords) -> Batch | None:
-        """Sort out what is not delivered, and make a batch of the rest."""
-        rows = await self._fresh(loan)
-        # At once: what is awaited below may take longer than a lock.
-        self._shared.claims.hold(loan.pieces(rows))
-        if len(loan.unreadable) and len(unreadable := np.intersect1d(rows, loan.unreadable)):
-            await self._judge_bad(loan, unreadable, [_UNREADABLE] * len(unreadable))
+    async def _deliver(self, acquired: AcquiredRecords) -> Batch | None:
+        """Make a batch of the records that are neither duplicate nor bad."""
+        rows = await self._drop_duplicates(acquired)
+        # Before anything is awaited: that may take longer than a lock.
+        self._shared.dedup.add_delivered(acquired.ranges(rows))
+        if len(acquired.unreadable) and len(
+            unreadable := np.intersect1d(rows, acquired.unreadable)
+        ):
+            await self._handle_bad(acquired, unreadable, [_UNREADABLE] * len(unreadable))
             rows = np.setdiff1d(rows, unreadable)
-        most, deliveries = self._shared.options.max_deliveries, loan.deliveries
-        if most is not None and len(often := rows[deliveries[rows] > most]):
-            counts = deliveries[often].tolist()
-            reasons = [f"delivered {count} times, max_deliveries={most}" for count in counts]
-            await self._judge_bad(loan, often, reasons)
-            rows = rows[deliveries[rows] <= most]
-        records, rows = await self._decoded(loan, rows)
-        loan.number(rows, self._delivered)
+        most, counts = self._shared.options.max_deliveries, acquired.delivery_counts
+        if most is not None and len(often := rows[counts[rows] > most]):
+            reasons = [
+                f"delivered {count} times, max_deliveries={most}"
+                for count in counts[often].tolist()
+            ]
+            await self._handle_bad(acquired, often, reasons)
+            rows = rows[counts[rows] <= most]
+        records, rows = await self._decoded(acquired, rows)
+        acquired.mark_delivered(rows, self._delivered)
         position, self._delivered = self._delivered, self._delivered + len(rows)
-        await self._settle_echoes(loan)
+        await self._settle_duplicates(acquired)
         if not len(rows):
             return None
         return Batch(self._split, records, Range(Cursor(position), Cursor(self._delivered)))
 
-    async def _fresh(self, loan: AcquiredRecords) -> Rows:
+    async def _drop_duplicates(self, acquired: AcquiredRecords) -> Rows:
         """Return the rows that the stream does not have already."""
-        if not self._echoes(loan, loan.all_rows).any():
-            return loan.all_rows
+        if not self._duplicates(acquired, acquired.all_rows).any():
+            return acquired.all_rows
         # A topic that was created again has other records at the same offsets.
-        self._shared.claims.forget_topics(await self._shared.topics.ask())
-        fresh = self._echoes(loan, loan.all_rows) == _NONE
-        self._shared.tally.repeated += int(np.count_nonzero(~fresh))
-        return np.flatnonzero(fresh)
+        self._shared.dedup.forget_topics(await self._shared.topic_ids.refresh())
+        new = self._duplicates(acquired, acquired.all_rows) == _NEW
+        self._shared.counts.repeated += int(np.count_nonzero(~new))
+        return np.flatnonzero(new)
 
-    def _echoes(self, loan: AcquiredRecords, rows: Rows) -> NDArray[np.int8]:
-        """Return for each row of a poll whether it is an echo, and of what; of some rows alone."""
-        echoes = np.full(len(loan.all_rows), _NONE, np.int8)
-        for piece in loan.pieces(rows):
-            for begin, end, echo in self._shared.claims.echoes(piece):
-                echoes[loan.at(piece[0], begin, end)] = echo.value
-        return echoes
+    def _duplicates(self, acquired: AcquiredRecords, rows: Rows) -> NDArray[np.int8]:
+        """Return the DuplicateAction of each row of a poll, looking at some rows alone."""
+        actions = np.full(len(acquired.all_rows), _NEW, np.int8)
+        for range_ in acquired.ranges(rows):
+            for begin, end, action in self._shared.dedup.duplicates(range_):
+                actions[acquired.rows_in(range_[0], begin, end)] = action.value
+        return actions
 
-    async def _decoded(self, loan: AcquiredRecords, rows: Rows) -> tuple[pa.RecordBatch, Rows]:
-        """Apply the user's own step, where there is one, and accept what it leaves out."""
+    async def _decoded(self, acquired: AcquiredRecords, rows: Rows) -> tuple[pa.RecordBatch, Rows]:
+        """Apply the user's `decode`, if there is one, and accept the rows that it leaves out."""
         if self._decode is None or not len(rows):
-            return rows_of(loan.records, rows), rows
-        sort_out = self._shared.options.on_bad_record == "dead_letter"
-        decoded = decode(self._decode, loan, rows, sort_out=sort_out)
+            return take_rows(acquired.records, rows), rows
+        find_bad = self._shared.options.on_bad_record == "dead_letter"
+        decoded = decode(self._decode, acquired, rows, find_bad=find_bad)
         if decoded.bad:
-            await self._refuse(loan, np.array([*decoded.bad]), [*decoded.bad.values()])
+            await self._reject(acquired, np.array([*decoded.bad]), [*decoded.bad.values()])
         kept = np.concatenate([np.empty(0, np.int64), *decoded.rows])
         left_out = np.setdiff1d(rows, np.concatenate([kept, [*decoded.bad]]).astype(np.int64))
-        await self._answers.send(loan, left_out, AcknowledgeType.ACCEPT)
+        await self._acknowledgements.send(acquired, left_out, AcknowledgeType.ACCEPT)
         whole = pa.Table.from_batches(decoded.batches, self._decode.schema).combine_chunks()
         return (whole.to_batches() or [self._decode.no_records])[0], kept
 
-    async def _judge_bad(self, loan: AcquiredRecords, rows: Rows, reasons: list[str]) -> None:
+    async def _handle_bad(self, acquired: AcquiredRecords, rows: Rows, reasons: list[str]) -> None:
         if self._shared.options.on_bad_record == "dead_letter":
-            await self._refuse(loan, rows, reasons)
+            await self._reject(acquired, rows, reasons)
             return
         raise BadRecordError(
-            f"{', '.join(describe(loan.pieces(rows)))}: {reasons[0]}; say "
-            f"on_bad_record='dead_letter' to go on without such records"
+            f"{', '.join(describe_ranges(acquired.ranges(rows)))}: {reasons[0]}; "
+            f"on_bad_record='dead_letter' goes on without such records"
         )
 
-    async def _settle_echoes(self, loan: AcquiredRecords) -> None:
-        """Accept the echoes of what is safe, and give back those that nobody has any more."""
-        rows = loan.unnumbered
+    async def _settle_duplicates(self, acquired: AcquiredRecords) -> None:
+        """Accept the duplicates of stored records; release those that the stream lost again."""
+        rows = acquired.undelivered
         if not len(rows):
             return
-        echoes = self._echoes(loan, rows)[rows]
-        accepted, free = rows[echoes == RepeatedRecords.ACCEPT.value], rows[echoes == _NONE]
-        await self._answers.send(loan, accepted, AcknowledgeType.ACCEPT)
-        await self._answers.send(loan, free, AcknowledgeType.RELEASE)
+        actions = self._duplicates(acquired, rows)[rows]
+        stored, lost = rows[actions == DuplicateAction.ACCEPT.value], rows[actions == _NEW]
+        await self._acknowledgements.send(acquired, stored, AcknowledgeType.ACCEPT)
+        await self._acknowledgements.send(acquired, lost, AcknowledgeType.RELEASE)
 
-    async def _refuse(self, loan: AcquiredRecords, rows: Rows, reasons: list[str]) -> list[Piece]:
-        """Refuse rows, after they were written to where bad records go."""
+    async def _reject(
+        self, acquired: AcquiredRecords, rows: Rows, reasons: list[str]
+    ) -> list[OffsetRange]:
+        """Reject rows, after the dead letter topic has them."""
         if not len(rows):
             return []
-        if self._shared.letters is not None:
-            await self._shared.letters.write(rows_of(loan.records, rows), reasons)
-        return await self._answers.send(loan, rows, AcknowledgeType.REJECT)
+        if self._shared.dead_letters is not None:
+            await self._shared.dead_letters.write(take_rows(acquired.records, rows), reasons)
+        return await self._acknowledgements.send(acquired, rows, AcknowledgeType.REJECT)
 
-    async def _take_back(self) -> None:
-        """Give back whatever is open of the last poll."""
-        loan = self.loan
-        assert loan is not None
-        rows = loan.open_rows
-        self._lapse(loan)
-        await self._answers.send(loan, rows, AcknowledgeType.RELEASE)
+    async def _release_pending(self) -> None:
+        """Release all pending records of the last poll; the delivered ones count as expired."""
+        acquired = self.acquired
+        assert acquired is not None
+        rows = acquired.pending_rows
+        self._mark_expired(acquired)
+        await self._acknowledgements.send(acquired, rows, AcknowledgeType.RELEASE)
 
-    def _lapse(self, loan: AcquiredRecords) -> None:
-        """Note what was delivered and cannot be acknowledged any more.
+    def _mark_expired(self, acquired: AcquiredRecords) -> None:
+        """Note the delivered records that cannot be acknowledged any more.
 
-        Whoever makes records safe goes on doing so with these; for everybody else they come again.
+        A stream with dedup still stores them. For any other stream they come again.
         """
-        rows = loan.between(0, self._delivered)
+        rows = acquired.delivered_between(0, self._delivered)
         if not len(rows):
             return
-        loan.lapse(rows)
-        self._lapsed.add(loan)
-        if not self._shared.claims.deduplicates:
-            self._shared.claims.let_go(loan.pieces(rows))
+        acquired.mark_expired(rows)
+        self._expired.add(acquired)
+        if not self._shared.dedup.enabled:
+            self._shared.dedup.forget_delivered(acquired.ranges(rows))

@@ -1,11 +1,11 @@
-"""What a cluster says of a share group, and the settings that it keeps for the group.
+"""Admin requests about a share group: its members, start offsets and settings.
 
-Errors pass as the `aiokafka.errors.KafkaError` of their code:
+An error is raised as the `aiokafka.errors.KafkaError` of its code:
 
-- 30 GROUP_AUTHORIZATION_FAILED: the settings want DESCRIBE_CONFIGS and ALTER_CONFIGS on the group,
+- 30 GROUP_AUTHORIZATION_FAILED: settings need DESCRIBE_CONFIGS and ALTER_CONFIGS on the group,
   everything else DESCRIBE.
-- 35 UNSUPPORTED_VERSION: the broker knows share groups, but has not switched them on.
-- 69 GROUP_ID_NOT_FOUND: nobody has joined the group yet.
+- 35 UNSUPPORTED_VERSION: the broker supports share groups, but they are not enabled.
+- 69 GROUP_ID_NOT_FOUND: no member has joined the group yet. It is not raised.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
 
 __all__ = (
     "NO_SHARE_GROUPS",
-    "Beginning",
-    "GroupCalls",
     "GroupDescription",
     "GroupMember",
-    "describe",
+    "ShareGroupAdmin",
+    "StartOffset",
+    "describe_group",
 )
 
 
-_GROUP: Final = 32  # the kind of a resource whose configuration is asked for
+_GROUP: Final = 32  # the type of the resource in requests about configurations
 
-_OURS: Final = "share."
+_PREFIX: Final = "share."
 
 _NOT_FOUND: Final = 69
 
@@ -73,13 +73,13 @@ NO_SHARE_GROUPS: Final = (
 
 @final
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """Where a group begins in a partition: every record before that is done with for good.
+class StartOffset:
+    """The start offset of a group in a partition: every record before it is finished for good.
 
     Args:
-        topic_id: The id of the topic, which another topic of the same name has not.
+        topic_id: The id of the topic; a topic that is created again has another id.
         offset: The offset; None before the first member has read there.
-        lag: How many records from there on are not done with; None where the broker does not say.
+        lag: How many records from there on are not finished; None if the broker does not tell.
     """
 
     topic_id: str
@@ -94,9 +94,9 @@ class GroupMember:
 
     Args:
         id: Its id.
-        client_id: What it calls itself.
-        host: Where it is.
-        partitions: What it may read; others may read the same.
+        client_id: Its client id.
+        host: Its host.
+        partitions: The partitions assigned to it; other members may have the same.
     """
 
     id: str
@@ -106,11 +106,11 @@ class GroupMember:
 
 
 @final
-class GroupCalls:
-    """Make the calls about one group.
+class ShareGroupAdmin:
+    """Send admin requests about one group.
 
     Args:
-        connections: To the cluster.
+        connections: Connections to the cluster.
         group: The group.
     """
 
@@ -119,15 +119,15 @@ class GroupCalls:
         self._group = group
         self._coordinators = Coordinators(connections, Coordinated.GROUP, _has_moved)
 
-    async def beginnings(self) -> Mapping[Partition, Beginning]:
-        """Ask where the group begins (DescribeShareGroupOffsets); nothing of one that is new."""
-        response = await self._ask(GroupOffsetsRequest(self._group))
+    async def start_offsets(self) -> Mapping[Partition, StartOffset]:
+        """Return the start offsets (DescribeShareGroupOffsets); none of an unknown group."""
+        response = await self._send(GroupOffsetsRequest(self._group))
         ((_, topics, code, message, _),) = response.groups
         if code == _NOT_FOUND:
             return {}
         self._check(code, message, "DESCRIBE")
         return {
-            Partition(topic, number): Beginning(
+            Partition(topic, number): StartOffset(
                 topic_id.hex(), _or_none(start), _or_none(*lag) if lag else None
             )
             for topic, topic_id, partitions, _ in topics
@@ -136,8 +136,8 @@ class GroupCalls:
         }
 
     async def members(self) -> tuple[str, tuple[GroupMember, ...]]:
-        """Ask for the state of the group, and who its members are (ShareGroupDescribe)."""
-        response = await self._ask(GroupMembersRequest(self._group))
+        """Return the state of the group, and its members (ShareGroupDescribe)."""
+        response = await self._send(GroupMembersRequest(self._group))
         ((code, message, _, state, _, _, _, members, _, _),) = response.groups
         if code == _NOT_FOUND:
             return "Unknown", ()
@@ -148,26 +148,29 @@ class GroupCalls:
                 client,
                 host,
                 tuple(
-                    Partition(topic, number) for _, topic, numbers, _ in had for number in numbers
+                    Partition(topic, number)
+                    for _, topic, numbers, _ in assigned
+                    for number in numbers
                 ),
             )
-            for member, _, _, client, host, _, had, _, _ in members
+            for member, _, _, client, host, _, assigned, _, _ in members
         )
 
     async def settings(self, altered: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Ask for the settings of the group, the cluster's own where it has none.
+        """Return the settings of the group, with the cluster's own as defaults.
 
         Args:
-            altered: What was set just before; a broker hears of it from the controller.
+            altered: Settings that were altered just before. They reach a broker through the
+                controller.
 
         Raises:
-            StaleMetadata: If the broker has not heard of it yet; the same call does later.
+            StaleMetadata: If they have not reached the broker yet; a later call succeeds.
         """
         request = DescribeConfigsRequest([(_GROUP, self._group, None)])
         response = await self._connections.send_to_any(request)
         ((code, message, _, _, entries),) = response.resources
         self._check(code, message, "DESCRIBE_CONFIGS")
-        found = {name: value or "" for name, value, *_ in entries if name.startswith(_OURS)}
+        found = {name: value or "" for name, value, *_ in entries if name.startswith(_PREFIX)}
         if not found:
             raise IncompatibleBrokerVersion(NO_SHARE_GROUPS)
         if not (altered or {}).items() <= found.items():
@@ -175,13 +178,13 @@ class GroupCalls:
         return found
 
     async def alter(self, settings: Mapping[str, str]) -> None:
-        """Set settings of the group, and leave the others as they are."""
+        """Set some settings of the group; the others stay."""
         request = AlterGroupRequest(self._group, settings)
         response = await self._connections.send_to_any(request)
         ((code, message, _, _),) = response.resources
         self._check(code, message, "ALTER_CONFIGS")
 
-    async def _ask(self, request: Any) -> Any:
+    async def _send(self, request: Any) -> Any:
         try:
             return await self._coordinators.ask(self._group, request)
         except IncompatibleBrokerVersion as error:
@@ -195,7 +198,7 @@ class GroupCalls:
             case UnsupportedVersionError.errno:
                 what = NO_SHARE_GROUPS
             case InvalidConfigurationError.errno:
-                what = f"the settings of {self._group} cannot be: {message}"
+                what = f"the settings of {self._group} are invalid: {message}"
             case _:
                 pass
         check(code, what)
@@ -206,8 +209,8 @@ def _or_none(number: int) -> int | None:
 
 
 def _has_moved(response: Any) -> bool:
-    """Return whether an answer says that another broker coordinates the group now."""
-    # The code comes first in one of the two answers, and after the topics in the other.
+    """Return whether a response reports that another broker coordinates the group now."""
+    # The code comes first in one of the two responses, and after the topics in the other.
     codes = {group[0] if isinstance(group[0], int) else group[2] for group in response.groups}
     return not codes.isdisjoint(_MOVED)
 
@@ -215,33 +218,33 @@ def _has_moved(response: Any) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """What a cluster says of a share group.
+    """The state of a share group.
 
     Args:
-        state: Its state, such as `Stable` or `Empty`; `Unknown` where nobody has joined it.
+        state: Its state, such as `Stable` or `Empty`; `Unknown` before a member has joined.
         members: Its members.
-        beginnings: Where it begins in each partition.
+        start_offsets: Its start offset in each partition.
         settings: Its settings.
     """
 
     state: str
     members: tuple[GroupMember, ...]
-    beginnings: Mapping[Partition, Beginning]
+    start_offsets: Mapping[Partition, StartOffset]
     settings: Mapping[str, str]
 
 
-async def describe(
+async def describe_group(
     bootstrap_servers: str | Sequence[str], group: str, *, security: Security
 ) -> GroupDescription:
-    """Ask a cluster about a group.
+    """Describe a group.
 
     Args:
-        bootstrap_servers: Some of its brokers, as `"host:port"`.
+        bootstrap_servers: Some brokers of the cluster, as `"host:port"`.
         group: The group.
-        security: How they are talked to.
+        security: The protocol and the credentials for the brokers.
 
     Raises:
-        ServiceError: If the brokers have no share groups, refuse us, or do not answer.
+        ServiceError: If the brokers have no share groups, refuse the request, or do not answer.
     """
     jitter = FullJitter(Backoff(), Random())  # noqa: S311 - jitter, no secret
 
@@ -254,7 +257,7 @@ async def describe(
         client_id="fanout-describe",
         options=ClientOptions(),
     ) as connections:
-        calls = GroupCalls(connections, group)
-        state, members = await ask(calls.members)
-        beginnings = await ask(calls.beginnings)
-        return GroupDescription(state, members, beginnings, await ask(calls.settings))
+        admin = ShareGroupAdmin(connections, group)
+        state, members = await ask(admin.members)
+        start_offsets = await ask(admin.start_offsets)
+        return GroupDescription(state, members, start_offsets, await ask(admin.settings))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 from confluent_kafka import IllegalStateException
 
 from fanout.core.cancellation import finished
-from fanout.kafka.share.consumer import Answer, Consumer
+from fanout.kafka.share.consumer import Acknowledgement, BlockingShareConsumer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from confluent_kafka import AcknowledgeType
 
     from fanout.kafka.partitions import Partition
+    from fanout.kafka.share.offset_ranges import OffsetRange
     from fanout.kafka.share.poll_columns import PolledRecords
-    from fanout.kafka.share.record_sets import Piece
 
     _T = TypeVar("_T")
 
-__all__ = ("Member", "Refused", "open_member")
+__all__ = ("Member", "PartitionErrors", "open_member")
 
-Refused: TypeAlias = "Mapping[Partition, Exception]"
-"""Why the broker did not take an answer for the records of a partition, by partition."""
+PartitionErrors: TypeAlias = "Mapping[Partition, Exception]"
+"""Why the broker did not confirm an acknowledgement, by partition."""
 
 
 @asynccontextmanager
 async def open_member(
     config: Mapping[str, Any], topics: Sequence[str], name: str
 ) -> AsyncIterator[Member]:
-    """Join a group; leaving the context gives back what is not acknowledged, and leaves it.
+    """Join a group. Leaving the context releases unacknowledged records and leaves the group.
 
     Args:
         config: The configuration of the client.
-        topics: What is subscribed to.
+        topics: The topics to subscribe to.
         name: The name of the thread.
 
     Raises:
@@ -50,7 +50,7 @@ async def open_member(
     calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
     thread = Thread(target=_serve, args=(calls,), name=f"fanout {name}", daemon=True)
     thread.start()
-    member = Member(Consumer(config, topics), calls)
+    member = Member(BlockingShareConsumer(config, topics), calls)
     try:
         yield member
     finally:
@@ -68,59 +68,63 @@ def _serve(calls: SimpleQueue[Callable[[], None] | None]) -> None:
 
 @final
 class Member:
-    """Poll and answer; made by `open_member`. Calls wait for each other.
+    """Poll and acknowledge; `open_member` makes one. The calls run one after another.
 
     Args:
         consumer: The client.
-        calls: What the one thread is to do in which it lives.
+        calls: The queue of the thread that the client lives in.
     """
 
-    def __init__(self, consumer: Consumer, calls: SimpleQueue[Callable[[], None] | None]) -> None:
+    def __init__(
+        self, consumer: BlockingShareConsumer, calls: SimpleQueue[Callable[[], None] | None]
+    ) -> None:
         self._consumer = consumer
         self._calls = calls
         self._loop = asyncio.get_running_loop()
-        self._unsent: dict[Answer, asyncio.Future[Refused]] = {}
+        self._unsent: dict[Acknowledgement, asyncio.Future[PartitionErrors]] = {}
         self._left = False
 
     @property
-    def asking(self) -> bool:
-        """Whether a fetch may be under way, so that records get locked without a poll."""
-        return self._consumer.asking
+    def fetching(self) -> bool:
+        """Whether a fetch may be under way, so that records may be locked without a poll."""
+        return self._consumer.fetching
 
     async def poll(self) -> PolledRecords | None:
-        """Ask for records for a moment; None where there are none.
+        """Poll for a moment; return None if no records came.
 
         Raises:
             KafkaException: If the client fails.
-            IllegalStateException: If a record is not answered for.
-            MalformedEventError: If the client could not read a record.
+            IllegalStateException: If a record of the last poll is not acknowledged.
+            MalformedEventError: If the client cannot read a record.
 
-        Cancellation: what comes is given back when the member is closed.
+        Cancellation: records that arrive are released when the member is closed.
         """
-        if not self._consumer.plenty:
-            self._send()  # the word would wait for records
+        if not self._consumer.last_poll_full:
+            self._send()  # with the poll, the response would wait for records
         return await self._call(self._consumer.poll)
 
-    def answer(self, pieces: Sequence[Piece], kind: AcknowledgeType) -> asyncio.Future[Refused]:
-        """Answer for records, and wait for the broker's word.
+    def acknowledge(
+        self, ranges: Sequence[OffsetRange], kind: AcknowledgeType
+    ) -> asyncio.Future[PartitionErrors]:
+        """Acknowledge records; the result is what the broker did not confirm.
 
-        It is on its way when this returns, whether or not the result is awaited: with a poll, where
-        there are likely more records and one is begun before the loop has come round, and else by
-        itself.
+        The acknowledgement is sent whether or not the result is awaited. It goes with the next poll
+        if there are probably more records and that poll begins in this iteration of the loop, and
+        else in a request of its own.
 
         Args:
-            pieces: Which records of the last poll.
-            kind: What to say of them.
+            ranges: Records of the last poll.
+            kind: ACCEPT, RELEASE or REJECT.
         """
-        answer, told = Answer(pieces, kind), self._loop.create_future()
+        acknowledgement, response = Acknowledgement(ranges, kind), self._loop.create_future()
         if self._left:
-            left = IllegalStateException("the member has left its group")
-            told.set_result(dict.fromkeys(answer.refused, left))
-            return told
+            error = IllegalStateException("the member has left its group")
+            response.set_result(dict.fromkeys(acknowledgement.errors, error))
+            return response
         if not self._unsent:
             self._loop.call_soon(self._send)
-        self._unsent[answer] = told
-        return told
+        self._unsent[acknowledgement] = response
+        return response
 
     def close(self) -> asyncio.Future[None]:
         """Leave the group."""
@@ -128,29 +132,29 @@ class Member:
         return self._call(self._consumer.close)
 
     def _send(self) -> None:
-        """Send the answers that no poll has taken along."""
+        """Send the acknowledgements that no poll has carried."""
         if self._unsent:
-            self._call(self._consumer.answer)
+            self._call(self._consumer.commit)
 
-    def _call(self, function: Callable[[Sequence[Answer]], _T]) -> asyncio.Future[_T]:
-        """Call a function in the thread, and give it the answers that are to be sent."""
-        answers, self._unsent = self._unsent, {}
+    def _call(self, function: Callable[[Sequence[Acknowledgement]], _T]) -> asyncio.Future[_T]:
+        """Call a function in the thread, with the unsent acknowledgements."""
+        acknowledgements, self._unsent = self._unsent, {}
         result: asyncio.Future[_T] = self._loop.create_future()
 
         def call() -> None:
             try:
-                value = function([*answers])
-            except Exception as error:  # noqa: BLE001 - whoever waits for the result gets it
-                self._loop.call_soon_threadsafe(tell, partial(result.set_exception, error))
+                value = function([*acknowledgements])
+            except Exception as error:  # noqa: BLE001 - the caller that awaits the result gets it
+                self._loop.call_soon_threadsafe(finish, partial(result.set_exception, error))
             else:
-                self._loop.call_soon_threadsafe(tell, partial(result.set_result, value))
+                self._loop.call_soon_threadsafe(finish, partial(result.set_result, value))
 
-        def tell(end: Callable[[], None]) -> None:
-            for answer, told in answers.items():
-                if not told.cancelled():
-                    told.set_result(answer.refused)
+        def finish(set_result: Callable[[], None]) -> None:
+            for acknowledgement, response in acknowledgements.items():
+                if not response.cancelled():
+                    response.set_result(acknowledgement.errors)
             if not result.cancelled():
-                end()
+                set_result()
 
         self._calls.put(call)
         return result

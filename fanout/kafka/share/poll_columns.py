@@ -1,4 +1,4 @@
-"""What a poll of a share consumer brought, as Arrow columns."""
+"""Turn the messages of a poll into Arrow columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ("NO_RECORDS", "SCHEMA", "PolledRecords", "gather")
+__all__ = ("NO_RECORDS", "SCHEMA", "PolledRecords", "to_columns")
 
 SCHEMA: Final = KAFKA_SCHEMA.append(pa.field("deliveryCount", pa.int32()))
 
@@ -33,45 +33,44 @@ _LATEST: Final = 253_402_300_799_999
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class PolledRecords:
-    """Records that a member has acquired, and where each is.
+    """The records of one poll of a member.
 
     Args:
         records: The records, with the columns of SCHEMA.
-        topics: The topics that they are of.
-        places: Where each record is: which of these topics, and the number of the partition in the
-            lower 32 bits.
+        topics: Their topics.
+        partition_keys: The partition of each record: the index of its topic in the upper 32 bits,
+            the number of the partition in the lower 32 bits.
         offsets: The offset of each record.
-        deliveries: How often each was delivered, this time included.
+        delivery_counts: How often each record was delivered, this time included.
         unreadable: The rows whose headers the client cannot read.
-        since: A moment at which the member had none of them yet, on the loop's clock: their locks
-            are no older.
+        acquired_after: A time before the broker locked the first record, on the loop's clock.
     """
 
     records: pa.RecordBatch
     topics: tuple[str, ...]
-    places: NDArray[np.int64]
+    partition_keys: NDArray[np.int64]
     offsets: NDArray[np.int64]
-    deliveries: NDArray[np.int32]
+    delivery_counts: NDArray[np.int32]
     unreadable: NDArray[np.int64]
-    since: float
+    acquired_after: float
 
 
-def gather(messages: Sequence[Message], since: float) -> PolledRecords:
-    """Make columns of messages; the method of each column is called without a line of Python.
+def to_columns(messages: Sequence[Message], acquired_after: float) -> PolledRecords:
+    """Turn messages into columns, without a line of Python for each message.
 
     Args:
         messages: The messages, at least one and none with an error.
-        since: See PolledRecords.
+        acquired_after: See PolledRecords.
     """
     size = len(messages)
     topics: list[Any] = list(map(Message.topic, messages))
     partitions = np.fromiter(map(Message.partition, messages), np.int32, size)
-    # A timestamp comes with its kind: 1 is the producer's, 2 the broker's, and 0 is none. No two of
-    # them exist at a time: so many tuples would set off the garbage collection.
+    # A timestamp comes with its kind: 1 is the producer's, 2 the broker's, and 0 is none. Only one
+    # of these tuples exists at a time, because many would trigger garbage collections.
     both = chain.from_iterable(map(Message.timestamp, messages))
     kinds, stamps = np.fromiter(both, np.int64, 2 * size).reshape(size, 2).T
     offsets = np.fromiter(map(Message.offset, messages), np.int64, size)
-    deliveries = np.fromiter(map(Message.delivery_count, messages), np.int32, size)
+    delivery_counts = np.fromiter(map(Message.delivery_count, messages), np.int32, size)
     headers, unreadable = _headers(messages)
     records = pa.RecordBatch.from_arrays(
         [
@@ -83,15 +82,17 @@ def gather(messages: Sequence[Message], since: float) -> PolledRecords:
             _timestamps(stamps),
             pa.array((kinds > 1).astype(np.int32)),
             headers,
-            pa.array(deliveries),
+            pa.array(delivery_counts),
         ],
         schema=SCHEMA,
     )
     numbers = {topic: number << 32 for number, topic in enumerate(dict.fromkeys(topics))}
-    places = partitions.astype(np.int64)
+    keys = partitions.astype(np.int64)
     if len(numbers) > 1:
-        places += np.fromiter(map(numbers.__getitem__, topics), np.int64, size)
-    return PolledRecords(records, tuple(numbers), places, offsets, deliveries, unreadable, since)
+        keys += np.fromiter(map(numbers.__getitem__, topics), np.int64, size)
+    return PolledRecords(
+        records, tuple(numbers), keys, offsets, delivery_counts, unreadable, acquired_after
+    )
 
 
 def _timestamps(milliseconds: NDArray[np.int64]) -> pa.TimestampArray:
@@ -102,15 +103,15 @@ def _timestamps(milliseconds: NDArray[np.int64]) -> pa.TimestampArray:
 
 
 def _headers(messages: Sequence[Message]) -> tuple[pa.ListArray, NDArray[np.int64]]:
-    """Return the headers, and the rows in which they cannot be read."""
+    """Return the headers, and the rows whose headers the client cannot read."""
     headers: list[Any] = []
     unreadable: list[int] = []
-    # Where a key is no UTF-8 the client returns null pointers, and an error with them. `map` finds
-    # the error, which a call in Python does not once Python has adapted itself to the method.
-    answers = map(Message.headers, messages)
+    # If a key is not UTF-8, the client returns null pointers and sets an error. `map` raises that
+    # error; a call in Python does not, once the interpreter has specialised it.
+    found = map(Message.headers, messages)
     while len(headers) < len(messages):
         try:
-            headers.extend(answers)
+            headers.extend(found)
         except (SystemError, UnicodeError):
             unreadable.append(len(headers))
             headers.append(None)

@@ -1,4 +1,4 @@
-"""A share group of Kafka as a source of the fan-out."""
+"""A share group of Kafka as a source."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fanout.kafka.protocol.fields import check_permitted
 from fanout.kafka.protocol.metadata import ask_metadata
 from fanout.kafka.protocol.startup_calls import asked
 from fanout.kafka.reading.columns import arrival
-from fanout.kafka.share.acknowledgements import Shared
+from fanout.kafka.share.acknowledgements import SharedState
 from fanout.kafka.share.connection import ShareConnection
 from fanout.kafka.share.dead_letters import open_dead_letters
 from fanout.kafka.share.dedup import Dedup
-from fanout.kafka.share.group_lending import GroupLending, number_of
-from fanout.kafka.share.groups import GroupCalls
+from fanout.kafka.share.groups import ShareGroupAdmin
+from fanout.kafka.share.lending import GroupLending, delivery_number
 from fanout.kafka.share.options import ShareOptions
 from fanout.kafka.share.poll_columns import SCHEMA
 from fanout.kafka.share.topic_ids import TopicIds
@@ -42,46 +42,45 @@ __all__ = ("KafkaShareSource",)
 
 log = logging.getLogger(__name__)
 
-_LOCK: Final = "share.record.lock.duration.ms"
-_LIMIT: Final = "share.delivery.count.limit"
+_LOCK_DURATION: Final = "share.record.lock.duration.ms"
+_DELIVERY_LIMIT: Final = "share.delivery.count.limit"
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaShareSource(ShareOptions):
-    """Read records that a share group hands out; the arguments are those of ShareOptions.
+    """Read as members of a share group; the arguments are those of ShareOptions.
 
-    Records come in no order. Each has to be acknowledged within `stream.lending.seconds`, or it
-    comes again, to any member of the group.
+    Records come in no order. A record that is not acknowledged within `stream.lending.seconds` may
+    be delivered again, to any member of the group.
     """
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of a Kafka source, and `deliveryCount`; with `decode` what it returns."""
+        """The columns of a Kafka source and `deliveryCount`, or those that `decode` returns."""
         decode = self.user_decode
         return SCHEMA if decode is None else decode.schema
 
     @property
     def event_time(self) -> None:
-        """Say that there are no watermarks: a record that is given back comes late again."""
+        """None, as there are no watermarks: a released record comes again, and late."""
 
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[ShareConnection]:
-        """Connect, check that what is named exists, and read and set the group's settings.
+        """Connect, check that the topics exist, and set and read the group's settings.
 
         Args:
-            available_now: Not for a share group: records that others hold may come at any time.
+            available_now: Must be False: a share group has no end to read to.
 
         Raises:
-            OptionError: If an option contradicts the group's settings, or `available_now` is asked
-                for.
+            OptionError: If an option contradicts the group's settings, or `available_now` is True.
             ServiceError: If a topic does not exist or may not be read, the brokers have no share
                 groups, or no broker answers.
         """
         if available_now:
             raise OptionError(
-                "a share group has no end to read to: what others hold may come back at any time; "
-                "read on, and stop when nothing has come for a while"
+                "a share group has no end to read to: records that are locked for other members "
+                "may come at any time; read on, and stop when no record has come for a while"
             )
         jitter = FullJitter(self.pacing.backoff, Random())  # noqa: S311 - jitter, no secret
 
@@ -102,11 +101,11 @@ class KafkaShareSource(ShareOptions):
             cluster = await ask(
                 "the topics cannot be listed", lambda: _cluster(connections, topics)
             )
-            group = GroupCalls(connections, self.group_id)
+            group = ShareGroupAdmin(connections, self.group_id)
             about = f"the share group {self.group_id}"
-            beginnings = await ask(f"{about} cannot be read", group.beginnings)
+            start_offsets = await ask(f"{about} cannot be read", group.start_offsets)
             ids = TopicIds(connections, self.topic_names)
-            await ask("the topics cannot be listed", ids.ask)
+            await ask("the topics cannot be listed", ids.refresh)
             wanted = {name: str(value) for name, value in (self.group_settings or {}).items()}
             if wanted:
                 await ask(f"{about} cannot be set up", lambda: group.alter(wanted))
@@ -115,33 +114,33 @@ class KafkaShareSource(ShareOptions):
             )
             self._check_limit(settings)
             log.info("%s has the settings %s", about, dict(sorted(settings.items())))
-            letters = None
+            dead_letters = None
             if topic is not None:
-                letters = await ask(
+                dead_letters = await ask(
                     "dead letters cannot be written",
                     lambda: stack.enter_async_context(open_dead_letters(self, connections, topic)),
                 )
-            seconds = int(settings[_LOCK]) / 1000
-            shared = Shared(self, seconds, ids, Dedup(seconds), letters)
+            lock_seconds = int(settings[_LOCK_DURATION]) / 1000
+            shared = SharedState(self, lock_seconds, ids, Dedup(lock_seconds), dead_letters)
             identity = f"kafka-share:{cluster}:{self.group_id}"
             lending = GroupLending(identity, shared)
-            lending.learn(beginnings)
+            lending.set_start_offsets(start_offsets)
             yield ShareConnection(self, identity, group=group, shared=shared, lending=lending)
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
-        """Return the position after one row, which counts what the member has delivered."""
-        return Cursor(number_of(batch.range.after) + row + 1)
+        """Return the position after one row: the number of records that the member delivered."""
+        return Cursor(delivery_number(batch.range.after) + row + 1)
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
-        """Return the timestamp of a row in milliseconds; None where there is none."""
+        """Return the timestamp of a row in milliseconds; None if it has none."""
         return arrival(records, row)
 
     def _check_limit(self, settings: Mapping[str, str]) -> None:
-        limit, most = int(settings[_LIMIT]), self.max_deliveries
+        limit, most = int(settings[_DELIVERY_LIMIT]), self.max_deliveries
         if most is not None and most >= limit:
             raise OptionError(
-                f"max_deliveries={most} must be less than the group's {_LIMIT}={limit}, at which a "
-                f"broker drops a record without a word"
+                f"max_deliveries={most} must be less than the group's {_DELIVERY_LIMIT}={limit}, "
+                f"at which a broker drops a record without an error"
             )
 
 

@@ -115,10 +115,10 @@ class _TopicIdsRequest(Request[MetadataRequest_v10]):  # type: ignore[misc]
 
 @final
 class TopicIds:
-    """Know the ids of topics, and notice when one has been replaced.
+    """Track the ids of topics, and find topics that were deleted and created again.
 
     Args:
-        connections: To the cluster.
+        connections: Connections to the cluster.
         topics: The topics.
     """
 
@@ -130,19 +130,19 @@ class TopicIds:
 
     @property
     def known(self) -> Mapping[str, str]:
-        """The id of each topic, as it was told last."""
+        """The latest known id of each topic."""
         return self._known
 
     @property
     def missing(self) -> set[str]:
-        """The topics that did not exist when they were asked about last."""
+        """The topics that did not exist at the last refresh."""
         return self._missing
 
-    async def ask(self) -> set[str]:
-        """Ask for the ids, and return the topics that others of the same name have replaced.
+    async def refresh(self) -> set[str]:
+        """Request the ids, and return the topics that were deleted and created again.
 
         Raises:
-            KafkaError: If the cluster cannot be asked, or we may not know a topic.
+            KafkaError: If the request fails, or a topic may not be described.
         """
         response = await self._connections.send_to_any(_TopicIdsRequest(self._topics))
         replaced, self._missing = set[str](), set[str]()

@@ -1,4 +1,4 @@
-"""Write and read which records are unconfirmed; the JSON is stored beside the records."""
+"""The stored form of unconfirmed records: JSON that is kept beside the records themselves."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fanout.kafka.partitions import Partition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fanout.kafka.share.record_sets import Piece
+    from fanout.kafka.share.offset_ranges import OffsetRange
 
 __all__ = ("MAX_UNCONFIRMED", "read_unconfirmed", "write_unconfirmed")
 
 VERSION: Final = 1
 
-# Characters. Ranges of offsets take about 20 each, and only what is under way is unconfirmed. A
+# Characters. A range takes about 20, and only records that are being stored are unconfirmed. A
 # checkpoint takes as many.
 MAX_UNCONFIRMED: Final = 1024 * 1024
 
@@ -44,44 +44,46 @@ class _UnconfirmedWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topics: dict[_Name, _TopicWire]
 
 
-def write_unconfirmed(source: str, pieces: Iterable[Piece], topic_ids: Mapping[str, str]) -> str:
-    """Write records as JSON.
+def write_unconfirmed(
+    source: str, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str]
+) -> str:
+    """Return unconfirmed records as JSON.
 
     Args:
-        source: The identity of the source that they are of.
-        pieces: The records.
-        topic_ids: The ids of their topics, as far as they are known.
+        source: The identity of their source.
+        ranges: The records.
+        topic_ids: The known ids of their topics.
 
     Raises:
-        ServiceError: If they take more than MAX_UNCONFIRMED.
+        ServiceError: If the JSON has more than MAX_UNCONFIRMED characters.
     """
     topics: dict[str, _TopicWire] = {}
-    for partition, begin, end in pieces:
+    for partition, begin, end in ranges:
         topic = partition.topic
         wire = topics.setdefault(topic, _TopicWire(topic_ids.get(topic, ""), {}))
         wire.partitions.setdefault(partition.number, []).append((begin, end))
     text = msgspec.json.encode(_UnconfirmedWire(VERSION, source, topics))
     if len(text) > MAX_UNCONFIRMED:
         raise ServiceError(
-            f"the records whose acknowledgement {source} has not confirmed take {len(text)} bytes "
-            f"to name, more than {MAX_UNCONFIRMED}: the brokers take no acknowledgements in time; "
+            f"the list of records whose acknowledgement {source} has not confirmed has {len(text)} "
+            f"bytes, more than {MAX_UNCONFIRMED}: the brokers take no acknowledgements in time; "
             f"see their logs, and the group's share.record.lock.duration.ms"
         )
     return text.decode()
 
 
-def read_unconfirmed(text: str, source: str, topic_ids: Mapping[str, str]) -> list[Piece]:
-    """Read records back, strictly.
+def read_unconfirmed(text: str, source: str, topic_ids: Mapping[str, str]) -> list[OffsetRange]:
+    """Read unconfirmed records back.
 
-    Those of a topic that another one has replaced since are left out.
+    The records of a topic that was deleted and created again since are left out.
 
     Args:
-        text: What `write_unconfirmed` returned; empty for nothing.
-        source: The identity of the source that they have to be of.
-        topic_ids: The ids of the topics that there are now, as far as they are known.
+        text: The JSON that `write_unconfirmed` returned; empty for no records.
+        source: The identity of the source; the JSON has to have the same.
+        topic_ids: The known ids of the topics as they are now.
 
     Raises:
-        PositionError: If it is damaged, of another version, or of another source.
+        PositionError: If the JSON is damaged, of another version, or of another source.
     """
     if not text:
         return []
@@ -103,13 +105,13 @@ def read_unconfirmed(text: str, source: str, topic_ids: Mapping[str, str]) -> li
         raise PositionError(
             f"the stored unconfirmed records belong to {wire.source}, not to {source}"
         )
-    pieces = [
+    ranges = [
         (Partition(topic, number), begin, end)
         for topic, stored in wire.topics.items()
         if not stored.id or topic_ids.get(topic, stored.id) == stored.id
-        for number, ranges in stored.partitions.items()
-        for begin, end in ranges
+        for number, stored_ranges in stored.partitions.items()
+        for begin, end in stored_ranges
     ]
-    if any(begin >= end for _, begin, end in pieces):
+    if any(begin >= end for _, begin, end in ranges):
         raise PositionError("the stored unconfirmed records are damaged: a range has no records")
-    return pieces
+    return ranges

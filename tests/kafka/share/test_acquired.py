@@ -11,7 +11,7 @@ WHERE = [("a", 0, 4), ("a", 0, 5), ("a", 0, 7), ("a", 1, 8), ("b", 1, 9), ("b", 
 A0, A1, B1 = Partition("a", 0), Partition("a", 1), Partition("b", 1)
 
 
-def lent() -> AcquiredRecords:
+def acquired_records() -> AcquiredRecords:
     topics = ("a", "b")
     places = [(topics.index(topic) << 32) + number for topic, number, _ in WHERE]
     polled = PolledRecords(
@@ -31,44 +31,46 @@ def rows(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def test_pieces_end_where_an_offset_a_partition_or_a_topic_does() -> None:
-    loan = lent()
-    assert loan.pieces(loan.all_rows) == [
+    acquired = acquired_records()
+    assert acquired.ranges(acquired.all_rows) == [
         (A0, 4, 6),
         (A0, 7, 8),
         (A1, 8, 9),
         (B1, 9, 11),
     ]
-    assert loan.pieces(rows(1, 3, 4)) == [(A0, 5, 6), (A1, 8, 9), (B1, 9, 10)]
-    assert loan.pieces(rows()) == []
+    assert acquired.ranges(rows(1, 3, 4)) == [(A0, 5, 6), (A1, 8, 9), (B1, 9, 10)]
+    assert acquired.ranges(rows()) == []
 
 
 def test_the_rows_of_a_piece_are_those_of_its_partition() -> None:
-    loan = lent()
-    assert loan.at(B1, 0, 10).tolist() == [4]
-    partitions = [(partition, of_it.tolist()) for partition, of_it in loan.of_partition(rows(0, 4))]
+    acquired = acquired_records()
+    assert acquired.rows_in(B1, 0, 10).tolist() == [4]
+    partitions = [
+        (partition, of_it.tolist()) for partition, of_it in acquired.by_partition(rows(0, 4))
+    ]
     assert partitions == [(A0, [0]), (B1, [4])]
 
 
 def test_numbers_are_those_of_the_rows_that_are_delivered() -> None:
-    loan = lent()
-    assert loan.unnumbered.tolist() == [0, 1, 2, 3, 4, 5]
-    loan.number(rows(0, 2, 3, 5), 100)
-    assert loan.unnumbered.tolist() == [1, 4]
-    assert loan.between(0, 102).tolist() == [0, 2]
-    assert loan.between(102, 1000).tolist() == [3, 5]
-    assert loan.between(0, 99).tolist() == []
-    assert loan.numbered([99, 100, 101, 104, 105]).tolist() == [0, 5]
+    acquired = acquired_records()
+    assert acquired.undelivered.tolist() == [0, 1, 2, 3, 4, 5]
+    acquired.mark_delivered(rows(0, 2, 3, 5), 100)
+    assert acquired.undelivered.tolist() == [1, 4]
+    assert acquired.delivered_between(0, 102).tolist() == [0, 2]
+    assert acquired.delivered_between(102, 1000).tolist() == [3, 5]
+    assert acquired.delivered_between(0, 99).tolist() == []
+    assert acquired.delivered_as([99, 100, 101, 104, 105]).tolist() == [0, 5]
 
 
 def test_a_row_is_answered_for_once_and_may_have_lapsed() -> None:
-    loan = lent()
-    loan.number(loan.all_rows, 0)
-    loan.lapse(rows(0, 1))
-    loan.close(rows(1, 2))
-    loan.close(rows(2, 3))
-    assert (loan.open, loan.open_rows.tolist()) == (2, [4, 5])
-    assert loan.lapsed(1).tolist() == [0]
-    assert loan.numbered([2, 3, 5]).tolist() == [4]
-    assert loan.numbered([2, 3, 5], lapsed=True).tolist() == [1]
-    assert loan.tell(loan.lapsed(6)) == [(A0, 4, 6)]
-    assert loan.lapsed(6).tolist() == []
+    acquired = acquired_records()
+    acquired.mark_delivered(acquired.all_rows, 0)
+    acquired.mark_expired(rows(0, 1))
+    acquired.mark_done(rows(1, 2))
+    acquired.mark_done(rows(2, 3))
+    assert (acquired.pending, acquired.pending_rows.tolist()) == (2, [4, 5])
+    assert acquired.expired(1).tolist() == [0]
+    assert acquired.delivered_as([2, 3, 5]).tolist() == [4]
+    assert acquired.delivered_as([2, 3, 5], expired=True).tolist() == [1]
+    assert acquired.take_expired(acquired.expired(6)) == [(A0, 4, 6)]
+    assert acquired.expired(6).tolist() == []

@@ -3,60 +3,60 @@ from __future__ import annotations
 import pytest
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.share.dedup import Dedup, RepeatedRecords
+from fanout.kafka.share.dedup import Dedup, DuplicateAction
 
 P = Partition("orders", 0)
 SOME = [(P, 10, 20)]
 
 
 @pytest.fixture
-def claims() -> Dedup:
-    made = Dedup(seconds=30)
-    made.deduplicates = True
+def dedup() -> Dedup:
+    made = Dedup(lock_seconds=30)
+    made.enabled = True
     return made
 
 
 def test_nothing_is_an_echo_for_who_has_not_asked_for_that() -> None:
-    claims = Dedup(seconds=30)
-    claims.hold(SOME)
-    assert claims.echoes(SOME[0]) == []
+    dedup = Dedup(lock_seconds=30)
+    dedup.add_delivered(SOME)
+    assert dedup.duplicates(SOME[0]) == []
 
 
-def test_what_is_held_waits_until_it_is_safe(claims: Dedup) -> None:
-    claims.hold(SOME)
-    assert claims.echoes((P, 0, 12)) == [(10, 12, RepeatedRecords.WAIT)]
+def test_what_is_held_waits_until_it_is_safe(dedup: Dedup) -> None:
+    dedup.add_delivered(SOME)
+    assert dedup.duplicates((P, 0, 12)) == [(10, 12, DuplicateAction.WAIT)]
 
 
-def test_what_is_just_being_made_safe_is_not_accepted_yet(claims: Dedup) -> None:
-    claims.hold(SOME)
-    claims.doubt(SOME)
-    assert claims.echoes(SOME[0])[-1] == (10, 20, RepeatedRecords.WAIT)
-    claims.secure(SOME)
-    assert claims.echoes(SOME[0]) == [(10, 20, RepeatedRecords.ACCEPT)]
+def test_what_is_just_being_made_safe_is_not_accepted_yet(dedup: Dedup) -> None:
+    dedup.add_delivered(SOME)
+    dedup.add_unconfirmed(SOME)
+    assert dedup.duplicates(SOME[0])[-1] == (10, 20, DuplicateAction.WAIT)
+    dedup.mark_stored(SOME)
+    assert dedup.duplicates(SOME[0]) == [(10, 20, DuplicateAction.ACCEPT)]
 
 
-def test_what_was_given_back_is_delivered_again(claims: Dedup) -> None:
-    claims.hold(SOME)
-    claims.let_go([(P, 10, 15)])
-    assert claims.echoes(SOME[0]) == [(15, 20, RepeatedRecords.WAIT)]
+def test_what_was_given_back_is_delivered_again(dedup: Dedup) -> None:
+    dedup.add_delivered(SOME)
+    dedup.forget_delivered([(P, 10, 15)])
+    assert dedup.duplicates(SOME[0]) == [(15, 20, DuplicateAction.WAIT)]
 
 
 def test_what_is_confirmed_is_not_doubted_but_known_for_as_long_as_a_lock_lasts(
-    claims: Dedup,
+    dedup: Dedup,
 ) -> None:
-    claims.hold(SOME)
-    claims.doubt(SOME)
-    claims.secure(SOME)
-    claims.settle(SOME, now=100.0)
-    assert not claims.doubts
+    dedup.add_delivered(SOME)
+    dedup.add_unconfirmed(SOME)
+    dedup.mark_stored(SOME)
+    dedup.mark_confirmed(SOME, now=100.0)
+    assert not dedup.unconfirmed
     for now in (129.0, 131.0):
-        claims.settle([(P, 0, 1)], now=now)
-        assert claims.echoes(SOME[0]) == [(10, 20, RepeatedRecords.ACCEPT)]
-    claims.settle([(P, 1, 2)], now=162.0)
-    assert claims.echoes(SOME[0]) == []
+        dedup.mark_confirmed([(P, 0, 1)], now=now)
+        assert dedup.duplicates(SOME[0]) == [(10, 20, DuplicateAction.ACCEPT)]
+    dedup.mark_confirmed([(P, 1, 2)], now=162.0)
+    assert dedup.duplicates(SOME[0]) == []
 
 
-def test_doubts_about_what_cannot_come_again_are_given_up(claims: Dedup) -> None:
-    claims.doubt(SOME)
-    claims.forget_below({P: 15, Partition("other", 0): 99})
-    assert list(claims.doubts) == [(P, 15, 20)]
+def test_doubts_about_what_cannot_come_again_are_given_up(dedup: Dedup) -> None:
+    dedup.add_unconfirmed(SOME)
+    dedup.forget_before({P: 15, Partition("other", 0): 99})
+    assert list(dedup.unconfirmed) == [(P, 15, 20)]

@@ -9,10 +9,10 @@ import pytest
 from aiokafka.errors import GroupAuthorizationFailedError, IncompatibleBrokerVersion
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.share.groups import Beginning, GroupCalls
+from fanout.kafka.share.groups import ShareGroupAdmin, StartOffset
 
 
-class Acknowledgements:
+class SameResponse:
     """Connections to a broker that gives the same answer to everything but where it is."""
 
     def __init__(self, answer: Any) -> None:
@@ -32,8 +32,8 @@ class Acknowledgements:
         return self._answer
 
 
-def calls(**answer: Any) -> GroupCalls:
-    return GroupCalls(cast("Any", Acknowledgements(SimpleNamespace(**answer))), "billing")
+def calls(**answer: Any) -> ShareGroupAdmin:
+    return ShareGroupAdmin(cast("Any", SameResponse(SimpleNamespace(**answer))), "billing")
 
 
 async def test_a_missing_permission_is_named() -> None:
@@ -45,15 +45,17 @@ async def test_a_missing_permission_is_named() -> None:
     with pytest.raises(GroupAuthorizationFailedError, match="ALTER_CONFIGS on the group billing"):
         await calls(resources=[(30, "", 32, "billing")]).alter({"share.isolation.level": "x"})
     with pytest.raises(GroupAuthorizationFailedError, match=r"grant .* DESCRIBE on the group bil"):
-        await calls(groups=[("billing", [], 30, None, {})]).beginnings()
+        await calls(groups=[("billing", [], 30, None, {})]).start_offsets()
     with pytest.raises(GroupAuthorizationFailedError, match=r"grant .* DESCRIBE on the group bil"):
         await calls(groups=[(30, "", "billing", "", 0, 0, "", [], 0, {})]).members()
 
 
 async def test_brokers_of_before_share_groups_say_what_they_need() -> None:
-    old = GroupCalls(cast("Any", Acknowledgements(IncompatibleBrokerVersion("unknown"))), "billing")
+    old = ShareGroupAdmin(
+        cast("Any", SameResponse(IncompatibleBrokerVersion("unknown"))), "billing"
+    )
     with pytest.raises(IncompatibleBrokerVersion, match="share groups: those need"):
-        await old.beginnings()
+        await old.start_offsets()
     with pytest.raises(IncompatibleBrokerVersion, match="share groups: those need"):
         await calls(resources=[(0, "", 32, "billing", [("consumer.x", "1")])]).settings()
 
@@ -68,9 +70,9 @@ async def test_where_a_group_begins_is_read_with_the_lag_and_without(
     refused = (1, 5, 0, *fields[3:], 3, "", {})
     partitions: list[Any] = [(*fields, 0, None, {}), refused]
     topics: list[Any] = [("orders", bytes(16), partitions, {})]
-    found = await calls(groups=[("billing", topics, 0, None, {})]).beginnings()
-    assert found == {Partition("orders", 0): Beginning("00" * 16, *beginning)}
+    found = await calls(groups=[("billing", topics, 0, None, {})]).start_offsets()
+    assert found == {Partition("orders", 0): StartOffset("00" * 16, *beginning)}
 
 
 async def test_a_group_that_nobody_has_joined_begins_nowhere() -> None:
-    assert await calls(groups=[("billing", [], 69, "", {})]).beginnings() == {}
+    assert await calls(groups=[("billing", [], 69, "", {})]).start_offsets() == {}

@@ -11,7 +11,7 @@ from fanout.errors import OptionError, PositionError, ServiceError
 from fanout.kafka.cluster import parse_servers
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.share.client_options import ClientOptions
-from fanout.kafka.share.groups import GroupCalls
+from fanout.kafka.share.groups import ShareGroupAdmin
 from tests.kafka.share.features import switch_off
 from tests.kafka.share.sharing import LONG, first, new_group, spooling, take
 from tests.kafka.topics import PLAINTEXT
@@ -39,7 +39,7 @@ async def test_a_setting_that_was_changed_is_waited_for(kafka_broker: KafkaBroke
     async with open_connections(
         servers, security=PLAINTEXT, client_id="settings", options=ClientOptions()
     ) as connections:
-        group = GroupCalls(connections, "waited-for")
+        group = ShareGroupAdmin(connections, "waited-for")
         wanted = {"share.isolation.level": "read_committed"}
         with pytest.raises(StaleMetadata):  # which is tried again
             await group.settings(wanted)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from fanout.kafka.share.member import Member
+    from fanout.kafka.share.offset_ranges import OffsetRange
     from fanout.kafka.share.poll_columns import PolledRecords
-    from fanout.kafka.share.record_sets import Piece
     from fanout.testing.kafka.broker import KafkaBroker
     from tests.kafka.share.sharing import Group
 
@@ -49,7 +49,7 @@ def join(group: Group, **options: Any) -> AbstractAsyncContextManager[Member]:
     return open_member(properties, [group.topic.name], "a member")
 
 
-def pieces(group: Group, begin: int, end: int) -> list[Piece]:
+def ranges(group: Group, begin: int, end: int) -> list[OffsetRange]:
     return [(Partition(group.topic.name, 0), begin, end)]
 
 
@@ -67,10 +67,10 @@ async def test_records_may_be_as_old_as_the_last_poll_that_brought_none(
     await set_up(group, BRIEF)
     async with join(group) as member:
         await poll(member)
-        await member.answer(pieces(group, 0, 1), ACCEPT)
-        assert not member.asking
+        await member.acknowledge(ranges(group, 0, 1), ACCEPT)
+        assert not member.fetching
         assert await member.poll() is None
-        assert member.asking
+        assert member.fetching
         before = time.monotonic()
         await group.put(3)
         async with group.open(group_settings=None) as stream:
@@ -81,8 +81,8 @@ async def test_records_may_be_as_old_as_the_last_poll_that_brought_none(
         polled = await poll(member)
         # They are delivered once more, and the broker would take their acknowledgement.
         assert polled.records.column("offset").to_pylist() == [1, 2, 3]
-        assert polled.since <= before
-        assert await member.answer(pieces(group, 1, 2), ACCEPT) == {}
+        assert polled.acquired_after <= before
+        assert await member.acknowledge(ranges(group, 1, 2), ACCEPT) == {}
 
 
 class Scripted:
@@ -94,7 +94,7 @@ class Scripted:
         self.refusals: dict[TopicPartition, KafkaException | None] = {}
         self._polls = iter(polls)
         self._words = iter(words)
-        self._hear: Callable[..., None] = self.do_nothing
+        self._on_response: Callable[..., None] = self.do_nothing
 
     def __call__(self, _: object) -> Scripted:
         return self
@@ -114,12 +114,12 @@ class Scripted:
         assert kind is AcknowledgeType.RELEASE
         self.released.append(message.offset())
 
-    def set_acknowledgement_commit_callback(self, hear: Callable[..., None]) -> None:
-        self._hear = hear
+    def set_acknowledgement_commit_callback(self, on_response: Callable[..., None]) -> None:
+        self._on_response = on_response
 
     def commit_async(self) -> None:
         number, offset, error = next(self._words)
-        self._hear({TopicPartition("orders", number): {offset}}, error)
+        self._on_response({TopicPartition("orders", number): {offset}}, error)
 
     def do_nothing(self, *_: object) -> None:
         pass
@@ -132,7 +132,9 @@ class Scripted:
     def join(self, monkeypatch: pytest.MonkeyPatch) -> AbstractAsyncContextManager[Member]:
         monkeypatch.setattr("fanout.kafka.share.consumer.time", self)
         monkeypatch.setattr("fanout.kafka.share.consumer.ShareConsumer", self)
-        monkeypatch.setattr("fanout.kafka.share.consumer.gather", lambda _, since: since)
+        monkeypatch.setattr(
+            "fanout.kafka.share.consumer.to_columns", lambda _, acquired_after: acquired_after
+        )
         config = {"socket.timeout.ms": 1000, "max.poll.records": 2}
         return open_member(config, ["orders"], "a member")
 
@@ -167,11 +169,11 @@ async def test_the_word_for_a_partition_is_told_from_others(
     client = Scripted((0.0, records), (0.0, []), words=words)
     async with client.join(monkeypatch) as member:
         await member.poll()
-        told = member.answer(
+        response = member.acknowledge(
             [(Partition("orders", 0), 4, 5), (Partition("orders", 1), 4, 5)], ACCEPT
         )
         assert await member.poll() is None
-        assert await told == {Partition("orders", 1): no}
+        assert await response == {Partition("orders", 1): no}
 
 
 async def test_an_answer_that_was_not_even_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,10 +182,10 @@ async def test_an_answer_that_was_not_even_sent_is_refused(monkeypatch: pytest.M
     client.refusals = {TopicPartition("orders", 0): nobody, TopicPartition("orders", 1): None}
     async with client.join(monkeypatch) as member:
         await member.poll()
-        told = member.answer(
+        response = member.acknowledge(
             [(Partition("orders", 0), 0, 1), (Partition("orders", 1), 0, 1)], ACCEPT
         )
-        assert await told == {Partition("orders", 0): nobody}
+        assert await response == {Partition("orders", 0): nobody}
 
 
 async def test_an_answer_that_the_broker_says_nothing_to_is_refused_in_the_end(
@@ -193,9 +195,9 @@ async def test_an_answer_that_the_broker_says_nothing_to_is_refused_in_the_end(
     client = Scripted((0.0, records), (0.0, []), words=itertools.repeat((1, 0, None)))
     async with client.join(monkeypatch) as member:
         await member.poll()
-        told = member.answer([(Partition("orders", 0), 0, 2)], ACCEPT)
+        response = member.acknowledge([(Partition("orders", 0), 0, 2)], ACCEPT)
         assert await member.poll() is None
-        assert isinstance((await told)[Partition("orders", 0)], TimeoutError)
+        assert isinstance((await response)[Partition("orders", 0)], TimeoutError)
 
 
 async def test_a_member_that_leaves_sends_its_answers_and_then_no_more(
@@ -205,11 +207,11 @@ async def test_a_member_that_leaves_sends_its_answers_and_then_no_more(
     await set_up(group, LONG)
     async with join(group) as member:
         await poll(member)
-        told = member.answer(pieces(group, 0, 1), ACCEPT)
+        response = member.acknowledge(ranges(group, 0, 1), ACCEPT)
     async with asyncio.timeout(20):
-        assert await told == {}
-        refused = await member.answer(pieces(group, 1, 2), ACCEPT)
-    assert "has left its group" in str(refused[Partition(group.topic.name, 0)])
+        assert await response == {}
+        errors = await member.acknowledge(ranges(group, 1, 2), ACCEPT)
+    assert "has left its group" in str(errors[Partition(group.topic.name, 0)])
 
 
 async def test_records_are_answered_for_once(kafka_broker: KafkaBroker) -> None:
@@ -217,12 +219,12 @@ async def test_records_are_answered_for_once(kafka_broker: KafkaBroker) -> None:
     await set_up(group, LONG)
     async with join(group) as member:
         await poll(member)
-        assert await member.answer(pieces(group, 0, 1), ACCEPT) == {}
-        refused = await member.answer(pieces(group, 0, 1), ACCEPT)
-        assert isinstance(refused[Partition(group.topic.name, 0)], IllegalStateException)
+        assert await member.acknowledge(ranges(group, 0, 1), ACCEPT) == {}
+        errors = await member.acknowledge(ranges(group, 0, 1), ACCEPT)
+        assert isinstance(errors[Partition(group.topic.name, 0)], IllegalStateException)
         with pytest.raises(IllegalStateException):
             await member.poll()
-        assert await member.answer(pieces(group, 1, 2), AcknowledgeType.RELEASE) == {}
+        assert await member.acknowledge(ranges(group, 1, 2), AcknowledgeType.RELEASE) == {}
         assert (await poll(member)).records.column("offset").to_pylist() == [1]
 
 
@@ -232,13 +234,13 @@ async def test_an_answer_goes_with_a_poll_where_there_is_more(kafka_broker: Kafk
     await set_up(group, LONG)
     async with join(group, max_poll_records=2) as member:
         await poll(member)
-        told = member.answer(pieces(group, 0, 2), ACCEPT)
+        response = member.acknowledge(ranges(group, 0, 2), ACCEPT)
         # It could not poll before it has answered.
         polled = await member.poll()
         assert polled is not None
         assert polled.offsets.tolist() == [2, 3]
-        assert told.done()
-        assert await told == {}
+        assert response.done()
+        assert await response == {}
     async with group.open() as stream:
         assert offsets(await first(stream)) == [2, 3]
 
@@ -246,16 +248,16 @@ async def test_an_answer_goes_with_a_poll_where_there_is_more(kafka_broker: Kafk
 async def test_an_answer_is_told_at_once_where_a_poll_would_wait(
     kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanout.kafka.share.consumer._POLL", 29.0)
+    monkeypatch.setattr("fanout.kafka.share.consumer._POLL_SECONDS", 29.0)
     group = await new_group(kafka_broker, 2)
     await set_up(group, LONG)
     async with join(group, consumer_options={"fetch.max.wait.ms": 29_000}) as member:
         await poll(member)
         polling = asyncio.create_task(member.poll())  # could take the answer along
-        told = member.answer(pieces(group, 0, 2), ACCEPT)
+        response = member.acknowledge(ranges(group, 0, 2), ACCEPT)
         try:
             async with asyncio.timeout(15):
-                assert await told == {}
+                assert await response == {}
         finally:
             await group.put(1)  # ends the poll
         await polling
@@ -266,9 +268,9 @@ async def test_an_answer_is_told_although_nothing_more_comes(kafka_broker: Kafka
     await set_up(group, LONG)
     async with join(group, max_poll_records=2) as member, asyncio.timeout(20):
         await poll(member)
-        told = member.answer(pieces(group, 0, 2), ACCEPT)
+        response = member.acknowledge(ranges(group, 0, 2), ACCEPT)
         assert await member.poll() is None
-        assert await told == {}
+        assert await response == {}
 
 
 async def test_a_refusal_comes_with_a_poll_as_well(kafka_broker: KafkaBroker) -> None:
@@ -278,9 +280,9 @@ async def test_a_refusal_comes_with_a_poll_as_well(kafka_broker: KafkaBroker) ->
         await poll(member)
         async with group.open(group_settings=None) as stream:
             assert offsets(await first(stream)) == [0]  # the lock has expired
-            told = member.answer(pieces(group, 0, 1), ACCEPT)
+            response = member.acknowledge(ranges(group, 0, 1), ACCEPT)
             await member.poll()
-            assert isinstance((await told)[Partition(group.topic.name, 0)], KafkaException)
+            assert isinstance((await response)[Partition(group.topic.name, 0)], KafkaException)
 
 
 async def test_a_member_that_is_closed_leaves_no_thread(kafka_broker: KafkaBroker) -> None:

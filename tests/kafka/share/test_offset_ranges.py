@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.share.record_sets import RecordSet
+from fanout.kafka.share.offset_ranges import RecordSet
 
 A, B = Partition("a", 0), Partition("a", 1)
 
@@ -25,8 +25,8 @@ def test_ranges_are_a_set_of_records(
         else:
             records.remove(partition, begin, end)
             model -= some
-    pieces = list(records)
-    assert {(one, n) for one, begin, end in pieces for n in range(begin, end)} == model
+    found = list(records)
+    assert {(one, n) for one, begin, end in found for n in range(begin, end)} == model
     assert (len(records), bool(records)) == (len(model), bool(model))
     inside = {n for begin, end in records.overlaps(A, *asked) for n in range(begin, end)}
     assert inside == {n for one, n in model if one == A} & set(range(*asked))

@@ -1,0 +1,189 @@
+"""`stream.lending` of a share group: acknowledge, release and reject, over all members together."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, final
+
+from fanout.core.positions import Cursor
+from fanout.core.statistics import LendingStatistics
+from fanout.errors import AcknowledgementError
+from fanout.kafka.share.locks import ExpiredRecords, acknowledge_within
+from fanout.kafka.share.offset_ranges import describe_ranges
+from fanout.kafka.share.unconfirmed import read_unconfirmed, write_unconfirmed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanout.core.positions import Position, Range
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.share.acknowledgements import SharedState
+    from fanout.kafka.share.delivery import MemberDelivery
+    from fanout.kafka.share.groups import StartOffset
+    from fanout.kafka.share.offset_ranges import OffsetRange
+
+__all__ = ("GroupLending", "delivery_number")
+
+
+def delivery_number(position: Position) -> int:
+    """Return how many records a member has delivered up to a position."""
+    return position.sequence if isinstance(position, Cursor) else 0
+
+
+@final
+class GroupLending:
+    """The records that the group has locked for one stream.
+
+    It implements `Lending`, `Settlement` and `Spooling` of `fanout.core.source`.
+
+    Args:
+        source: The identity of the source.
+        shared: The state that the members share.
+    """
+
+    def __init__(self, source: str, shared: SharedState) -> None:
+        self._source = source
+        self._shared = shared
+        self._clock = asyncio.get_running_loop().time
+        self._deliveries: dict[str, MemberDelivery] = {}
+        self._expired: dict[str, ExpiredRecords] = {}
+        self._start_offsets: dict[Partition, int] = {}
+        shared.fetching.set()
+
+    def expired(self, split_id: str) -> ExpiredRecords:
+        """Return the expired records of a member, of all its subscriptions."""
+        return self._expired.setdefault(split_id, ExpiredRecords())
+
+    def begin_delivery(self, split_id: str, delivery: MemberDelivery) -> None:
+        """Note that a member's subscription has begun."""
+        self._deliveries[split_id] = delivery
+
+    def end_delivery(self, split_id: str) -> None:
+        """Note that a member's subscription has ended."""
+        if (delivery := self._deliveries.pop(split_id, None)) is not None:
+            delivery.close()
+            self._notify()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds within which a delivered record has to be acknowledged: half of its lock."""
+        return acknowledge_within(self._shared.lock_seconds)
+
+    @property
+    def statistics(self) -> LendingStatistics:
+        """Return the counts of records so far; any thread may call this."""
+        polls = [delivery.acquired for delivery in list(self._deliveries.values())]
+        pending = [acquired for acquired in polls if acquired is not None and acquired.pending]
+        deadline = min((acquired.lock_deadline for acquired in pending), default=None)
+        now = self._clock()
+        return LendingStatistics(
+            **asdict(self._shared.counts),
+            pending_records=sum(acquired.pending for acquired in pending),
+            pending_bytes=sum(acquired.records.nbytes for acquired in pending),
+            oldest=None if deadline is None else now - deadline + self._shared.lock_seconds,
+            unconfirmed=len(self._shared.dedup.unconfirmed),
+        )
+
+    def pause(self) -> None:
+        """Fetch no more records; those of a fetch that is under way are still delivered.
+
+        To release them would count as a delivery for each pause, and the broker drops a record that
+        was delivered too often.
+        """
+        self._shared.fetching.clear()
+
+    def resume(self) -> None:
+        """Fetch records again."""
+        self._shared.fetching.set()
+
+    async def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        """Accept the records that were delivered up to these positions.
+
+        Raises:
+            AcknowledgementError: If the group did not confirm the acknowledgement of some records.
+
+        Cancellation: the acknowledgements are sent all the same.
+        """
+        failed: list[OffsetRange] = []
+        responses: list[asyncio.Future[list[OffsetRange]]] = []
+        # All acknowledgements are under way before the first await, so that none depends on a
+        # cancellation.
+        for id_, position in positions.items():
+            late = self.expired(id_).take_up_to(delivery_number(position))
+            self._shared.dedup.mark_stored(late)
+            failed += late
+            if id_ in self._deliveries:
+                responses.append(self._deliveries[id_].accept(delivery_number(position)))
+        self._notify()
+        for response in responses:
+            failed += await response
+        _raise_if_any(failed, "acknowledged")
+
+    async def release(self, split_id: str, piece: Range) -> None:
+        """Release a range of the records that a member delivered."""
+        after, until = delivery_number(piece.after), delivery_number(piece.until)
+        expired = self.expired(split_id).take(range(after + 1, until + 1))
+        self._shared.dedup.forget_delivered(expired)
+        if split_id in self._deliveries:
+            await self._deliveries[split_id].release(after, until)
+
+    async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
+        """Reject rows of a range, after the dead letter topic has them.
+
+        Raises:
+            AcknowledgementError: If the group did not confirm the rejection of some rows.
+            ServiceError: If the dead letters cannot be written.
+        """
+        numbers = [delivery_number(piece.after) + 1 + row for row in rows]
+        if split_id in self._deliveries:
+            late = await self._deliveries[split_id].reject(numbers, reason)
+        else:
+            late = self.expired(split_id).take(numbers)
+        _raise_if_any(late, "rejected")
+
+    def unconfirmed(self, positions: Mapping[str, Position]) -> str:
+        """Return as JSON the records up to these positions that the group may deliver again."""
+        dedup = self._shared.dedup
+        for id_, position in positions.items():
+            until = delivery_number(position)
+            dedup.add_unconfirmed(self.expired(id_).up_to(until))
+            if id_ in self._deliveries:
+                dedup.add_unconfirmed(self._deliveries[id_].pending_ranges(until))
+        return write_unconfirmed(self._source, dedup.unconfirmed, self._shared.topic_ids.known)
+
+    def remember(self, unconfirmed: str) -> None:
+        """Take over the unconfirmed records of an earlier run, and drop them from now on.
+
+        Raises:
+            PositionError: If the JSON is damaged, of another version, or of another source.
+        """
+        dedup = self._shared.dedup
+        ranges = read_unconfirmed(unconfirmed, self._source, self._shared.topic_ids.known)
+        dedup.add_unconfirmed(ranges)
+        dedup.mark_stored(ranges)
+        dedup.forget_before(self._start_offsets)
+
+    def set_start_offsets(self, start_offsets: Mapping[Partition, StartOffset]) -> None:
+        """Forget unconfirmed records before the start offsets of the group."""
+        ids = self._shared.topic_ids.known
+        self._start_offsets = {
+            partition: at.offset
+            for partition, at in start_offsets.items()
+            if at.offset is not None and at.topic_id == ids.get(partition.topic)
+        }
+        self._shared.dedup.forget_before(self._start_offsets)
+
+    def _notify(self) -> None:
+        for delivery in self._deliveries.values():
+            delivery.notify()
+
+
+def _raise_if_any(ranges: list[OffsetRange], what: str) -> None:
+    if ranges:
+        records = describe_ranges(ranges)
+        raise AcknowledgementError(
+            f"these records were {what} too late, after their locks had expired, or without the "
+            f"broker's confirmation, and may be delivered again: {', '.join(records)}",
+            records,
+        )
