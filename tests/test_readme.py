@@ -81,14 +81,11 @@ async def test_the_polling_example_goes_on_where_the_consumer_stopped(
 
 
 def test_the_testing_example_is_a_test_that_passes(
-    kinesis_server: KinesisServer, monkeypatch: pytest.MonkeyPatch
+    kinesis_server: KinesisServer, fanout_fast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # At AWS a subscription that was cut can be opened again after five seconds.
-    spacing = kinesis_server.rules.takeover_after
-    monkeypatch.setattr("fanout.kinesis.options._SPACING", spacing)
     names: dict[str, Any] = {}
     exec(TESTING, names)  # noqa: S102 - the README is ours
-    names["test_my_job"](kinesis_server, monkeypatch)
+    names["test_my_job"](kinesis_server, fanout_fast, monkeypatch)
 
 
 def test_the_broker_example_runs(

@@ -31,6 +31,7 @@ from fanout.errors import FanOutError, MalformedEventError, OptionError
 from fanout.kinesis.reading.decode import decode_event, decode_records
 from fanout.kinesis.reading.event_stream import FrameDecoder
 from fanout.landing.segments import SegmentLog
+from fanout.testing.fast_mode import fast
 from fanout.testing.faults import (
     CorruptFrame,
     CutConnection,
@@ -129,14 +130,11 @@ def said(caplog: pytest.LogCaptureFixture) -> Said:
 
 @pytest.fixture
 def stream(
-    monkeypatch: pytest.MonkeyPatch,
     aws: None,  # noqa: ARG001 - used for what it does
 ) -> Iterator[Stream]:
     # One record an event, so that everything which is done to an event is done to an earlier one.
     rules = replace(KinesisRules.fast(), max_event_records=1, max_poll_records=1)
-    monkeypatch.setattr("fanout.kinesis.options._FLOOR", max(rules.call_interval, 0.01))
-    monkeypatch.setattr("fanout.kinesis.options._SPACING", rules.takeover_after)
-    with KinesisServer(rules) as server:
+    with fast(rules), KinesisServer(rules) as server:
         yield Stream(server)
 
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 from fanout.core.backoff import Backoff, Pacing
 from fanout.core.option_checks import number, whole
 from fanout.errors import OptionError
 
 __all__ = ("SourceOptions", "check_seconds")
-
-# The wait after an error that only a person can end: a log line each minute is still read.
-_SLOW: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +49,7 @@ class SourceOptions:
         self,
         *,
         floor: float,
+        slow: float,
         spacing: float = 0.0,
         subscribe_timeout: float,
         silence_timeout: float,
@@ -61,6 +58,7 @@ class SourceOptions:
 
         Args:
             floor: The least time between two subscribe calls of one split.
+            slow: The wait after an error that only a person can end.
             spacing: The least time after a successful subscribe call.
             subscribe_timeout: How long a subscribe call may take.
             silence_timeout: How long a live subscription may send nothing.
@@ -68,7 +66,7 @@ class SourceOptions:
         return Pacing(
             floor=floor,
             spacing=spacing,
-            slow=_SLOW,
+            slow=slow,
             subscribe_timeout=subscribe_timeout,
             silence_timeout=silence_timeout,
             discovery_interval=self.discovery_interval,

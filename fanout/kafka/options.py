@@ -14,6 +14,7 @@ from fanout.core.starts import Chooser, PerSplit, parse_start
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Server, parse_servers
 from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.reading.columns import SCHEMA
 from fanout.kafka.reading.offsets import DIALECT
 from fanout.kafka.reading.subscription import HEARTBEAT
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 __all__ = ("KafkaOptions",)
 
 
-# A broker asks for no rest between two subscriptions; this one bounds what errors cost.
-_FLOOR = 0.1
 _BACKOFF = Backoff(base=0.5, cap=5.0)
 # Arrow counts the bytes of a column with 32 bits and a sign.
 _LARGEST_EVENT = 2**31 - 1
@@ -164,8 +163,10 @@ class KafkaOptions(SourceOptions):
     @property
     def pacing(self) -> Pacing:
         """The options that the subscriber and the discovery go by."""
+        intervals = KAFKA_INTERVALS.current
         return self.make_pacing(
-            floor=_FLOOR,
+            floor=intervals.subscribe,
+            slow=intervals.manual,
             subscribe_timeout=max(
                 _SUBSCRIBE_TIMEOUT, _SUBSCRIBE_CALLS * self.fetching.request_timeout
             ),

@@ -15,9 +15,9 @@ from fanout.core.positions import Cursor, Horizon, Latest
 from fanout.core.source_options import SourceOptions, check_seconds
 from fanout.core.starts import Dialect, parse_start
 from fanout.errors import OptionError
+from fanout.kinesis.intervals import KINESIS_INTERVALS
 from fanout.kinesis.reading.decode import SCHEMA
 from fanout.kinesis.reading.event_stream import MAX_FRAME_BYTES
-from fanout.kinesis.reading.rate_limit import CALL_INTERVAL, LONGEST_REST
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -50,11 +50,6 @@ _STREAM_ARN = re.compile(
 
 _CONSUMER_ARN = re.compile(_STREAM_ARN.pattern + r"/consumer/[a-zA-Z0-9_.-]{1,128}(:[0-9]+)?")
 
-# The service's rules of SubscribeToShard (AWS API reference): one call a second for each consumer
-# and shard, and a call within 5 seconds of a successful one is refused as ResourceInUse.
-_FLOOR = 1.0
-
-_SPACING = 5.0
 _BACKOFF = Backoff(base=1.0, cap=30.0)
 
 
@@ -160,11 +155,13 @@ class KinesisOptions(SourceOptions):
     def pacing(self) -> Pacing:
         """The options that the subscriber and the discovery go by."""
         polling = self.mode == "polling"
+        intervals = KINESIS_INTERVALS.current
         # A rest of ours is no silence of the service.
-        rest = LONGEST_REST if polling else 0.0
+        rest = intervals.longest_rest if polling else 0.0
         return self.make_pacing(
-            floor=CALL_INTERVAL if polling else _FLOOR,
-            spacing=0.0 if polling else _SPACING,
+            floor=intervals.poll if polling else intervals.subscribe,
+            spacing=0.0 if polling else intervals.takeover,
+            slow=intervals.manual,
             subscribe_timeout=self.subscribe_timeout + rest,
             silence_timeout=self.silence_timeout + rest,
         )

@@ -16,10 +16,19 @@ if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
     from fanout.testing.kinesis.server import KinesisServer
 
-__all__ = ("kafka_broker", "kinesis_server", "start_kafka_broker")
+__all__ = ("fanout_fast", "kafka_broker", "kinesis_server", "start_kafka_broker")
 
 # Set to anything, it makes tests fail that would be skipped because Kafka cannot be downloaded.
 _REQUIRE = "FANOUT_REQUIRE_KAFKA"
+
+
+@pytest.fixture
+def fanout_fast() -> Iterator[None]:
+    """Keep only short intervals towards services in one test; see `fanout.testing.fast`."""
+    from fanout.testing.fast_mode import fast  # noqa: PLC0415 - only for tests that ask for it
+
+    with fast():
+        yield
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.kafka.topics import Topic, new_topic
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
 
-pytestmark = pytest.mark.usefixtures("quick_losses")
+pytestmark = pytest.mark.usefixtures("fanout_fast")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A source on the embedded Kinesis, paced for tests."""
+"""A stream on the embedded Kinesis, read in the fast mode."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fanout.testing.fast_mode import fast
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from tests.kinesis.reading import Stream
@@ -30,17 +31,8 @@ def shards() -> int:
 def stream(
     rules: KinesisRules,
     shards: int,
-    monkeypatch: pytest.MonkeyPatch,
     aws: None,  # noqa: ARG001 - used for what it does
 ) -> Iterator[Stream]:
     """A stream on an embedded Kinesis."""
-    # As often as the server allows; the service's own figures are the library's, too.
-    monkeypatch.setattr("fanout.kinesis.options._FLOOR", max(rules.call_interval, 0.01))
-    monkeypatch.setattr("fanout.kinesis.options._SPACING", rules.takeover_after)
-    monkeypatch.setattr("fanout.core.source_options._SLOW", 0.05)
-    if not rules.polls_per_second:
-        monkeypatch.setattr("fanout.kinesis.options.CALL_INTERVAL", 0.01)
-        monkeypatch.setattr("fanout.kinesis.reading.rate_limit.CALL_INTERVAL", 0.01)
-        monkeypatch.setattr("fanout.kinesis.reading.rate_limit.IDLE_INTERVAL", 0.02)
-    with KinesisServer(rules) as server:
+    with fast(rules), KinesisServer(rules) as server:
         yield Stream(server, shards=shards)

@@ -23,12 +23,6 @@ SECOND, THIRD, _FOURTH, FIFTH = (f"shardId-{number:012}" for number in range(1, 
 MODES = ("efo", "polling")
 
 
-@pytest.fixture
-def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add no 5 seconds to timeouts where the pace is that of tests."""
-    monkeypatch.setattr("fanout.kinesis.options.LONGEST_REST", 0.1)
-
-
 def throttled(action: str, times: int = 1) -> RefuseCall:
     code = "ProvisionedThroughputExceededException"
     return RefuseCall(action=action, code=code, times=times)
@@ -36,6 +30,11 @@ def throttled(action: str, times: int = 1) -> RefuseCall:
 
 def rules(**changes: float) -> KinesisRules:
     return replace(KinesisRules.fast(), **changes)  # type: ignore[arg-type]
+
+
+# A rest after a large answer is added to each timeout.
+NO_LIMIT = rules(polled_bytes_per_second=0)
+WITHOUT_RESTS = pytest.mark.parametrize("rules", [NO_LIMIT], ids=["no rests"])
 
 
 def position(checkpoint: str) -> Position:
@@ -146,7 +145,7 @@ async def test_a_fault_in_the_middle_of_a_backlog_neither_skips_nor_repeats(
     assert reader.kinds == [cause]
 
 
-@pytest.mark.usefixtures("short_rests")
+@WITHOUT_RESTS
 async def test_a_poll_without_an_answer_is_a_silence(stream: Stream) -> None:
     stream.put(3)
     stream.inject(IgnoreCall(action="GetRecords", call=3))
@@ -158,7 +157,7 @@ async def test_a_poll_without_an_answer_is_a_silence(stream: Stream) -> None:
     assert isinstance(reader.causes[0], SubscriptionSilentError)
 
 
-@pytest.mark.usefixtures("short_rests")
+@WITHOUT_RESTS
 @pytest.mark.parametrize("action", ["GetRecords", "GetShardIterator"])
 async def test_first_calls_without_an_answer_are_made_again(stream: Stream, action: str) -> None:
     stream.put(3)

@@ -18,6 +18,7 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 from fanout.core.cancellation import prefer_cancellation
 from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor
+from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.policy import Remedy, judge
 from fanout.kafka.reading.transport import Edge
 
@@ -31,12 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ("Losses",)
 
-# A controller takes about as long to tell all brokers of a topic, or to find a new leader.
-_SURE_AFTER: Final = 10.0
 _SURE_TIMES: Final = 4
-# Looks one after the other are one look: a broker that has just started is asked many times within
-# its first second, and may be started twice before the reader waits long.
-_APART: Final = 2.0
 # What is refused although nothing is wrong with it is asked for about ten minutes.
 _CONTRADICTIONS: Final = 40
 
@@ -92,6 +88,7 @@ class Losses:
         self._transport = transport
         self._may_lose = on_data_loss == "earliest"
         self._stops = stops
+        self._intervals = KAFKA_INTERVALS.current
         self._doubts: dict[Partition, _Doubt] = {}
 
     def forget(self, partition: Partition) -> None:
@@ -132,10 +129,11 @@ class Losses:
         doubt = self._doubts.get(partition)
         if doubt is None or (doubt.remedy, doubt.position) != (remedy, position):
             doubt = self._doubts[partition] = _Doubt(remedy, position, now)
-        if now - doubt.counted_at >= _APART:
+        if now - doubt.counted_at >= self._intervals.loss_checks_apart:
             doubt.times += 1
             doubt.counted_at = now
-        return doubt.times >= _SURE_TIMES and now - doubt.since >= _SURE_AFTER
+        since = now - doubt.since
+        return doubt.times >= _SURE_TIMES and since >= self._intervals.loss_confirmed_after
 
     async def _look(self, remedy: Remedy, partition: Partition, position: Position) -> _Loss | None:
         """Ask the cluster; None where nothing is lost."""

@@ -11,6 +11,7 @@ from fanout.core.option_checks import one_of, whole
 from fanout.core.source_options import SourceOptions
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Server, parse_servers
+from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.reading.user_decode import UserDecode
 from fanout.kafka.security import Security
 from fanout.kafka.selection import select
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ("ShareOptions",)
 
-# A broker asks for no rest between two members' attempts; this one bounds what errors cost.
-_FLOOR: Final = 0.1
 _BACKOFF = Backoff(base=0.5, cap=5.0)
 _SUBSCRIBE_TIMEOUT: Final = 60.0
 _MOST_MEMBERS: Final = 1000
@@ -139,8 +138,10 @@ class ShareOptions(SourceOptions):
     @property
     def pacing(self) -> Pacing:
         """The options that the subscriber and the discovery go by."""
+        intervals = KAFKA_INTERVALS.current
         return self.make_pacing(
-            floor=_FLOOR,
+            floor=intervals.subscribe,
+            slow=intervals.manual,
             subscribe_timeout=_SUBSCRIBE_TIMEOUT,
             # A member is silent for as long as there is nothing to do.
             silence_timeout=math.inf,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from aiokafka.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError
 
 from fanout.errors import ServiceError, WriteTimeoutError
+from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.protocol.fields import error_of
 from fanout.kafka.protocol.metadata import ask_metadata
 from fanout.kafka.writing.policy import refusal
@@ -72,11 +73,6 @@ class Topology:
         return error
 
 
-# A broker that has just started may not have heard of a topic yet; after this time it does not
-# exist.
-_SURE_AFTER: Final = 5.0
-
-
 async def locate(
     topology: Topology,
     partitions: Collection[Partition],
@@ -108,7 +104,7 @@ async def locate(
             unknown_since = None
         elif unknown_since is None:
             unknown_since = clock()
-        elif clock() - unknown_since >= _SURE_AFTER:
+        elif clock() - unknown_since >= KAFKA_INTERVALS.current.topic_missing_after:
             raise ServiceError(
                 f"the cluster has no such topic or partition: {error}; create it before it is "
                 "written to"

@@ -11,17 +11,13 @@ import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.kinesis.intervals import KINESIS_INTERVALS
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ("CALL_INTERVAL", "IDLE_INTERVAL", "LONGEST_REST", "ShardRateLimit")
+__all__ = ("ShardRateLimit",)
 
-CALL_INTERVAL: Final = 0.2
-# What the API reference recommends between two calls. An idle shard is asked no more often, so that
-# it costs little and leaves calls to other pollers.
-IDLE_INTERVAL: Final = 1.0
-# After an answer of 10 MiB, the largest that there is, the service refuses calls for 5 seconds.
-LONGEST_REST: Final = 5.0
 _BYTES_PER_SECOND: Final = 2 * 1024 * 1024
 
 
@@ -35,7 +31,8 @@ class ShardRateLimit:
 
     def __init__(self) -> None:
         self._free_at = -math.inf
-        self._interval = CALL_INTERVAL
+        self._intervals = KINESIS_INTERVALS.current
+        self._interval = self._intervals.poll
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:
@@ -45,11 +42,13 @@ class ShardRateLimit:
         try:
             yield
         finally:
-            self._free_at = max(self._free_at, loop.time() + CALL_INTERVAL)
+            self._free_at = max(self._free_at, loop.time() + self._intervals.poll)
 
     def note(self, *, idle: bool) -> None:
         """Say whether an answer had nothing new: then the rests grow, up to a second."""
-        self._interval = min(2 * self._interval, IDLE_INTERVAL) if idle else CALL_INTERVAL
+        intervals = self._intervals
+        longer = min(2 * self._interval, intervals.idle_poll)
+        self._interval = longer if idle else intervals.poll
 
     def rest(self, answered_at: float, nbytes: int) -> None:
         """Let the shard rest until its average is back; a later word on an answer replaces this.
@@ -58,5 +57,5 @@ class ShardRateLimit:
             answered_at: When the answer came.
             nbytes: The bytes of the records that it returned.
         """
-        rest = min(nbytes / _BYTES_PER_SECOND, LONGEST_REST)
+        rest = min(nbytes / _BYTES_PER_SECOND, self._intervals.longest_rest)
         self._free_at = answered_at + max(rest, self._interval)

@@ -29,13 +29,7 @@ BIG = bytes(10 << 20)
 CONFIRMED = ["idempotent", "joined"]
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take a missing topic for certain soon."""
-    monkeypatch.setattr("fanout.kafka.writing.partition_leaders._SURE_AFTER", 0.3)
-
-
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("fanout_fast")
 @pytest.mark.parametrize("mode", [Idempotent(), Unconfirmed()])
 @pytest.mark.parametrize(("topic", "partition"), [("w-missing", 0), ("w-small", 3)])
 async def test_a_topic_or_partition_that_does_not_exist_is_an_error(
@@ -49,7 +43,7 @@ async def test_a_topic_or_partition_that_does_not_exist_is_an_error(
             await writer.write(records(topic, [b"x"], partition))
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("fanout_fast")
 @pytest.mark.parametrize("mode", CONFIRMED)
 async def test_a_topic_that_is_deleted_in_the_middle_is_an_error(
     kafka_broker: KafkaBroker, mode: str
