@@ -1,16 +1,32 @@
-"""What an error means for the subscription that it ended."""
+"""The verdicts on an error that ended a subscription, and the engine of the error tables."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
     from fanout.core.events import Split
     from fanout.core.positions import Position
 
-__all__ = ("Fatal", "Finish", "Pace", "Phase", "Retry", "Skip", "Verdict")
+__all__ = (
+    "Fatal",
+    "Finish",
+    "Pace",
+    "Phase",
+    "PolicyRow",
+    "PolicyTable",
+    "Retry",
+    "Skip",
+    "Verdict",
+    "kind_by_type",
+)
+
+_Kind = TypeVar("_Kind")
+_Remedy = TypeVar("_Remedy", bound=Enum)
 
 
 @final
@@ -94,3 +110,80 @@ class Fatal:
 
 
 Verdict: TypeAlias = Retry | Skip | Finish | Fatal
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PolicyRow(Generic[_Remedy]):
+    """What one kind of error means: a verdict, or a remedy that the service has to try before it.
+
+    Args:
+        later: What it means once something of the same phase has worked in this run.
+        first: What it means before that; None where it means the same.
+        listing: What it means later in a listing of the splits; None where it means the same.
+    """
+
+    later: Retry | Fatal | _Remedy
+    first: Retry | Fatal | _Remedy | None = None
+    listing: Retry | Fatal | _Remedy | None = None
+
+    def treatment(self, phase: Phase, *, first: bool) -> Retry | Fatal | _Remedy:
+        """Return what the error means.
+
+        Args:
+            phase: What was being done.
+            first: Whether nothing of this phase has worked yet in this run.
+        """
+        if first and self.first is not None:
+            return self.first
+        if not first and phase is Phase.DISCOVER and self.listing is not None:
+            return self.listing
+        return self.later
+
+
+@final
+class PolicyTable(Generic[_Kind, _Remedy]):
+    """Judge errors by a service's table.
+
+    Args:
+        rows: What each kind of error means.
+        kind_of: Says which kind an error is; it knows every exception.
+        hint_of: Says what a person can do about an error, a clause without a full stop; it
+            replaces the hint of the row where it is not empty.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[_Kind, PolicyRow[_Remedy]],
+        *,
+        kind_of: Callable[[Exception], _Kind],
+        hint_of: Callable[[Exception], str],
+    ) -> None:
+        self._rows = rows
+        self._kind_of = kind_of
+        self._hint_of = hint_of
+
+    def judge(self, error: Exception, phase: Phase, *, first: bool) -> Retry | Fatal | _Remedy:
+        """Say what an error means, with what a person can do about it.
+
+        Args:
+            error: Anything that connecting, listing or a subscription raised.
+            phase: What was being done.
+            first: Whether nothing of this phase has worked yet in this run.
+        """
+        treatment = self._rows[self._kind_of(error)].treatment(phase, first=first)
+        if isinstance(treatment, Retry | Fatal):
+            return replace(treatment, hint=self._hint_of(error) or treatment.hint)
+        return treatment
+
+
+def kind_by_type(
+    error: Exception, kinds: Iterable[tuple[tuple[type[Exception], ...], _Kind]]
+) -> _Kind:
+    """Return the kind of the first types that an error is one of; the last ones take every error.
+
+    Args:
+        error: The error.
+        kinds: Types of errors, and the kind that they are.
+    """
+    return next(kind for types, kind in kinds if isinstance(error, types))

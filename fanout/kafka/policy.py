@@ -1,4 +1,4 @@
-"""What each error of Kafka means, as a table.
+"""The error table of Kafka: which kind each error is, and what each kind means.
 
 The errors are aiokafka's: those of the codes that Fetch, ListOffsets, Metadata and OffsetFetch may
 answer (https://kafka.apache.org/protocol#protocol_error_codes), and those of its connections. An
@@ -8,13 +8,12 @@ error that is not in the table is judged by whether aiokafka takes it for one th
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from aiokafka import errors as kafka
 
-from fanout.core.policy import Fatal, Pace, Retry
+from fanout.core.policy import Fatal, Pace, Phase, PolicyRow, PolicyTable, Retry, kind_by_type
 from fanout.errors import (
     FanOutError,
     MalformedEventError,
@@ -26,7 +25,7 @@ from fanout.errors import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("Remedy", "Treatment", "judge")
+__all__ = ("ROWS", "ErrorKind", "Remedy", "Treatment", "judge")
 
 
 @final
@@ -41,7 +40,7 @@ Treatment: TypeAlias = Retry | Fatal | Remedy
 
 
 @final
-class _Kind(Enum):
+class ErrorKind(Enum):
     """What an error is about."""
 
     PASSING = "an election, a broker that starts or stops, load, or the network"
@@ -55,41 +54,28 @@ class _Kind(Enum):
     MISTAKE = "an error that nobody expected"
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """What an error means; `first` while nothing of its phase has worked yet in this run."""
-
-    first: Treatment
-    later: Treatment
-
-
-def _always(treatment: Treatment) -> _Row:
-    return _Row(treatment, treatment)
-
-
 _REPORT: Final = "an error that fanout does not know; please report it"
 
-_TABLE: Final[Mapping[_Kind, _Row]] = {
-    _Kind.PASSING: _always(Retry()),
+ROWS: Final[Mapping[ErrorKind, PolicyRow[Remedy]]] = {
+    ErrorKind.PASSING: PolicyRow(Retry()),
     # A broker that has just started says so of topics that it has not heard of yet.
-    _Kind.GONE: _always(Remedy.FIND_TOPIC),
-    _Kind.PLACE: _always(Remedy.FIND_PLACE),
+    ErrorKind.GONE: PolicyRow(Remedy.FIND_TOPIC),
+    ErrorKind.PLACE: PolicyRow(Remedy.FIND_PLACE),
     # What has never worked is a mistake in the setup, and somebody is watching: fail after one
     # call. What has worked is a rotation or a rule that was changed, and the records wait: ask
     # for ever, slowly and loudly, so that it comes back by itself.
-    _Kind.ACCESS: _Row(Fatal(), Retry(Pace.SLOW)),
-    _Kind.REFUSED: _always(Fatal()),
+    ErrorKind.ACCESS: PolicyRow(Retry(Pace.SLOW), first=Fatal()),
+    ErrorKind.REFUSED: PolicyRow(Fatal()),
     # Codes that are younger than aiokafka come as one error, and many of them are passing: about
     # ten minutes of the largest waits tell them apart.
-    _Kind.UNKNOWN: _always(Retry(hint=_REPORT, limit=40)),
+    ErrorKind.UNKNOWN: PolicyRow(Retry(hint=_REPORT, limit=40)),
     # The same bytes fail the same way each time, so an endless loop ends here.
-    _Kind.DAMAGE: _always(Retry(limit=3)),
-    _Kind.FOR_GOOD: _always(Fatal()),
-    _Kind.MISTAKE: _always(Fatal("an error that nobody expected here; please report it")),
+    ErrorKind.DAMAGE: PolicyRow(Retry(limit=3)),
+    ErrorKind.FOR_GOOD: PolicyRow(Fatal()),
+    ErrorKind.MISTAKE: PolicyRow(Fatal("an error that nobody expected here; please report it")),
 }
 
-_KAFKA: Final[Mapping[type[Exception], _Kind]] = {
+_KAFKA: Final[Mapping[type[Exception], ErrorKind]] = {
     **dict.fromkeys(
         (
             kafka.BrokerNotAvailableError,
@@ -123,11 +109,11 @@ _KAFKA: Final[Mapping[type[Exception], _Kind]] = {
             kafka.StaleMetadata,
             kafka.TooManyInFlightRequests,
         ),
-        _Kind.PASSING,
+        ErrorKind.PASSING,
     ),
-    kafka.UnknownTopicOrPartitionError: _Kind.GONE,
-    kafka.OffsetOutOfRangeError: _Kind.PLACE,
-    kafka.CorruptRecordException: _Kind.DAMAGE,
+    kafka.UnknownTopicOrPartitionError: ErrorKind.GONE,
+    kafka.OffsetOutOfRangeError: ErrorKind.PLACE,
+    kafka.CorruptRecordException: ErrorKind.DAMAGE,
     **dict.fromkeys(
         (
             kafka.AuthenticationFailedError,
@@ -148,7 +134,7 @@ _KAFKA: Final[Mapping[type[Exception], _Kind]] = {
             kafka.TransactionalIdAuthorizationFailed,
             kafka.UnsupportedSaslMechanismError,
         ),
-        _Kind.ACCESS,
+        ErrorKind.ACCESS,
     ),
     **dict.fromkeys(
         (
@@ -170,20 +156,20 @@ _KAFKA: Final[Mapping[type[Exception], _Kind]] = {
             kafka.UnsupportedForMessageFormatError,
             kafka.UnsupportedVersionError,
         ),
-        _Kind.REFUSED,
+        ErrorKind.REFUSED,
     ),
-    kafka.IllegalArgumentError: _Kind.MISTAKE,
-    kafka.IllegalStateError: _Kind.MISTAKE,
+    kafka.IllegalArgumentError: ErrorKind.MISTAKE,
+    kafka.IllegalStateError: ErrorKind.MISTAKE,
 }
 
 # The first that fits counts.
-_TYPES: Final[tuple[tuple[tuple[type[Exception], ...], _Kind], ...]] = (
-    ((MalformedEventError,), _Kind.DAMAGE),
-    ((SubscribeTimeoutError, SubscriptionEndedError, SubscriptionSilentError), _Kind.PASSING),
-    ((FanOutError,), _Kind.FOR_GOOD),
-    ((ssl.SSLCertVerificationError,), _Kind.ACCESS),
-    ((OSError, EOFError), _Kind.PASSING),
-    ((Exception,), _Kind.MISTAKE),
+_TYPES: Final[tuple[tuple[tuple[type[Exception], ...], ErrorKind], ...]] = (
+    ((MalformedEventError,), ErrorKind.DAMAGE),
+    ((SubscribeTimeoutError, SubscriptionEndedError, SubscriptionSilentError), ErrorKind.PASSING),
+    ((FanOutError,), ErrorKind.FOR_GOOD),
+    ((ssl.SSLCertVerificationError,), ErrorKind.ACCESS),
+    ((OSError, EOFError), ErrorKind.PASSING),
+    ((Exception,), ErrorKind.MISTAKE),
 )
 
 _HINTS: Final[Mapping[type[Exception], str]] = {
@@ -206,15 +192,18 @@ def judge(error: Exception, *, first: bool) -> Treatment:
         first: Whether what was being done has not worked yet in this run of the stream: no
             listing, no look-up of an offset, or no answer to a fetch.
     """
-    row = _TABLE[_kind_of(error)]
-    treatment = row.first if first else row.later
-    if isinstance(treatment, Remedy):
-        return treatment
-    return replace(treatment, hint=_HINTS.get(type(error), "") or treatment.hint)
+    return _TABLE.judge(error, Phase.STREAM, first=first)  # the phase makes no difference
 
 
-def _kind_of(error: Exception) -> _Kind:
+def _kind_of(error: Exception) -> ErrorKind:
     if isinstance(error, kafka.KafkaError):
-        passing = _Kind.PASSING if error.retriable else _Kind.UNKNOWN
+        passing = ErrorKind.PASSING if error.retriable else ErrorKind.UNKNOWN
         return _KAFKA.get(type(error), passing)
-    return next(kind for types, kind in _TYPES if isinstance(error, types))
+    return kind_by_type(error, _TYPES)
+
+
+def _hint_of(error: Exception) -> str:
+    return _HINTS.get(type(error), "")
+
+
+_TABLE: Final = PolicyTable(ROWS, kind_of=_kind_of, hint_of=_hint_of)

@@ -1,4 +1,4 @@
-"""What each error of Kinesis means, as a table.
+"""The error table of Kinesis: which kind each error is, and what each kind means.
 
 The codes are those of the service's model: the errors of SubscribeToShard, the exceptions inside
 its event stream, and the common errors of AWS. A code that is not in the table is judged by its
@@ -7,7 +7,6 @@ HTTP status, and an error without a code by its type.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
@@ -22,7 +21,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from fanout.core.policy import Fatal, Pace, Phase, Retry
+from fanout.core.policy import Fatal, Pace, PolicyRow, PolicyTable, Retry, kind_by_type
 from fanout.errors import (
     DamagedFrameError,
     FanOutError,
@@ -37,6 +36,8 @@ from fanout.kinesis.aws.error_hints import DENIED, NOT_BELIEVED, code_of, hint_o
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from fanout.core.policy import Phase
 
 __all__ = ("Remedy", "Treatment", "judge")
 
@@ -74,59 +75,31 @@ class _Kind(Enum):
     MISTAKE = "an error that nobody expected"
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """What an error means; `first` while nothing of its phase has worked yet in this run."""
-
-    first: Treatment
-    subscribe: Treatment
-    stream: Treatment
-    discover: Treatment
-
-    def of(self, phase: Phase) -> Treatment:
-        match phase:
-            case Phase.SUBSCRIBE:
-                return self.subscribe
-            case Phase.STREAM:
-                return self.stream
-            case Phase.DISCOVER:
-                return self.discover
-
-
-def _always(treatment: Treatment) -> _Row:
-    return _Row(treatment, treatment, treatment, treatment)
-
-
-def _later(treatment: Treatment, first: Fatal) -> _Row:
-    return _Row(first, treatment, treatment, treatment)
-
-
 _FATAL: Final = Fatal()
 _REPORT: Final = "a code that fanout does not know; please report it"
 
-_TABLE: Final[Mapping[_Kind, _Row]] = {
-    _Kind.PASSING: _always(Retry()),
+_ROWS: Final[Mapping[_Kind, PolicyRow[Remedy]]] = {
+    _Kind.PASSING: PolicyRow(Retry()),
     # Waiting longer than the service's minimum does not help; it says for how long it refuses.
-    _Kind.TAKEN: _always(Retry(Pace.FLOOR)),
-    _Kind.GONE: _Row(Remedy.TRIAGE, Remedy.TRIAGE, Remedy.TRIAGE, _FATAL),
-    _Kind.PLACE: _Row(Remedy.DATA_LOSS, Remedy.DATA_LOSS, Remedy.DATA_LOSS, _FATAL),
+    _Kind.TAKEN: PolicyRow(Retry(Pace.FLOOR)),
+    _Kind.GONE: PolicyRow(Remedy.TRIAGE, listing=_FATAL),
+    _Kind.PLACE: PolicyRow(Remedy.DATA_LOSS, listing=_FATAL),
     # What has never worked is a mistake in the setup, and somebody is watching: fail after one
     # call. What has worked is a rotation or a role that was lost, and the records wait in the
     # stream for a day at least: ask for ever, slowly and loudly, so that it comes back by itself.
-    _Kind.ACCESS: _later(Remedy.REFRESH, first=_FATAL),
+    _Kind.ACCESS: PolicyRow(Remedy.REFRESH, first=_FATAL),
     # As for access. No credentials of ours change it.
-    _Kind.BLOCKED: _later(Retry(Pace.SLOW), first=_FATAL),
-    _Kind.REFUSED: _always(_FATAL),
+    _Kind.BLOCKED: PolicyRow(Retry(Pace.SLOW), first=_FATAL),
+    _Kind.REFUSED: PolicyRow(_FATAL),
     # It may be a passing error by a name of which the service's model does not tell: about ten
     # minutes of the largest waits tell them apart.
-    _Kind.UNKNOWN: _later(Retry(hint=_REPORT, limit=40), first=Fatal(_REPORT)),
+    _Kind.UNKNOWN: PolicyRow(Retry(hint=_REPORT, limit=40), first=Fatal(_REPORT)),
     # The same bytes fail the same way each time, so an endless loop ends here.
-    _Kind.DAMAGE: _always(Retry(limit=3)),
-    _Kind.BAD_FRAME: _always(Remedy.DROP_FRAME),
-    _Kind.HALF_AN_END: _always(Remedy.CONFIRM_END),
-    _Kind.FOR_GOOD: _always(_FATAL),
-    _Kind.MISTAKE: _always(Fatal("an error that nobody expected here; please report it")),
+    _Kind.DAMAGE: PolicyRow(Retry(limit=3)),
+    _Kind.BAD_FRAME: PolicyRow(Remedy.DROP_FRAME),
+    _Kind.HALF_AN_END: PolicyRow(Remedy.CONFIRM_END),
+    _Kind.FOR_GOOD: PolicyRow(_FATAL),
+    _Kind.MISTAKE: PolicyRow(Fatal("an error that nobody expected here; please report it")),
 }
 
 _CODES: Final[Mapping[str, _Kind]] = {
@@ -194,11 +167,7 @@ def judge(error: Exception, phase: Phase, *, first: bool = True) -> Treatment:
         first: Whether that has not worked yet in this run of the stream: no listing, no subscribe
             call, or no event.
     """
-    row = _TABLE[_kind_of(error)]
-    treatment = row.first if first else row.of(phase)
-    if isinstance(treatment, Remedy):
-        return treatment
-    return replace(treatment, hint=hint_of(error) or treatment.hint)
+    return _TABLE.judge(error, phase, first=first)
 
 
 def _kind_of(error: Exception) -> _Kind:
@@ -211,4 +180,7 @@ def _kind_of(error: Exception) -> _Kind:
         case RemoteError(code=code):
             return _CODES.get(code, _Kind.UNKNOWN)
         case _:
-            return next(kind for types, kind in _TYPES if isinstance(error, types))
+            return kind_by_type(error, _TYPES)
+
+
+_TABLE: Final = PolicyTable(_ROWS, kind_of=_kind_of, hint_of=hint_of)

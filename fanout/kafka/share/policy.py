@@ -1,8 +1,7 @@
-"""What each error of a member's client means, as a table.
+"""The error table of share groups: the codes of librdkafka by their kind.
 
-The errors are librdkafka's, by their codes; those of the calls that fanout makes itself are judged
-as any source of Kafka does. A client is made anew for each attempt, so that an error which is fatal
-to one client is not so to the next.
+The errors of calls that fanout makes itself are judged as for any source of Kafka. A client is made
+anew for each attempt, so that an error which is fatal to one client is not so to the next.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from confluent_kafka import (
     KafkaException,
 )
 
-from fanout.core.policy import Fatal, Pace, Retry
+from fanout.core.policy import Phase, PolicyTable, Retry
 from fanout.kafka import policy
-from fanout.kafka.policy import Remedy
+from fanout.kafka.policy import ROWS, ErrorKind, Remedy
 from fanout.kafka.share.groups import NO_SHARE_GROUPS
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ("judge",)
 
-_REPORT: Final = "an error that fanout does not know; please report it"
+_MISUSE: Final = (IllegalStateException, ConcurrentModificationException)
 _FULL: Final = (
     "the group has as many members as the brokers' group.share.max.size allows: say fewer consumers"
 )
@@ -61,24 +60,38 @@ def judge(error: Exception, *, first: bool) -> Verdict:
         error: Anything that connecting, listing or a subscription raised.
         first: Whether what was being done has not worked yet in this run of the stream.
     """
+    if _code(error) is None and not isinstance(error, _MISUSE):
+        verdict = policy.judge(error, first=first)
+    else:
+        verdict = _TABLE.judge(error, Phase.STREAM, first=first)  # the phase makes no difference
+    return Retry() if isinstance(verdict, Remedy) else verdict
+
+
+def _code(error: Exception) -> KafkaError | None:
     match error:
         case KafkaException(args=(KafkaError() as cause, *_)):
-            return _judge(cause, first=first)
-        case IllegalStateException() | ConcurrentModificationException():
-            return Fatal("the client was not used as it wants to be; please report it")
+            return cause
         case _:
-            verdict = policy.judge(error, first=first)
-            return Retry() if isinstance(verdict, Remedy) else verdict
+            return None
 
 
-def _judge(error: KafkaError, *, first: bool) -> Verdict:
-    code = error.code()
-    if code in _ACCESS:
-        return Fatal(_ACCESS[code]) if first else Retry(Pace.SLOW, _ACCESS[code])
-    if code in _REFUSED:
-        return Fatal(_REFUSED[code])
-    if error.retriable():
-        return Retry()
-    # Many of the codes that are local to the client pass, and their number grows: about ten minutes
-    # of the largest waits tell them apart.
-    return Retry(hint=_REPORT, limit=40)
+def _kind_of(error: Exception) -> ErrorKind:
+    cause = _code(error)
+    if cause is None:
+        return ErrorKind.MISTAKE
+    if cause.code() in _ACCESS:
+        return ErrorKind.ACCESS
+    if cause.code() in _REFUSED:
+        return ErrorKind.REFUSED
+    # Many of the codes that are local to the client pass, and their number grows.
+    return ErrorKind.PASSING if cause.retriable() else ErrorKind.UNKNOWN
+
+
+def _hint_of(error: Exception) -> str:
+    cause = _code(error)
+    if cause is None:
+        return "the client was used in a wrong way; please report it"
+    return _ACCESS.get(cause.code(), "") or _REFUSED.get(cause.code(), "")
+
+
+_TABLE: Final = PolicyTable(ROWS, kind_of=_kind_of, hint_of=_hint_of)
