@@ -11,8 +11,8 @@ from fanout.core.source import Capabilities
 from fanout.core.subscription import Tap
 from fanout.kafka.partitions import Partition
 from fanout.kafka.policy import Remedy, judge
-from fanout.kafka.reading.losses import Losses
-from fanout.kafka.reading.offsets import before
+from fanout.kafka.reading.data_loss import DataLossCheck
+from fanout.kafka.reading.offsets import cursor_before
 from fanout.kafka.reading.subscription import PartitionReader
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.columns import Layout
     from fanout.kafka.reading.commits import Committer
     from fanout.kafka.reading.fetcher import Fetcher
-    from fanout.kafka.reading.offsets import Places
+    from fanout.kafka.reading.offsets import OffsetResolver
     from fanout.kafka.reading.partition_catalog import PartitionCatalog
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
 
 __all__ = ("KafkaConnection",)
 
@@ -53,11 +53,11 @@ class KafkaConnection:
     def __init__(
         self,
         options: KafkaOptions,
-        transport: Transport,
+        transport: KafkaTransport,
         *,
         fetcher: Fetcher,
         catalog: PartitionCatalog,
-        places: Places,
+        places: OffsetResolver,
         committer: Committer | None,
         stops: Mapping[Partition, int] | None,
         layout: Layout,
@@ -75,7 +75,9 @@ class KafkaConnection:
             layout=layout,
             user_decode=options.user_decode,
         )
-        self._losses = Losses(transport, on_data_loss=options.on_data_loss, stops=stops or {})
+        self._losses = DataLossCheck(
+            transport, on_data_loss=options.on_data_loss, stops=stops or {}
+        )
         self.capabilities = Capabilities(
             bounded=stops is not None,
             reads=lambda split: options.selection.includes(Partition.of(split.id)),
@@ -120,7 +122,7 @@ class KafkaConnection:
             ServiceError: If offsets cannot be looked up.
         """
         starts = await self._places.find("start", self._options.start, splits)
-        return {str(partition): before(offset) for partition, offset in starts.items()}
+        return {str(partition): cursor_before(offset) for partition, offset in starts.items()}
 
     @asynccontextmanager
     async def subscribe(

@@ -11,12 +11,12 @@ from fanout.core.backoff import FullJitter
 from fanout.core.positions import Cursor, Latest
 from fanout.kafka.connection import KafkaConnection
 from fanout.kafka.options import KafkaOptions
-from fanout.kafka.protocol.startup_calls import asked
-from fanout.kafka.reading.client import open_transport
-from fanout.kafka.reading.columns import KAFKA, SCHEMA, arrival
+from fanout.kafka.protocol.retries import with_retries
+from fanout.kafka.reading.client import open_client
+from fanout.kafka.reading.columns import KAFKA_LAYOUT, SCHEMA, arrival
 from fanout.kafka.reading.commits import open_committer
 from fanout.kafka.reading.fetcher import Fetcher
-from fanout.kafka.reading.offsets import Places
+from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.partition_catalog import PartitionCatalog
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.columns import Layout
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
 
-__all__ = ("KafkaSource", "open_cluster", "open_connection")
+__all__ = ("KafkaSource", "open_kafka_connection", "open_kafka_transport")
 
 
 @final
@@ -66,8 +66,8 @@ class KafkaSource(KafkaOptions):
         """
         async with AsyncExitStack() as stack:
             random = Random()  # noqa: S311 - jitter, no secret
-            transport = await stack.enter_async_context(open_cluster(self, random))
-            opening = open_connection(self, transport, random, available_now=available_now)
+            transport = await stack.enter_async_context(open_kafka_transport(self, random))
+            opening = open_kafka_connection(self, transport, random, available_now=available_now)
             yield await stack.enter_async_context(opening)
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
@@ -80,7 +80,9 @@ class KafkaSource(KafkaOptions):
 
 
 @asynccontextmanager
-async def open_cluster(options: KafkaOptions, random: Random) -> AsyncIterator[Transport]:
+async def open_kafka_transport(
+    options: KafkaOptions, random: Random
+) -> AsyncIterator[KafkaTransport]:
     """Connect to the cluster, asking again for half a minute; see `KafkaSource.connect`.
 
     Args:
@@ -88,8 +90,8 @@ async def open_cluster(options: KafkaOptions, random: Random) -> AsyncIterator[T
         random: The source of randomness for waits.
     """
 
-    def opening() -> AbstractAsyncContextManager[Transport]:
-        return open_transport(
+    def opening() -> AbstractAsyncContextManager[KafkaTransport]:
+        return open_client(
             options.servers,
             security=options.security,
             client_id=f"{options.client_id_prefix}-source",
@@ -99,7 +101,7 @@ async def open_cluster(options: KafkaOptions, random: Random) -> AsyncIterator[T
         )
 
     async with AsyncExitStack() as stack:
-        yield await asked(
+        yield await with_retries(
             "the cluster cannot be reached",
             lambda: stack.enter_async_context(opening()),
             FullJitter(options.pacing.backoff, random),
@@ -107,13 +109,13 @@ async def open_cluster(options: KafkaOptions, random: Random) -> AsyncIterator[T
 
 
 @asynccontextmanager
-async def open_connection(
+async def open_kafka_connection(
     options: KafkaOptions,
-    transport: Transport,
+    transport: KafkaTransport,
     random: Random,
     *,
     available_now: bool = False,
-    layout: Layout = KAFKA,
+    layout: Layout = KAFKA_LAYOUT,
 ) -> AsyncIterator[KafkaConnection]:
     """Connect over a transport; see `KafkaSource.connect`.
 
@@ -132,7 +134,7 @@ async def open_connection(
         max_wait=options.fetching.fetch_max_wait,
     )
     catalog = PartitionCatalog(transport, options.selection, jitter)
-    places = Places(transport, options.group_id, jitter)
+    places = OffsetResolver(transport, options.group_id, jitter)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(fetcher.running())
         committer = None
@@ -152,7 +154,7 @@ async def open_connection(
 
 
 async def _stops(
-    stop: object, catalog: PartitionCatalog, places: Places, *, available_now: bool
+    stop: object, catalog: PartitionCatalog, places: OffsetResolver, *, available_now: bool
 ) -> dict[Partition, int] | None:
     """Find out where a bounded read ends; None for one that goes on."""
     wanted = [stop] if stop is not None else []

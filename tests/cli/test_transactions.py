@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from fanout.kafka.transactions.outcome import Phase
+from fanout.kafka.transactions.outcome import TransactionState
 from fanout.kafka.transactions.transactions import Transactions
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import Ownership
@@ -490,4 +490,4 @@ def test_the_phase_of_what_is_aborted_by_the_command_keeps_nobody_waiting(job: J
     job.open(7)
     job.json("abort", "--yes")
     state = job.do(lambda connection: connection.describe(job.sink.id))
-    assert state.phase is Phase.EMPTY
+    assert state.phase is TransactionState.EMPTY

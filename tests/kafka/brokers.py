@@ -13,27 +13,27 @@ from fanout.errors import OptionError
 from fanout.kafka.cluster import parse_servers
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.client import open_transport
-from fanout.kafka.reading.transport import Edge, Fetched, Wanted
+from fanout.kafka.reading.client import open_client
+from fanout.kafka.reading.transport import Fetched, OffsetSpec, PartitionFetch
 from fanout.kafka.security import Security
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
     from fanout.testing.kafka.broker import KafkaBroker
 
 HERE = Security(protocol="PLAINTEXT")
 
 
 @asynccontextmanager
-async def connect(broker: KafkaBroker, **options: Any) -> AsyncIterator[Transport]:
+async def connect(broker: KafkaBroker, **options: Any) -> AsyncIterator[KafkaTransport]:
     """Connect to a broker; consumer options go by their fields."""
     consumer = ConsumerOptions(
         **{name: options.pop(name) for name in list(options) if hasattr(ConsumerOptions, name)}
     )
     servers = parse_servers(broker.bootstrap_servers)
-    async with open_transport(servers, security=HERE, options=consumer, **options) as transport:
+    async with open_client(servers, security=HERE, options=consumer, **options) as transport:
         yield transport
 
 
@@ -59,7 +59,7 @@ async def create(broker: KafkaBroker, topic: str, partitions: int = 1) -> Partit
                 raise
         else:
             break
-    every = {Partition(topic, number): Edge.LATEST for number in range(partitions)}
+    every = {Partition(topic, number): OffsetSpec.LATEST for number in range(partitions)}
     async with connect(broker) as transport:
         await persist(lambda: transport.offsets(every))
     return Partition(topic, 0)
@@ -81,7 +81,7 @@ async def produce(
 
 
 async def fetch(
-    transport: Transport,
+    transport: KafkaTransport,
     partition: Partition,
     offset: int,
     *,
@@ -91,7 +91,7 @@ async def fetch(
     """Fetch one partition from its leader, and expect records or none."""
     leader = transport.leader(partition)
     assert leader is not None
-    wanted = {partition: Wanted(offset, max_bytes)}
+    wanted = {partition: PartitionFetch(offset, max_bytes)}
     (answer,) = (await transport.fetch(leader, wanted, max_wait=max_wait)).values()
     assert isinstance(answer, Fetched), answer
     return answer

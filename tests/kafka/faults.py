@@ -54,7 +54,7 @@ BROKERS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_policy.py::test_each_error_of_kafka_means_what_was_decided",
         "tests/kafka/test_policy.py::test_a_refusal_says_what_to_grant",
         "tests/kafka/test_client_security.py::test_a_wrong_password_is_an_error_that_is_final",
-        "tests/kafka/test_losses.py::test_a_topic_that_we_may_not_see_any_more_is_no_loss",
+        "tests/kafka/test_data_loss.py::test_a_topic_that_we_may_not_see_any_more_is_no_loss",
     ),
     "Errors and the log tell of everything but passwords and records.": (
         "tests/kafka/test_secrets.py::test_a_record_that_ends_a_stream_is_not_quoted",
@@ -101,10 +101,10 @@ TOPICS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_source_topics.py::test_a_topic_that_comes_back_is_read_from_its_beginning",
     ),
     "A broker that has just started does not know a topic or an offset yet: no false alarm.": (
-        "tests/kafka/test_losses.py::test_a_topic_that_is_not_known_for_a_moment_is_no_loss",
-        "tests/kafka/test_losses.py::test_an_end_that_is_short_only_for_a_moment_is_no_loss",
-        "tests/kafka/test_losses.py::test_a_loss_is_declared_after_several_looks_over_some_seconds_and_not_before",
-        "tests/kafka/test_losses.py::test_looks_in_quick_succession_are_one_look",
+        "tests/kafka/test_data_loss.py::test_a_topic_that_is_not_known_for_a_moment_is_no_loss",
+        "tests/kafka/test_data_loss.py::test_an_end_that_is_short_only_for_a_moment_is_no_loss",
+        "tests/kafka/test_data_loss.py::test_a_loss_is_declared_after_several_looks_over_some_seconds_and_not_before",
+        "tests/kafka/test_data_loss.py::test_looks_in_quick_succession_are_one_look",
         "tests/kafka/test_connection.py::test_a_topic_that_is_not_known_now_and_then_is_not_taken_for_lost",
     ),
     "Records expire before they are read, also those of the very first position.": (
@@ -238,7 +238,7 @@ OFFSETS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "A stop lies beyond the end: it is waited for, unless it can never come.": (
         "tests/kafka/test_source_stops.py::test_a_read_waits_for_a_stop_that_does_not_exist_yet",
-        "tests/kafka/test_losses.py::test_a_bounded_read_goes_to_its_stop_where_that_can_never_be_reached",
+        "tests/kafka/test_data_loss.py::test_a_bounded_read_goes_to_its_stop_where_that_can_never_be_reached",
     ),
     "What is available now grows while it is read: it ends where it ended.": (
         "tests/kafka/test_source_stops.py::test_what_is_available_now_is_read_and_no_more",
@@ -248,7 +248,7 @@ OFFSETS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "An offset is asked for that the partition does not have: that is a loss.": (
         "tests/kafka/test_source_starts.py::test_an_offset_beyond_the_end_is_lost_records",
-        "tests/kafka/test_losses.py::test_an_offset_that_is_refused_although_the_partition_has_it_is_asked_for_again",
+        "tests/kafka/test_data_loss.py::test_an_offset_that_is_refused_although_the_partition_has_it_is_asked_for_again",
     ),
     "Another client looks at the group: it sees what was acknowledged, and no more.": (
         "tests/kafka/test_source_commits.py::test_another_client_sees_what_was_acknowledged",

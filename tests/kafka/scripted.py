@@ -17,15 +17,15 @@ from aiokafka.errors import (
 
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.transport import Edge, Fetched, Refused
-from fanout.kafka.source import open_connection
+from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec
+from fanout.kafka.source import open_kafka_connection
 from tests.provers.record_batches import batch, marker, rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from fanout.kafka.connection import KafkaConnection
-    from fanout.kafka.reading.transport import Aborted, Answer, Wanted
+    from fanout.kafka.reading.transport import AbortedTransaction, FetchAnswer, PartitionFetch
 
 __all__ = ("Log", "Request", "ScriptedCluster", "ScriptedSource")
 
@@ -41,7 +41,7 @@ class Log:
     end: int = 0
     open_from: int | None = None
     batches: list[tuple[int, int, bytes]] = field(default_factory=list)
-    aborted: list[Aborted] = field(default_factory=list)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
     times: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -90,7 +90,7 @@ class Request:
 
     at: float
     broker: int
-    wanted: Mapping[Partition, Wanted]
+    wanted: Mapping[Partition, PartitionFetch]
     max_wait: float
 
 
@@ -124,7 +124,7 @@ class ScriptedCluster:
         """Who else can be read from."""
         self.fetches: list[Request] = []
         self.looks: list[tuple[float, Sequence[str]]] = []
-        self.looked_up: list[Mapping[Partition, Edge | int]] = []
+        self.looked_up: list[Mapping[Partition, OffsetSpec | int]] = []
         self.fetch_faults: deque[Exception | Callable[[], None]] = deque()
         self.answer_faults: dict[Partition, deque[Exception]] = {}
         self.look_faults: deque[Exception] = deque()
@@ -159,7 +159,7 @@ class ScriptedCluster:
         return self.known.get(partition)
 
     async def offsets(
-        self, wanted: Mapping[Partition, Edge | int]
+        self, wanted: Mapping[Partition, OffsetSpec | int]
     ) -> Mapping[Partition, int | None]:
         self.looked_up.append(wanted)
         await asyncio.sleep(self._latency)
@@ -178,8 +178,8 @@ class ScriptedCluster:
         raise NotImplementedError
 
     async def fetch(
-        self, broker: int, wanted: Mapping[Partition, Wanted], *, max_wait: float
-    ) -> Mapping[Partition, Answer]:
+        self, broker: int, wanted: Mapping[Partition, PartitionFetch], *, max_wait: float
+    ) -> Mapping[Partition, FetchAnswer]:
         loop = asyncio.get_running_loop()
         self.fetches.append(Request(loop.time(), broker, wanted, max_wait))
         if self.fetch_faults:
@@ -193,7 +193,7 @@ class ScriptedCluster:
         while True:
             changed, answers = self._changed, self._answers(broker, wanted)
             if loop.time() >= until or any(
-                isinstance(answer, Refused) or answer.batches for answer in answers.values()
+                isinstance(answer, FetchRefused) or answer.batches for answer in answers.values()
             ):
                 return answers
             try:
@@ -202,13 +202,15 @@ class ScriptedCluster:
             except TimeoutError:
                 return self._answers(broker, wanted)
 
-    def _answers(self, broker: int, wanted: Mapping[Partition, Wanted]) -> dict[Partition, Answer]:
+    def _answers(
+        self, broker: int, wanted: Mapping[Partition, PartitionFetch]
+    ) -> dict[Partition, FetchAnswer]:
         """Fill an answer in the order of the request, until it is full (KIP-74)."""
-        left, first, answers = self._fetch_max_bytes, True, dict[Partition, "Answer"]()
+        left, first, answers = self._fetch_max_bytes, True, dict[Partition, "FetchAnswer"]()
         for partition, want in wanted.items():
             error = self._error(broker, partition, want.offset)
             if error is not None:
-                answers[partition] = Refused(error)
+                answers[partition] = FetchRefused(error)
                 continue
             log = self.logs[partition]
             limit = min(want.max_bytes, max(left, 0))
@@ -231,12 +233,12 @@ class ScriptedCluster:
             error = OffsetOutOfRangeError()
         return error
 
-    def _offset(self, partition: Partition, what: Edge | int) -> int | None:
+    def _offset(self, partition: Partition, what: OffsetSpec | int) -> int | None:
         log = self.logs[partition]
         match what:
-            case Edge.EARLIEST:
+            case OffsetSpec.EARLIEST:
                 return log.start
-            case Edge.LATEST:
+            case OffsetSpec.LATEST:
                 return log.stable
             case _:
                 late = (offset for offset, millis in sorted(log.times.items()) if millis >= what)
@@ -267,7 +269,7 @@ class ScriptedSource:
 
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[KafkaConnection]:
-        opening = open_connection(
+        opening = open_kafka_connection(
             self.source, self._cluster, Random(7), available_now=available_now
         )
         async with opening as connection:

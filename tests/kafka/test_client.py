@@ -15,12 +15,12 @@ from confluent_kafka.admin import AdminClient
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Server
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.client import open_transport
-from fanout.kafka.reading.transport import Edge, Fetched, Refused, Wanted
+from fanout.kafka.reading.client import open_client
+from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
 from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce
 
 if TYPE_CHECKING:
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
     from fanout.testing.kafka.broker import KafkaBroker
 
 BATCH_HEAD = 61  # the bytes of a record batch before its first record
@@ -55,7 +55,7 @@ async def test_a_topic_that_does_not_exist_has_its_own_error_and_is_not_created(
         assert "unreal" in str(told["unreal"])
         assert isinstance(told["not a name"], InvalidTopicError)
         with pytest.raises(UnknownTopicOrPartitionError):
-            await transport.offsets({Partition("unreal", 0): Edge.LATEST})
+            await transport.offsets({Partition("unreal", 0): OffsetSpec.LATEST})
         assert "unreal" not in await transport.topics()
 
 
@@ -78,9 +78,9 @@ async def test_offsets_are_found_by_edge_and_by_time(kafka_broker: KafkaBroker) 
         await produce(kafka_broker, first, b"x", stamp=stamp)
     await asyncio.to_thread(kafka_broker.delete_records, "offsets", 0, 1)
     async with connect(kafka_broker) as transport:
-        ends = await transport.offsets({first: Edge.EARLIEST, second: Edge.LATEST})
+        ends = await transport.offsets({first: OffsetSpec.EARLIEST, second: OffsetSpec.LATEST})
         assert ends == {first: 1, second: 0}
-        assert await transport.offsets({first: Edge.LATEST}) == {first: 3}
+        assert await transport.offsets({first: OffsetSpec.LATEST}) == {first: 3}
         assert await transport.offsets({first: 1_500}) == {first: 1}
         assert await transport.offsets({first: 2_001, second: 0}) == {first: 2, second: None}
         assert await transport.offsets({first: 3_001}) == {first: None}
@@ -92,7 +92,7 @@ async def test_the_offset_of_a_partition_that_does_not_exist_is_an_error(
     await create(kafka_broker, "short")
     async with connect(kafka_broker) as transport:
         with pytest.raises(UnknownTopicOrPartitionError, match="short-1"):
-            await transport.offsets({Partition("short", 1): Edge.LATEST})
+            await transport.offsets({Partition("short", 1): OffsetSpec.LATEST})
 
 
 async def test_an_open_transaction_ends_what_is_committed(kafka_broker: KafkaBroker) -> None:
@@ -108,8 +108,8 @@ async def test_an_open_transaction_ends_what_is_committed(kafka_broker: KafkaBro
         connect(kafka_broker) as committed,
         connect(kafka_broker, isolation_level="read_uncommitted") as everything,
     ):
-        assert await committed.offsets({first: Edge.LATEST}) == {first: 2}
-        assert await everything.offsets({first: Edge.LATEST}) == {first: 3}
+        assert await committed.offsets({first: OffsetSpec.LATEST}) == {first: 2}
+        assert await everything.offsets({first: OffsetSpec.LATEST}) == {first: 3}
         await asyncio.to_thread(producer.abort_transaction)
         await end_is(committed, first, 4)
         answer = await fetch(committed, first, 0)
@@ -118,10 +118,10 @@ async def test_an_open_transaction_ends_what_is_committed(kafka_broker: KafkaBro
         assert (await fetch(everything, first, 0)).aborted == []
 
 
-async def end_is(transport: Transport, partition: Partition, offset: int) -> None:
+async def end_is(transport: KafkaTransport, partition: Partition, offset: int) -> None:
     """Wait until a partition ends there; the marker of a transaction is written after its end."""
     while True:
-        if await transport.offsets({partition: Edge.LATEST}) == {partition: offset}:
+        if await transport.offsets({partition: OffsetSpec.LATEST}) == {partition: offset}:
             return
 
 
@@ -147,10 +147,10 @@ async def test_each_partition_of_a_fetch_has_its_own_answer(kafka_broker: KafkaB
     first = await create(kafka_broker, "mixed", 2)
     await produce(kafka_broker, first, b"value")
     wanted = {
-        first: Wanted(0, 1000),
-        Partition("mixed", 1): Wanted(5, 1000),
-        Partition("mixed", 2): Wanted(0, 1000),
-        Partition("gone", 0): Wanted(0, 1000),
+        first: PartitionFetch(0, 1000),
+        Partition("mixed", 1): PartitionFetch(5, 1000),
+        Partition("mixed", 2): PartitionFetch(0, 1000),
+        Partition("gone", 0): PartitionFetch(0, 1000),
     }
     async with connect(kafka_broker) as transport:
         await transport.describe(["mixed"])
@@ -159,7 +159,7 @@ async def test_each_partition_of_a_fetch_has_its_own_answer(kafka_broker: KafkaB
     errors = {
         partition: type(answer.error)
         for partition, answer in answers.items()
-        if isinstance(answer, Refused)
+        if isinstance(answer, FetchRefused)
     }
     assert errors == {
         Partition("mixed", 1): OffsetOutOfRangeError,
@@ -237,5 +237,5 @@ async def test_what_another_client_commits_is_found(kafka_broker: KafkaBroker) -
 
 async def test_a_server_that_would_be_used_without_tls_is_not_even_connected_to() -> None:
     with pytest.raises(OptionError, match=r"10\.0\.0\.1 would be used without TLS"):
-        async with open_transport([Server("10.0.0.1", 9092)], security=HERE):
+        async with open_client([Server("10.0.0.1", 9092)], security=HERE):
             pass

@@ -10,8 +10,8 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError, RequestTimedOutError
 
 from fanout.kafka.cluster import Server
-from fanout.kafka.reading.client import open_transport
-from fanout.kafka.reading.transport import Edge
+from fanout.kafka.reading.client import open_client
+from fanout.kafka.reading.transport import OffsetSpec
 from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def test_a_broker_killed_in_mid_fetch_is_an_error_and_found_again_when_it_
                 await transport.describe(["killed"])
         finally:
             await asyncio.to_thread(mortal_broker.restart)
-        assert await persist(lambda: transport.offsets({first: Edge.LATEST})) == {first: 1}
+        assert await persist(lambda: transport.offsets({first: OffsetSpec.LATEST})) == {first: 1}
         assert (await persist(lambda: fetch(transport, first, 0))).high_watermark == 1
 
 
@@ -71,18 +71,18 @@ async def test_a_broker_that_hangs_times_out_and_answers_again_when_it_runs(
     first = await create(kafka_broker, "hangs")
     clock = asyncio.get_running_loop().time
     async with connect(kafka_broker, request_timeout=1.0) as transport:
-        await persist(lambda: transport.offsets({first: Edge.LATEST}))
+        await persist(lambda: transport.offsets({first: OffsetSpec.LATEST}))
         async with paused(kafka_broker):
             for call in (
                 lambda: fetch(transport, first, 0),
                 lambda: transport.describe(["hangs"]),
-                lambda: transport.offsets({first: Edge.LATEST}),
+                lambda: transport.offsets({first: OffsetSpec.LATEST}),
             ):
                 begun = clock()
                 with pytest.raises(RequestTimedOutError, match="not answer within 1 seconds"):
                     await call()
                 assert clock() - begun < SOON
-        assert await persist(lambda: transport.offsets({first: Edge.LATEST})) == {first: 0}
+        assert await persist(lambda: transport.offsets({first: OffsetSpec.LATEST})) == {first: 0}
 
 
 async def test_a_call_that_is_cancelled_leaves_nothing_and_the_next_has_its_own_answer(
@@ -147,7 +147,7 @@ async def test_closing_does_not_wait_for_a_broker_that_hangs(kafka_broker: Kafka
 async def test_a_cluster_that_cannot_be_reached_is_an_error_and_leaves_nothing() -> None:
     closed = [Server("127.0.0.1", 9), Server("127.0.0.1", 10)]
     with pytest.raises(KafkaConnectionError, match=r"cannot connect to 127\.0\.0\.1"):
-        async with open_transport(closed, security=HERE):
+        async with open_client(closed, security=HERE):
             pass
     assert await still_running() == set()
 
@@ -157,7 +157,7 @@ async def test_a_broker_that_answers_is_found_behind_one_that_does_not(
 ) -> None:
     host, _, port = kafka_broker.bootstrap_servers.partition(":")
     servers = [Server("127.0.0.1", 9), Server(host, int(port))]
-    async with open_transport(servers, security=HERE) as transport:
+    async with open_client(servers, security=HERE) as transport:
         assert transport.cluster_id
     assert await still_running() == set()
 
@@ -171,5 +171,5 @@ async def test_another_service_at_the_port_is_an_error_not_a_hang() -> None:
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(KafkaError):
-            async with open_transport([Server("127.0.0.1", port)], security=HERE):
+            async with open_client([Server("127.0.0.1", port)], security=HERE):
                 pass

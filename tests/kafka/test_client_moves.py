@@ -21,10 +21,10 @@ from fanout.errors import ServiceError
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.client import _Client
-from fanout.kafka.reading.transport import Edge, Refused, Wanted
+from fanout.kafka.reading.transport import FetchRefused, OffsetSpec, PartitionFetch
 
 FIRST = Partition("orders", 0)
-WANTED = {FIRST: Wanted(5, 1000)}
+WANTED = {FIRST: PartitionFetch(5, 1000)}
 
 
 class Scripted:
@@ -92,11 +92,11 @@ async def test_an_offset_that_a_replica_lacks_is_asked_of_the_leader() -> None:
     await client.describe(["orders"])
     await client.fetch(1, WANTED, max_wait=0.0)
     (refused,) = (await client.fetch(2, WANTED, max_wait=0.0)).values()
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, FetchRefused)
     assert isinstance(refused.error, NotLeaderForPartitionError)
     assert client.leader(FIRST) == 1
     (refused,) = (await client.fetch(1, WANTED, max_wait=0.0)).values()
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, FetchRefused)
     assert isinstance(refused.error, OffsetOutOfRangeError)
 
 
@@ -105,8 +105,8 @@ async def test_a_leader_that_has_moved_is_learnt_when_offsets_are_asked_for_agai
     found = OffsetResponse_v3(0, [("orders", [(0, 0, -1, 9)])])
     client = Scripted(metadata(1), (1, moved), metadata(2), (2, found)).client()
     with pytest.raises(NotLeaderForPartitionError):
-        await client.offsets({FIRST: Edge.LATEST})
-    assert await client.offsets({FIRST: Edge.LATEST}) == {FIRST: 9}
+        await client.offsets({FIRST: OffsetSpec.LATEST})
+    assert await client.offsets({FIRST: OffsetSpec.LATEST}) == {FIRST: 9}
 
 
 async def test_another_cluster_at_the_same_addresses_is_an_error_for_good() -> None:

@@ -19,7 +19,7 @@ from aiokafka.errors import (
 )
 
 from fanout.kafka.cluster import Server
-from fanout.kafka.reading.client import open_transport
+from fanout.kafka.reading.client import open_client
 from fanout.kafka.security import Security
 from tests.kafka.brokers import create, fetch, produce
 from tests.kafka.certificates import KEY_PASSWORD, make_certificates
@@ -32,7 +32,7 @@ RECORD = b"canary-record"
 
 
 async def enter(server: Server, security: Security) -> str:
-    async with open_transport([server], security=security) as transport:
+    async with open_client([server], security=security) as transport:
         await transport.describe([])
         return transport.cluster_id
 
@@ -149,7 +149,7 @@ async def test_no_secret_and_no_record_is_logged(
 
     securities = [cluster.login(m) for m in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")]
     for security in (*securities, Security(token=provide, ca_file=cluster.files.ca)):
-        async with open_transport([cluster.users], security=security) as transport:
+        async with open_client([cluster.users], security=security) as transport:
             await transport.describe(["secrets"])
             assert RECORD in (await fetch(transport, first, 0)).batches
     with pytest.raises(SaslAuthenticationFailed):

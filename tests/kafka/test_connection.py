@@ -9,7 +9,7 @@ from fanout.core.events import Split
 from fanout.core.policy import Fatal, Phase, Retry
 from fanout.core.positions import Cursor
 from fanout.kafka import KafkaSource, Partition
-from fanout.kafka.source import open_connection
+from fanout.kafka.source import open_kafka_connection
 from tests.kafka.scripted import Log, ScriptedCluster
 from tests.kafka.topics import PLAINTEXT
 from tests.provers.simulation import simulate
@@ -21,7 +21,7 @@ def test_a_bounded_read_lists_its_partitions_once() -> None:
         source = KafkaSource(
             bootstrap_servers="localhost", topics="t", stop="latest", security=PLAINTEXT
         )
-        async with open_connection(source, cluster, Random(7)) as connection:
+        async with open_kafka_connection(source, cluster, Random(7)) as connection:
             cluster.logs[Partition("t", 1)] = Log()
             assert await connection.splits() == [Split("t-0")]
             assert connection.pacing.discovery_interval is None
@@ -34,7 +34,7 @@ def test_an_unbounded_read_lists_its_partitions_again() -> None:
     async def main() -> None:
         cluster = ScriptedCluster(1)
         source = KafkaSource(bootstrap_servers="localhost", topics="t", security=PLAINTEXT)
-        async with open_connection(source, cluster, Random(7)) as connection:
+        async with open_kafka_connection(source, cluster, Random(7)) as connection:
             assert await connection.splits() == [Split("t-0")]
             cluster.logs[Partition("t", 1)] = Log()
             assert await connection.splits() == [Split("t-0"), Split("t-1")]
@@ -49,7 +49,7 @@ def test_a_topic_that_is_not_known_now_and_then_is_not_taken_for_lost() -> None:
         cluster = ScriptedCluster(1)
         source = KafkaSource(bootstrap_servers="localhost", topics="t", security=PLAINTEXT)
         unknown, down = UnknownTopicOrPartitionError(), KafkaConnectionError()
-        async with open_connection(source, cluster, Random(7)) as connection:
+        async with open_kafka_connection(source, cluster, Random(7)) as connection:
             cluster.logs.clear()
             for error in (unknown, unknown, unknown, down, unknown, unknown, unknown):
                 verdict = await connection.verdict(error, Phase.STREAM, Split("t-0"), Cursor(4))

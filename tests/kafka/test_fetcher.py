@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.reading.transport import Answer, Fetched, Wanted
+    from fanout.kafka.reading.transport import FetchAnswer, Fetched, PartitionFetch
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -123,8 +123,8 @@ def test_a_broker_that_never_waits_is_not_asked_without_a_pause() -> None:
     async def test() -> None:
         class Hasty(ScriptedCluster):
             async def fetch(
-                self, broker: int, wanted: Mapping[Partition, Wanted], *, max_wait: float
-            ) -> Mapping[Partition, Answer]:
+                self, broker: int, wanted: Mapping[Partition, PartitionFetch], *, max_wait: float
+            ) -> Mapping[Partition, FetchAnswer]:
                 assert max_wait
                 return await super().fetch(broker, wanted, max_wait=0.0)
 
@@ -319,7 +319,7 @@ def test_a_request_that_is_cancelled_by_somebody_else_is_an_error_of_those_who_a
 def test_a_partition_without_an_answer_is_an_error() -> None:
     async def test() -> None:
         class Forgetful(ScriptedCluster):
-            async def fetch(self, *_: Any, **__: Any) -> Mapping[Partition, Answer]:
+            async def fetch(self, *_: Any, **__: Any) -> Mapping[Partition, FetchAnswer]:
                 return {}
 
         cluster = Forgetful()

@@ -46,7 +46,7 @@ def no_times(records: pa.RecordBatch) -> Any:
         (batch([ROW] * 99, 1, codec="gzip"), {"max_event_bytes": 4000}, "more than max_event_"),
         (SECOND, {"decode": refuse}, "decode failed for t-0 from offset 0 to 1"),
         (SECOND, {"event_time": EventTime(no_times)}, "no event time"),
-        (batch([ROW, ROW], 1), {}, "in disorder"),
+        (batch([ROW, ROW], 1), {}, "not in the order"),
     ],
 )
 async def test_a_record_that_ends_a_stream_is_not_quoted(
@@ -87,7 +87,7 @@ async def test_a_cluster_that_cannot_be_reached_tells_no_secret(
     protocol: Any,
     secrets: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr("fanout.kafka.protocol.startup_calls._PATIENCE", 0.1)
+    monkeypatch.setattr("fanout.kafka.protocol.retries._PATIENCE", 0.1)
     security = Security(protocol=protocol, **secrets)
     servers = f"127.0.0.1:{unused_tcp_port}"
     source = KafkaSource(bootstrap_servers=servers, topics="t", security=security)

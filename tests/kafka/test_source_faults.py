@@ -61,7 +61,7 @@ async def test_a_broker_that_hangs_is_waited_for(kafka_broker: KafkaBroker) -> N
 async def test_no_broker_is_one_clear_sentence(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanout.kafka.protocol.startup_calls._PATIENCE", 0.1)
+    monkeypatch.setattr("fanout.kafka.protocol.retries._PATIENCE", 0.1)
     source = KafkaSource(
         bootstrap_servers=f"127.0.0.1:{unused_tcp_port}", topics="orders", security=PLAINTEXT
     )

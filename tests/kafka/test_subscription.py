@@ -12,7 +12,7 @@ from fanout.errors import DamagedFrameError, DecodeFailedError
 from fanout.kafka.reading.columns import NO_RECORDS, SCHEMA
 from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.subscription import HEARTBEAT, PartitionReader
-from fanout.kafka.reading.transport import Aborted
+from fanout.kafka.reading.transport import AbortedTransaction
 from fanout.kafka.reading.user_decode import UserDecode
 from fanout.testing.virtual_time.loop import running_loop, simulate
 from tests.kafka.scripted import ScriptedCluster
@@ -175,7 +175,7 @@ def test_records_of_an_aborted_transaction_are_left_out_and_the_position_moves_o
         log.end_transaction(COMMIT, 7)
         log.append(2, producer=8, transactional=True)
         log.end_transaction(ABORT, 8)
-        log.aborted = [Aborted(8, 3)]
+        log.aborted = [AbortedTransaction(8, 3)]
         async with reading(cluster) as stream:
             batch = await stream.event()
             assert stream.offsets == [0, 1]
@@ -225,7 +225,7 @@ def test_a_bounded_read_ends_behind_the_marker_of_a_transaction(kind: int) -> No
         log.append(2)
         log.append(2, producer=8, transactional=True)
         log.end_transaction(kind, 8)
-        log.aborted = [Aborted(8, 2)] if kind == ABORT else []
+        log.aborted = [AbortedTransaction(8, 2)] if kind == ABORT else []
         async with reading(cluster, stop=5) as stream:
             batch = await stream.until(4)
             assert batch.lag == 0.0

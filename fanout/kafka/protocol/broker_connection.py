@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = (
     "BrokerConnection",
-    "Frame",
-    "Frames",
+    "ResponseFrame",
+    "ResponseReceiver",
     "TokenProvider",
     "keep_freed_memory",
 )
@@ -46,7 +46,7 @@ _COPIED: Final = 32 * 1024
 
 
 @final
-class Frame:
+class ResponseFrame:
     """A frame as a file, from which aiokafka's types read.
 
     Args:
@@ -65,7 +65,7 @@ class Frame:
 
 
 @final
-class Frames(asyncio.BufferedProtocol):
+class ResponseReceiver(asyncio.BufferedProtocol):
     """Receive frames in place of a protocol that would copy them.
 
     Args:
@@ -77,7 +77,7 @@ class Frames(asyncio.BufferedProtocol):
     def __init__(
         self,
         replaced: asyncio.Protocol,
-        take: Callable[[Frame], None],
+        take: Callable[[ResponseFrame], None],
         fail: Callable[[str], None],
     ) -> None:
         self._replaced = replaced
@@ -104,7 +104,7 @@ class Frames(asyncio.BufferedProtocol):
             self._buffer[: len(received)] = received
         else:
             self._length, self._buffer, self._received = None, bytearray(_LENGTH_BYTES), 0
-            self._take(Frame(received))
+            self._take(ResponseFrame(received))
 
     def _expect(self, length: int) -> None:
         if length < _LEAST:
@@ -155,7 +155,7 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
         streams = await super().connect()
         if self._writer is not None:  # the broker may have hung up on its last word
             # aiokafka's reader goes on, and has nothing to read but the end.
-            frames = Frames(self._protocol, self._take, self._break_off)
+            frames = ResponseReceiver(self._protocol, self._take, self._break_off)
             self._writer.transport.set_protocol(frames)
         return streams
 
@@ -175,7 +175,7 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
         """Return what talks OAUTHBEARER with the broker."""
         return _TokenAuthenticator(super().authenticator_oauth())
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: ResponseFrame) -> None:
         """Read an answer for whoever waits for it, if anybody still does."""
         if not self._requests:
             self._break_off("there is an answer to no request")

@@ -9,18 +9,18 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from fanout.kafka.cluster import Server
-from fanout.kafka.protocol.fields import check_permitted
+from fanout.kafka.protocol.fields import raise_if_refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fanout.kafka.protocol.connections import Connections
 
-__all__ = ("Coordinated", "Coordinators")
+__all__ = ("CoordinatorType", "Coordinators")
 
 
 @final
-class Coordinated(IntEnum):
+class CoordinatorType(IntEnum):
     """What a coordinator coordinates, by the number that FindCoordinator has for it."""
 
     GROUP = 0
@@ -38,7 +38,7 @@ class Coordinators:
     """
 
     def __init__(
-        self, connections: Connections, kind: Coordinated, has_moved: Callable[[Any], bool]
+        self, connections: Connections, kind: CoordinatorType, has_moved: Callable[[Any], bool]
     ) -> None:
         self._connections = connections
         self._kind = kind
@@ -93,7 +93,7 @@ class Coordinators:
     async def _find(self, key: str) -> int:
         request = FindCoordinatorRequest(key, self._kind)
         found = await self._connections.send_to_any(request)
-        check_permitted(found.error_code, key, transactional_id=key, group=key)
+        raise_if_refused(found.error_code, key, transactional_id=key, group=key)
         coordinator: int = found.coordinator_id
         self._connections.add(coordinator, Server(found.host, found.port))
         return coordinator

@@ -14,20 +14,20 @@ from aiokafka.errors import (
 )
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.transport import Aborted, Fetched
+from fanout.kafka.reading.transport import AbortedTransaction, Fetched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = (
     "by_topic",
-    "check",
-    "check_permitted",
     "error_of",
     "fetched",
     "has_moved",
     "numbers_by_topic",
-    "rows",
+    "partition_rows",
+    "raise_for_code",
+    "raise_if_refused",
 )
 
 
@@ -52,7 +52,7 @@ def numbers_by_topic(partitions: Iterable[Partition]) -> list[tuple[str, list[in
     return list(topics.items())
 
 
-def rows(response: Any) -> Iterator[tuple[Any, ...]]:
+def partition_rows(response: Any) -> Iterator[tuple[Any, ...]]:
     """Yield each partition of an answer, and its fields after it."""
     for topic, partitions in response.topics:
         for number, *fields in partitions:
@@ -74,7 +74,7 @@ def error_of(code: int, what: object) -> KafkaError | None:
     return error
 
 
-def check(code: int, what: object) -> None:
+def raise_for_code(code: int, what: object) -> None:
     """Raise the error of a code unless it says that there is none.
 
     Raises:
@@ -87,7 +87,7 @@ def check(code: int, what: object) -> None:
 
 def has_moved(response: Any) -> bool:
     """Return whether an answer about a group's offsets says that another coordinates the group."""
-    codes = {getattr(response, "error_code", 0), *(row[-1] for row in rows(response))}
+    codes = {getattr(response, "error_code", 0), *(row[-1] for row in partition_rows(response))}
     return not codes.isdisjoint(_MOVED)
 
 
@@ -113,7 +113,7 @@ def fetched(
         high_watermark=high_watermark,
         last_stable_offset=last_stable_offset,
         log_start_offset=start if start >= 0 else None,
-        aborted=[Aborted(producer_id, offset) for producer_id, offset in aborted or ()],
+        aborted=[AbortedTransaction(producer_id, offset) for producer_id, offset in aborted or ()],
         batches=batches or b"",
     )
     return answer, replica if replica >= 0 else None
@@ -126,7 +126,7 @@ _GROUP_REFUSED: Final = 30
 _TOPIC_REFUSED: Final = 29
 
 
-def check_permitted(
+def raise_if_refused(
     code: int,
     what: str,
     *,
@@ -156,4 +156,4 @@ def check_permitted(
         _GROUP_REFUSED: f"READ on the group {group}",
         _TOPIC_REFUSED: f"{operation} on the topic {topic}",
     }
-    check(code, f"grant the principal {missing[code]}" if code in missing else what)
+    raise_for_code(code, f"grant the principal {missing[code]}" if code in missing else what)

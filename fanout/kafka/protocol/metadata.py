@@ -13,12 +13,12 @@ from fanout.kafka.cluster import Server
 if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
 
-__all__ = ("ask_metadata",)
+__all__ = ("fetch_metadata",)
 
 _VERSION = 4  # that of Kafka 0.11
 
 
-async def ask_metadata(
+async def fetch_metadata(
     connections: Connections, topics: list[str] | None, *, cluster_id: str = ""
 ) -> Any:
     """Ask a cluster for its metadata; the connections go by the addresses that it tells.

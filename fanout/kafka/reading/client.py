@@ -24,28 +24,33 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.protocol.connections import Connections, Lane, open_connections
-from fanout.kafka.protocol.coordinators import Coordinated, Coordinators
+from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
 from fanout.kafka.protocol.fields import (
     by_topic,
-    check,
     error_of,
     fetched,
     has_moved,
     numbers_by_topic,
-    rows,
+    partition_rows,
+    raise_for_code,
 )
-from fanout.kafka.protocol.metadata import ask_metadata
-from fanout.kafka.reading.transport import Refused
+from fanout.kafka.protocol.metadata import fetch_metadata
+from fanout.kafka.reading.transport import FetchRefused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from fanout.kafka.cluster import Server
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.reading.transport import Answer, Edge, Transport, Wanted
+    from fanout.kafka.reading.transport import (
+        FetchAnswer,
+        KafkaTransport,
+        OffsetSpec,
+        PartitionFetch,
+    )
     from fanout.kafka.security import Security
 
-__all__ = ("IsolationLevel", "open_transport")
+__all__ = ("IsolationLevel", "open_client")
 
 IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 
@@ -59,7 +64,7 @@ _REPLICA_SECONDS = 300.0
 
 
 @asynccontextmanager
-async def open_transport(
+async def open_client(
     servers: Sequence[Server],
     *,
     security: Security,
@@ -67,7 +72,7 @@ async def open_transport(
     client_rack: str | None = None,
     isolation_level: IsolationLevel = "read_committed",
     options: ConsumerOptions | None = None,
-) -> AsyncIterator[Transport]:
+) -> AsyncIterator[KafkaTransport]:
     """Connect to a cluster; leaving the context closes every connection at once.
 
     Args:
@@ -115,7 +120,7 @@ class _Client:
         self._cluster_id = ""
         self._leaders: dict[str, dict[int, int]] = {}
         self._replicas: dict[Partition, tuple[int, float]] = {}
-        self._groups = Coordinators(connections, Coordinated.GROUP, has_moved)
+        self._groups = Coordinators(connections, CoordinatorType.GROUP, has_moved)
 
     async def start(self) -> None:
         await self._metadata([])
@@ -137,7 +142,7 @@ class _Client:
         return self._leader(partition)
 
     async def offsets(
-        self, wanted: Mapping[Partition, Edge | int]
+        self, wanted: Mapping[Partition, OffsetSpec | int]
     ) -> Mapping[Partition, int | None]:
         leaders = await self._lead(wanted)
         found: dict[Partition, int | None] = {}
@@ -146,8 +151,8 @@ class _Client:
             request = OffsetRequest(_CONSUMER, self._isolation_level, topics)
             try:
                 response = await self._connections.send(leader, request)
-                for partition, code, _, offset in rows(response):
-                    check(code, partition)
+                for partition, code, _, offset in partition_rows(response):
+                    raise_for_code(code, partition)
                     found[partition] = offset if offset >= 0 else None
             except KafkaError:
                 # Whoever asks again learns first who leads them now.
@@ -161,10 +166,10 @@ class _Client:
     ) -> Mapping[Partition, int | None]:
         request = OffsetFetchRequest(group_id, numbers_by_topic(partitions))
         response = await self._groups.ask(group_id, request)
-        check(response.error_code, group_id)
+        raise_for_code(response.error_code, group_id)
         found: dict[Partition, int | None] = {}
-        for partition, offset, _, code in rows(response):
-            check(code, partition)
+        for partition, offset, _, code in partition_rows(response):
+            raise_for_code(code, partition)
             found[partition] = offset if offset >= 0 else None
         return found
 
@@ -174,12 +179,14 @@ class _Client:
         topics = by_topic({partition: (offset, "") for partition, offset in offsets.items()})
         request = OffsetCommitRequest(group_id, *_NO_MEMBER, topics)
         response = await self._groups.ask(group_id, request)
-        answered = {partition: error_of(code, partition) for partition, code in rows(response)}
+        answered = {
+            partition: error_of(code, partition) for partition, code in partition_rows(response)
+        }
         return {partition: error for partition, error in answered.items() if error is not None}
 
     async def fetch(
-        self, broker: int, wanted: Mapping[Partition, Wanted], *, max_wait: float
-    ) -> Mapping[Partition, Answer]:
+        self, broker: int, wanted: Mapping[Partition, PartitionFetch], *, max_wait: float
+    ) -> Mapping[Partition, FetchAnswer]:
         topics = by_topic(
             {partition: (want.offset, want.max_bytes) for partition, want in wanted.items()}
         )
@@ -194,13 +201,13 @@ class _Client:
         try:
             response = await self._connections.send(broker, request, Lane.FETCHES)
             # An answer has had an error of its own since version 7.
-            check(getattr(response, "error_code", 0), f"a fetch from broker {broker}")
+            raise_for_code(getattr(response, "error_code", 0), f"a fetch from broker {broker}")
         except KafkaError:
             self._leave_replicas(wanted)
             raise
-        return {row[0]: self._answer(broker, *row) for row in rows(response)}
+        return {row[0]: self._answer(broker, *row) for row in partition_rows(response)}
 
-    def _answer(self, broker: int, partition: Partition, code: int, *fields: Any) -> Answer:
+    def _answer(self, broker: int, partition: Partition, code: int, *fields: Any) -> FetchAnswer:
         error = error_of(code, partition)
         if error is None:
             answer, replica = fetched(*fields)
@@ -212,10 +219,10 @@ class _Client:
         if isinstance(error, OffsetOutOfRangeError) and broker != self._leader(partition):
             # A replica lags behind its leader; the leader alone knows whether records are lost.
             error = NotLeaderForPartitionError(f"{partition} has no such offset on broker {broker}")
-        return Refused(error)
+        return FetchRefused(error)
 
     async def _metadata(self, topics: list[str] | None) -> dict[str, Sequence[int] | Exception]:
-        response = await ask_metadata(self._connections, topics, cluster_id=self._cluster_id)
+        response = await fetch_metadata(self._connections, topics, cluster_id=self._cluster_id)
         self._cluster_id = response.cluster_id
         if topics is None:
             self._leaders.clear()

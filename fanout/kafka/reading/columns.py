@@ -1,4 +1,4 @@
-"""The columns that a Kafka source delivers: names, order and types of Spark's own Kafka source."""
+"""Make Arrow columns of Kafka's records, named and typed as those of Spark's own Kafka source."""
 
 from __future__ import annotations
 
@@ -15,9 +15,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.reading.unpacking import Bytes, Fields, Headers, Numbers, Spans
+    from fanout.kafka.reading.record_fields import Bytes, HeaderFields, Numbers, RecordFields, Spans
 
-__all__ = ("KAFKA", "NO_RECORDS", "SCHEMA", "Layout", "Unpacked", "arrival", "columns", "taken")
+__all__ = (
+    "KAFKA_LAYOUT",
+    "NO_RECORDS",
+    "SCHEMA",
+    "Layout",
+    "LocatedRecords",
+    "arrival",
+    "kafka_columns",
+    "take_spans",
+)
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
@@ -45,14 +54,13 @@ NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 # The last millisecond of the year 9999: neither Python nor Spark has a timestamp after it.
 _LATEST: Final = 253_402_300_799_999
 
-_MARKED: Final = "fanout.kafka.marked"
+_QUESTION_MARKS: Final = "fanout.kafka.question_marks"
 
 
 def arrival(records: pa.RecordBatch, row: int) -> int | None:
-    """Return the timestamp of a row in milliseconds; None where there is none.
+    """Return the timestamp of a row in milliseconds since the Unix epoch; None where it has none.
 
-    A producer may have given none, and a user's `decode` may have left the column out, or have made
-    one of another type.
+    The producer may have set none, and a user's `decode` may drop the column or change its type.
     """
     number = records.schema.get_field_index("timestamp")
     if number < 0:
@@ -66,19 +74,19 @@ def arrival(records: pa.RecordBatch, row: int) -> int | None:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Unpacked:
-    """Records of a partition whose fields were found.
+class LocatedRecords:
+    """Records of a partition whose fields are found, but not copied yet.
 
     Args:
         fields: Their fields.
-        data: The bytes that these are in, less than 2 GiB.
-        partition: Where the records are from.
+        data: The bytes that hold the fields, less than 2 GiB.
+        partition: The partition.
         offsets: Their offsets.
         timestamps: Their timestamps, in milliseconds since the Unix epoch.
-        timestamp_types: Who set each timestamp: 0 for the producer, 1 for the broker.
+        timestamp_types: For each timestamp 0 if the producer set it, 1 if the broker did.
     """
 
-    fields: Fields
+    fields: RecordFields
     data: Bytes
     partition: Partition
     offsets: Numbers
@@ -89,32 +97,29 @@ class Unpacked:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Which columns a source makes of records.
+    """The columns that a source makes of records.
 
     Args:
-        columns: Makes them; they share no memory with what they are made of.
-        no_records: A batch of them without rows.
+        columns: Makes the columns; they share no memory with the records.
+        no_records: A batch with these columns and without rows.
     """
 
-    columns: Callable[[Unpacked], pa.RecordBatch]
+    columns: Callable[[LocatedRecords], pa.RecordBatch]
     no_records: pa.RecordBatch
 
 
-def columns(records: Unpacked) -> pa.RecordBatch:
-    """Make the columns of SCHEMA; they share no memory with what they are made of.
+def kafka_columns(records: LocatedRecords) -> pa.RecordBatch:
+    """Make the columns of SCHEMA; they share no memory with the records.
 
-    A timestamp that is missing (-1 in Kafka) or after the year 9999 is null: a producer may write
-    microseconds there by mistake, and the record counts for more than its time.
-
-    Args:
-        records: The records.
+    A timestamp that is missing (-1 in Kafka) or after the year 9999 becomes null: a producer may
+    write microseconds there by mistake, and the record is worth more than its time.
     """
     fields, data, partition = records.fields, records.data, records.partition
     rows = len(fields)
     return pa.RecordBatch.from_arrays(
         [
-            taken(data, fields.keys),
-            taken(data, fields.values),
+            take_spans(data, fields.keys),
+            take_spans(data, fields.values),
             pa.repeat(partition.topic, rows),
             pa.repeat(pa.scalar(partition.number, pa.int32()), rows),
             pa.array(records.offsets),
@@ -126,14 +131,14 @@ def columns(records: Unpacked) -> pa.RecordBatch:
     )
 
 
-KAFKA: Final = Layout(columns, NO_RECORDS)
-"""The columns of any topic: those of SCHEMA."""
+KAFKA_LAYOUT: Final = Layout(kafka_columns, NO_RECORDS)
+"""The columns of SCHEMA, which fit any topic."""
 
 
-def taken(data: Bytes, spans: Spans) -> pa.BinaryArray:
-    """Copy spans of bytes in one go, without an object for any.
+def take_spans(data: Bytes, spans: Spans) -> pa.BinaryArray:
+    """Copy spans of bytes into an array at once, without a Python object per value.
 
-    What lies in the bytes and between the spans is an array of which every other value is taken.
+    The spans and the bytes between them form an array, of which every other value is taken.
 
     Args:
         data: The bytes, less than 2 GiB.
@@ -154,30 +159,32 @@ def _timestamps(milliseconds: Numbers) -> pa.TimestampArray:
     return pa.array(milliseconds * 1000, mask=null if null.any() else None).view(_TIMESTAMP)
 
 
-def _headers(data: Bytes, headers: Headers | None, rows: int) -> pa.ListArray:
+def _headers(data: Bytes, headers: HeaderFields | None, rows: int) -> pa.ListArray:
     if headers is None:
-        # Repeating an empty list would cost as much as all other columns together.
+        # Repeating an empty list would take as long as all other columns together.
         return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), _NO_HEADERS)
-    keys, values = _texts(taken(data, headers.keys)), taken(data, headers.values)
+    keys, values = _texts(take_spans(data, headers.keys)), take_spans(data, headers.values)
     pairs = pa.StructArray.from_arrays([keys, values], fields=_HEADER)
     return pa.ListArray.from_arrays(pa.array(headers.ends.astype(np.int32)), pairs)
 
 
 def _texts(keys: pa.BinaryArray) -> pa.StringArray:
-    """Return the keys of headers with a question mark for each byte that is no UTF-8.
+    """Return the keys of headers as text, with a question mark for each byte that is not UTF-8.
 
-    Kafka's protocol says that they are UTF-8, and some producers write others all the same. Java's
-    consumer puts replacement characters where such bytes were.
+    Kafka's protocol prescribes UTF-8, but some producers write other bytes. Java's consumer puts
+    replacement characters there.
     """
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([key.decode(errors=_MARKED) for key in keys.to_pylist()], pa.string())
+        return pa.array(
+            [key.decode(errors=_QUESTION_MARKS) for key in keys.to_pylist()], pa.string()
+        )
 
 
-def _mark(error: UnicodeError) -> tuple[str, int]:
+def _replace_with_question_marks(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
     return "?" * (error.end - error.start), error.end
 
 
-codecs.register_error(_MARKED, _mark)
+codecs.register_error(_QUESTION_MARKS, _replace_with_question_marks)

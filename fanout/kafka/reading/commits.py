@@ -14,14 +14,14 @@ from fanout.core.cancellation import prefer_cancellation
 from fanout.core.positions import Cursor
 from fanout.core.statistics import CommitStatistics
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.offsets import before, next_offset
+from fanout.kafka.reading.offsets import cursor_before, next_offset
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from fanout.core.backoff import FullJitter
     from fanout.core.positions import Position
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
 
 __all__ = ("Committer", "open_committer")
 
@@ -41,7 +41,7 @@ class Committer:
         jitter: How long to wait after a failure.
     """
 
-    def __init__(self, transport: Transport, group_id: str, jitter: FullJitter) -> None:
+    def __init__(self, transport: KafkaTransport, group_id: str, jitter: FullJitter) -> None:
         self.succeeded = 0
         self.failed = 0
         self.committed: Mapping[Partition, int] = {}
@@ -69,7 +69,7 @@ class Committer:
     def statistics(self) -> CommitStatistics:
         """Return what the group has stored so far; from any thread."""
         return CommitStatistics(
-            {str(partition): before(offset) for partition, offset in self.committed.items()},
+            {str(partition): cursor_before(offset) for partition, offset in self.committed.items()},
             self.succeeded,
             self.failed,
         )
@@ -149,7 +149,7 @@ class Committer:
 
 @asynccontextmanager
 async def open_committer(
-    transport: Transport, group_id: str, jitter: FullJitter
+    transport: KafkaTransport, group_id: str, jitter: FullJitter
 ) -> AsyncIterator[Committer]:
     """Commit a group's offsets while the block runs, and what is left of them when it ends.
 

@@ -1,8 +1,7 @@
-"""What is inside a compressed record batch, with a bound on its size.
+"""Decompress record batches, up to a limit on their size.
 
-Arrow has every codec that Kafka has, and inflates step by step, so that a batch that grows beyond
-its bound is refused before its memory is taken. aiokafka's own decoder inflates first and asks
-later.
+Arrow has every codec of Kafka and decompresses in steps, so a batch beyond the limit is refused
+before its memory is taken. aiokafka's own decoder decompresses first and checks afterwards.
 """
 
 from __future__ import annotations
@@ -12,39 +11,66 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from fanout.errors import MalformedEventError, SetupError
+from fanout.kafka.reading.record_batches import RECORDS_AT, ROW_BYTES, damaged_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("inflate",)
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.reading.record_batches import RawBatch
 
-# By their numbers in a batch's attributes:
+__all__ = ("decompress", "decompress_records")
+
+# By their numbers in the attributes of a batch:
 # https://kafka.apache.org/documentation/#recordbatch
 _CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
-# The JVM's snappy library cuts what it compresses into blocks, under a header of its own: a name,
-# a version and the oldest version that can read it. Other clients write one block, without any.
+# The JVM's snappy library writes blocks after a header of its own: a name, a version, and the
+# oldest version that can read it. Other clients write one block without a header.
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = len(_XERIAL) + 8
 
 _STEP: Final = 64 * 1024
 
 
-def inflate(compressed: memoryview, codec: int, max_bytes: int) -> list[bytes]:
-    """Return what a batch holds, in pieces.
+def decompress(batch: RawBatch, partition: Partition, max_bytes: int) -> bytes:
+    """Return the data of a batch, decompressed if it was compressed.
 
     Args:
-        compressed: The batch behind its header.
-        codec: Its codec's number in Kafka's protocol.
-        max_bytes: The most bytes that it may hold.
+        batch: The batch.
+        partition: The partition, for messages.
+        max_bytes: The most bytes that its records may take in Arrow.
 
     Raises:
-        MalformedEventError: If the bytes are not of that codec, or hold more than `max_bytes`.
+        DamagedFrameError: If it cannot be decompressed, or takes more than `max_bytes`.
+        SetupError: If this build of pyarrow lacks the codec.
+    """
+    if not batch.codec:
+        return batch.data
+    try:
+        most = max_bytes - batch.rows * ROW_BYTES
+        records = decompress_records(memoryview(batch.data)[RECORDS_AT:], batch.codec, most)
+    except MalformedEventError as error:
+        last = batch.next_offset - 1
+        raise damaged_batch(partition, batch.base_offset, last, str(error)) from error
+    return b"".join((batch.data[:RECORDS_AT], *records))
+
+
+def decompress_records(compressed: memoryview, codec: int, max_bytes: int) -> list[bytes]:
+    """Return the records of a batch, decompressed, in pieces.
+
+    Args:
+        compressed: The batch without its header.
+        codec: The number of its codec in Kafka's protocol.
+        max_bytes: The most bytes that the records may take.
+
+    Raises:
+        MalformedEventError: If the bytes do not fit the codec, or hold more than `max_bytes`.
         SetupError: If this build of pyarrow lacks the codec.
     """
     name = _CODECS.get(codec)
     if name is None:
-        raise MalformedEventError(f"codec {codec} is none of Kafka's")
+        raise MalformedEventError(f"there is no codec {codec} in Kafka")
     if not pa.Codec.is_available(name):
         raise SetupError(
             f"the records are compressed with {name}, which this build of pyarrow lacks: "
@@ -60,7 +86,7 @@ def inflate(compressed: memoryview, codec: int, max_bytes: int) -> list[bytes]:
                 raise _too_large()
             whole.append(piece)
     except (OSError, ValueError) as error:
-        # Arrow's sentence names the codec and what its library says, and nothing of the data.
+        # Arrow's message names the codec and the library's error, and quotes no data.
         raise MalformedEventError(f"they cannot be decompressed: {error}") from error
     return whole
 
@@ -86,7 +112,7 @@ def _snappy(compressed: memoryview, max_bytes: int) -> Iterator[bytes]:
 
 
 def _block(block: memoryview, max_bytes: int) -> bytes:
-    """Inflate one block, which begins with its size as a varint."""
+    """Decompress one block, which begins with its size as a varint."""
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << 7 * index
@@ -100,5 +126,5 @@ def _block(block: memoryview, max_bytes: int) -> bytes:
 
 def _too_large() -> MalformedEventError:
     return MalformedEventError(
-        "decompressed, they take more than max_event_bytes: raise it, if they are meant to"
+        "decompressed, they take more than max_event_bytes: raise it if that is intended"
     )

@@ -15,13 +15,13 @@ from aiokafka.errors import KafkaConnectionError
 from fanout.core.cancellation import cancelled_by_us
 from fanout.errors import MalformedEventError
 from fanout.kafka.reading.leaders import Leaders
-from fanout.kafka.reading.transport import Fetched, Refused, Wanted
+from fanout.kafka.reading.transport import Fetched, FetchRefused, PartitionFetch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.reading.transport import Answer, Transport
+    from fanout.kafka.reading.transport import FetchAnswer, KafkaTransport
 
 __all__ = ("Fetcher",)
 
@@ -49,9 +49,9 @@ class _Ask:
     """One reader's question, until it is answered."""
 
     partition: Partition
-    wanted: Wanted
+    wanted: PartitionFetch
     content_at: float  # from when on the answer that there is nothing is one as well
-    answer: asyncio.Future[Answer | None]  # None: another broker is to be asked
+    answer: asyncio.Future[FetchAnswer | None]  # None: another broker is to be asked
     had_nothing: bool = False
 
 
@@ -68,7 +68,7 @@ class Fetcher:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: KafkaTransport,
         *,
         max_partition_bytes: int,
         max_bytes_in_flight: int,
@@ -143,7 +143,7 @@ class Fetcher:
         Cancellation: what the broker sends in answer is dropped.
         """
         loop = asyncio.get_running_loop()
-        wanted, content_at = Wanted(offset, max_bytes), loop.time() + patience
+        wanted, content_at = PartitionFetch(offset, max_bytes), loop.time() + patience
         while True:
             broker = self._broker(await self.leaders.of(partition))
             match await self._ask(
@@ -151,7 +151,7 @@ class Fetcher:
             ):
                 case Fetched() as fetched:
                     return fetched
-                case Refused(error):
+                case FetchRefused(error):
                     # Metadata that is asked for once too often costs less than a list of all the
                     # errors that come of an old one.
                     self.leaders.doubt(partition)
@@ -159,7 +159,7 @@ class Fetcher:
                 case None:
                     continue
 
-    async def _ask(self, broker: _Broker, ask: _Ask) -> Answer | None:
+    async def _ask(self, broker: _Broker, ask: _Ask) -> FetchAnswer | None:
         broker.ask(ask)
         if broker.task is None:
             broker.task = self._tasks.create_task(broker.run(), name=f"fanout {broker}")
@@ -186,7 +186,7 @@ class _Broker:
         max_wait: How long it may wait for data, in seconds.
     """
 
-    def __init__(self, number: int, transport: Transport, max_wait: float) -> None:
+    def __init__(self, number: int, transport: KafkaTransport, max_wait: float) -> None:
         self.task: asyncio.Task[None] | None = None
         self._number = number
         self._transport = transport
@@ -237,7 +237,9 @@ class _Broker:
         waited = now() - began >= _SHORT
         await asyncio.sleep(0 if answered or waited else _SHORT)
 
-    async def _fetch(self, asks: Sequence[_Ask], max_wait: float) -> Mapping[Partition, Answer]:
+    async def _fetch(
+        self, asks: Sequence[_Ask], max_wait: float
+    ) -> Mapping[Partition, FetchAnswer]:
         """Send one request; what goes wrong is the answer to everyone.
 
         Whoever gets an error clears the frames that it came through, so it leaves them here.
@@ -250,9 +252,9 @@ class _Broker:
                 raise
             lost = KafkaConnectionError(f"a request to {self} was cancelled, but not by us")
             lost.__cause__ = error
-            return dict.fromkeys(wanted, Refused(lost))
+            return dict.fromkeys(wanted, FetchRefused(lost))
         except Exception as error:  # noqa: BLE001 - those who asked raise it
-            return dict.fromkeys(wanted, Refused(error))
+            return dict.fromkeys(wanted, FetchRefused(error))
 
     def _choose(self) -> tuple[Sequence[_Ask], float]:
         """Return who is asked for in a request, and how long the broker may wait."""
@@ -267,12 +269,12 @@ class _Broker:
         held = now - next(reversed(self._held.values()))
         return asks, min(self._max_wait, max(_SHORT, held * _PART_OF_HOLD))
 
-    def _hand_out(self, asks: Sequence[_Ask], answers: Mapping[Partition, Answer]) -> int:
+    def _hand_out(self, asks: Sequence[_Ask], answers: Mapping[Partition, FetchAnswer]) -> int:
         """Answer those whose wait is over; return how many they are."""
         now = asyncio.get_running_loop().time()
         answered = 0
         for ask in asks:
-            answer: Answer | None = answers.get(ask.partition) or Refused(
+            answer: FetchAnswer | None = answers.get(ask.partition) or FetchRefused(
                 MalformedEventError(f"{self} has sent no answer for {ask.partition}")
             )
             if ask.answer.done():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
 
 __all__ = ("Leaders",)
 
@@ -32,7 +32,7 @@ class Leaders:
         transport: The calls.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: KafkaTransport) -> None:
         self._transport = transport
         self._looking = asyncio.Lock()
         self._looked_at = -_FLOOR

@@ -8,8 +8,8 @@ from fanout.core.positions import Committed, Cursor, Horizon, Latest, Timestamp
 from fanout.core.starts import Dialect, parse_start, start_of_each
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.protocol.startup_calls import asked
-from fanout.kafka.reading.transport import Edge
+from fanout.kafka.protocol.retries import with_retries
+from fanout.kafka.reading.transport import OffsetSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from fanout.core.backoff import FullJitter
     from fanout.core.events import Split
     from fanout.core.starts import SplitStart
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
 
-__all__ = ("DIALECT", "Places", "before", "next_offset")
+__all__ = ("DIALECT", "OffsetResolver", "cursor_before", "next_offset")
 
 
-def before(offset: int) -> Cursor:
+def cursor_before(offset: int) -> Cursor:
     """Return the position from which `offset` is the next one."""
     return Cursor(offset - 1)
 
@@ -35,7 +35,7 @@ def next_offset(position: Cursor) -> int:
 def _cursor(start: object) -> Cursor | None:
     """Read an offset, the first that is wanted; Kafka has 63 bits for one."""
     if isinstance(start, int) and not isinstance(start, bool) and 0 <= start < 2**63:
-        return before(start)
+        return cursor_before(start)
     return None
 
 
@@ -49,7 +49,7 @@ DIALECT: Final = Dialect(
 
 
 @final
-class Places:
+class OffsetResolver:
     """Find the offsets of what a user asks for.
 
     Args:
@@ -58,7 +58,7 @@ class Places:
         jitter: How long to wait between two calls.
     """
 
-    def __init__(self, transport: Transport, group_id: str | None, jitter: FullJitter) -> None:
+    def __init__(self, transport: KafkaTransport, group_id: str | None, jitter: FullJitter) -> None:
         self._transport = transport
         self._group_id = group_id
         self._jitter = jitter
@@ -81,7 +81,7 @@ class Places:
         parsed = parse_start(wanted, DIALECT, option=option)
         of_each = start_of_each(parsed, splits, DIALECT, option=option)
         places = {Partition.of(split_id): place for split_id, place in sorted(of_each.items())}
-        return await asked(
+        return await with_retries(
             f"the offsets of {option} cannot be looked up",
             lambda: self._look_up(places),
             self._jitter,
@@ -90,7 +90,7 @@ class Places:
     async def _look_up(self, places: Mapping[Partition, SplitStart]) -> dict[Partition, int]:
         places = await self._without_committed(places)
         edges = {
-            partition: Edge.EARLIEST if isinstance(place, Horizon) else Edge.LATEST
+            partition: OffsetSpec.EARLIEST if isinstance(place, Horizon) else OffsetSpec.LATEST
             for partition, place in places.items()
             if not isinstance(place, Cursor)
         }
@@ -125,7 +125,7 @@ class Places:
         for partition, place in asked_for.items():
             match offsets.get(partition), place.reset:
                 case int() as offset, _:
-                    replaced[partition] = before(offset)
+                    replaced[partition] = cursor_before(offset)
                 case None, "earliest":
                     replaced[partition] = Horizon()
                 case None, "latest":

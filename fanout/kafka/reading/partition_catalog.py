@@ -9,14 +9,14 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 
 from fanout.errors import ServiceError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.protocol.startup_calls import asked
+from fanout.kafka.protocol.retries import with_retries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fanout.core.backoff import FullJitter
     from fanout.core.events import Split
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
     from fanout.kafka.selection import Selection
 
 __all__ = ("PartitionCatalog",)
@@ -34,7 +34,7 @@ class PartitionCatalog:
         jitter: How long to wait between two calls for the first listing.
     """
 
-    def __init__(self, transport: Transport, selection: Selection, jitter: FullJitter) -> None:
+    def __init__(self, transport: KafkaTransport, selection: Selection, jitter: FullJitter) -> None:
         self._transport = transport
         self._selection = selection
         self._jitter = jitter
@@ -58,7 +58,7 @@ class PartitionCatalog:
             KafkaError: If a later listing fails.
         """
         if self._topics is None:
-            return await asked("the topics cannot be listed", self._refresh, self._jitter)
+            return await with_retries("the topics cannot be listed", self._refresh, self._jitter)
         return await self._refresh()
 
     async def _refresh(self) -> Sequence[Split]:

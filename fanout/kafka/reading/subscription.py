@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
-from fanout.kafka.reading.columns import KAFKA
-from fanout.kafka.reading.records import decode
-from fanout.kafka.reading.transport import Edge
+from fanout.kafka.reading.columns import KAFKA_LAYOUT
+from fanout.kafka.reading.records import decode_fetched
+from fanout.kafka.reading.transport import OffsetSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.columns import Layout
     from fanout.kafka.reading.fetcher import Fetcher
-    from fanout.kafka.reading.records import Decoded
-    from fanout.kafka.reading.transport import Fetched, Transport
+    from fanout.kafka.reading.records import DecodedPart
+    from fanout.kafka.reading.transport import Fetched, KafkaTransport
     from fanout.kafka.reading.user_decode import UserDecode
 
 __all__ = ("HEARTBEAT", "PartitionReader")
@@ -48,12 +48,12 @@ class PartitionReader:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: KafkaTransport,
         fetcher: Fetcher,
         *,
         read_committed: bool,
         max_event_bytes: int,
-        layout: Layout = KAFKA,
+        layout: Layout = KAFKA_LAYOUT,
         user_decode: UserDecode | None = None,
     ) -> None:
         self._transport = transport
@@ -94,16 +94,16 @@ class PartitionReader:
             case Cursor(sequence):
                 return sequence + 1
             case Horizon():
-                offset = await self._look_up(partition, Edge.EARLIEST)
+                offset = await self._look_up(partition, OffsetSpec.EARLIEST)
             case Timestamp(millis):
                 # The end as it was before: what comes in between may be younger than that time.
-                end = await self._look_up(partition, Edge.LATEST)
+                end = await self._look_up(partition, OffsetSpec.LATEST)
                 found = await self._look_up(partition, millis)
                 offset = end if found is None else found
         assert offset is not None, "a partition has two ends"
         return offset
 
-    async def _look_up(self, partition: Partition, wanted: Edge | int) -> int | None:
+    async def _look_up(self, partition: Partition, wanted: OffsetSpec | int) -> int | None:
         await self.fetcher.leaders.of(partition)
         try:
             return (await self._transport.offsets({partition: wanted}))[partition]
@@ -185,8 +185,8 @@ class _Subscription:
         await self._hold(wanted)
         return await fetcher.fetch(self._partition, self._offset, wanted, patience=patience)
 
-    def _decode(self, fetched: Fetched) -> Iterator[Decoded]:
-        return decode(
+    def _decode(self, fetched: Fetched) -> Iterator[DecodedPart]:
+        return decode_fetched(
             fetched,
             self._partition,
             offset=self._offset,
@@ -196,7 +196,7 @@ class _Subscription:
             layout=self._reader.layout,
         )
 
-    async def _next(self, parts: Iterator[Decoded], size: int, end: int) -> Batch | None:
+    async def _next(self, parts: Iterator[DecodedPart], size: int, end: int) -> Batch | None:
         """Decode the next part of an answer of `size` bytes; None where there is none."""
         part = next(parts, None)
         if part is None:

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
 
 __all__ = (
-    "Aborted",
-    "Answer",
-    "Edge",
+    "AbortedTransaction",
+    "FetchAnswer",
+    "FetchRefused",
     "Fetched",
-    "Refused",
-    "Transport",
-    "Wanted",
+    "KafkaTransport",
+    "OffsetSpec",
+    "PartitionFetch",
 )
 
 
 @final
-class Edge(IntEnum):
+class OffsetSpec(IntEnum):
     """An end of a partition, by the number that ListOffsets has for it (Kafka protocol guide)."""
 
     EARLIEST = -2
@@ -36,7 +36,7 @@ class Edge(IntEnum):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PartitionFetch:
     """What is wanted of one partition.
 
     Args:
@@ -50,7 +50,7 @@ class Wanted:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Aborted:
+class AbortedTransaction:
     """A transaction that was aborted: its records up to its marker are to be left out.
 
     Args:
@@ -81,13 +81,13 @@ class Fetched:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int | None
-    aborted: Sequence[Aborted]
+    aborted: Sequence[AbortedTransaction]
     batches: bytes | memoryview
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Refused:
+class FetchRefused:
     """What a broker said instead.
 
     Args:
@@ -97,10 +97,10 @@ class Refused:
     error: Exception
 
 
-Answer: TypeAlias = Fetched | Refused
+FetchAnswer: TypeAlias = Fetched | FetchRefused
 
 
-class Transport(Protocol):
+class KafkaTransport(Protocol):
     """Talk to one cluster; a cancelled call leaves no task behind."""
 
     @property
@@ -128,7 +128,7 @@ class Transport(Protocol):
         """
 
     async def offsets(
-        self, wanted: Mapping[Partition, Edge | int]
+        self, wanted: Mapping[Partition, OffsetSpec | int]
     ) -> Mapping[Partition, int | None]:
         """Look offsets up at the partitions' leaders.
 
@@ -151,8 +151,8 @@ class Transport(Protocol):
         """Commit next offsets for a group without members; return the partitions that failed."""
 
     async def fetch(
-        self, broker: int, wanted: Mapping[Partition, Wanted], *, max_wait: float
-    ) -> Mapping[Partition, Answer]:
+        self, broker: int, wanted: Mapping[Partition, PartitionFetch], *, max_wait: float
+    ) -> Mapping[Partition, FetchAnswer]:
         """Fetch from one broker.
 
         Args:

@@ -1,4 +1,4 @@
-"""The user's own step from a batch of records to another one."""
+"""Apply a user's `decode` function to batches of records, and check its results."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 __all__ = ("UserDecode",)
 
-_PLACE: Final = ("topic", "partition", "offset")
+_IDENTITY: Final = ("topic", "partition", "offset")
 
 
 @final
 class UserDecode:
-    """Apply a function of the user's to each batch, and check what comes out of it.
+    """Apply a user's function to each batch of records, and check its result.
 
-    It may add, drop and change columns, and leave rows out. The columns `topic`, `partition` and
-    `offset` stay as they are, as batches are cut and resumed by them, and so does the order of the
-    rows; one record cannot become two. It is called once with no rows, which tells the schema.
+    The function may add, drop and change columns, and leave rows out. It must keep the columns
+    `topic`, `partition` and `offset`, by which batches are cut and resumed, and the order of the
+    rows; one record cannot become two. It is called once without rows to learn its schema.
 
-    `schema` is that of what comes out; `no_records` is a batch of it without rows.
+    `schema` is the schema of its results; `no_records` is such a batch without rows.
 
     Args:
-        function: Takes a batch with the columns of Kafka, and returns one with the same schema
-            each time.
+        function: Takes a batch with the columns of Kafka, and returns a batch, each time with the
+            same schema.
         given: A batch without rows, with the columns that the function gets.
 
     Raises:
@@ -58,10 +58,10 @@ class UserDecode:
 
         Args:
             records: The batch.
-            partition: Where it is from.
+            partition: Its partition, for messages.
 
         Raises:
-            DecodeFailedError: If the function fails, or returns what cannot be delivered.
+            DecodeFailedError: If the function fails, or its result cannot be delivered.
         """
         offsets = records.column("offset")
         where = f"{partition} from offset {offsets[0]} to {offsets[-1]}"
@@ -81,10 +81,10 @@ class UserDecode:
 
 
 def _problem(given: pa.RecordBatch, decoded: object) -> str:
-    """Say why what the function returned cannot be delivered; nothing where it can."""
+    """Return why a result of the function cannot be delivered; empty where it can."""
     if not isinstance(decoded, pa.RecordBatch):
         return f"returned a {type(decoded).__name__}; return a pyarrow.RecordBatch"
-    for name in _PLACE:
+    for name in _IDENTITY:
         field = decoded.schema.field(name) if decoded.schema.names.count(name) == 1 else None
         if field is None or field.type != given.schema.field(name).type:
             return (
@@ -104,8 +104,8 @@ def _is_part_of(given: pa.RecordBatch, decoded: pa.RecordBatch) -> bool:
         rows = pc.index_in(decoded.column("offset"), value_set=given.column("offset"))
         if not _rising(rows):
             return False
-        given = given.select(_PLACE).take(rows)
-    return all(decoded.column(name).equals(given.column(name)) for name in _PLACE)
+        given = given.select(_IDENTITY).take(rows)
+    return all(decoded.column(name).equals(given.column(name)) for name in _IDENTITY)
 
 
 def _rising(numbers: pa.Array) -> bool:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, final
 import pyarrow as pa
 
 from fanout.errors import ServiceError
-from fanout.kafka.protocol.fields import check_permitted
-from fanout.kafka.protocol.metadata import ask_metadata
+from fanout.kafka.protocol.fields import raise_if_refused
+from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.writer import open_writer
 
@@ -41,9 +41,9 @@ async def open_dead_letters(
         KafkaError: If the topic does not exist, or may not be described.
         ServiceError: If the cluster cannot be reached.
     """
-    response = await ask_metadata(connections, [topic])
+    response = await fetch_metadata(connections, [topic])
     ((code, _, _, partitions),) = response.topics
-    check_permitted(code, topic, topic=topic, operation="DESCRIBE and WRITE")
+    raise_if_refused(code, topic, topic=topic, operation="DESCRIBE and WRITE")
     async with open_writer(
         options.bootstrap_servers,
         security=options.security,

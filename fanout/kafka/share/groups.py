@@ -29,14 +29,14 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.kafka.cluster import parse_servers
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.connections import open_connections
-from fanout.kafka.protocol.coordinators import Coordinated, Coordinators
-from fanout.kafka.protocol.fields import check
+from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
+from fanout.kafka.protocol.fields import raise_for_code
 from fanout.kafka.protocol.messages.share_groups import (
     AlterGroupRequest,
     GroupMembersRequest,
     GroupOffsetsRequest,
 )
-from fanout.kafka.protocol.startup_calls import asked
+from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.share.client_options import ClientOptions
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class ShareGroupAdmin:
     def __init__(self, connections: Connections, group: str) -> None:
         self._connections = connections
         self._group = group
-        self._coordinators = Coordinators(connections, Coordinated.GROUP, _has_moved)
+        self._coordinators = Coordinators(connections, CoordinatorType.GROUP, _has_moved)
 
     async def start_offsets(self) -> Mapping[Partition, StartOffset]:
         """Return the start offsets (DescribeShareGroupOffsets); none of an unknown group."""
@@ -201,7 +201,7 @@ class ShareGroupAdmin:
                 what = f"the settings of {self._group} are invalid: {message}"
             case _:
                 pass
-        check(code, what)
+        raise_for_code(code, what)
 
 
 def _or_none(number: int) -> int | None:
@@ -249,7 +249,7 @@ async def describe_group(
     jitter = FullJitter(Backoff(), Random())  # noqa: S311 - jitter, no secret
 
     async def ask(call: Callable[[], Awaitable[_T]]) -> _T:
-        return await asked(f"the share group {group} cannot be described", call, jitter)
+        return await with_retries(f"the share group {group} cannot be described", call, jitter)
 
     async with open_connections(
         parse_servers(bootstrap_servers),

@@ -14,9 +14,9 @@ from fanout.core.backoff import FullJitter
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.protocol.connections import open_connections
-from fanout.kafka.protocol.fields import check_permitted
-from fanout.kafka.protocol.metadata import ask_metadata
-from fanout.kafka.protocol.startup_calls import asked
+from fanout.kafka.protocol.fields import raise_if_refused
+from fanout.kafka.protocol.metadata import fetch_metadata
+from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.reading.columns import arrival
 from fanout.kafka.share.acknowledgements import SharedState
 from fanout.kafka.share.connection import ShareConnection
@@ -85,7 +85,7 @@ class KafkaShareSource(ShareOptions):
         jitter = FullJitter(self.pacing.backoff, Random())  # noqa: S311 - jitter, no secret
 
         async def ask(doing: str, call: Callable[[], Awaitable[_T]]) -> _T:
-            return await asked(doing, call, jitter)
+            return await with_retries(doing, call, jitter)
 
         async with AsyncExitStack() as stack:
             connections = await stack.enter_async_context(
@@ -146,12 +146,12 @@ class KafkaShareSource(ShareOptions):
 
 async def _cluster(connections: Connections, topics: tuple[str, ...]) -> str:
     """Return the id of the cluster, if it has the topics."""
-    response: Any = await ask_metadata(connections, list(topics))
+    response: Any = await fetch_metadata(connections, list(topics))
     for code, topic, *_ in response.topics:
         if code == UnknownTopicOrPartitionError.errno:
             raise ServiceError(
                 f"there is no topic {topic}; check the name and the cluster, and that the "
                 f"principal may describe it"
             )
-        check_permitted(code, topic, topic=topic, operation="READ and DESCRIBE")
+        raise_if_refused(code, topic, topic=topic, operation="READ and DESCRIBE")
     return str(response.cluster_id)

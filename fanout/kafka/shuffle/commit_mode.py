@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 
 from fanout.errors import BatchNotWrittenError, FanOutError, FencedError
 from fanout.kafka.transactions.commit_token import CommitToken, numbers_of
-from fanout.kafka.transactions.outcome import Outcome
+from fanout.kafka.transactions.outcome import TransactionOutcome
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.kafka.transactions.transactions import Transactions
-    from fanout.kafka.writing.producer_id import Joined
+    from fanout.kafka.writing.producer_id import Transactional
     from fanout.kafka.writing.writer import KafkaWriter
 
 __all__ = ("AtLeastOnceMode", "CommitMode", "ExactlyOnceMode")
@@ -83,7 +83,7 @@ class ExactlyOnceMode:
         self,
         writer: KafkaWriter,
         transactions: Transactions,
-        joined: Joined,
+        joined: Transactional,
         *,
         marker_group: str,
         timeout: float,
@@ -136,11 +136,11 @@ class ExactlyOnceMode:
             # From here on it must not be marked any more: it would begin another transaction.
             self._marked_token = token
         match await self._transactions.commit(self._marked_token):
-            case Outcome.COMMITTED:
+            case TransactionOutcome.COMMITTED:
                 self._number += 1
                 self._marked_token = self._expires_at = None
                 self._writer.next_transaction()
-            case Outcome.FENCED:
+            case TransactionOutcome.FENCED:
                 raise FencedError(
                     f"a newer writer has taken over {self._joined.transactional_id}; what was "
                     f"written since the last commit was aborted"

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fanout.errors import BadFrameError, OptionError
 from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
-from fanout.kafka.reading.columns import Layout, columns, taken
-from fanout.kafka.reading.unpacking import Spans
+from fanout.kafka.reading.columns import Layout, kafka_columns, take_spans
+from fanout.kafka.reading.record_fields import Spans
 from fanout.kafka.shuffle.frames import (
     LONGEST_CONTROL,
     MAX_MILLIS,
@@ -25,8 +25,8 @@ from fanout.kafka.shuffle.frames import (
 from fanout.kafka.writing.partitioner import partitions_of
 
 if TYPE_CHECKING:
-    from fanout.kafka.reading.columns import Unpacked
-    from fanout.kafka.reading.unpacking import Bytes, Numbers
+    from fanout.kafka.reading.columns import LocatedRecords
+    from fanout.kafka.reading.record_fields import Bytes, Numbers
 
 __all__ = ("CONTROL", "FRAMED", "SCHEMA", "encode", "keyed_rows", "latest_millis")
 
@@ -118,7 +118,7 @@ def latest_millis(timestamps: pa.Array | None) -> int | None:
     return int(_millis(latest)[1][0])
 
 
-def _unframed(records: Unpacked) -> pa.RecordBatch:
+def _unframed(records: LocatedRecords) -> pa.RecordBatch:
     """Make the columns of SCHEMA and CONTROL, a row for each frame.
 
     Whatever is not without doubt a record is left to `decode_control`, which says what it is, or
@@ -133,7 +133,7 @@ def _unframed(records: Unpacked) -> pa.RecordBatch:
     known = timed | (kinds == _KINDS[FrameTag.UNTIMED]) & (lengths >= PREFIX)
     heads = np.where(timed, _TIMED, PREFIX * known)
     fields = replace(records.fields, values=replace(values, begins=values.begins + heads))
-    key, value, *others = columns(replace(records, fields=fields)).columns
+    key, value, *others = kafka_columns(replace(records, fields=fields)).columns
     times = pa.array(millis * 1000, mask=None if timed.all() else ~timed).view(_TIMESTAMP)
     control = _control(data, values, known)
     return pa.RecordBatch.from_arrays([key, value, times, *others, control], schema=_UNFRAMED)
@@ -175,7 +175,7 @@ def _control(data: Bytes, values: Spans, known: _Mask) -> pa.BinaryArray:
     begins = values.begins[~known]
     ends = np.minimum(values.ends[~known], begins + LONGEST_CONTROL + 1)
     places = np.cumsum(~known) - 1
-    return taken(data, Spans(begins, ends, None)).take(pa.array(places, mask=known))
+    return take_spans(data, Spans(begins, ends, None)).take(pa.array(places, mask=known))
 
 
 def _heads(millis: Numbers) -> pa.BinaryArray:

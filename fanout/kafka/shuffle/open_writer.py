@@ -12,7 +12,7 @@ from fanout.kafka.shuffle.topic import check_partition_count
 from fanout.kafka.shuffle.writer import ShuffleWriter
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from fanout.kafka.transactions.transactions import open_transactions
-from fanout.kafka.writing.producer_id import Idempotent, Joined
+from fanout.kafka.writing.producer_id import Idempotent, Transactional
 from fanout.kafka.writing.writer import open_writer
 
 if TYPE_CHECKING:
@@ -121,13 +121,13 @@ async def _open(
     check_partition_count(options.topic, count, options.partition_count)
     first = int(datetime.now(UTC).timestamp() * 1000)
     exact = options.delivery_guarantee == "exactly_once"
-    mode: Joined | Idempotent = Idempotent()
+    mode: Transactional | Idempotent = Idempotent()
     marker_group = f"{options.transactional_id}-marker"
     timeout = 0.0
     if exact:
         timeout = options.transaction_timeout or await transactions.max_timeout()
         incarnation = await transactions.begin(options.transactional_id, timeout)
-        mode = Joined(options.transactional_id, incarnation)
+        mode = Transactional(options.transactional_id, incarnation)
         marked = await transactions.marked(marker_group)
         # Each commit counts on from here, so that the next writer is above all of them.
         first = max(first, -1 if marked is None else marked + 1)

@@ -17,7 +17,7 @@ from fanout.kafka.shuffle.connection import ShuffleConnection
 from fanout.kafka.shuffle.frame_columns import FRAMED, SCHEMA
 from fanout.kafka.shuffle.reader import producers_at
 from fanout.kafka.shuffle.topic import PartitionCounts
-from fanout.kafka.source import KafkaSource, open_cluster, open_connection
+from fanout.kafka.source import KafkaSource, open_kafka_connection, open_kafka_transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fanout.core.events import Batch
     from fanout.core.positions import Cursor
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
     from fanout.kafka.shuffle.producers import Producers
 
 __all__ = ("ShuffleSource", "describe_producers", "open_shuffle")
@@ -114,7 +114,7 @@ class ShuffleSource:
         """
         random = Random()  # noqa: S311 - jitter, no secret
         async with AsyncExitStack() as stack:
-            transport = await stack.enter_async_context(open_cluster(self.kafka, random))
+            transport = await stack.enter_async_context(open_kafka_transport(self.kafka, random))
             opening = open_shuffle(self, transport, random, available_now=available_now)
             yield await stack.enter_async_context(opening)
 
@@ -129,7 +129,7 @@ class ShuffleSource:
 
 @asynccontextmanager
 async def open_shuffle(
-    source: ShuffleSource, transport: Transport, random: Random, *, available_now: bool = False
+    source: ShuffleSource, transport: KafkaTransport, random: Random, *, available_now: bool = False
 ) -> AsyncIterator[ShuffleConnection]:
     """Connect over a transport; see `ShuffleSource.connect`.
 
@@ -139,7 +139,7 @@ async def open_shuffle(
         random: The source of randomness for waits.
         available_now: Whether the read ends where the partitions end now.
     """
-    opening = open_connection(
+    opening = open_kafka_connection(
         source.kafka, transport, random, available_now=available_now, layout=FRAMED
     )
     async with opening as connection:

@@ -21,15 +21,15 @@ from fanout.errors import OptionError, ServiceError
 from fanout.kafka.cluster import parse_servers
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.protocol.connections import open_connections
-from fanout.kafka.protocol.fields import check, check_permitted
-from fanout.kafka.protocol.metadata import ask_metadata
-from fanout.kafka.protocol.startup_calls import asked
+from fanout.kafka.protocol.fields import raise_for_code, raise_if_refused
+from fanout.kafka.protocol.metadata import fetch_metadata
+from fanout.kafka.protocol.retries import with_retries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fanout.kafka.protocol.connections import Connections
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
     from fanout.kafka.security import Security
 
 __all__ = (
@@ -117,21 +117,21 @@ async def ensure_topic(
         options=ConsumerOptions(request_timeout=_REQUEST_SECONDS),
     ) as connections:
         doing = f"the topic {topic.name!r} can be neither found nor created"
-        replicas = await asked(doing, lambda: _find_or_create(connections, topic), jitter)
+        replicas = await with_retries(doing, lambda: _find_or_create(connections, topic), jitter)
         check_partition_count(topic.name, len(replicas), topic.partition_count)
         doing = f"the configuration of the topic {topic.name!r} cannot be read"
-        configs = await asked(doing, lambda: _configs(connections, topic.name), jitter)
+        configs = await with_retries(doing, lambda: _configs(connections, topic.name), jitter)
     _check(topic, min(replicas), configs)
 
 
 async def _find_or_create(connections: Connections, topic: ShuffleTopic) -> list[int]:
     """Return how many brokers have each partition; create the topic where there is none."""
-    response = await ask_metadata(connections, [topic.name])
+    response = await fetch_metadata(connections, [topic.name])
     ((code, _, _, partitions),) = response.topics
     if code == UnknownTopicOrPartitionError.errno:
         await _create(connections, response.controller_id, topic)
         raise _NotThereYetError(f"{topic.name} was just created")
-    check_permitted(code, topic.name, topic=topic.name, operation="DESCRIBE")
+    raise_if_refused(code, topic.name, topic=topic.name, operation="DESCRIBE")
     return [len(replicas) for _, _, _, replicas, *_ in partitions]
 
 
@@ -156,13 +156,13 @@ async def _create(connections: Connections, controller: int, topic: ShuffleTopic
         raise _NotThereYetError("the controller is another broker now")
     if code != TopicAlreadyExistsError.errno:
         what = message[0] if message and message[0] else topic.name
-        check_permitted(code, what, topic=topic.name, operation="CREATE")
+        raise_if_refused(code, what, topic=topic.name, operation="CREATE")
 
 
 async def _configs(connections: Connections, name: str) -> Mapping[str, str]:
     response = await connections.send_to_any(DescribeConfigsRequest([(_TOPIC, name, [*_CONFIGS])]))
     ((code, _, _, _, entries),) = response.resources
-    check(code, f"grant the principal DESCRIBE_CONFIGS on the topic {name}")
+    raise_for_code(code, f"grant the principal DESCRIBE_CONFIGS on the topic {name}")
     found: dict[str, Any] = {key: value for key, value, *_ in entries}
     return found
 
@@ -221,7 +221,7 @@ class PartitionCounts:
         expected: How many partitions the user expects of each topic; None for any number.
     """
 
-    def __init__(self, transport: Transport, expected: int | None) -> None:
+    def __init__(self, transport: KafkaTransport, expected: int | None) -> None:
         self._transport = transport
         self._expected = expected
         self._found: dict[str, int] = {}

@@ -48,12 +48,15 @@ from aiokafka.protocol.transaction import (
     TxnOffsetCommitRequest,
 )
 
-from fanout.kafka.protocol.coordinators import Coordinated, Coordinators
-from fanout.kafka.protocol.fields import check, check_permitted
-from fanout.kafka.protocol.messages.transactions import DescribeTransactionsRequest, OffsetsRequest
-from fanout.kafka.protocol.metadata import ask_metadata
+from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
+from fanout.kafka.protocol.fields import raise_for_code, raise_if_refused
+from fanout.kafka.protocol.messages.transactions import (
+    CommittedOffsetsRequest,
+    DescribeTransactionsRequest,
+)
+from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.transactions.commit_token import Incarnation
-from fanout.kafka.transactions.outcome import Phase, TransactionState
+from fanout.kafka.transactions.outcome import TransactionDescription, TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +64,7 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.transactions.commit_token import CommitToken
 
-__all__ = ("Marks", "NotYetError", "TransactionCalls")
+__all__ = ("Markers", "NotYetError", "TransactionCalls")
 
 _MOVED: Final = {GroupCoordinatorNotAvailableError.errno, NotCoordinatorForGroupError.errno}
 _NOT_OPEN: Final = {
@@ -85,7 +88,7 @@ class NotYetError(KafkaError):  # type: ignore[misc]  # aiokafka is untyped
 
 @final
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Markers:
     """What a marker group says.
 
     Args:
@@ -107,8 +110,8 @@ class TransactionCalls:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._ids = Coordinators(connections, Coordinated.TRANSACTION, _has_moved)
-        self._groups = Coordinators(connections, Coordinated.GROUP, _has_moved)
+        self._ids = Coordinators(connections, CoordinatorType.TRANSACTION, _has_moved)
+        self._groups = Coordinators(connections, CoordinatorType.GROUP, _has_moved)
 
     async def begin(self, transactional_id: str, seconds: float) -> Incarnation | None:
         """Take a transactional id over (InitProducerId).
@@ -121,7 +124,7 @@ class TransactionCalls:
         if response.error_code == InvalidTransactionTimeout.errno:
             return None
         _check_ended(response.error_code, transactional_id)
-        check_permitted(response.error_code, transactional_id, transactional_id=transactional_id)
+        raise_if_refused(response.error_code, transactional_id, transactional_id=transactional_id)
         return Incarnation(response.producer_id, response.producer_epoch)
 
     async def announce_mark(self, token: CommitToken) -> bool:
@@ -177,12 +180,12 @@ class TransactionCalls:
         if response.error_code in _NOT_OPEN:
             return False
         _check_ended(response.error_code, transactional_id)
-        check_permitted(response.error_code, transactional_id, transactional_id=transactional_id)
+        raise_if_refused(response.error_code, transactional_id, transactional_id=transactional_id)
         return True
 
     async def marks(
         self, group: str, topics: Sequence[str] | None, *, stable: bool = True
-    ) -> Marks:
+    ) -> Markers:
         """Read the markers of a group in some topics, or in all with a committed one (OffsetFetch).
 
         Args:
@@ -192,7 +195,7 @@ class TransactionCalls:
                 marked, or one that is committed without all partitions having been told, the
                 marker is pending then, and not what it was before.
         """
-        request = OffsetsRequest(group, topics, stable=stable)
+        request = CommittedOffsetsRequest(group, topics, stable=stable)
         try:
             response = await self._groups.ask(group, request)
         except IncompatibleBrokerVersion as error:
@@ -200,18 +203,18 @@ class TransactionCalls:
                 "exactly-once needs Kafka 2.5 or later, whose brokers tell a marker that is not "
                 "there from one of an open transaction (KIP-447)"
             ) from error
-        check_permitted(response.error_code, group, group=group)
+        raise_if_refused(response.error_code, group, group=group)
         newest, pending = -1, False
         for topic, partitions, _ in response.topics:
             for _, offset, _, _, code, _ in partitions:
                 if code == _UNSTABLE_OFFSET:
                     pending = True
                 else:
-                    check_permitted(code, group, topic=topic, operation="DESCRIBE")
+                    raise_if_refused(code, group, topic=topic, operation="DESCRIBE")
                     newest = max(newest, offset)
-        return Marks(newest if newest >= 0 else None, pending)
+        return Markers(newest if newest >= 0 else None, pending)
 
-    async def describe(self, transactional_id: str) -> TransactionState | None:
+    async def describe(self, transactional_id: str) -> TransactionDescription | None:
         """Ask where a transactional id stands (DescribeTransactions); None before Kafka 3.0."""
         request = DescribeTransactionsRequest(transactional_id)
         try:
@@ -220,12 +223,12 @@ class TransactionCalls:
             return None
         ((code, _, phase, timeout, started, producer_id, epoch, topics, _),) = response.states
         if code == _ID_NOT_FOUND:
-            return TransactionState(phase=Phase.UNKNOWN, partitions={})
-        check_permitted(code, transactional_id, transactional_id=transactional_id)
-        if phase not in {known.value for known in Phase}:
+            return TransactionDescription(phase=TransactionState.UNKNOWN, partitions={})
+        raise_if_refused(code, transactional_id, transactional_id=transactional_id)
+        if phase not in {known.value for known in TransactionState}:
             raise UnsupportedVersionError(f"the brokers name a state that is not known: {phase}")
-        return TransactionState(
-            phase=Phase(phase),
+        return TransactionDescription(
+            phase=TransactionState(phase),
             incarnation=Incarnation(producer_id, epoch),
             timeout=timeout / 1000,
             started_at=datetime.fromtimestamp(started / 1000, UTC) if started >= 0 else None,
@@ -234,21 +237,21 @@ class TransactionCalls:
 
     async def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has."""
-        response = await ask_metadata(self._connections, [topic])
+        response = await fetch_metadata(self._connections, [topic])
         ((code, _, _, partitions),) = response.topics
-        check_permitted(code, topic, topic=topic, operation="DESCRIBE")
+        raise_if_refused(code, topic, topic=topic, operation="DESCRIBE")
         return len(partitions)
 
     async def max_timeout(self) -> float:
         """Return the longest timeout that a broker allows, in seconds."""
-        response = await ask_metadata(self._connections, [])
+        response = await fetch_metadata(self._connections, [])
         if not response.brokers:
             raise NodeNotReadyError("the broker is just starting, and knows none")
         broker = response.brokers[0][0]
         request = DescribeConfigsRequest([(_BROKER, str(broker), [_MAX_TIMEOUT])])
         response = await self._connections.send(broker, request)
         ((code, _, _, _, entries),) = response.resources
-        check(code, _MAX_TIMEOUT)
+        raise_for_code(code, _MAX_TIMEOUT)
         ((_, value, *_),) = entries
         return int(value) / 1000
 
@@ -270,7 +273,7 @@ def _check(code: int, token: CommitToken, topic: str = "") -> None:
     if code == UnknownTopicOrPartitionError.errno:
         what = f"the topic {topic} does not exist, so that nothing can be marked as committed in it"
     _check_ended(code, token.transactional_id)
-    check_permitted(code, what, transactional_id=token.transactional_id, group=group, topic=topic)
+    raise_if_refused(code, what, transactional_id=token.transactional_id, group=group, topic=topic)
 
 
 def _check_ended(code: int, transactional_id: str) -> None:

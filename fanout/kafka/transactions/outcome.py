@@ -12,11 +12,16 @@ if TYPE_CHECKING:
 
     from fanout.kafka.transactions.commit_token import Incarnation
 
-__all__ = ("Outcome", "Phase", "TransactionState", "outcome_without_marker")
+__all__ = (
+    "TransactionDescription",
+    "TransactionOutcome",
+    "TransactionState",
+    "outcome_without_marker",
+)
 
 
 @final
-class Outcome(Enum):
+class TransactionOutcome(Enum):
     """How a transaction has ended. All but the first leave nothing that `read_committed` sees."""
 
     COMMITTED = "committed"
@@ -30,7 +35,7 @@ class Outcome(Enum):
 
 
 @final
-class Phase(Enum):
+class TransactionState(Enum):
     """Where a transactional id stands, by the names of Kafka's coordinator (KIP-98, KIP-664)."""
 
     UNKNOWN = "Unknown"
@@ -50,13 +55,17 @@ class Phase(Enum):
     """About to be forgotten."""
 
 
-_COMMITTED = {Phase.PREPARE_COMMIT, Phase.COMPLETE_COMMIT}
-_ABORTED = {Phase.PREPARE_ABORT, Phase.COMPLETE_ABORT, Phase.PREPARE_EPOCH_FENCE}
+_COMMITTED = {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}
+_ABORTED = {
+    TransactionState.PREPARE_ABORT,
+    TransactionState.COMPLETE_ABORT,
+    TransactionState.PREPARE_EPOCH_FENCE,
+}
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionState:
+class TransactionDescription:
     """What the coordinator knows of a transactional id.
 
     Args:
@@ -68,7 +77,7 @@ class TransactionState:
             been told. The partition of `__consumer_offsets` is that of the marker.
     """
 
-    phase: Phase
+    phase: TransactionState
     incarnation: Incarnation | None = None
     timeout: float = 0.0
     started_at: datetime | None = None
@@ -78,15 +87,17 @@ class TransactionState:
     def settled(self) -> bool:
         """Whether nothing is open, and nothing is still being ended."""
         return self.phase in {
-            Phase.UNKNOWN,
-            Phase.EMPTY,
-            Phase.COMPLETE_COMMIT,
-            Phase.COMPLETE_ABORT,
-            Phase.DEAD,
+            TransactionState.UNKNOWN,
+            TransactionState.EMPTY,
+            TransactionState.COMPLETE_COMMIT,
+            TransactionState.COMPLETE_ABORT,
+            TransactionState.DEAD,
         }
 
 
-def outcome_without_marker(incarnation: Incarnation, state: TransactionState) -> Outcome:
+def outcome_without_marker(
+    incarnation: Incarnation, state: TransactionDescription
+) -> TransactionOutcome:
     """Tell what has become of a transaction whose marker is neither there nor on its way.
 
     A transaction that expired and one that was fenced look alike where the id was begun again, and
@@ -98,12 +109,20 @@ def outcome_without_marker(incarnation: Incarnation, state: TransactionState) ->
         state: Where its transactional id stands.
     """
     if state.incarnation is None:
-        return Outcome.EXPIRED
+        return TransactionOutcome.EXPIRED
     if state.incarnation == incarnation:
         # Its marker went with a topic that was deleted, or nobody ever set it. What is still open
         # is not committed: it may be another transaction, which a zombie has opened.
-        return Outcome.COMMITTED if state.phase in _COMMITTED else Outcome.ABORTED
+        return (
+            TransactionOutcome.COMMITTED
+            if state.phase in _COMMITTED
+            else TransactionOutcome.ABORTED
+        )
     # The broker takes an epoch of its own to abort a transaction that has expired, and whoever
     # begins anew has to wait for the end of that.
     same_producer = state.incarnation.producer_id == incarnation.producer_id
-    return Outcome.EXPIRED if same_producer and state.phase in _ABORTED else Outcome.FENCED
+    return (
+        TransactionOutcome.EXPIRED
+        if same_producer and state.phase in _ABORTED
+        else TransactionOutcome.FENCED
+    )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, final
 
 from fanout.kafka.transactions.commit_token import MARKERS_LAST
 from fanout.kafka.transactions.outcome import (
-    Outcome,
-    Phase,
+    TransactionDescription,
+    TransactionOutcome,
     TransactionState,
     outcome_without_marker,
 )
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from fanout.kafka.transactions.commit_token import CommitToken
     from fanout.kafka.transactions.transactions import Transactions
 
-__all__ = ("Standing", "Verdict", "look_at")
+__all__ = ("TransactionStatus", "TransactionVerdict", "transaction_status")
 
 
 @final
-class Verdict(Enum):
+class TransactionVerdict(Enum):
     """What is to be made of it."""
 
     CLOSED = "closed"
@@ -44,12 +44,16 @@ class Verdict(Enum):
     @property
     def needs_somebody(self) -> bool:
         """Whether readers are held up, or a person has to decide."""
-        return self not in {Verdict.CLOSED, Verdict.COMMITTED, Verdict.NOT_COMMITTED}
+        return self not in {
+            TransactionVerdict.CLOSED,
+            TransactionVerdict.COMMITTED,
+            TransactionVerdict.NOT_COMMITTED,
+        }
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class TransactionStatus:
     """What is known about the newest transaction of a sink.
 
     Args:
@@ -62,39 +66,47 @@ class Standing:
 
     token: CommitToken
     recorded: bool
-    state: TransactionState | None
+    state: TransactionDescription | None
     marked: int | None
     pending: bool
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TransactionVerdict:
         """What is to be made of it."""
         if self.recorded:
             return self._of_the_token()
         if self.state is None:
-            return Verdict.UNRECORDED if self.pending else Verdict.CLOSED
+            return TransactionVerdict.UNRECORDED if self.pending else TransactionVerdict.CLOSED
         if self.state.settled:
-            return Verdict.CLOSED
-        return Verdict.UNRECORDED if self.state.phase is Phase.ONGOING else Verdict.ENDING
+            return TransactionVerdict.CLOSED
+        return (
+            TransactionVerdict.UNRECORDED
+            if self.state.phase is TransactionState.ONGOING
+            else TransactionVerdict.ENDING
+        )
 
-    def _of_the_token(self) -> Verdict:
+    def _of_the_token(self) -> TransactionVerdict:
         token, state = self.token, self.state
         if self.marked is not None and self.marked >= token.batch_id:
-            return Verdict.COMMITTED
-        if self.pending and (state is None or state.phase is Phase.ONGOING):
+            return TransactionVerdict.COMMITTED
+        if self.pending and (state is None or state.phase is TransactionState.ONGOING):
             ours = state is None or state.incarnation == token.incarnation
-            return Verdict.COMMITTABLE if ours else Verdict.NOT_COMMITTED
+            return TransactionVerdict.COMMITTABLE if ours else TransactionVerdict.NOT_COMMITTED
         if self.pending:
-            return Verdict.ENDING
+            return TransactionVerdict.ENDING
         if state is not None:
             outcome = outcome_without_marker(token.incarnation, state)
-            if outcome is Outcome.COMMITTED:
-                return Verdict.COMMITTED
+            if outcome is TransactionOutcome.COMMITTED:
+                return TransactionVerdict.COMMITTED
         age = datetime.now(UTC) - token.created_at
-        return Verdict.UNKNOWN if age > MARKERS_LAST else Verdict.NOT_COMMITTED
+        return (
+            TransactionVerdict.UNKNOWN if age > MARKERS_LAST else TransactionVerdict.NOT_COMMITTED
+        )
 
 
-async def look_at(transactions: Transactions, token: CommitToken, *, recorded: bool) -> Standing:
+async def transaction_status(
+    transactions: Transactions, token: CommitToken, *, recorded: bool
+) -> TransactionStatus:
     """Ask where a transaction stands. Nothing is changed, and nothing that is open is waited for.
 
     Args:
@@ -110,6 +122,6 @@ async def look_at(transactions: Transactions, token: CommitToken, *, recorded: b
     pending = marks.pending
     if pending:  # it hides the marker before it
         marks = await transactions.marks(token.marker_group, token.topics, stable=False)
-    return Standing(
+    return TransactionStatus(
         token=token, recorded=recorded, state=state, marked=marks.newest, pending=pending
     )

@@ -20,16 +20,20 @@ from fanout.errors import OptionError
 from fanout.kafka.cluster import parse_servers
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.protocol.connections import open_connections
-from fanout.kafka.protocol.startup_calls import asked
-from fanout.kafka.transactions.calls import Marks, NotYetError, TransactionCalls
-from fanout.kafka.transactions.outcome import Outcome, Phase, outcome_without_marker
+from fanout.kafka.protocol.retries import with_retries
+from fanout.kafka.transactions.calls import Markers, NotYetError, TransactionCalls
+from fanout.kafka.transactions.outcome import (
+    TransactionOutcome,
+    TransactionState,
+    outcome_without_marker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from fanout.kafka.security import Security
     from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
-    from fanout.kafka.transactions.outcome import TransactionState
+    from fanout.kafka.transactions.outcome import TransactionDescription
 
     _T = TypeVar("_T")
 
@@ -166,7 +170,7 @@ class Transactions:
 
         await self._asked(f"batch {token.batch_id} cannot be marked in its transaction", call)
 
-    async def commit(self, token: CommitToken) -> Outcome:
+    async def commit(self, token: CommitToken) -> TransactionOutcome:
         """Commit a transaction that is marked, unless it has ended already, and say how it ended.
 
         It may be called any number of times, from anywhere, also after later batches. Nothing is
@@ -186,7 +190,7 @@ class Transactions:
             patience=max(left, self._patience),
         )
 
-    async def abort(self, transactional_id: str, incarnation: Incarnation) -> Outcome:
+    async def abort(self, transactional_id: str, incarnation: Incarnation) -> TransactionOutcome:
         """Abort what an incarnation has open, unless it has ended already, and say how it ended.
 
         Of an incarnation that is not the newest any more, or of any before Kafka 3.0, it is only
@@ -196,12 +200,12 @@ class Transactions:
             ServiceError: The id may not be used, or the cluster does not answer.
         """
 
-        async def call() -> Outcome:
+        async def call() -> TransactionOutcome:
             if await self._calls.end(transactional_id, incarnation, commit=False):
-                return Outcome.ABORTED
+                return TransactionOutcome.ABORTED
             state = await self._calls.describe(transactional_id)
             if state is None:
-                return Outcome.ABORTED
+                return TransactionOutcome.ABORTED
             return outcome_without_marker(incarnation, state)
 
         return await self._asked(f"a transaction of {transactional_id} cannot be aborted", call)
@@ -231,7 +235,7 @@ class Transactions:
 
         return await self._asked(f"the marker in {marker_group} cannot be read", call)
 
-    async def marks(self, group: str, topics: Sequence[str], *, stable: bool) -> Marks:
+    async def marks(self, group: str, topics: Sequence[str], *, stable: bool) -> Markers:
         """Return what is marked in some topics now; see `TransactionCalls.marks`.
 
         Raises:
@@ -249,7 +253,7 @@ class Transactions:
         doing = f"the partitions of {topic} cannot be counted"
         return await self._asked(doing, lambda: self._calls.partitions(topic))
 
-    async def describe(self, transactional_id: str) -> TransactionState | None:
+    async def describe(self, transactional_id: str) -> TransactionDescription | None:
         """Return where a transactional id stands; None where brokers are older than Kafka 3.0.
 
         Raises:
@@ -258,41 +262,45 @@ class Transactions:
         doing = f"the transactions of {transactional_id} cannot be described"
         return await self._asked(doing, lambda: self._calls.describe(transactional_id))
 
-    async def _commit(self, token: CommitToken) -> Outcome:
+    async def _commit(self, token: CommitToken) -> TransactionOutcome:
         """Make one attempt, which begins by looking at what the one before it has done."""
         calls = self._calls
         marks = await calls.marks(token.marker_group, token.topics)
         if _has(marks, token):
-            return Outcome.COMMITTED
+            return TransactionOutcome.COMMITTED
         if marks.pending and await calls.end(
             token.transactional_id, token.incarnation, commit=True
         ):
-            return Outcome.COMMITTED
+            return TransactionOutcome.COMMITTED
         state = await calls.describe(token.transactional_id)
         if not marks.pending:
             return _told(token, state)
         if (
             state is None
-            or state.phase is not Phase.ONGOING
+            or state.phase is not TransactionState.ONGOING
             or state.incarnation == token.incarnation
         ):
             raise NotYetError("the transaction is still being ended")
         # The marker that is pending is that of a newer transaction, and hides the one before it.
         marks = await calls.marks(token.marker_group, token.topics, stable=False)
-        return Outcome.COMMITTED if _has(marks, token) else Outcome.FENCED
+        return TransactionOutcome.COMMITTED if _has(marks, token) else TransactionOutcome.FENCED
 
     async def _asked(
         self, doing: str, call: Callable[[], Awaitable[_T]], *, patience: float | None = None
     ) -> _T:
-        return await asked(doing, call, self._jitter, patience=patience or self._patience)
+        return await with_retries(doing, call, self._jitter, patience=patience or self._patience)
 
 
-def _has(marks: Marks, token: CommitToken) -> bool:
+def _has(marks: Markers, token: CommitToken) -> bool:
     return marks.newest is not None and marks.newest >= token.batch_id
 
 
-def _told(token: CommitToken, state: TransactionState | None) -> Outcome:
+def _told(token: CommitToken, state: TransactionDescription | None) -> TransactionOutcome:
     """Tell what has become of a transaction without a marker, by the clock where need be."""
     if state is not None:
         return outcome_without_marker(token.incarnation, state)
-    return Outcome.EXPIRED if token.expires_at <= datetime.now(UTC) else Outcome.FENCED
+    return (
+        TransactionOutcome.EXPIRED
+        if token.expires_at <= datetime.now(UTC)
+        else TransactionOutcome.FENCED
+    )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     _Numbers: TypeAlias = npt.NDArray[np.int64]
 
-__all__ = ("CODECS", "NO_PRODUCER", "Producer", "encode", "sizes")
+__all__ = ("CODECS", "NO_PRODUCER_ID", "ProducerId", "encode_record_batch", "record_sizes")
 
 _BEFORE_CHECKSUM: Final = struct.Struct(">qiibI")
 _AFTER_CHECKSUM: Final = struct.Struct(">hiqqqhii")
@@ -55,7 +55,7 @@ CODECS: Final[Mapping[str, tuple[int, Callable[[memoryview], bytes | memoryview]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Producer:
+class ProducerId:
     """Who writes, so that brokers recognise a batch that comes twice, and a writer that is old.
 
     Args:
@@ -69,10 +69,10 @@ class Producer:
     transactional: bool = False
 
 
-NO_PRODUCER: Final = Producer(-1, -1)
+NO_PRODUCER_ID: Final = ProducerId(-1, -1)
 
 
-def sizes(rows: pa.RecordBatch) -> _Numbers:
+def record_sizes(rows: pa.RecordBatch) -> _Numbers:
     """Return the most bytes that each record takes in a batch; a batch takes 61 more.
 
     Args:
@@ -88,7 +88,9 @@ def sizes(rows: pa.RecordBatch) -> _Numbers:
     return most
 
 
-def encode(rows: pa.RecordBatch, codec: str, producer: Producer, sequence: int) -> bytes:
+def encode_record_batch(
+    rows: pa.RecordBatch, codec: str, producer: ProducerId, sequence: int
+) -> bytes:
     """Encode records as one batch.
 
     Args:

@@ -11,7 +11,7 @@ from fanout.errors import FanOutError, FencedError, ServiceError, UnwritableReco
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("TOO_LARGE", "refusal")
+__all__ = ("TOO_LARGE", "final_error")
 
 TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
 
@@ -51,7 +51,7 @@ _HINTS: Final[Mapping[type[Exception], str]] = {
 }
 
 
-def refusal(error: kafka.KafkaError) -> FanOutError | None:
+def final_error(error: kafka.KafkaError) -> FanOutError | None:
     """Return what is told of an error that is final; None of one that may pass.
 
     A topic that is not known may be one that a broker has not heard of yet.

@@ -16,23 +16,23 @@ from aiokafka.protocol.produce import ProduceRequest
 
 from fanout.core.cancellation import cancelled_by_us
 from fanout.kafka.protocol.connections import Lane
-from fanout.kafka.protocol.fields import by_topic, error_of, rows
-from fanout.kafka.writing.encoding import NO_PRODUCER, encode
-from fanout.kafka.writing.rows import cut
+from fanout.kafka.protocol.fields import by_topic, error_of, partition_rows
+from fanout.kafka.writing.encoding import NO_PRODUCER_ID, encode_record_batch
+from fanout.kafka.writing.row_batches import cut_batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.protocol.connections import Connections
-    from fanout.kafka.writing.encoding import Producer
-    from fanout.kafka.writing.producer_id import Transaction
+    from fanout.kafka.writing.encoding import ProducerId
+    from fanout.kafka.writing.producer_id import OpenTransaction
     from fanout.kafka.writing.producer_options import ProducerOptions
 
 __all__ = (
-    "Batch",
-    "Queue",
-    "Requests",
+    "PartitionQueue",
+    "ProduceBatch",
+    "ProduceRequests",
 )
 
 
@@ -43,7 +43,7 @@ _SEQUENCES: Final = 2**31
 
 @final
 @dataclass(slots=True, eq=False)
-class Batch:
+class ProduceBatch:
     """Rows of one partition on their way.
 
     Args:
@@ -62,7 +62,7 @@ class Batch:
 
 
 @final
-class Requests:
+class ProduceRequests:
     """Send batches to brokers, once each time.
 
     Args:
@@ -78,21 +78,21 @@ class Requests:
         connections: Connections,
         *,
         options: ProducerOptions,
-        producer: Producer,
-        transaction: Transaction | None,
+        producer: ProducerId,
+        transaction: OpenTransaction | None,
         written: Mapping[Partition, int],
     ) -> None:
         self._connections = connections
         self._options = options
         self._producer = producer
         self._transaction = transaction
-        self._confirmed = producer is not NO_PRODUCER
+        self._confirmed = producer is not NO_PRODUCER_ID
         self._sequences = {partition: rows % _SEQUENCES for partition, rows in written.items()}
         self._added: set[Partition] = set()
         self._told_nothing: set[int] = set()
 
     async def send(
-        self, broker: int, batches: Mapping[Partition, Batch]
+        self, broker: int, batches: Mapping[Partition, ProduceBatch]
     ) -> Mapping[Partition, KafkaError | None]:
         """Send one batch for each partition; return what each failed by, None for success."""
         try:
@@ -141,7 +141,7 @@ class Requests:
             await self._transaction.add(new)
             self._added.update(new)
 
-    async def _encode(self, partition: Partition, batch: Batch) -> None:
+    async def _encode(self, partition: Partition, batch: ProduceBatch) -> None:
         batch.attempts += 1
         if batch.data is not None:
             return
@@ -149,10 +149,14 @@ class Requests:
         sequence = self._sequences.get(partition, 0) if self._confirmed else -1
         given = (batch.rows, codec, self._producer, sequence)
         # Compression takes long, and lets others run.
-        batch.data = encode(*given) if codec == "none" else await asyncio.to_thread(encode, *given)
+        batch.data = (
+            encode_record_batch(*given)
+            if codec == "none"
+            else await asyncio.to_thread(encode_record_batch, *given)
+        )
 
     async def _produce(
-        self, broker: int, batches: Mapping[Partition, Batch]
+        self, broker: int, batches: Mapping[Partition, ProduceBatch]
     ) -> dict[Partition, KafkaError | None]:
         request = ProduceRequest(
             self._transaction and self._transaction.name,
@@ -166,15 +170,17 @@ class Requests:
         if not self._confirmed:
             self._told_nothing.add(broker)
             return dict.fromkeys(batches)
-        return {partition: error_of(code, partition) for partition, code, *_ in rows(response)}
+        return {
+            partition: error_of(code, partition) for partition, code, *_ in partition_rows(response)
+        }
 
-    def _next(self, partition: Partition, batch: Batch) -> int:
+    def _next(self, partition: Partition, batch: ProduceBatch) -> int:
         return (self._sequences.get(partition, 0) + len(batch.rows)) % _SEQUENCES
 
 
 @final
 @dataclass(slots=True, eq=False)
-class Queue:
+class PartitionQueue:
     """The batches of a partition, of which only the first is sent.
 
     Args:
@@ -185,7 +191,7 @@ class Queue:
     """
 
     partition: Partition
-    batches: deque[Batch] = field(default_factory=deque)
+    batches: deque[ProduceBatch] = field(default_factory=deque)
     failures: int = 0
     max_bytes: float = float("inf")
 
@@ -201,8 +207,8 @@ class Queue:
         first = self.batches[0]
         if first.nbytes > self.max_bytes and len(first.rows) > 1:
             parts = [
-                Batch(rows, nbytes, first.deadline)
-                for rows, nbytes in cut(first.rows, int(self.max_bytes))
+                ProduceBatch(rows, nbytes, first.deadline)
+                for rows, nbytes in cut_batches(first.rows, int(self.max_bytes))
             ]
             self.batches.popleft()
             self.batches.extendleft(reversed(parts))
@@ -221,4 +227,4 @@ class Queue:
             return
         table = pa.Table.from_batches([self.batches.popleft().rows for _ in range(count)])
         (rows,) = table.combine_chunks().to_batches()
-        self.batches.appendleft(Batch(rows, nbytes, first.deadline))
+        self.batches.appendleft(ProduceBatch(rows, nbytes, first.deadline))

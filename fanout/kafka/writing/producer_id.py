@@ -14,17 +14,24 @@ from aiokafka.errors import (
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, InitProducerIdRequest
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.protocol.coordinators import Coordinated, Coordinators
-from fanout.kafka.protocol.fields import check, error_of, numbers_by_topic
+from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
+from fanout.kafka.protocol.fields import error_of, numbers_by_topic, raise_for_code
 from fanout.kafka.transactions.commit_token import Incarnation
-from fanout.kafka.writing.encoding import NO_PRODUCER, Producer
+from fanout.kafka.writing.encoding import NO_PRODUCER_ID, ProducerId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fanout.kafka.protocol.connections import Connections
 
-__all__ = ("Idempotent", "Joined", "Transaction", "Unconfirmed", "WriteMode", "introduce")
+__all__ = (
+    "Idempotent",
+    "OpenTransaction",
+    "Transactional",
+    "Unconfirmed",
+    "WriteMode",
+    "obtain_producer_id",
+)
 
 _MOVED: Final = {GroupCoordinatorNotAvailableError.errno, NotCoordinatorForGroupError.errno}
 _GRANT: Final = (
@@ -35,7 +42,7 @@ _NO_TIMEOUT: Final = 2**31 - 1
 
 @final
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Transactional:
     """Write as part of a transaction that somebody else has begun, and will end.
 
     Args:
@@ -59,30 +66,30 @@ class Unconfirmed:
     """Write without hearing from brokers: records may be lost, or come twice (`acks=0`)."""
 
 
-WriteMode: TypeAlias = Joined | Idempotent | Unconfirmed
+WriteMode: TypeAlias = Transactional | Idempotent | Unconfirmed
 
 
-async def introduce(connections: Connections, mode: WriteMode) -> Producer:
+async def obtain_producer_id(connections: Connections, mode: WriteMode) -> ProducerId:
     """Return who writes, for the cluster.
 
     Raises:
         KafkaError: If the cluster gives out no number.
     """
     match mode:
-        case Joined(_, Incarnation(producer_id, epoch)):
-            return Producer(producer_id, epoch, transactional=True)
+        case Transactional(_, Incarnation(producer_id, epoch)):
+            return ProducerId(producer_id, epoch, transactional=True)
         case Unconfirmed():
-            return NO_PRODUCER
+            return NO_PRODUCER_ID
         case Idempotent():
             request = InitProducerIdRequest(None, _NO_TIMEOUT)
             response = await connections.send_to_any(request)
             forbidden = response.error_code == ClusterAuthorizationFailedError.errno
-            check(response.error_code, _GRANT if forbidden else "a producer id")
-            return Producer(response.producer_id, response.producer_epoch)
+            raise_for_code(response.error_code, _GRANT if forbidden else "a producer id")
+            return ProducerId(response.producer_id, response.producer_epoch)
 
 
 @final
-class Transaction:
+class OpenTransaction:
     """Tell the coordinator of a transaction which partitions are written to.
 
     Args:
@@ -90,9 +97,9 @@ class Transaction:
         joined: The transaction.
     """
 
-    def __init__(self, connections: Connections, joined: Joined) -> None:
+    def __init__(self, connections: Connections, joined: Transactional) -> None:
         self._joined = joined
-        self._coordinators = Coordinators(connections, Coordinated.TRANSACTION, _has_moved)
+        self._coordinators = Coordinators(connections, CoordinatorType.TRANSACTION, _has_moved)
 
     @property
     def name(self) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import LeaderNotAvailableError
 
-from fanout.kafka.writing.partition_leaders import locate, timed_out
-from fanout.kafka.writing.policy import TOO_LARGE, refusal
-from fanout.kafka.writing.produce_requests import Batch, Queue
+from fanout.kafka.writing.policy import TOO_LARGE, final_error
+from fanout.kafka.writing.produce_requests import PartitionQueue, ProduceBatch
+from fanout.kafka.writing.topic_metadata import wait_for_leaders, write_timeout
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import FullJitter
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.writing.partition_leaders import Topology
-    from fanout.kafka.writing.produce_requests import Requests
+    from fanout.kafka.writing.produce_requests import ProduceRequests
     from fanout.kafka.writing.producer_options import ProducerOptions
+    from fanout.kafka.writing.topic_metadata import TopicMetadata
 
 __all__ = ("Sender",)
 
@@ -49,8 +49,8 @@ class Sender:
 
     def __init__(
         self,
-        requests: Requests,
-        topology: Topology,
+        requests: ProduceRequests,
+        topology: TopicMetadata,
         *,
         options: ProducerOptions,
         jitter: FullJitter,
@@ -59,9 +59,9 @@ class Sender:
         self._topology = topology
         self._options = options
         self._jitter = jitter
-        self._queues: dict[Partition, Queue] = {}
+        self._queues: dict[Partition, PartitionQueue] = {}
         # Those with something to send of which nothing is on its way; the first has waited longest.
-        self._ready: dict[Queue, None] = {}
+        self._ready: dict[PartitionQueue, None] = {}
         self._in_flight: Counter[int] = Counter()
         self._waiting = 0
         self._progress = asyncio.Event()
@@ -96,9 +96,11 @@ class Sender:
         self._check()
         new = [each for each in partitions if each not in self._queues]
         if any(self._topology.leader(each) is None for each in new):
-            await locate(self._topology, new, deadline=self._deadline(), jitter=self._jitter)
+            await wait_for_leaders(
+                self._topology, new, deadline=self._deadline(), jitter=self._jitter
+            )
         for each in new:
-            self._queues[each] = Queue(each)
+            self._queues[each] = PartitionQueue(each)
 
     async def put(self, partition: Partition, rows: pa.RecordBatch, nbytes: int) -> None:
         """Take rows for a partition that was located, once there is room for them.
@@ -116,12 +118,12 @@ class Sender:
         queue = self._queues[partition]
         if not queue.batches:
             self._ready[queue] = None
-        queue.batches.append(Batch(rows, nbytes, self._deadline()))
+        queue.batches.append(ProduceBatch(rows, nbytes, self._deadline()))
         self._waiting += nbytes
 
     def start(self) -> None:
         """Send what can be sent now."""
-        chosen: defaultdict[int, list[Queue]] = defaultdict(list)
+        chosen: defaultdict[int, list[PartitionQueue]] = defaultdict(list)
         room: defaultdict[int, int] = defaultdict(lambda: self._options.max_request_size)
         homeless = []
         for queue in self._ready:
@@ -168,7 +170,7 @@ class Sender:
         if self._failure is not None:
             raise self._failure
 
-    def _run(self, work: Callable[[], Awaitable[None]], queues: Sequence[Queue]) -> None:
+    def _run(self, work: Callable[[], Awaitable[None]], queues: Sequence[PartitionQueue]) -> None:
         for queue in queues:
             del self._ready[queue]
         task = self._group.create_task(self._guard(work))
@@ -188,13 +190,13 @@ class Sender:
                 self.start()
         self._progress.set()
 
-    async def _send(self, leader: int, queues: Sequence[Queue]) -> None:
+    async def _send(self, leader: int, queues: Sequence[PartitionQueue]) -> None:
         batches = {queue.partition: queue.batches[0] for queue in queues}
         try:
             answers = await self._requests.send(leader, batches)
         finally:
             self._in_flight[leader] -= 1
-        failed: list[Queue] = []
+        failed: list[PartitionQueue] = []
         failure: KafkaError | None = None
         for queue in queues:
             error = answers[queue.partition]
@@ -203,7 +205,7 @@ class Sender:
             elif isinstance(error, TOO_LARGE) and len(queue.batches[0].rows) > 1:
                 queue.max_bytes = queue.batches[0].nbytes // 2
                 self._ready[queue] = None
-            elif (final := refusal(error)) is not None:
+            elif (final := final_error(error)) is not None:
                 raise final from error
             else:
                 failed.append(queue)
@@ -213,7 +215,7 @@ class Sender:
         if failure is not None:
             await self._recover(failed, failure)
 
-    def _confirm(self, queue: Queue) -> None:
+    def _confirm(self, queue: PartitionQueue) -> None:
         batch = queue.batches.popleft()
         queue.failures = 0
         self._waiting -= batch.nbytes
@@ -224,16 +226,16 @@ class Sender:
         if queue.batches:
             self._ready[queue] = None
 
-    async def _recover(self, queues: Sequence[Queue], error: KafkaError) -> None:
+    async def _recover(self, queues: Sequence[PartitionQueue], error: KafkaError) -> None:
         """Find out who leads partitions now, after a pause that grows with their failures."""
         deadline = min(queue.batches[0].deadline for queue in queues)
         if asyncio.get_running_loop().time() >= deadline:
-            raise timed_out(error) from error
+            raise write_timeout(error) from error
         await asyncio.sleep(self._jitter.delay(max(queue.failures for queue in queues)))
         for queue in queues:
             queue.failures += 1
         partitions = [queue.partition for queue in queues]
-        await locate(self._topology, partitions, deadline=deadline, jitter=self._jitter)
+        await wait_for_leaders(self._topology, partitions, deadline=deadline, jitter=self._jitter)
         self._ready.update(dict.fromkeys(queues))
 
     def _deadline(self) -> float:

@@ -12,13 +12,13 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import UnwritableRecordError
 from fanout.kafka.cluster import parse_servers
 from fanout.kafka.protocol.connections import open_connections
-from fanout.kafka.protocol.startup_calls import asked
-from fanout.kafka.writing.partition_leaders import Topology
-from fanout.kafka.writing.produce_requests import Requests
-from fanout.kafka.writing.producer_id import Joined, Transaction, introduce
+from fanout.kafka.protocol.retries import with_retries
+from fanout.kafka.writing.produce_requests import ProduceRequests
+from fanout.kafka.writing.producer_id import OpenTransaction, Transactional, obtain_producer_id
 from fanout.kafka.writing.producer_options import ProducerOptions
-from fanout.kafka.writing.rows import cut, of_partitions, prepare
+from fanout.kafka.writing.row_batches import cut_batches, prepare_rows, split_by_partition
 from fanout.kafka.writing.sender import Sender
+from fanout.kafka.writing.topic_metadata import TopicMetadata
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -85,11 +85,11 @@ class KafkaWriter:
 
         Cancellation: some of the records may be written.
         """
-        rows = prepare(records, datetime.now(UTC))
+        rows = prepare_rows(records, datetime.now(UTC))
         batches = [
             (partition, *batch)
-            for partition, of_partition in of_partitions(rows)
-            for batch in cut(of_partition, self._options.batch_size)
+            for partition, of_partition in split_by_partition(rows)
+            for batch in cut_batches(of_partition, self._options.batch_size)
         ]
         for partition, _, nbytes in batches:
             if nbytes > max(self._options.max_request_size, self._options.batch_size):
@@ -160,24 +160,26 @@ async def open_writer(
     async with open_connections(
         servers, security=security, client_id=client_id, options=options
     ) as connections:
-        topology = Topology(connections)
-        await asked(
+        topology = TopicMetadata(connections)
+        await with_retries(
             "the cluster cannot be reached",
             lambda: topology.refresh([]),
             jitter,
             patience=patience,
         )
-        producer = await asked(
+        producer = await with_retries(
             "the cluster gives out no producer id",
-            lambda: introduce(connections, mode),
+            lambda: obtain_producer_id(connections, mode),
             jitter,
             patience=patience,
         )
-        requests = Requests(
+        requests = ProduceRequests(
             connections,
             options=options,
             producer=producer,
-            transaction=Transaction(connections, mode) if isinstance(mode, Joined) else None,
+            transaction=OpenTransaction(connections, mode)
+            if isinstance(mode, Transactional)
+            else None,
             written=written or {},
         )
         sender = Sender(requests, topology, options=options, jitter=jitter)

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from fanout.errors import BatchNotWrittenError, FanOutError, FencedError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.writing.producer_id import Joined
+from fanout.kafka.writing.producer_id import Transactional
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone
 from fanout.spark.sink.partitioned_rows import laid_out
 from fanout.spark.sink.worker_task import REPORT_SCHEMA, read_report, task
@@ -90,7 +90,7 @@ def deliver(
     # A job without rows may be done without tasks.
     if reports:
         _check_reports(reports, tasks)
-        if isinstance(delivery.mode, Joined):
+        if isinstance(delivery.mode, Transactional):
             # Before anything else: where a stage ran twice, its tasks fail by what they did before.
             _check_that_it_ran_once(spark, reports[0].stage, tasks)
     for report in reports:

@@ -12,8 +12,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import ServiceError
-from fanout.kafka.transactions.outcome import Outcome
-from fanout.kafka.transactions.status import Standing, Verdict, look_at
+from fanout.kafka.transactions.outcome import TransactionOutcome
+from fanout.kafka.transactions.status import (
+    TransactionStatus,
+    TransactionVerdict,
+    transaction_status,
+)
 from fanout.spark.sink.stored_tokens import SINKS, SinkState, StoredTokens
 
 if TYPE_CHECKING:
@@ -76,7 +80,7 @@ class Leftover:
     """
 
     sink: str
-    standing: Standing
+    standing: TransactionStatus
 
 
 @final
@@ -98,22 +102,22 @@ class Plan:
 _AGAIN: Final = "the job writes the batch again when it starts"
 
 _COMMITTING: Final = {
-    Verdict.COMMITTABLE: Plan(possible=True, why="readers see all of it"),
-    Verdict.ENDING: Plan(possible=True, why="the brokers are about to end it"),
-    Verdict.COMMITTED: Plan(possible=True, why="it was committed before", ask=False),
-    Verdict.UNKNOWN: Plan(possible=True, why="because you say so", ask=False),
-    Verdict.NOT_COMMITTED: Plan(possible=False, why=f"nothing of it is left; {_AGAIN}"),
-    Verdict.UNRECORDED: Plan(
+    TransactionVerdict.COMMITTABLE: Plan(possible=True, why="readers see all of it"),
+    TransactionVerdict.ENDING: Plan(possible=True, why="the brokers are about to end it"),
+    TransactionVerdict.COMMITTED: Plan(possible=True, why="it was committed before", ask=False),
+    TransactionVerdict.UNKNOWN: Plan(possible=True, why="because you say so", ask=False),
+    TransactionVerdict.NOT_COMMITTED: Plan(possible=False, why=f"nothing of it is left; {_AGAIN}"),
+    TransactionVerdict.UNRECORDED: Plan(
         possible=False, why="no token says that it is complete; abort it, or start the job"
     ),
 }
 _ABORTING: Final = {
-    Verdict.COMMITTABLE: Plan(possible=True, why=_AGAIN),
-    Verdict.ENDING: Plan(possible=True, why=_AGAIN),
-    Verdict.COMMITTED: Plan(possible=False, why="it is committed, and stays so"),
-    Verdict.UNKNOWN: Plan(possible=True, why=_AGAIN),
-    Verdict.NOT_COMMITTED: Plan(possible=True, why=_AGAIN),
-    Verdict.UNRECORDED: Plan(possible=True, why=_AGAIN),
+    TransactionVerdict.COMMITTABLE: Plan(possible=True, why=_AGAIN),
+    TransactionVerdict.ENDING: Plan(possible=True, why=_AGAIN),
+    TransactionVerdict.COMMITTED: Plan(possible=False, why="it is committed, and stays so"),
+    TransactionVerdict.UNKNOWN: Plan(possible=True, why=_AGAIN),
+    TransactionVerdict.NOT_COMMITTED: Plan(possible=True, why=_AGAIN),
+    TransactionVerdict.UNRECORDED: Plan(possible=True, why=_AGAIN),
 }
 
 
@@ -167,7 +171,7 @@ async def look(transactions: Transactions, stored: Iterable[Stored]) -> list[Lef
         ServiceError: They do not answer, or not us.
     """
     return [
-        Leftover(one.sink, await look_at(transactions, one.token, recorded=one.recorded))
+        Leftover(one.sink, await transaction_status(transactions, one.token, recorded=one.recorded))
         for one in stored
     ]
 
@@ -182,16 +186,16 @@ def plan(leftover: Leftover, verb: Verb, *, force: bool) -> Plan | None:
     """
     standing = leftover.standing
     verdict = standing.verdict
-    if verdict is Verdict.CLOSED:
+    if verdict is TransactionVerdict.CLOSED:
         return None
-    if verdict is Verdict.UNKNOWN and not force:
+    if verdict is TransactionVerdict.UNKNOWN and not force:
         topics = ", ".join(standing.token.topics)
         return Plan(
             possible=False,
             why=f"brokers have forgotten what became of it: look whether its records are in "
             f"{topics}, and say --force to commit if they are, or to abort if they are not",
         )
-    if verdict is Verdict.ENDING and not standing.recorded:
+    if verdict is TransactionVerdict.ENDING and not standing.recorded:
         return Plan(possible=False, why="the brokers are about to end it; look again")
     return (_COMMITTING if verb is Verb.COMMIT else _ABORTING)[verdict]
 
@@ -250,7 +254,7 @@ async def _carry_out(transactions: Transactions, deed: Deed, verb: Verb) -> Deed
 
 async def _commit(transactions: Transactions, deed: Deed) -> Deed:
     outcome = await transactions.commit(deed.leftover.standing.token)
-    if outcome is Outcome.COMMITTED:
+    if outcome is TransactionOutcome.COMMITTED:
         return replace(deed, committed=True)
     return replace(deed, failure=f"it was {outcome.value}; {_AGAIN}")
 

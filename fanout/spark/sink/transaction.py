@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, final
 
 from fanout.errors import BatchNotWrittenError, CheckpointError, FanOutError, FencedError
 from fanout.kafka.transactions.commit_token import MARKERS_LAST, CommitToken, numbers_of
-from fanout.kafka.transactions.outcome import Outcome
-from fanout.kafka.writing.producer_id import Joined
+from fanout.kafka.transactions.outcome import TransactionOutcome
+from fanout.kafka.writing.producer_id import Transactional
 from fanout.spark.sink.job import AttemptFailedError, in_attempts
 from fanout.spark.sink.stored_tokens import SinkState
 
@@ -60,7 +60,7 @@ class ExactlyOnce:
             self._finish(token)
         self._begin(self._cluster.transaction_timeout(self._wanted_timeout))
 
-    def write(self, send: Callable[[Joined], Delivered]) -> None:
+    def write(self, send: Callable[[Transactional], Delivered]) -> None:
         """Write the batch and commit it, unless it is committed already.
 
         Args:
@@ -84,7 +84,7 @@ class ExactlyOnce:
     def _finish(self, token: CommitToken) -> bool:
         """Commit a recorded transaction, and return whether it is committed."""
         outcome = self._cluster.call(self._calls.commit(token))
-        if outcome is Outcome.COMMITTED:
+        if outcome is TransactionOutcome.COMMITTED:
             self._state.record_committed(token.batch_id)
             return True
         age = datetime.now(UTC) - token.created_at
@@ -103,7 +103,7 @@ class ExactlyOnce:
         self._ownership.check()
         return self._cluster.call(self._calls.begin(self._id, timeout))
 
-    def _attempt(self, send: Callable[[Joined], Delivered]) -> None:
+    def _attempt(self, send: Callable[[Transactional], Delivered]) -> None:
         timeout = self._cluster.transaction_timeout(self._wanted_timeout)
         started, expires_at = time.monotonic(), datetime.now(UTC) + timedelta(seconds=timeout)
         incarnation = self._begin(timeout)
@@ -116,7 +116,7 @@ class ExactlyOnce:
             self._state.forget(self._batch_id)
             self._has_token = False
         try:
-            delivered = send(Joined(self._id, incarnation))
+            delivered = send(Transactional(self._id, incarnation))
             if not delivered.rows:
                 return
             token = self._token(delivered, incarnation, expires_at)
@@ -134,14 +134,14 @@ class ExactlyOnce:
     def _commit(self, token: CommitToken, started: float, timeout: float) -> None:
         outcome = self._cluster.call(self._calls.commit(token))
         match outcome:
-            case Outcome.COMMITTED:
+            case TransactionOutcome.COMMITTED:
                 self._state.record_committed(token.batch_id)
-            case Outcome.ABORTED | Outcome.EXPIRED:
+            case TransactionOutcome.ABORTED | TransactionOutcome.EXPIRED:
                 self._check_time(started, timeout)
                 raise AttemptFailedError(
                     f"its transaction {self._id} was {outcome.value} before it was committed"
                 )
-            case Outcome.FENCED:
+            case TransactionOutcome.FENCED:
                 self._ownership.check()
                 raise FencedError(
                     f"somebody else has begun a transaction of {self._id}, which aborted this one: "

@@ -27,7 +27,7 @@ from fanout.errors import (
     UnwritableRecordError,
     WriteTimeoutError,
 )
-from fanout.kafka.writing.producer_id import Joined, WriteMode
+from fanout.kafka.writing.producer_id import Transactional, WriteMode
 from fanout.kafka.writing.writer import open_writer
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def task(delivery: Delivery) -> Callable[[Batches], Batches]:
 def _refuse_second_attempt(context: Any, delivery: Delivery) -> None:
     """Fail before anything is written, where another attempt may have written the same rows."""
     attempt = context.attemptNumber()
-    if isinstance(delivery.mode, Joined) and attempt > 0:
+    if isinstance(delivery.mode, Transactional) and attempt > 0:
         raise RuntimeError(
             f"attempt {attempt} of a task does not write, because what the one before it wrote is "
             f"part of the transaction; look above for why that failed: the whole batch is tried "

@@ -29,10 +29,13 @@ from aiokafka.protocol.transaction import (
 )
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.protocol.broker_connection import Frame, _Terse
-from fanout.kafka.protocol.fields import fetched, has_moved, rows
-from fanout.kafka.protocol.messages.transactions import DescribeTransactionsRequest, OffsetsRequest
-from fanout.kafka.reading.transport import Aborted, Fetched
+from fanout.kafka.protocol.broker_connection import ResponseFrame, _Terse
+from fanout.kafka.protocol.fields import fetched, has_moved, partition_rows
+from fanout.kafka.protocol.messages.transactions import (
+    CommittedOffsetsRequest,
+    DescribeTransactionsRequest,
+)
+from fanout.kafka.reading.transport import AbortedTransaction, Fetched
 
 # The versions of each call that Kafka 0.11 to 4.x and aiokafka have in common.
 VERSIONS: dict[Any, range] = {
@@ -46,7 +49,7 @@ VERSIONS: dict[Any, range] = {
     AddOffsetsToTxnRequest: range(1),
     TxnOffsetCommitRequest: range(1),
     EndTxnRequest: range(1),
-    OffsetsRequest: range(7, 8),
+    CommittedOffsetsRequest: range(7, 8),
     DescribeTransactionsRequest: range(1),
     DescribeConfigsRequest: range(3),
 }
@@ -62,7 +65,7 @@ REQUESTS: dict[Any, Any] = {
     AddOffsetsToTxnRequest: AddOffsetsToTxnRequest("orders", 7, 1, "group"),
     TxnOffsetCommitRequest: TxnOffsetCommitRequest("id", "group", 7, 1, [("orders", [(0, 5, "")])]),
     EndTxnRequest: EndTxnRequest("orders", 7, 1, transaction_result=True),
-    OffsetsRequest: OffsetsRequest("group", ["orders"], stable=True),
+    CommittedOffsetsRequest: CommittedOffsetsRequest("group", ["orders"], stable=True),
     DescribeTransactionsRequest: DescribeTransactionsRequest("orders"),
     DescribeConfigsRequest: DescribeConfigsRequest([(4, "orders", ["name"])]),
 }
@@ -131,7 +134,7 @@ def test_what_was_fetched_is_read_from_every_layout(
         high_watermark=9,
         last_stable_offset=8,
         log_start_offset=start,
-        aborted=[Aborted(7, 2)],
+        aborted=[AbortedTransaction(7, 2)],
         batches=b"x",
     )
     assert fetched(9, 8, *fields) == (answer, replica)
@@ -195,7 +198,7 @@ def test_a_coordinator_that_has_moved_says_so_in_rows_or_at_the_end() -> None:
 
 def test_the_rows_of_an_answer_are_its_partitions() -> None:
     answer = prepared(OffsetCommitRequest, 3).RESPONSE_TYPE(0, [("a", [(0, 1)]), ("b", [(2, 3)])])
-    assert list(rows(answer)) == [(Partition("a", 0), 1), (Partition("b", 2), 3)]
+    assert list(partition_rows(answer)) == [(Partition("a", 0), 1), (Partition("b", 2), 3)]
 
 
 @pytest.mark.parametrize("request_", [*REQUESTS.values(), SaslAuthenticateRequest(b"canary")])
@@ -283,4 +286,4 @@ def test_an_answer_of_fetch_is_read_from_a_frame_as_from_a_file(version: int) ->
     head = [0, 0, 0] if version >= 7 else [0]
     answer = kind(*head, [("orders", [tuple(fields)])])
     data = answer.encode()
-    assert kind.decode(Frame(bytearray(data))) == kind.decode(data) == answer
+    assert kind.decode(ResponseFrame(bytearray(data))) == kind.decode(data) == answer

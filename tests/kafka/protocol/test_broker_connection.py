@@ -15,7 +15,7 @@ from aiokafka.errors import (
     KafkaProtocolError,
 )
 
-from fanout.kafka.protocol.broker_connection import BrokerConnection, Frames
+from fanout.kafka.protocol.broker_connection import BrokerConnection, ResponseReceiver
 from tests.kafka.certificates import make_certificates
 from tests.kafka.protocol.peer import REQUEST, ask, batches_of, connected, fetched, frame
 
@@ -245,7 +245,7 @@ async def test_closing_within_an_answer_is_at_once_and_keeps_none_of_it() -> Non
         waiting = ask(connection)
         await begun.wait()
         frames = connection._writer.transport.get_protocol()
-        assert isinstance(frames, Frames)
+        assert isinstance(frames, ResponseReceiver)
         gone = weakref.ref(frames)
         del frames
         async with asyncio.timeout(SOON):

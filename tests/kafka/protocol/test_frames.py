@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fanout.kafka.protocol.broker_connection import Frame, Frames
+from fanout.kafka.protocol.broker_connection import ResponseFrame, ResponseReceiver
 
 MIB = 1 << 20
 
@@ -15,10 +15,10 @@ class Receiver:
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.failures: list[str] = []
-        self.frames = Frames(asyncio.Protocol(), self._take, self.failures.append)
+        self.frames = ResponseReceiver(asyncio.Protocol(), self._take, self.failures.append)
         self.largest = 0
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: ResponseFrame) -> None:
         self.bodies.append(bytes(frame.read(1 << 30)))
 
     def receive(self, data: bytes, at_once: int) -> None:
@@ -68,7 +68,7 @@ def test_a_frame_that_is_large_comes_whole() -> None:
 
 def test_many_bytes_of_a_frame_are_not_copied_and_cannot_be_changed() -> None:
     data = bytearray(b"name" + bytes(MIB))
-    frame = Frame(data)
+    frame = ResponseFrame(data)
     assert frame.read(4) == b"name"
     batches = frame.read(MIB)
     data[4] = 1
@@ -95,7 +95,7 @@ def test_what_a_frame_does_not_receive_is_passed_on() -> None:
         def resume_writing(self) -> None:
             told.append("resume")
 
-    frames = Frames(Replaced(), lambda _: None, lambda _: None)
+    frames = ResponseReceiver(Replaced(), lambda _: None, lambda _: None)
     frames.pause_writing()
     frames.resume_writing()
     assert frames.eof_received() is True

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import MalformedEventError
-from fanout.kafka.reading.compression import inflate
+from fanout.kafka.reading.compression import decompress_records
 from tests.damage import damaged
 from tests.provers.record_batches import CODECS, compress, xerial
 
@@ -19,7 +19,7 @@ bodies = st.binary(max_size=100).map(lambda piece: piece * 30)
 
 
 def opened(data: bytes, codec: str, max_bytes: int = 1 << 20) -> bytes:
-    return b"".join(inflate(memoryview(data), CODECS.index(codec), max_bytes))
+    return b"".join(decompress_records(memoryview(data), CODECS.index(codec), max_bytes))
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.columns import SCHEMA
-from fanout.kafka.reading.records import decode
-from fanout.kafka.reading.transport import Aborted, Fetched
+from fanout.kafka.reading.records import decode_fetched
+from fanout.kafka.reading.transport import AbortedTransaction, Fetched
 from tests.damage import damaged
 from tests.provers.record_batches import (
     ABORT,
@@ -31,7 +31,7 @@ from tests.provers.record_batches import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanout.kafka.reading.records import Decoded
+    from fanout.kafka.reading.records import DecodedPart
 
 PARTITION = Partition("orders", 3)
 MAX_BYTES = 1 << 20
@@ -53,7 +53,7 @@ class Log(NamedTuple):
 
     sent: list[bytes]
     plain: list[bytes]
-    aborted: list[Aborted]
+    aborted: list[AbortedTransaction]
     ends: list[int]
 
 
@@ -80,7 +80,7 @@ def logs(draw: st.DrawFn) -> Log:
     ends: list[int] = []
     sent: list[bytes] = []
     plain: list[bytes] = []
-    aborted: list[Aborted] = []
+    aborted: list[AbortedTransaction] = []
     at = 0
     aborting: set[int] = set()
     for _ in range(draw(st.integers(1, 6))):
@@ -96,7 +96,7 @@ def logs(draw: st.DrawFn) -> Log:
             continue
         transactional = producer > 0 and draw(st.booleans())
         if transactional and producer not in aborting and draw(st.booleans()):
-            aborted.append(Aborted(producer, at))
+            aborted.append(AbortedTransaction(producer, at))
             aborting.add(producer)
         records = draw(rows())
         last = (records[-1].offset if records else 0) + draw(st.integers(0, 3))
@@ -122,15 +122,15 @@ def logs(draw: st.DrawFn) -> Log:
 
 def read(
     data: bytes,
-    aborted: Sequence[Aborted] = (),
+    aborted: Sequence[AbortedTransaction] = (),
     *,
     offset: int = 0,
     stop: int | None = None,
     read_committed: bool = True,
     max_bytes: int = MAX_BYTES,
-) -> list[Decoded]:
+) -> list[DecodedPart]:
     parts = list(
-        decode(
+        decode_fetched(
             Fetched(0, 0, 0, aborted, data),
             PARTITION,
             offset=offset,
@@ -149,7 +149,7 @@ def read(
 
 
 def read_with_aiokafka(
-    data: bytes, aborted: Sequence[Aborted], *, offset: int, read_committed: bool
+    data: bytes, aborted: Sequence[AbortedTransaction], *, offset: int, read_committed: bool
 ) -> tuple[list[dict[str, Any]], int]:
     records = PartitionRecords(
         TopicPartition(PARTITION.topic, PARTITION.number),
@@ -177,7 +177,7 @@ def read_with_aiokafka(
     return rows, records.next_fetch_offset
 
 
-def as_rows(parts: Sequence[Decoded]) -> list[dict[str, Any]]:
+def as_rows(parts: Sequence[DecodedPart]) -> list[dict[str, Any]]:
     found = []
     for part in parts:
         plain = part.records.set_column(
@@ -228,7 +228,7 @@ def test_what_is_read_is_what_aiokafka_reads(
 @given(data=damaged(logs().map(lambda log: b"".join(log.sent))), offset=st.integers(0, 20))
 def test_damaged_bytes_are_records_or_a_typed_error(data: bytes, offset: int) -> None:
     with suppress(MalformedEventError):
-        read(data, [Aborted(7, 0)], offset=offset)
+        read(data, [AbortedTransaction(7, 0)], offset=offset)
 
 
 @given(log=logs(), data=st.data())

@@ -9,7 +9,7 @@ import pytest
 from fanout.errors import DecodeFailedError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.columns import NO_RECORDS
-from fanout.kafka.reading.records import decode
+from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import Fetched
 from fanout.kafka.reading.user_decode import UserDecode
 from tests.provers.record_batches import batch, rows
@@ -22,7 +22,9 @@ PARTITION = Partition("orders", 3)
 
 def records(count: int = 4, first: int = 10) -> pa.RecordBatch:
     fetched = Fetched(1000, 1000, 0, (), batch(rows(count), first))
-    (part,) = decode(fetched, PARTITION, offset=first, read_committed=True, max_bytes=1 << 20)
+    (part,) = decode_fetched(
+        fetched, PARTITION, offset=first, read_committed=True, max_bytes=1 << 20
+    )
     return part.records
 
 

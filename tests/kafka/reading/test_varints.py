@@ -6,7 +6,7 @@ from aiokafka.record.util import decode_varint_py, encode_varint_py
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.kafka.reading.unpacking import BEYOND, read_varint, read_varints
+from fanout.kafka.reading.record_fields import OUT_OF_RANGE, read_varint, read_varints
 
 # As many of each number of bytes as of any other.
 numbers = st.integers(0, 63).flatmap(lambda bits: st.integers(-(2**bits), 2**bits - 1))
@@ -39,7 +39,7 @@ def test_a_number_of_more_than_64_bits_is_none(data: bytes) -> None:
     with pytest.raises(ValueError, match="64 bits"):
         read_varint(data, 0)
     _, after = read_varints(np.frombuffer(data + b"\0" * 10, np.uint8), np.array([0, 15]))
-    assert after[0] >= BEYOND
+    assert after[0] >= OUT_OF_RANGE
     assert after[1] == 16
 
 
@@ -50,7 +50,7 @@ def test_any_bytes_are_the_number_that_aiokafka_reads_or_none(data: bytes) -> No
     try:
         expected = read_varint(whole, 0)
     except ValueError:
-        assert after[0] >= BEYOND
+        assert after[0] >= OUT_OF_RANGE
         return
     assert (found[0], after[0]) == expected == decode_varint_py(bytearray(whole), 0)
 
@@ -63,8 +63,8 @@ def test_a_number_that_is_cut_short_is_not_read() -> None:
 
 def test_a_position_after_the_end_stays_there() -> None:
     for data in (b"\1", b"\xff"):
-        _, after = read_varints(np.frombuffer(data, np.uint8), np.array([1, BEYOND]))
-        assert (after > [1, BEYOND]).all() or after.min() >= BEYOND
+        _, after = read_varints(np.frombuffer(data, np.uint8), np.array([1, OUT_OF_RANGE]))
+        assert (after > [1, OUT_OF_RANGE]).all() or after.min() >= OUT_OF_RANGE
 
 
 def test_no_positions_are_no_numbers() -> None:

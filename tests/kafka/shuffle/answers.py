@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.records import decode
+from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import Fetched
 from fanout.kafka.shuffle.frame_columns import FRAMED
 from tests.provers.record_batches import Row, batch
@@ -20,7 +20,7 @@ __all__ = ("read_answer", "read_values")
 
 def read_answer(answer: bytes) -> pa.RecordBatch:
     """Read what a broker answers, with the columns of FRAMED."""
-    (part,) = decode(
+    (part,) = decode_fetched(
         Fetched(1 << 30, 1 << 30, 0, (), answer),
         Partition("t", 0),
         offset=0,

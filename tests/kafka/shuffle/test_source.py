@@ -25,7 +25,7 @@ from fanout.errors import (
 )
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
-from fanout.kafka.reading.transport import Aborted
+from fanout.kafka.reading.transport import AbortedTransaction
 from fanout.kafka.shuffle import Activity, Producers, ShuffleSource, producers_at
 from fanout.kafka.shuffle.frames import (
     ControlFrame,
@@ -196,7 +196,7 @@ def test_an_aborted_watermark_is_none() -> None:
     async def test() -> None:
         cluster = cluster_of(hello(), 1, mark(10))
         log = cluster.log()
-        log.aborted.append(Aborted(9, log.end))
+        log.aborted.append(AbortedTransaction(9, log.end))
         write(log, 2, mark(99), producer=9, transactional=True)
         log.end_transaction(ABORT, 9)
         write(log, 2, mark(20), producer=9, transactional=True)

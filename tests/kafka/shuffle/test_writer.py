@@ -23,7 +23,7 @@ from fanout.kafka.shuffle import Activity, ShuffleWriter, open_shuffle_writer
 from fanout.kafka.shuffle.commit_mode import ExactlyOnceMode
 from fanout.kafka.shuffle.frames import HelloFrame
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
-from fanout.kafka.transactions.outcome import Outcome, Phase
+from fanout.kafka.transactions.outcome import TransactionOutcome, TransactionState
 from fanout.kafka.transactions.transactions import Transactions
 from fanout.kafka.writing.partitioner import partitions_of
 from tests.kafka.brokers import HERE
@@ -179,7 +179,7 @@ async def test_what_was_not_committed_is_aborted_with_its_watermark(
     async with transactions(topic.broker) as connection:
         state = await connection.describe(f"fanout-{topic.name}-producer-0")
     assert state is not None
-    assert state.phase is Phase.COMPLETE_ABORT, "readers do not wait until it expires"
+    assert state.phase is TransactionState.COMPLETE_ABORT, "readers do not wait until it expires"
 
 
 @pytest.mark.parametrize("carried_out", [True, False])
@@ -188,7 +188,7 @@ async def test_what_is_written_after_a_commit_that_was_cancelled_is_committed_by
 ) -> None:
     commit, answered = Transactions.commit, asyncio.Event()
 
-    async def commit_and_wait(self: Transactions, token: CommitToken) -> Outcome:
+    async def commit_and_wait(self: Transactions, token: CommitToken) -> TransactionOutcome:
         if carried_out:
             await commit(self, token)
         answered.set()
@@ -248,7 +248,7 @@ async def test_a_transaction_that_takes_too_long_is_an_error_and_ends_the_writer
             while True:
                 state = await connection.describe(f"fanout-{topic.name}-producer-0")
                 assert state is not None
-                if state.phase is Phase.COMPLETE_ABORT:
+                if state.phase is TransactionState.COMPLETE_ABORT:
                     break
                 await asyncio.sleep(0.05)
         with pytest.raises((BatchNotWrittenError, FencedError)):

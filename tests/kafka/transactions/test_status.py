@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
-from fanout.kafka.transactions.outcome import Phase, TransactionState
-from fanout.kafka.transactions.status import Standing, Verdict
+from fanout.kafka.transactions.outcome import TransactionDescription, TransactionState
+from fanout.kafka.transactions.status import TransactionStatus, TransactionVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,49 +29,85 @@ OLD = replace(TOKEN, created_at=NOW - timedelta(days=6, minutes=1))
 NOWHERE: Mapping[str, tuple[int, ...]] = {}
 
 
-def state(phase: Phase, epoch: int = 3) -> TransactionState:
-    return TransactionState(phase=phase, incarnation=Incarnation(7, epoch), partitions=NOWHERE)
+def state(phase: TransactionState, epoch: int = 3) -> TransactionDescription:
+    return TransactionDescription(
+        phase=phase, incarnation=Incarnation(7, epoch), partitions=NOWHERE
+    )
 
 
 def standing(
-    state: TransactionState | None,
+    state: TransactionDescription | None,
     marked: int | None,
     *,
     pending: bool = False,
     token: CommitToken = TOKEN,
     recorded: bool = True,
-) -> Standing:
-    return Standing(token=token, recorded=recorded, state=state, marked=marked, pending=pending)
+) -> TransactionStatus:
+    return TransactionStatus(
+        token=token, recorded=recorded, state=state, marked=marked, pending=pending
+    )
 
 
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (standing(None, 3, pending=True), Verdict.COMMITTABLE),
-        (standing(None, 4), Verdict.COMMITTED),
-        (standing(None, 5, pending=True), Verdict.COMMITTED),
-        (standing(None, 3), Verdict.NOT_COMMITTED),
-        (standing(None, None, token=OLD), Verdict.UNKNOWN),
-        (standing(None, 4, recorded=False), Verdict.CLOSED),
-        (standing(None, 4, pending=True, recorded=False), Verdict.UNRECORDED),
-        (standing(state(Phase.ONGOING), 3, pending=True), Verdict.COMMITTABLE),
-        (standing(state(Phase.ONGOING), 3, pending=True, token=OLD), Verdict.COMMITTABLE),
-        (standing(state(Phase.ONGOING), 3), Verdict.NOT_COMMITTED),
-        (standing(state(Phase.ONGOING, 4), 3, pending=True), Verdict.NOT_COMMITTED),
-        (standing(state(Phase.PREPARE_COMMIT), 3, pending=True), Verdict.ENDING),
-        (standing(state(Phase.PREPARE_ABORT, 4), 3, pending=True), Verdict.ENDING),
-        (standing(state(Phase.PREPARE_COMMIT), 4, recorded=False), Verdict.ENDING),
-        (standing(state(Phase.ONGOING, 4), 4, recorded=False), Verdict.UNRECORDED),
-        (standing(state(Phase.COMPLETE_COMMIT), 4, recorded=False), Verdict.CLOSED),
-        (standing(state(Phase.COMPLETE_ABORT), 3), Verdict.NOT_COMMITTED),
+        (standing(None, 3, pending=True), TransactionVerdict.COMMITTABLE),
+        (standing(None, 4), TransactionVerdict.COMMITTED),
+        (standing(None, 5, pending=True), TransactionVerdict.COMMITTED),
+        (standing(None, 3), TransactionVerdict.NOT_COMMITTED),
+        (standing(None, None, token=OLD), TransactionVerdict.UNKNOWN),
+        (standing(None, 4, recorded=False), TransactionVerdict.CLOSED),
+        (standing(None, 4, pending=True, recorded=False), TransactionVerdict.UNRECORDED),
+        (
+            standing(state(TransactionState.ONGOING), 3, pending=True),
+            TransactionVerdict.COMMITTABLE,
+        ),
+        (
+            standing(state(TransactionState.ONGOING), 3, pending=True, token=OLD),
+            TransactionVerdict.COMMITTABLE,
+        ),
+        (standing(state(TransactionState.ONGOING), 3), TransactionVerdict.NOT_COMMITTED),
+        (
+            standing(state(TransactionState.ONGOING, 4), 3, pending=True),
+            TransactionVerdict.NOT_COMMITTED,
+        ),
+        (
+            standing(state(TransactionState.PREPARE_COMMIT), 3, pending=True),
+            TransactionVerdict.ENDING,
+        ),
+        (
+            standing(state(TransactionState.PREPARE_ABORT, 4), 3, pending=True),
+            TransactionVerdict.ENDING,
+        ),
+        (
+            standing(state(TransactionState.PREPARE_COMMIT), 4, recorded=False),
+            TransactionVerdict.ENDING,
+        ),
+        (
+            standing(state(TransactionState.ONGOING, 4), 4, recorded=False),
+            TransactionVerdict.UNRECORDED,
+        ),
+        (
+            standing(state(TransactionState.COMPLETE_COMMIT), 4, recorded=False),
+            TransactionVerdict.CLOSED,
+        ),
+        (standing(state(TransactionState.COMPLETE_ABORT), 3), TransactionVerdict.NOT_COMMITTED),
         # Its marker went with a topic that was deleted.
-        (standing(state(Phase.COMPLETE_COMMIT), None, token=OLD), Verdict.COMMITTED),
-        (standing(state(Phase.EMPTY, 4), None, token=OLD), Verdict.UNKNOWN),
-        (standing(state(Phase.EMPTY, 4), 4, token=OLD), Verdict.COMMITTED),
+        (
+            standing(state(TransactionState.COMPLETE_COMMIT), None, token=OLD),
+            TransactionVerdict.COMMITTED,
+        ),
+        (standing(state(TransactionState.EMPTY, 4), None, token=OLD), TransactionVerdict.UNKNOWN),
+        (standing(state(TransactionState.EMPTY, 4), 4, token=OLD), TransactionVerdict.COMMITTED),
     ],
 )
-def test_where_a_transaction_stands(found: Standing, verdict: Verdict) -> None:
+def test_where_a_transaction_stands(found: TransactionStatus, verdict: TransactionVerdict) -> None:
     assert found.verdict is verdict
     assert verdict.needs_somebody == (
-        verdict not in {Verdict.CLOSED, Verdict.COMMITTED, Verdict.NOT_COMMITTED}
+        verdict
+        not in {
+            TransactionVerdict.CLOSED,
+            TransactionVerdict.COMMITTED,
+            TransactionVerdict.NOT_COMMITTED,
+        }
     )

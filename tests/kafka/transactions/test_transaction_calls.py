@@ -31,7 +31,7 @@ from fanout.kafka.protocol.messages.transactions import (
 )
 from fanout.kafka.transactions.calls import TransactionCalls
 from fanout.kafka.transactions.commit_token import Incarnation
-from fanout.kafka.transactions.outcome import Outcome
+from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.transactions.transactions import Transactions
 from tests.kafka.transactions.transacting import Sink
 from tests.provers.simulation import simulate
@@ -125,9 +125,9 @@ def test_a_coordinator_that_is_busy_or_moves_is_asked_again(code: Any) -> None:
     assert Scripted(failing(begun()), begun()).run(lambda t: t.begin("id", 1.0)) == OURS
     Scripted(failing(announced()), announced(), marked()).run(lambda t: t.mark(TOKEN))
     script = Scripted(PENDING, failing(ended()), PENDING, ended())
-    assert script.run(lambda t: t.commit(TOKEN)) is Outcome.COMMITTED
+    assert script.run(lambda t: t.commit(TOKEN)) is TransactionOutcome.COMMITTED
     script = Scripted(failing(ended()), ended())
-    assert script.run(lambda t: t.abort("id", OURS)) is Outcome.ABORTED
+    assert script.run(lambda t: t.abort("id", OURS)) is TransactionOutcome.ABORTED
 
 
 def _rest(response: Any) -> tuple[Any, ...]:
@@ -157,14 +157,14 @@ def test_a_coordinator_that_has_moved_is_looked_up_again() -> None:
 def test_what_a_lost_answer_may_have_committed_is_looked_at_before_it_is_committed_again(
     failure: Exception,
 ) -> None:
-    async def commit(transactions: Transactions) -> Outcome:
+    async def commit(transactions: Transactions) -> TransactionOutcome:
         # So that the coordinators are known, and one that fails could be wrong.
         await transactions.abort("id", OURS)
         await transactions.describe(TOKEN.transactional_id)
         return await transactions.commit(TOKEN)
 
     script = Scripted(ended(), state("Ongoing", OURS), PENDING, ("EndTxn", failure), marks(5))
-    assert script.run(commit) is Outcome.COMMITTED
+    assert script.run(commit) is TransactionOutcome.COMMITTED
 
 
 def test_a_transaction_that_the_broker_is_just_aborting_is_waited_for() -> None:
@@ -178,16 +178,20 @@ def test_a_transaction_that_the_broker_is_just_aborting_is_waited_for() -> None:
         marks(),
         state("CompleteAbort", NEWER),
     )
-    assert script.run(lambda t: t.commit(TOKEN)) is Outcome.EXPIRED
+    assert script.run(lambda t: t.commit(TOKEN)) is TransactionOutcome.EXPIRED
 
 
 def test_a_zombie_of_the_same_epoch_is_not_taken_for_a_newer_run() -> None:
     script = Scripted(PENDING, ended(48), state("Ongoing", OURS), marks(), state("Ongoing", OURS))
-    assert script.run(lambda t: t.commit(TOKEN)) is Outcome.ABORTED
+    assert script.run(lambda t: t.commit(TOKEN)) is TransactionOutcome.ABORTED
 
 
-@pytest.mark.parametrize(("before", "outcome"), [(4, Outcome.FENCED), (5, Outcome.COMMITTED)])
-def test_the_marker_that_a_newer_run_hides_is_looked_up(before: int, outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    ("before", "outcome"), [(4, TransactionOutcome.FENCED), (5, TransactionOutcome.COMMITTED)]
+)
+def test_the_marker_that_a_newer_run_hides_is_looked_up(
+    before: int, outcome: TransactionOutcome
+) -> None:
     script = Scripted(PENDING, ended(47), state("Ongoing", NEWER), marks(before))
     assert script.run(lambda t: t.commit(TOKEN)) is outcome
 
@@ -201,10 +205,10 @@ def test_a_transaction_that_is_not_open_cannot_be_marked_which_commit_tells(code
 def test_a_broker_that_cannot_describe_transactions_is_enough() -> None:
     assert Scripted(TOO_OLD).run(lambda t: t.describe("id")) is None
     script = Scripted(PENDING, ended(51), PENDING, ended(47), TOO_OLD, marks(), TOO_OLD)
-    assert script.run(lambda t: t.commit(TOKEN)) is Outcome.FENCED
-    assert Scripted(marks(4), TOO_OLD).run(lambda t: t.commit(OLD)) is Outcome.EXPIRED
+    assert script.run(lambda t: t.commit(TOKEN)) is TransactionOutcome.FENCED
+    assert Scripted(marks(4), TOO_OLD).run(lambda t: t.commit(OLD)) is TransactionOutcome.EXPIRED
     script = Scripted(ended(48), TOO_OLD)
-    assert script.run(lambda t: t.abort("id", OURS)) is Outcome.ABORTED
+    assert script.run(lambda t: t.abort("id", OURS)) is TransactionOutcome.ABORTED
 
 
 def test_a_broker_that_cannot_tell_an_open_marker_is_refused() -> None:

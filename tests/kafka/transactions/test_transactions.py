@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import OptionError, ServiceError
-from fanout.kafka.transactions.calls import Marks
+from fanout.kafka.transactions.calls import Markers
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
-from fanout.kafka.transactions.outcome import Outcome, Phase
+from fanout.kafka.transactions.outcome import TransactionOutcome, TransactionState
 from tests.kafka.brokers import produce
 from tests.kafka.transactions.transacting import LONG, ended, gone, new_sink, transactions
 
@@ -26,7 +26,7 @@ async def test_nothing_is_seen_before_the_commit_and_everything_after(
     async with transactions(kafka_broker) as connection:
         token = await sink.open(connection, 3, b"a", b"b")
         assert await sink.committed() == []
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
         assert await connection.marked(sink.group, token.topics) == 3
     await sink.until_committed(b"a", b"b")
 
@@ -42,12 +42,12 @@ async def test_several_tasks_write_in_one_transaction(kafka_broker: KafkaBroker)
         await connection.mark(token)
         state = await connection.describe(sink.id)
         assert state is not None
-        assert state.phase is Phase.ONGOING
+        assert state.phase is TransactionState.ONGOING
         assert state.incarnation == incarnation
         assert state.timeout == LONG
         assert state.partitions[sink.topic] == (0, 1)
         assert set(state.partitions) == {sink.topic, "__consumer_offsets"}
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
     await sink.until_committed(b"a", b"b")
     await sink.until_committed(b"c", partition=1)
 
@@ -58,7 +58,7 @@ async def test_another_process_commits_by_the_stored_token_alone(kafka_broker: K
         stored = (await sink.open(connection)).to_json()
     async with transactions(kafka_broker) as connection:
         token = CommitToken.from_json(stored)
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
         assert await connection.marked(sink.group, token.topics) == 0
     await sink.until_committed(b"batch 0")
 
@@ -68,7 +68,7 @@ async def test_to_commit_twice_is_to_commit_once(kafka_broker: KafkaBroker) -> N
     async with transactions(kafka_broker) as connection:
         token = await sink.open(connection)
         for _ in range(3):
-            assert await connection.commit(token) is Outcome.COMMITTED
+            assert await connection.commit(token) is TransactionOutcome.COMMITTED
     await sink.until_committed(b"batch 0")
 
 
@@ -80,7 +80,7 @@ async def test_two_who_commit_at_the_same_time_both_hear_that_it_is_done(
         for batch in range(20):
             token = await sink.open(connection, batch)
             outcomes = await asyncio.gather(connection.commit(token), other.commit(token))
-            assert set(outcomes) == {Outcome.COMMITTED}
+            assert set(outcomes) == {TransactionOutcome.COMMITTED}
     await sink.until_committed(*(b"batch %d" % batch for batch in range(20)))
 
 
@@ -89,7 +89,7 @@ async def test_what_is_committed_cannot_be_aborted(kafka_broker: KafkaBroker) ->
     async with transactions(kafka_broker) as connection:
         token = await sink.open(connection)
         await connection.commit(token)
-        assert await connection.abort(sink.id, token.incarnation) is Outcome.COMMITTED
+        assert await connection.abort(sink.id, token.incarnation) is TransactionOutcome.COMMITTED
     await sink.until_committed(b"batch 0")
 
 
@@ -98,8 +98,8 @@ async def test_what_is_aborted_cannot_be_committed(kafka_broker: KafkaBroker) ->
     async with transactions(kafka_broker) as connection:
         token = await sink.open(connection)
         for _ in range(2):
-            assert await connection.abort(sink.id, token.incarnation) is Outcome.ABORTED
-        assert await connection.commit(token) is Outcome.ABORTED
+            assert await connection.abort(sink.id, token.incarnation) is TransactionOutcome.ABORTED
+        assert await connection.commit(token) is TransactionOutcome.ABORTED
         assert await connection.marked(sink.group, token.topics) is None
     assert await sink.committed() == []
 
@@ -110,11 +110,11 @@ async def test_where_nothing_was_written_there_is_nothing_to_commit_or_to_abort(
     sink = await new_sink(kafka_broker)
     async with transactions(kafka_broker) as connection:
         incarnation = await connection.begin(sink.id, LONG)
-        assert await connection.commit(sink.token(incarnation)) is Outcome.ABORTED
-        assert await connection.abort(sink.id, incarnation) is Outcome.ABORTED
+        assert await connection.commit(sink.token(incarnation)) is TransactionOutcome.ABORTED
+        assert await connection.abort(sink.id, incarnation) is TransactionOutcome.ABORTED
         state = await connection.describe(sink.id)
         assert state is not None
-        assert state.phase is Phase.EMPTY
+        assert state.phase is TransactionState.EMPTY
 
 
 async def test_what_is_open_without_a_marker_is_not_committed(kafka_broker: KafkaBroker) -> None:
@@ -122,7 +122,7 @@ async def test_what_is_open_without_a_marker_is_not_committed(kafka_broker: Kafk
     async with transactions(kafka_broker) as connection:
         incarnation = await connection.begin(sink.id, LONG)
         await sink.write(incarnation, b"unmarked")
-        assert await connection.commit(sink.token(incarnation)) is Outcome.ABORTED
+        assert await connection.commit(sink.token(incarnation)) is TransactionOutcome.ABORTED
         await connection.begin(sink.id, LONG)
     assert await sink.committed() == []
 
@@ -137,10 +137,10 @@ async def test_a_producer_id_that_the_broker_does_not_have_commits_nothing(
         wrong = replace(token, incarnation=Incarnation(2**40, 0))
         if not marked:
             await connection.abort(sink.id, token.incarnation)
-        assert await connection.commit(wrong) is Outcome.FENCED
-        assert await connection.abort(sink.id, wrong.incarnation) is Outcome.FENCED
+        assert await connection.commit(wrong) is TransactionOutcome.FENCED
+        assert await connection.abort(sink.id, wrong.incarnation) is TransactionOutcome.FENCED
         assert await sink.committed() == []
-        expected = Outcome.COMMITTED if marked else Outcome.ABORTED
+        expected = TransactionOutcome.COMMITTED if marked else TransactionOutcome.ABORTED
         assert await connection.commit(token) is expected
 
 
@@ -151,10 +151,10 @@ async def test_an_id_that_the_broker_has_forgotten_counts_as_expired(
     async with transactions(kafka_broker) as connection:
         state = await connection.describe(sink.id)
         assert state is not None
-        assert (state.phase, state.incarnation) == (Phase.UNKNOWN, None)
+        assert (state.phase, state.incarnation) == (TransactionState.UNKNOWN, None)
         forgotten = sink.token(Incarnation(1, 0))
-        assert await connection.commit(forgotten) is Outcome.EXPIRED
-        assert await connection.abort(sink.id, forgotten.incarnation) is Outcome.EXPIRED
+        assert await connection.commit(forgotten) is TransactionOutcome.EXPIRED
+        assert await connection.abort(sink.id, forgotten.incarnation) is TransactionOutcome.EXPIRED
 
 
 async def test_whoever_begins_anew_fences_the_transaction_before(kafka_broker: KafkaBroker) -> None:
@@ -164,17 +164,17 @@ async def test_whoever_begins_anew_fences_the_transaction_before(kafka_broker: K
         begun = await new.begin(sink.id, LONG)
         assert begun != token.incarnation
         assert await new.marked(sink.group) is None
-        assert await old.commit(token) is Outcome.FENCED
-        assert await old.abort(sink.id, token.incarnation) is Outcome.FENCED
+        assert await old.commit(token) is TransactionOutcome.FENCED
+        assert await old.abort(sink.id, token.incarnation) is TransactionOutcome.FENCED
         await old.mark(token)
-        assert await old.commit(token) is Outcome.FENCED
+        assert await old.commit(token) is TransactionOutcome.FENCED
         await sink.write(begun, b"new")
         marked = sink.token(begun)
         await new.mark(marked)
         # The marker of the new run is pending, and not that of the old one.
-        assert await old.commit(token) is Outcome.FENCED
+        assert await old.commit(token) is TransactionOutcome.FENCED
         assert await sink.committed() == []
-        assert await new.commit(marked) is Outcome.COMMITTED
+        assert await new.commit(marked) is TransactionOutcome.COMMITTED
     await sink.until_committed(b"new")
 
 
@@ -195,19 +195,19 @@ async def test_a_late_commit_after_a_newer_run_changes_nothing_and_tells_the_tru
     sink = await new_sink(kafka_broker)
     async with transactions(kafka_broker) as old, transactions(kafka_broker) as new:
         done = await sink.open(old, 4)
-        assert await old.commit(done) is Outcome.COMMITTED
+        assert await old.commit(done) is TransactionOutcome.COMMITTED
         lost = await sink.open(old, 5, b"lost")
         again = await sink.open(new, 5)
         # A marker that is pending hides the one of the batch that is committed.
-        assert await old.commit(done) is Outcome.COMMITTED
-        assert await old.commit(lost) is Outcome.FENCED
-        assert await new.commit(again) is Outcome.COMMITTED
+        assert await old.commit(done) is TransactionOutcome.COMMITTED
+        assert await old.commit(lost) is TransactionOutcome.FENCED
+        assert await new.commit(again) is TransactionOutcome.COMMITTED
         for batch in (6, 7):
             token = await sink.open(new, batch)
-            assert await new.commit(token) is Outcome.COMMITTED
+            assert await new.commit(token) is TransactionOutcome.COMMITTED
         # The batch is committed, whoever did it.
         for token in (done, lost, again):
-            assert await old.commit(token) is Outcome.COMMITTED
+            assert await old.commit(token) is TransactionOutcome.COMMITTED
     await sink.until_committed(b"batch 4", b"batch 5", b"batch 6", b"batch 7")
 
 
@@ -221,11 +221,13 @@ async def test_an_expired_transaction_is_told_as_such_and_its_batch_can_run_agai
         await ended(connection, sink)
         await connection.mark(token)
         for _ in range(2):
-            assert await connection.commit(CommitToken.from_json(stored)) is Outcome.EXPIRED
-        assert await connection.abort(sink.id, token.incarnation) is Outcome.EXPIRED
+            assert (
+                await connection.commit(CommitToken.from_json(stored)) is TransactionOutcome.EXPIRED
+            )
+        assert await connection.abort(sink.id, token.incarnation) is TransactionOutcome.EXPIRED
         assert await connection.marked(sink.group, token.topics) is None
         again = await sink.open(connection)
-        assert await connection.commit(again) is Outcome.COMMITTED
+        assert await connection.commit(again) is TransactionOutcome.COMMITTED
     await sink.until_committed(b"batch 0")
 
 
@@ -236,13 +238,13 @@ async def test_a_zombie_that_opens_a_transaction_after_the_end_is_not_committed(
     async with transactions(kafka_broker) as connection:
         token = await sink.open(connection)
         async with sink.writing(token.incarnation) as zombie:
-            assert await connection.commit(token) is Outcome.COMMITTED
+            assert await connection.commit(token) is TransactionOutcome.COMMITTED
             await ended(connection, sink)
             await zombie.send_and_wait(sink.topic, b"zombie", partition=1)
         state = await connection.describe(sink.id)
         assert state is not None
-        assert (state.phase, state.incarnation) == (Phase.ONGOING, token.incarnation)
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert (state.phase, state.incarnation) == (TransactionState.ONGOING, token.incarnation)
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
         await connection.begin(sink.id, LONG)
         assert await connection.marked(sink.group) == 0
     await sink.until_committed(b"batch 0")
@@ -256,10 +258,10 @@ async def test_a_zombie_that_opens_a_transaction_after_an_abort_is_not_committed
     async with transactions(kafka_broker) as connection:
         token = await sink.open(connection)
         async with sink.writing(token.incarnation) as zombie:
-            assert await connection.abort(sink.id, token.incarnation) is Outcome.ABORTED
+            assert await connection.abort(sink.id, token.incarnation) is TransactionOutcome.ABORTED
             await ended(connection, sink)
             await zombie.send_and_wait(sink.topic, b"zombie", partition=1)
-        assert await connection.commit(token) is Outcome.ABORTED
+        assert await connection.commit(token) is TransactionOutcome.ABORTED
         await connection.begin(sink.id, LONG)
     assert await sink.committed() == await sink.committed(partition=1) == []
 
@@ -269,15 +271,15 @@ async def test_a_transaction_in_several_topics_is_marked_in_each(kafka_broker: K
     async with transactions(kafka_broker) as connection:
         token = await sink.open(connection)
         assert len(token.topics) == 2
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
         await ended(connection, sink)
         for topic in token.topics:
-            assert await connection._calls.marks(sink.group, [topic]) == Marks(0, pending=False)
+            assert await connection._calls.marks(sink.group, [topic]) == Markers(0, pending=False)
         # So one of them may be deleted.
         await asyncio.to_thread(kafka_broker.delete_topic, sink.topic)
         await gone(connection, sink)
         await connection.begin(sink.id, LONG)
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
     assert await sink.committed(sink.also[0]) == [b"batch 0"]
 
 
@@ -287,11 +289,11 @@ async def test_the_outcome_is_known_although_the_only_marked_topic_was_deleted(
     sink = await new_sink(kafka_broker)
     async with transactions(kafka_broker) as connection:
         token = await sink.open(connection)
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
         await ended(connection, sink)
         await asyncio.to_thread(kafka_broker.delete_topic, sink.topic)
         await gone(connection, sink)
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
 
 
 async def test_a_transaction_whose_marker_went_with_its_topic_is_not_committed(
@@ -305,7 +307,7 @@ async def test_a_transaction_whose_marker_went_with_its_topic_is_not_committed(
             await producer.send_and_wait(other.topic, b"unmarked", partition=0)
         await asyncio.to_thread(kafka_broker.delete_topic, sink.topic)
         await gone(connection, sink)
-        assert await connection.commit(token) is Outcome.ABORTED
+        assert await connection.commit(token) is TransactionOutcome.ABORTED
         await connection.begin(sink.id, LONG)
     assert await other.committed() == []
 
@@ -332,7 +334,7 @@ async def test_a_transaction_that_stays_open_is_not_waited_for_without_end(
         token = await sink.open(connection)
         with pytest.raises(ServiceError, match=f"marker in {sink.group} is still open"):
             await connection.marked(sink.group, token.topics)
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
 
 
 async def test_a_timeout_that_the_broker_does_not_allow_is_an_error_of_options(
@@ -360,5 +362,5 @@ async def test_a_marker_that_is_on_its_way_is_never_absent(kafka_broker: KafkaBr
             outcome, marked = await asyncio.gather(
                 connection.commit(token), reader.marked(sink.group, token.topics)
             )
-            assert (outcome, marked) == (Outcome.COMMITTED, batch)
+            assert (outcome, marked) == (TransactionOutcome.COMMITTED, batch)
             assert await reader.marked(sink.group, token.topics) == batch

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from fanout.errors import ServiceError
-from fanout.kafka.transactions.outcome import Outcome
+from fanout.kafka.transactions.outcome import TransactionOutcome
 from tests.kafka.brokers import create
 from tests.kafka.topics import eventually
 from tests.kafka.transactions.transacting import LONG, Sink, new_sink, transactions
@@ -44,7 +44,7 @@ async def test_a_transaction_outlives_a_broker_that_is_killed_before_the_commit(
             committing = asyncio.create_task(connection.commit(token))
         finally:
             await asyncio.to_thread(mortal_broker.restart)
-        assert await committing is Outcome.COMMITTED
+        assert await committing is TransactionOutcome.COMMITTED
         assert await connection.marked(sink.group, token.topics) == 0
     await sink.until_committed(b"batch 0")
 
@@ -61,8 +61,8 @@ async def test_a_commit_whose_answer_a_killed_broker_never_gave_has_a_known_outc
             await asyncio.to_thread(mortal_broker.kill)
         finally:
             await asyncio.to_thread(mortal_broker.restart)
-        assert await committing is Outcome.COMMITTED
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert await committing is TransactionOutcome.COMMITTED
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
     await sink.until_committed(b"batch 0")
 
 
@@ -77,7 +77,7 @@ async def test_a_commit_survives_a_broker_that_hangs(kafka_broker: KafkaBroker) 
             assert not committing.done()
         finally:
             await asyncio.to_thread(kafka_broker.resume)
-        assert await committing is Outcome.COMMITTED
+        assert await committing is TransactionOutcome.COMMITTED
     await sink.until_committed(b"batch 0")
 
 
@@ -95,7 +95,7 @@ async def test_a_commit_that_gets_no_answer_says_so_and_can_be_made_again(
         finally:
             await asyncio.to_thread(kafka_broker.resume)
     async with transactions(kafka_broker) as connection:
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
     await sink.until_committed(b"batch 0")
 
 
@@ -113,7 +113,7 @@ async def test_the_first_transaction_waits_for_a_broker_that_has_just_started(
         token = sink.token(incarnation)
         await sink.write(incarnation, b"first")
         await connection.mark(token)
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
         await sink.until_committed(b"first")
 
 
@@ -164,7 +164,7 @@ async def test_what_is_not_permitted_is_named(cluster: Cluster) -> None:
         )
         await grant(ResourceType.TOPIC, sink.topic, AclOperation.READ)
         await connection.mark(token)
-        assert await connection.commit(token) is Outcome.COMMITTED
+        assert await connection.commit(token) is TransactionOutcome.COMMITTED
     await sink.until_committed(b"a")
 
 
@@ -176,7 +176,7 @@ CALLS: dict[str, Call] = {
     "abort": lambda connection, token: connection.abort(token.transactional_id, token.incarnation),
     "describe": lambda connection, token: connection.describe(token.transactional_id),
 }
-BECOMES = {"begin": Outcome.FENCED, "abort": Outcome.ABORTED}
+BECOMES = {"begin": TransactionOutcome.FENCED, "abort": TransactionOutcome.ABORTED}
 
 
 @pytest.mark.parametrize("step", CALLS)
@@ -196,7 +196,7 @@ async def test_cancelling_a_call_leaves_nothing_behind_and_it_can_be_made_again(
                 await asyncio.wait([calling])
                 if step != "marked":  # which waits for the end of the transaction
                     await call(connection, token)
-            assert await other.commit(token) is BECOMES.get(step, Outcome.COMMITTED)
+            assert await other.commit(token) is BECOMES.get(step, TransactionOutcome.COMMITTED)
 
 
 async def make(call: Call, connection: Transactions, token: CommitToken) -> None:

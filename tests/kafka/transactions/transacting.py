@@ -14,9 +14,9 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.transactions.calls import Marks
+from fanout.kafka.transactions.calls import Markers
 from fanout.kafka.transactions.commit_token import CommitToken
-from fanout.kafka.transactions.outcome import Phase
+from fanout.kafka.transactions.outcome import TransactionState
 from fanout.kafka.transactions.transactions import open_transactions
 from tests.kafka.brokers import HERE, create
 
@@ -154,7 +154,10 @@ async def told(broker: KafkaBroker, *ids: str) -> None:
             while True:
                 state = await connection.describe(id_)
                 assert state is not None
-                if state.phase not in {Phase.PREPARE_COMMIT, Phase.PREPARE_ABORT}:
+                if state.phase not in {
+                    TransactionState.PREPARE_COMMIT,
+                    TransactionState.PREPARE_ABORT,
+                }:
                     break
                 await asyncio.sleep(0.01)
 
@@ -163,7 +166,9 @@ async def gone(connection: Transactions, sink: Sink) -> None:
     """Wait until a topic that was deleted has taken its marker along, open or committed."""
 
     async def is_gone() -> bool:
-        return await connection._calls.marks(sink.group, [sink.topic]) == Marks(None, pending=False)
+        return await connection._calls.marks(sink.group, [sink.topic]) == Markers(
+            None, pending=False
+        )
 
     await until(is_gone)
 

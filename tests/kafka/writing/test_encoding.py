@@ -10,8 +10,14 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanout.kafka.writing.encoding import CODECS, NO_PRODUCER, Producer, encode, sizes
-from fanout.kafka.writing.rows import cut, of_partitions
+from fanout.kafka.writing.encoding import (
+    CODECS,
+    NO_PRODUCER_ID,
+    ProducerId,
+    encode_record_batch,
+    record_sizes,
+)
+from fanout.kafka.writing.row_batches import cut_batches, split_by_partition
 from tests.kafka.writing.writing import HEADERS
 
 BYTES = st.none() | st.binary(max_size=300)
@@ -54,7 +60,7 @@ def test_what_is_encoded_is_what_is_decoded(records: list[Any], skipped: int, co
     skipped = min(skipped, len(records) - 1)
     rows = columns(records)[skipped:]
     given_ = plain(records[skipped:])
-    batch = encode(rows, codec, Producer(7, 3, transactional=True), 2**31 - 1)
+    batch = encode_record_batch(rows, codec, ProducerId(7, 3, transactional=True), 2**31 - 1)
     read = DefaultRecordBatch(bytearray(batch))
     assert read.validate_crc()
     assert (read.is_transactional, read.producer_id, read.producer_epoch) == (True, 7, 3)
@@ -62,18 +68,20 @@ def test_what_is_encoded_is_what_is_decoded(records: list[Any], skipped: int, co
     assert read.last_offset_delta == len(given_) - 1
     assert read.max_timestamp == max(time for _, _, time, _ in given_)
     assert decoded(batch) == given_
-    assert codec != "none" or len(batch) <= sizes(rows).sum() + BATCH
+    assert codec != "none" or len(batch) <= record_sizes(rows).sum() + BATCH
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 8_191, 8_193])
 def test_numbers_of_any_width_are_encoded(count: int) -> None:
     records = [(None, b"x" * (row % 200), 10**12 - row * 10**6, None) for row in range(count)]
-    assert decoded(encode(columns(records), "none", NO_PRODUCER, -1)) == plain(records)
+    assert decoded(encode_record_batch(columns(records), "none", NO_PRODUCER_ID, -1)) == plain(
+        records
+    )
 
 
 def test_nobody_writes_in_no_transaction() -> None:
     read = DefaultRecordBatch(
-        bytearray(encode(columns([(b"", b"", 0, [])]), "none", NO_PRODUCER, -1))
+        bytearray(encode_record_batch(columns([(b"", b"", 0, [])]), "none", NO_PRODUCER_ID, -1))
     )
     assert not read.is_transactional
     assert (read.producer_id, read.producer_epoch, read.base_sequence) == (-1, -1, -1)
@@ -82,20 +90,20 @@ def test_nobody_writes_in_no_transaction() -> None:
 @given(st.lists(RECORDS, max_size=30), st.integers(1, 2_000))
 def test_rows_are_cut_into_batches_that_fit(records: list[Any], limit: int) -> None:
     rows = columns([(None, None, 0, None), *records])
-    parts = [*cut(rows, limit)]
+    parts = [*cut_batches(rows, limit)]
     assert pa.Table.from_batches([part for part, _ in parts]).to_pylist() == rows.to_pylist()
     for (part, nbytes), (after, _) in zip(parts, [*parts[1:], (rows[:1], 0)], strict=True):
-        assert nbytes == sizes(part).sum()
+        assert nbytes == record_sizes(part).sum()
         assert nbytes <= limit or len(part) == 1
-        together = nbytes + int(sizes(after[:1]).sum())
+        together = nbytes + int(record_sizes(after[:1]).sum())
         assert together > limit or after is rows[:1] or (part, nbytes) == parts[-1]
 
 
 def test_a_batch_is_filled_to_its_last_byte() -> None:
     rows = columns([(b"key", b"value", 0, [("a", b"b")])] * 4)
-    two = int(sizes(rows[:2]).sum())
-    assert [len(part) for part, _ in cut(rows, two)] == [2, 2]
-    assert [len(part) for part, _ in cut(rows, two - 1)] == [1, 1, 1, 1]
+    two = int(record_sizes(rows[:2]).sum())
+    assert [len(part) for part, _ in cut_batches(rows, two)] == [2, 2]
+    assert [len(part) for part, _ in cut_batches(rows, two - 1)] == [1, 1, 1, 1]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=40))
@@ -108,7 +116,7 @@ def test_rows_are_told_apart_by_partitions_in_their_order(places: list[tuple[str
     )
     found = {
         (partition.topic, partition.number): some["row"].to_pylist()
-        for partition, some in of_partitions(rows)
+        for partition, some in split_by_partition(rows)
     }
     expected: dict[tuple[str, int], list[int]] = {}
     for row, place in enumerate(places):

@@ -7,27 +7,27 @@ from datetime import UTC, datetime
 import pytest
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.writing.encoding import sizes
-from fanout.kafka.writing.produce_requests import Batch, Queue
-from fanout.kafka.writing.rows import prepare
+from fanout.kafka.writing.encoding import record_sizes
+from fanout.kafka.writing.produce_requests import PartitionQueue, ProduceBatch
+from fanout.kafka.writing.row_batches import prepare_rows
 from tests.kafka.writing.writing import records
 
 RECORD = 39
 """About what a record takes whose value has three bytes."""
 
 
-def batch(*values: int, attempts: int = 0) -> Batch:
-    rows = prepare(records("t", [b"%d" % value for value in values]), datetime.now(UTC))
-    nbytes = int(sizes(rows).sum())
+def batch(*values: int, attempts: int = 0) -> ProduceBatch:
+    rows = prepare_rows(records("t", [b"%d" % value for value in values]), datetime.now(UTC))
+    nbytes = int(record_sizes(rows).sum())
     assert nbytes == RECORD * len(values)
-    return Batch(rows, nbytes, deadline=float(values[0]), attempts=attempts)
+    return ProduceBatch(rows, nbytes, deadline=float(values[0]), attempts=attempts)
 
 
-def queue(*batches: Batch, max_bytes: float = math.inf) -> Queue:
-    return Queue(Partition("t", 0), deque(batches), max_bytes=max_bytes)
+def queue(*batches: ProduceBatch, max_bytes: float = math.inf) -> PartitionQueue:
+    return PartitionQueue(Partition("t", 0), deque(batches), max_bytes=max_bytes)
 
 
-def shape(given: Queue, batch_size: int) -> list[list[int]]:
+def shape(given: PartitionQueue, batch_size: int) -> list[list[int]]:
     """Shape the first batch, and return what is in each."""
     given.shape_first(batch_size)
     for each in given.batches:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.transactions.outcome import Outcome
+from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.writing.encoding import CODECS
-from fanout.kafka.writing.producer_id import Idempotent, Joined, Unconfirmed
+from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
 from tests.kafka.brokers import create
 from tests.kafka.transactions.transacting import LONG, Sink, transactions
 from tests.kafka.writing.writing import read, records, values, writing
@@ -106,17 +106,19 @@ async def test_records_of_a_transaction_are_seen_when_somebody_else_has_ended_it
         incarnation = await driver.begin(sink.id, LONG)
         async with asyncio.TaskGroup() as tasks:
             for number in (0, 1):
-                tasks.create_task(write_numbers(kafka_broker, Joined(sink.id, incarnation), number))
+                tasks.create_task(
+                    write_numbers(kafka_broker, Transactional(sink.id, incarnation), number)
+                )
         assert sum(map(len, (await read(kafka_broker, "w-joined", 2)).values())) == 0
         token = sink.token(incarnation)
         await driver.mark(token)
-        assert await driver.commit(token) is Outcome.COMMITTED
+        assert await driver.commit(token) is TransactionOutcome.COMMITTED
     found = await read(kafka_broker, "w-joined", 2)
     for number in (0, 1):
         assert [each.value for each in found[number]] == NUMBERS
 
 
-async def write_numbers(broker: KafkaBroker, joined: Joined, number: int) -> None:
+async def write_numbers(broker: KafkaBroker, joined: Transactional, number: int) -> None:
     async with writing(broker, joined) as writer:
         await writer.write(records("w-joined", NUMBERS, number))
         assert (await writer.flush()).rows == len(NUMBERS)

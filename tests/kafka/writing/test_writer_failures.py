@@ -15,7 +15,7 @@ from fanout.errors import (
     UnwritableRecordError,
     WriteTimeoutError,
 )
-from fanout.kafka.writing.producer_id import Idempotent, Joined, Unconfirmed
+from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
 from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.writer import open_writer
 from tests.kafka.brokers import HERE, create
@@ -52,7 +52,7 @@ async def test_a_topic_that_is_deleted_in_the_middle_is_an_error(
     await create(kafka_broker, topic)
     async with transactions(kafka_broker) as driver:
         sink = Sink(kafka_broker, topic)
-        joined = Joined(sink.id, await driver.begin(sink.id, LONG))
+        joined = Transactional(sink.id, await driver.begin(sink.id, LONG))
         how = joined if mode == "joined" else Idempotent()
         async with writing(kafka_broker, how) as writer:
             await writer.write(records(topic, [b"x"]))
@@ -145,7 +145,7 @@ async def test_a_writer_whose_transaction_was_begun_anew_is_fenced(
     await create(kafka_broker, "w-fenced", 2)
     sink = Sink(kafka_broker, "w-fenced")
     async with transactions(kafka_broker) as driver:
-        joined = Joined(sink.id, await driver.begin(sink.id, LONG))
+        joined = Transactional(sink.id, await driver.begin(sink.id, LONG))
         async with writing(kafka_broker, joined) as writer, writing(kafka_broker, joined) as other:
             await writer.write(records("w-fenced", [b"x"]))
             await writer.flush()
@@ -169,7 +169,7 @@ async def test_a_broker_killed_in_the_middle_has_each_record_once_and_in_order(
     given = [b"%d-" % number + bytes(500) for number in range(40_000)]
     async with transactions(mortal_broker) as driver:
         incarnation = await driver.begin(sink.id, LONG)
-        how = Joined(sink.id, incarnation) if mode == "joined" else Idempotent()
+        how = Transactional(sink.id, incarnation) if mode == "joined" else Idempotent()
         async with writing(mortal_broker, how, batch_size=100_000) as writer:
             for begin in range(0, len(given), 20_000):
                 some = given[begin : begin + 20_000]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.kafka.writing.producer_id import Idempotent, Joined, Unconfirmed
+from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
 from fanout.kafka.writing.writer import KafkaWriter
 from tests.kafka.brokers import create
 from tests.kafka.transactions.transacting import LONG, Sink, transactions
@@ -123,7 +123,7 @@ async def test_leaving_without_a_flush_leaves_the_transaction_open(
     await create(kafka_broker, "w-left")
     sink = Sink(kafka_broker, "w-left")
     async with transactions(kafka_broker) as driver:
-        joined = Joined(sink.id, await driver.begin(sink.id, LONG))
+        joined = Transactional(sink.id, await driver.begin(sink.id, LONG))
         async with writing(kafka_broker, joined) as writer:
             await writer.write(records("w-left", [b"x"]))
             await writer.flush()
@@ -144,7 +144,7 @@ async def test_nothing_that_is_written_is_logged(
     await create(kafka_broker, topic)
     sink = Sink(kafka_broker, topic)
     async with transactions(kafka_broker) as driver:
-        joined = Joined(sink.id, await driver.begin(sink.id, LONG))
+        joined = Transactional(sink.id, await driver.begin(sink.id, LONG))
         how = {"idempotent": Idempotent(), "joined": joined, "unconfirmed": Unconfirmed()}[mode]
         async with writing(kafka_broker, how, request_timeout=0.5) as writer:
             rows = records(topic, [b"canary"], key=[b"canary"], headers=[[("canary", b"canary")]])

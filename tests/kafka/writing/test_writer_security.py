@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 from fanout.errors import ServiceError
 from fanout.kafka.security import Security
 from fanout.kafka.transactions.commit_token import Incarnation
-from fanout.kafka.writing.producer_id import Idempotent, Joined, Unconfirmed
+from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
 from fanout.kafka.writing.writer import open_writer
 from tests.kafka.brokers import create
 from tests.kafka.certificates import KEY_PASSWORD
@@ -70,7 +70,7 @@ def opening(cluster: Cluster, mode: Any) -> Any:
     return open_writer(cluster.guarded, security=cluster.guarded_login("writer"), mode=mode)
 
 
-JOINED = Joined("w-guarded", Incarnation(0, 0))
+JOINED = Transactional("w-guarded", Incarnation(0, 0))
 
 
 async def test_who_may_not_write_is_told_what_to_grant(cluster: Cluster) -> None:

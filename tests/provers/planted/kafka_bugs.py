@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
+from fanout.kafka.reading.aborted_transactions import AbortFilter
 from fanout.kafka.reading.commits import Committer
+from fanout.kafka.reading.data_loss import DataLossCheck
 from fanout.kafka.reading.fetcher import _Broker
 from fanout.kafka.reading.leaders import Leaders
-from fanout.kafka.reading.losses import Losses
-from fanout.kafka.reading.offsets import Places, next_offset
+from fanout.kafka.reading.offsets import OffsetResolver, next_offset
 from fanout.kafka.reading.partition_catalog import PartitionCatalog
-from fanout.kafka.reading.record_batches import Aborts, raw_batches
+from fanout.kafka.reading.record_batches import read_raw_batches
 from fanout.kafka.reading.records import _Part, _parts
 from fanout.kafka.reading.subscription import PartitionReader, _Subscription
-from fanout.kafka.reading.transport import Edge
+from fanout.kafka.reading.transport import OffsetSpec
 from tests.provers.planted.edits import (
     ANY,
     Edit,
@@ -84,7 +85,7 @@ def _at_the_end(start: ast.IfExp) -> ast.IfExp:
 
 
 def _latest(edge: ast.Attribute) -> ast.Attribute:
-    edge.attr = Edge.LATEST.name
+    edge.attr = OffsetSpec.LATEST.name
     return edge
 
 
@@ -114,19 +115,19 @@ _NO: Final[Any] = constant(value=False)
 
 KAFKA_BUGS: Final[dict[str, Change]] = {
     "a batch that begins early is not trimmed": (
-        Edit(_Part._wanted, on(node(ast.Compare, ops=[ast.GtE]), _from_zero)),
+        Edit(_Part._trim, on(node(ast.Compare, ops=[ast.GtE]), _from_zero)),
     ),
     "a transaction that is aborted has no end": (
-        Edit(Aborts.leave_out, on(statement(set.discard), drop)),
+        Edit(AbortFilter.drops, on(statement(set.discard), drop)),
     ),
     "a transaction is aborted for all of its producer's records": (
-        Edit(Aborts.leave_out, on(node(ast.While), with_test(lambda both: both.values[0]))),
+        Edit(AbortFilter.drops, on(node(ast.While), with_test(lambda both: both.values[0]))),
     ),
     "aborted transactions are taken in the wrong order": (
-        Edit(Aborts.__init__, on(node(ast.keyword, value=ast.Constant), with_value(_NO))),
+        Edit(AbortFilter.__init__, on(node(ast.keyword, value=ast.Constant), with_value(_NO))),
     ),
     "aborted records are delivered": (
-        Edit(_parts, on(node(ast.BoolOp, values=[ANY, called(Aborts.leave_out)]), _NO)),
+        Edit(_parts, on(node(ast.BoolOp, values=[ANY, called(AbortFilter.drops)]), _NO)),
     ),
     "the marker of a transaction's end is delivered": (
         Edit(_parts, on(_LEFT_OUT, with_test(_without_control))),
@@ -139,7 +140,7 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
     ),
     "a batch that is cut short is taken for damage": (
         Edit(
-            raw_batches,
+            read_raw_batches,
             on(
                 node(ast.If, test=_COMPARED_ABOVE),
                 with_body(lambda _: [ast.Raise(call(_cut_short))]),
@@ -148,7 +149,7 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
     ),
     "checksums are not looked at": (
         Edit(
-            raw_batches,
+            read_raw_batches,
             on(
                 node(ast.If, test=node(ast.Compare, left=ast.Call, ops=[ast.NotEq])), with_test(_NO)
             ),
@@ -156,14 +157,16 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
     ),
     "a truncation is taken for retention": (
         Edit(
-            Losses._look_for_offset,
+            DataLossCheck._look_for_offset,
             on(node(ast.Compare, ops=[ast.LtE, ast.LtE]), _from_the_start_alone),
         ),
     ),
     "a loss is declared on one broker's word": (
-        Edit(Losses._sure, on(node(ast.Return), with_value(constant(value=True)))),
+        Edit(DataLossCheck._sure, on(node(ast.Return), with_value(constant(value=True)))),
     ),
-    "what is left after a loss is skipped": (Edit(Losses._lost, on(node(ast.IfExp), _at_the_end)),),
+    "what is left after a loss is skipped": (
+        Edit(DataLossCheck._lost, on(node(ast.IfExp), _at_the_end)),
+    ),
     "a leader that was known once is never doubted": (
         Edit(Leaders.doubt, on(node(ast.Assign), drop)),
     ),
@@ -174,7 +177,7 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
         ),
     ),
     "a partition that appears later is read from its end": (
-        Edit(PartitionReader._first_offset, on(member(Edge.EARLIEST), _latest)),
+        Edit(PartitionReader._first_offset, on(member(OffsetSpec.EARLIEST), _latest)),
     ),
     "an idle partition says nothing": (
         Edit(
@@ -193,8 +196,8 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
     ),
     "what begins at the end begins at the beginning": (
         Edit(
-            Places._look_up,
-            on(node(ast.IfExp, body=member(Edge.EARLIEST)), lambda either: either.body),
+            OffsetResolver._look_up,
+            on(node(ast.IfExp, body=member(OffsetSpec.EARLIEST)), lambda either: either.body),
         ),
     ),
     "a partition asks without a reservation": (

@@ -26,10 +26,10 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.errors import ServiceError
 from fanout.kafka import Security
-from fanout.kafka.transactions.outcome import Outcome
-from fanout.kafka.transactions.status import Verdict
+from fanout.kafka.transactions.outcome import TransactionOutcome
+from fanout.kafka.transactions.status import TransactionVerdict
 from fanout.kafka.transactions.transactions import open_transactions
-from fanout.kafka.writing.producer_id import Joined
+from fanout.kafka.writing.producer_id import Transactional
 from fanout.kafka.writing.producer_options import _OPTIONS, ProducerOptions
 from fanout.kafka.writing.writer import open_writer
 from fanout.spark import foreach_batch, kafka_sink, write_to_kafka
@@ -171,7 +171,7 @@ def test_the_page_names_every_column_every_guarantee_and_every_verdict() -> None
     guarantees = [name.strip('"') for name, _ in table("Guarantees")]
     assert guarantees == list(get_args(DeliveryGuarantee))
     verdicts = {name for name, _ in table("fanout transactions")}
-    assert verdicts == {verdict.value for verdict in Verdict}
+    assert verdicts == {verdict.value for verdict in TransactionVerdict}
 
 
 class Grant:
@@ -223,16 +223,16 @@ async def test_the_permissions_of_the_page_are_enough_and_each_is_needed(
     assert len(grants) == 4
     for grant in grants:
         await asyncio.to_thread(grant.give)
-    assert await write(broker) is Outcome.COMMITTED
+    assert await write(broker) is TransactionOutcome.COMMITTED
     for grant in grants:
         await asyncio.to_thread(grant.take)
         with pytest.raises(ServiceError, match="grant the principal"):
             await write(broker)
         await asyncio.to_thread(grant.give)
-    assert await write(broker) is Outcome.COMMITTED
+    assert await write(broker) is TransactionOutcome.COMMITTED
 
 
-async def write(broker: KafkaBroker) -> Outcome:
+async def write(broker: KafkaBroker) -> TransactionOutcome:
     """Do what the driver and the tasks of a sink do for a batch."""
     servers = broker.address("USERS")
     security = Security(
@@ -252,7 +252,7 @@ async def write(broker: KafkaBroker) -> Outcome:
 
 
 async def task(servers: str, security: Security, sink: Sink, incarnation: Incarnation) -> None:
-    mode = Joined(sink.id, incarnation)
+    mode = Transactional(sink.id, incarnation)
     row = {"topic": [sink.topic], "partition": pa.array([0], pa.int32()), "value": [b"v"]}
     async with open_writer(servers, security=security, mode=mode) as writer:
         await writer.write(pa.record_batch(row))

@@ -18,7 +18,7 @@ from fanout.errors import (
     UnwritableRecordError,
 )
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
-from fanout.kafka.transactions.outcome import Phase
+from fanout.kafka.transactions.outcome import TransactionState
 from fanout.kafka.transactions.transactions import Transactions
 from fanout.kafka.writing.writer import open_writer
 from fanout.spark.sink.cluster import cluster_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fanout.kafka.writing.producer_id import Joined
+    from fanout.kafka.writing.producer_id import Transactional
     from fanout.testing.kafka.broker import KafkaBroker
 
 pytestmark = pytest.mark.spark
@@ -58,7 +58,7 @@ class Sink:
             **options,
         )
         self.cluster = cluster_of(self.options, here.loop)
-        self.modes: list[Joined] = []
+        self.modes: list[Transactional] = []
 
     def batch(self, batch_id: int) -> ExactlyOnce:
         return ExactlyOnce(self.options, self.run.context(batch_id), self.cluster)
@@ -68,7 +68,7 @@ class Sink:
     ) -> None:
         """Write values as a batch; afterwards the tasks do something else."""
 
-        def send(mode: Joined) -> Delivered:
+        def send(mode: Transactional) -> Delivered:
             self.modes.append(mode)
             delivered = self.put(mode, *values)
             then()
@@ -76,11 +76,11 @@ class Sink:
 
         self.batch(batch_id).write(send)
 
-    def put(self, mode: Joined, *values: bytes, partition: int = 0) -> Delivered:
+    def put(self, mode: Transactional, *values: bytes, partition: int = 0) -> Delivered:
         """Do what tasks do: write to the partitions from one on."""
         return self.run.loop.call(self._put(mode, values, partition))
 
-    async def _put(self, mode: Joined, values: tuple[bytes, ...], first: int) -> Delivered:
+    async def _put(self, mode: Transactional, values: tuple[bytes, ...], first: int) -> Delivered:
         async with open_writer(
             self.options.bootstrap_servers, security=PLAINTEXT, mode=mode
         ) as writer:
@@ -96,7 +96,7 @@ class Sink:
             written = await writer.flush()
         return Delivered(written.rows, written.bytes, written.partitions)
 
-    def phase(self) -> Phase:
+    def phase(self) -> TransactionState:
         name = self.options.transactional_id(self.run.query_id)
         state = self.cluster.call(self.cluster.transactions.describe(name))
         assert state is not None
@@ -142,7 +142,7 @@ def test_the_driver_is_killed(
     with run(spark, tmp_path) as here:
         sink = Sink(output, here)
         sink.batch(0).recover()
-        assert sink.phase() is not Phase.ONGOING, "readers would wait"
+        assert sink.phase() is not TransactionState.ONGOING, "readers would wait"
         sink.write(0, *FIRST)
         sink.write(1, *SECOND)
         recorded = list(DEATHS).index(death) >= list(DEATHS).index("when the token is stored")
@@ -177,7 +177,7 @@ def test_a_batch_that_fails_three_times_is_not_seen_and_keeps_nobody_waiting(
         with pytest.raises(BatchNotWrittenError, match=r"3 attempts.*a worker died") as caught:
             sink.write(0, *FIRST, then=fail)
         assert isinstance(caught.value.__cause__, AttemptFailedError)
-        assert sink.phase() in {Phase.PREPARE_ABORT, Phase.COMPLETE_ABORT}
+        assert sink.phase() in {TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT}
         assert len(sink.modes) == 3
         assert output.values() == []
         sink.write(0, *FIRST)
@@ -195,7 +195,7 @@ def test_what_trying_again_cannot_help_is_tried_once(
         with pytest.raises(UnwritableRecordError):
             sink.write(0, *FIRST, then=fail)
         assert len(sink.modes) == 1
-        assert sink.phase() in {Phase.PREPARE_ABORT, Phase.COMPLETE_ABORT}
+        assert sink.phase() in {TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT}
 
 
 def test_a_zombie_task_writes_in_vain_before_and_after_the_commit(
@@ -226,11 +226,11 @@ def test_what_a_zombie_writes_with_the_epoch_that_was_committed_is_never_committ
             sink.write(0, *SECOND)
         # It is the first to write to this partition, so the broker takes it for a new transaction.
         sink.put(sink.modes[0], b"zombie", partition=3)
-        assert sink.phase() is Phase.ONGOING
+        assert sink.phase() is TransactionState.ONGOING
     with run(spark, tmp_path) as here:
         sink = Sink(output, here)
         sink.batch(0).recover()
-        assert sink.phase() is Phase.EMPTY
+        assert sink.phase() is TransactionState.EMPTY
         sink.write(0, *SECOND)
         sink.write(1, *FIRST)
         assert len(sink.modes) == 1
@@ -320,7 +320,7 @@ def test_a_recorded_transaction_that_expired_is_written_again(
         patch.setattr(Transactions, "commit", kill)
         with pytest.raises(KilledError):
             sink.write(0, *FIRST)
-        asyncio.run(_until(lambda: sink.phase() is Phase.COMPLETE_ABORT))
+        asyncio.run(_until(lambda: sink.phase() is TransactionState.COMPLETE_ABORT))
     with run(spark, tmp_path) as here:
         sink = Sink(output, here)
         sink.batch(0).recover()

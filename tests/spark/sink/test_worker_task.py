@@ -7,7 +7,7 @@ from pyspark import TaskContext
 
 from fanout.errors import ServiceError, WriteTimeoutError
 from fanout.kafka.transactions.commit_token import Incarnation
-from fanout.kafka.writing.producer_id import Idempotent, Joined
+from fanout.kafka.writing.producer_id import Idempotent, Transactional
 from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.spark.sink.worker_task import Delivery, Failure, Report, read_report, task
 from tests.kafka.topics import PLAINTEXT
@@ -50,7 +50,7 @@ def test_another_attempt_of_a_task_writes_nothing_into_a_transaction(
 ) -> None:
     monkeypatch.setattr(TaskContext, "get", Context)
     asked: list[str] = []
-    write = task(delivery(Joined("id", Incarnation(1, 0)), asked))
+    write = task(delivery(Transactional("id", Incarnation(1, 0)), asked))
     with pytest.raises(RuntimeError, match="attempt 1 of a task does not write"):
         next(write(iter(())))
     assert asked == []

@@ -23,7 +23,7 @@ from aiokafka.protocol.types import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ("DescribeTransactionsRequest", "OffsetsRequest")
+__all__ = ("CommittedOffsetsRequest", "DescribeTransactionsRequest")
 
 _NO_TAGS: dict[int, bytes] = {}
 _OFFSET_FETCH = 9
@@ -82,7 +82,7 @@ class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]  # noqa: N801 
     )
 
 
-class OffsetsRequest(Request[OffsetFetchRequest_v7]):  # type: ignore[misc]
+class CommittedOffsetsRequest(Request[OffsetFetchRequest_v7]):  # type: ignore[misc]
     """Ask for the offsets of a group in partition 0 of topics.
 
     Args:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanout.kafka.reading.transport import Wanted
+    from fanout.kafka.reading.transport import PartitionFetch
     from tests.provers.simulation.kafka.log import Era, Stored
 
 __all__ = ("KafkaSometimes", "note_answer")
@@ -63,7 +63,7 @@ def note_answer(
     era: Era,
     batches: Sequence[Stored],
     data: bytes,
-    want: Wanted,
+    want: PartitionFetch,
     *,
     whole: bool,
 ) -> None:

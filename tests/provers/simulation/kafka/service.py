@@ -15,7 +15,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from fanout.kafka.reading.transport import Aborted, Edge, Fetched
+from fanout.kafka.reading.transport import AbortedTransaction, Fetched, OffsetSpec
 from tests.provers.simulation.kafka.faults import ERRORS, ClusterFault, ClusterKind, ClusterSite
 from tests.provers.simulation.kafka.moments import KafkaSometimes, note_answer
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.reading.transport import Wanted
+    from fanout.kafka.reading.transport import PartitionFetch
     from tests.provers.simulation.kafka.cluster import Cluster
     from tests.provers.simulation.kafka.log import Era, Stored
     from tests.provers.simulation.kafka.served import Served
@@ -165,7 +165,7 @@ class Service:
         self,
         broker: int,
         partition: Partition,
-        want: Wanted,
+        want: PartitionFetch,
         served: Served,
         *,
         room: int,
@@ -212,20 +212,21 @@ class Service:
             last_stable_offset=stable,
             log_start_offset=start,
             aborted=tuple(
-                Aborted(one.producer, one.first) for one in era.aborted(want.offset, end, now)
+                AbortedTransaction(one.producer, one.first)
+                for one in era.aborted(want.offset, end, now)
             )
             if self.committed
             else (),
             batches=data,
         )
 
-    def offset(self, partition: Partition, what: Edge | int, era: Era) -> int | None:
+    def offset(self, partition: Partition, what: OffsetSpec | int, era: Era) -> int | None:
         """Return the offset of an edge, or of the first record that is not older than a time."""
         now = self.now
         match what:
-            case Edge.EARLIEST:
+            case OffsetSpec.EARLIEST:
                 return era.start(now)
-            case Edge.LATEST:
+            case OffsetSpec.LATEST:
                 lag = self.cluster.lag(partition, now)
                 if lag is not None:
                     return self._lagging_end(era, lag)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.kafka.security import Security
-from fanout.kafka.source import KafkaSource, open_connection
+from fanout.kafka.source import KafkaSource, open_kafka_connection
 from tests.provers.simulation.kinesis.stream import EPOCH_MILLIS
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch
     from fanout.core.positions import Cursor
     from fanout.kafka.connection import KafkaConnection
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
     from tests.provers.simulation.kafka.plan import KafkaPlan
 
 __all__ = ("KafkaSimSource", "kafka_options")
@@ -43,7 +43,7 @@ class KafkaSimSource:
     """
 
     kafka: KafkaSource
-    transport: Callable[[], Transport]
+    transport: Callable[[], KafkaTransport]
     random: Random
 
     @property
@@ -59,7 +59,7 @@ class KafkaSimSource:
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[KafkaConnection]:
         """Connect as the real source does, over the simulated transport."""
-        opening = open_connection(
+        opening = open_kafka_connection(
             self.kafka, self.transport(), self.random, available_now=available_now
         )
         async with opening as connection:

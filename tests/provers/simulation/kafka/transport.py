@@ -12,7 +12,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from fanout.kafka.reading.transport import Fetched, Refused
+from fanout.kafka.reading.transport import Fetched, FetchRefused
 from tests.provers.simulation.kafka.faults import ClusterKind, ClusterSite
 from tests.provers.simulation.kafka.moments import KafkaSometimes
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.reading.transport import Answer, Edge, Wanted
+    from fanout.kafka.reading.transport import FetchAnswer, OffsetSpec, PartitionFetch
     from tests.provers.simulation.job.life import Life
     from tests.provers.simulation.kafka.log import Era
     from tests.provers.simulation.kafka.served import Served
@@ -68,7 +68,7 @@ class SimTransport:
         return self._leaders.get(partition)
 
     async def offsets(
-        self, wanted: Mapping[Partition, Edge | int]
+        self, wanted: Mapping[Partition, OffsetSpec | int]
     ) -> Mapping[Partition, int | None]:
         """Look offsets up at the partitions' leaders."""
         unknown = sorted({p.topic for p in wanted if p not in self._leaders})
@@ -124,8 +124,8 @@ class SimTransport:
         return refused
 
     async def fetch(
-        self, broker: int, wanted: Mapping[Partition, Wanted], *, max_wait: float
-    ) -> Mapping[Partition, Answer]:
+        self, broker: int, wanted: Mapping[Partition, PartitionFetch], *, max_wait: float
+    ) -> Mapping[Partition, FetchAnswer]:
         """Fetch from one broker."""
         self._witness.asks(wanted)
         try:
@@ -136,8 +136,8 @@ class SimTransport:
         return answers
 
     async def _fetch(
-        self, broker: int, wanted: Mapping[Partition, Wanted], max_wait: float
-    ) -> Mapping[Partition, Answer]:
+        self, broker: int, wanted: Mapping[Partition, PartitionFetch], max_wait: float
+    ) -> Mapping[Partition, FetchAnswer]:
         service, served = self._service, self._served
         fault = service.strike(ClusterSite.REQUEST)
         began = service.now
@@ -157,11 +157,13 @@ class SimTransport:
         self._check_alive()
         return answers
 
-    def _answers(self, broker: int, wanted: Mapping[Partition, Wanted]) -> dict[Partition, Answer]:
+    def _answers(
+        self, broker: int, wanted: Mapping[Partition, PartitionFetch]
+    ) -> dict[Partition, FetchAnswer]:
         """Fill an answer in the order of the request, until it is full (KIP-74)."""
         service = self._service
         room, empty = service.fetch_max_bytes, True
-        answers: dict[Partition, Answer] = {}
+        answers: dict[Partition, FetchAnswer] = {}
         for partition, want in wanted.items():
             answer = self._answer(broker, partition, want, room=room, whole=empty)
             if isinstance(answer, Fetched):
@@ -171,8 +173,8 @@ class SimTransport:
         return answers
 
     def _answer(
-        self, broker: int, partition: Partition, want: Wanted, *, room: int, whole: bool
-    ) -> Answer:
+        self, broker: int, partition: Partition, want: PartitionFetch, *, room: int, whole: bool
+    ) -> FetchAnswer:
         service, served = self._service, self._served
         fault = service.armed.strike(
             ClusterSite.ANSWER, service.now, shard=str(partition), kinds={ClusterKind.REFUSED}
@@ -183,7 +185,7 @@ class SimTransport:
             return service.read(broker, partition, want, served, room=room, whole=whole)
         except KafkaError as error:
             served.refused[partition, want.offset, type(error).__name__] += 1
-            return Refused(served.gives(error))
+            return FetchRefused(served.gives(error))
 
     async def _metadata(self, topics: Sequence[str] | None) -> dict[str, Sequence[int] | Exception]:
         service, served = self._service, self._served
@@ -257,5 +259,5 @@ class SimTransport:
             raise self._served.gives(KafkaConnectionError("this process is dead"))
 
 
-def _has_content(answers: Mapping[Partition, Answer]) -> bool:
-    return any(isinstance(answer, Refused) or answer.batches for answer in answers.values())
+def _has_content(answers: Mapping[Partition, FetchAnswer]) -> bool:
+    return any(isinstance(answer, FetchRefused) or answer.batches for answer in answers.values())

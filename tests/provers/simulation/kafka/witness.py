@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fanout.core.backoff import Pacing
     from fanout.core.events import Split
     from fanout.core.fan_out import FanOut
-    from fanout.kafka.reading.transport import Answer, Wanted
+    from fanout.kafka.reading.transport import FetchAnswer, PartitionFetch
     from tests.provers.simulation.job.life import Life
     from tests.provers.simulation.kafka.oracle import KafkaOracle
     from tests.provers.simulation.kafka.reading import KafkaReading
@@ -74,7 +74,7 @@ class KafkaWitness:
         if self._reading is not None and not self._life.dead:
             self._reading.look()
 
-    def asks(self, wanted: Mapping[Partition, Wanted]) -> None:
+    def asks(self, wanted: Mapping[Partition, PartitionFetch]) -> None:
         """Take note of a fetch: who asks for more has handed on what there was before."""
         hands, moments = self._life.hands, self._service.moments
         for partition, want in wanted.items():
@@ -100,12 +100,14 @@ class KafkaWitness:
         if len(self._asking) > 1 and asking > self._pacing.max_bytes_in_flight:
             self._wrong(f"unbounded: {asking} bytes are asked for at once")
 
-    def over(self, wanted: Mapping[Partition, Wanted]) -> None:
+    def over(self, wanted: Mapping[Partition, PartitionFetch]) -> None:
         """Take note that a fetch is answered, or has failed."""
         for partition in wanted:
             self._asking.pop(partition, None)
 
-    def gets(self, wanted: Mapping[Partition, Wanted], answers: Mapping[Partition, Answer]) -> None:
+    def gets(
+        self, wanted: Mapping[Partition, PartitionFetch], answers: Mapping[Partition, FetchAnswer]
+    ) -> None:
         """Take note of the answers to a fetch."""
         for partition, answer in answers.items():
             if isinstance(answer, Fetched):
@@ -223,7 +225,7 @@ class KafkaWitness:
                     f"{offset}"
                 )
 
-    def _is_inside(self, partition: Partition, want: Wanted) -> bool:
+    def _is_inside(self, partition: Partition, want: PartitionFetch) -> bool:
         """Tell whether what is wanted lies inside a batch."""
         era = self._service.cluster.logs[partition].era(self._now)
         return era is not None and any(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fanout.core.event_time import CarriedWatermarks
     from fanout.core.events import Batch
     from fanout.core.positions import Cursor
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
     from fanout.kafka.shuffle.connection import ShuffleConnection
     from fanout.kafka.shuffle.source import ShuffleSource
 
@@ -36,7 +36,7 @@ class ShuffleSimSource:
     """
 
     shuffle: ShuffleSource
-    transport: Callable[[], Transport]
+    transport: Callable[[], KafkaTransport]
     random: Random
 
     @property

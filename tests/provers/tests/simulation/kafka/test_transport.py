@@ -13,7 +13,7 @@ from aiokafka.errors import (
 )
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.transport import Edge, Fetched, Refused, Wanted
+from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
 from fanout.testing.virtual_time.loop import running_loop, simulate
 from tests.provers.simulation.job.life import Life
 from tests.provers.simulation.kafka.faults import ClusterFault, ClusterKind
@@ -24,7 +24,7 @@ from tests.provers.simulation.kinesis.oracle.bounds import Hands
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from fanout.kafka.reading.transport import Answer, Transport
+    from fanout.kafka.reading.transport import FetchAnswer, KafkaTransport
     from tests.provers.simulation.kafka.log import Era
 
 PARTITION = Partition("t", 0)
@@ -54,17 +54,17 @@ class Cluster:
         self.life = Life(1, Hands(1 << 30))
         world.witness(self.life)
         self.era: Era = plan.logs()[PARTITION].eras[0]
-        self.transport: Transport = world.source(self.life).transport()
+        self.transport: KafkaTransport = world.source(self.life).transport()
 
     async def fetch(
         self, offset: int, max_bytes: int = 1 << 20, *, max_wait: float = 0.0, broker: int = 0
-    ) -> Answer:
+    ) -> FetchAnswer:
         leader = self.transport.leader(PARTITION)
         if leader is None:
             await self.transport.describe(["t"])
             leader = self.transport.leader(PARTITION)
         assert leader is not None
-        wanted = {PARTITION: Wanted(offset, max_bytes)}
+        wanted = {PARTITION: PartitionFetch(offset, max_bytes)}
         answers = await self.transport.fetch(broker or leader, wanted, max_wait=max_wait)
         return answers[PARTITION]
 
@@ -126,12 +126,12 @@ def test_offsets_that_there_are_not_and_brokers_that_do_not_lead_are_refused() -
     async def test() -> None:
         cluster = Cluster()
         answer = await cluster.fetch(10_000)
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, FetchRefused)
         assert isinstance(answer.error, OffsetOutOfRangeError)
         leader = cluster.transport.leader(PARTITION)
         assert leader is not None
         answer = await cluster.fetch(0, broker=3 - leader)
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, FetchRefused)
         assert isinstance(answer.error, NotLeaderForPartitionError)
 
     run(test)
@@ -164,8 +164,8 @@ def test_the_edges_and_what_the_group_has_committed_are_told() -> None:
         cluster = Cluster()
         await asyncio.sleep(60.0)
         transport, end = cluster.transport, cluster.era.high_watermark(60.0)
-        assert await transport.offsets({PARTITION: Edge.EARLIEST}) == {PARTITION: 0}
-        assert await transport.offsets({PARTITION: Edge.LATEST}) == {PARTITION: end}
+        assert await transport.offsets({PARTITION: OffsetSpec.EARLIEST}) == {PARTITION: 0}
+        assert await transport.offsets({PARTITION: OffsetSpec.LATEST}) == {PARTITION: end}
         assert await transport.committed("g", [PARTITION]) == {PARTITION: None}
         assert await transport.commit("g", {PARTITION: 3}) == {}
         assert await transport.committed("g", [PARTITION]) == {PARTITION: 3}

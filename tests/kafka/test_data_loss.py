@@ -13,7 +13,7 @@ from aiokafka.errors import (
 from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor, Horizon
 from fanout.kafka.policy import Remedy
-from fanout.kafka.reading.losses import Losses
+from fanout.kafka.reading.data_loss import DataLossCheck
 from fanout.testing.virtual_time.loop import running_loop, simulate
 from tests.kafka.scripted import ScriptedCluster
 
@@ -35,7 +35,7 @@ class Case:
     ) -> None:
         self.cluster = ScriptedCluster()
         (self.partition,) = self.cluster.partitions
-        self.losses = Losses(
+        self.losses = DataLossCheck(
             self.cluster, on_data_loss="earliest" if may_lose else "fail", stops=stops or {}
         )
 
@@ -273,7 +273,7 @@ def test_a_topic_that_we_may_not_see_any_more_is_no_loss() -> None:
                 return {topic: TopicAuthorizationFailedError(topic) for topic in topics}
 
         case = Case()
-        case.losses = Losses(Closed(), on_data_loss="fail", stops={})
+        case.losses = DataLossCheck(Closed(), on_data_loss="fail", stops={})
         verdict = await case.declared(TOPIC, Cursor(9))
         assert isinstance(verdict, Retry)
         assert verdict.pace is Pace.SLOW
@@ -289,7 +289,7 @@ def test_a_topic_that_came_back_with_fewer_partitions_has_lost_this_one() -> Non
                 return {topic: [1] for topic in topics}
 
         case = Case()
-        case.losses = Losses(Smaller(), on_data_loss="fail", stops={})
+        case.losses = DataLossCheck(Smaller(), on_data_loss="fail", stops={})
         verdict = await case.declared(TOPIC, Cursor(9))
         assert isinstance(verdict, Fatal)
         assert "fewer partitions" in verdict.hint

@@ -10,8 +10,8 @@ from aiokafka.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrP
 from fanout.errors import ServiceError, WriteTimeoutError
 from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.protocol.fields import error_of
-from fanout.kafka.protocol.metadata import ask_metadata
-from fanout.kafka.writing.policy import refusal
+from fanout.kafka.protocol.metadata import fetch_metadata
+from fanout.kafka.writing.policy import final_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
 
 __all__ = (
-    "Topology",
-    "locate",
-    "timed_out",
+    "TopicMetadata",
+    "wait_for_leaders",
+    "write_timeout",
 )
 
 
 @final
-class Topology:
+class TopicMetadata:
     """Know which partitions topics have, and who leads them.
 
     Args:
@@ -49,7 +49,7 @@ class Topology:
             ServiceError: It is another cluster than before.
         """
         wanted = sorted(set(topics))
-        response = await ask_metadata(self._connections, wanted, cluster_id=self._cluster_id)
+        response = await fetch_metadata(self._connections, wanted, cluster_id=self._cluster_id)
         self._cluster_id = response.cluster_id
         for code, topic, _, partitions in response.topics:
             self._leaders[topic] = {number: leader for _, number, leader, *_ in partitions}
@@ -73,8 +73,8 @@ class Topology:
         return error
 
 
-async def locate(
-    topology: Topology,
+async def wait_for_leaders(
+    topology: TopicMetadata,
     partitions: Collection[Partition],
     *,
     deadline: float,
@@ -97,7 +97,7 @@ async def locate(
     unknown_since = None
     attempts = 0
     while (error := await _look(topology, partitions)) is not None:
-        final = refusal(error)
+        final = final_error(error)
         if final is not None:
             raise final from error
         if not isinstance(error, UnknownTopicOrPartitionError):
@@ -110,12 +110,12 @@ async def locate(
                 "written to"
             ) from error
         if clock() >= deadline:
-            raise timed_out(error) from error
+            raise write_timeout(error) from error
         await asyncio.sleep(jitter.delay(attempts))
         attempts += 1
 
 
-def timed_out(error: Exception) -> WriteTimeoutError:
+def write_timeout(error: Exception) -> WriteTimeoutError:
     """Return what is told when records were not confirmed in time."""
     return WriteTimeoutError(
         "the cluster did not confirm records within delivery.timeout.ms, the last attempt failed "
@@ -123,7 +123,7 @@ def timed_out(error: Exception) -> WriteTimeoutError:
     )
 
 
-async def _look(topology: Topology, partitions: Collection[Partition]) -> KafkaError | None:
+async def _look(topology: TopicMetadata, partitions: Collection[Partition]) -> KafkaError | None:
     try:
         await topology.refresh(partition.topic for partition in partitions)
     except KafkaError as error:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ("asked",)
+__all__ = ("with_retries",)
 
 # An election, or the restart of a broker, is over by then; somebody waits for a stream to open.
 _PATIENCE: Final = 30.0
 
 
-async def asked(
+async def with_retries(
     doing: str,
     call: Callable[[], Awaitable[_T]],
     jitter: FullJitter,

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from fanout.errors import UnwritableRecordError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.writing.encoding import sizes
+from fanout.kafka.writing.encoding import record_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-__all__ = ("cut", "of_partitions", "prepare")
+__all__ = ("cut_batches", "prepare_rows", "split_by_partition")
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _COLUMNS: Final = {
@@ -31,7 +31,7 @@ _COLUMNS: Final = {
 _REQUIRED: Final = ("topic", "partition", "value")
 
 
-def prepare(records: pa.RecordBatch, now: datetime) -> pa.RecordBatch:
+def prepare_rows(records: pa.RecordBatch, now: datetime) -> pa.RecordBatch:
     """Bring records to the columns that are encoded.
 
     Args:
@@ -59,7 +59,7 @@ def prepare(records: pa.RecordBatch, now: datetime) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def of_partitions(rows: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
+def split_by_partition(rows: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
     """Yield each partition with its rows, in their order."""
     topics = rows["topic"].dictionary_encode()
     numbers = rows["partition"].to_numpy().astype(np.int64)
@@ -74,7 +74,7 @@ def of_partitions(rows: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBa
         yield partition, rows.slice(begin, end - begin)
 
 
-def cut(rows: pa.RecordBatch, max_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+def cut_batches(rows: pa.RecordBatch, max_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Cut rows into batches.
 
     Args:
@@ -84,7 +84,7 @@ def cut(rows: pa.RecordBatch, max_bytes: int) -> Iterator[tuple[pa.RecordBatch, 
     Yields:
         The rows of a batch, and how many bytes they take at the most.
     """
-    ends = np.cumsum(sizes(rows))
+    ends = np.cumsum(record_sizes(rows))
     begin, behind = 0, 0
     while begin < len(ends):
         end = max(begin + 1, int(np.searchsorted(ends, behind + max_bytes, side="right")))

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from fanout.errors import DamagedFrameError, MalformedEventError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.records import decode
+from fanout.kafka.reading.record_fields import find_records
+from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import Fetched
-from fanout.kafka.reading.unpacking import walk
 from tests.damage import damaged
 from tests.provers.record_batches import CODECS, HEADER_SIZE, Row, batch, compress, sealed
 
@@ -44,7 +44,9 @@ class Read(NamedTuple):
 def read(data: bytes, offset: int = 0) -> Read:
     found: list[tuple[Any, ...]] = []
     fetched = Fetched(0, 0, 0, (), data)
-    parts = decode(fetched, PARTITION, offset=offset, read_committed=True, max_bytes=1 << 26)
+    parts = decode_fetched(
+        fetched, PARTITION, offset=offset, read_committed=True, max_bytes=1 << 26
+    )
     try:
         for part in parts:
             part.records.validate(full=True)
@@ -238,7 +240,7 @@ def test_many_broken_records_are_as_bad_as_one(broken: bytes) -> None:
         answer(*[broken] * MANY), base=1, flags=0, last=MANY
     )
     fetched = Fetched(0, 0, 0, (), data)
-    parts = decode(fetched, PARTITION, offset=0, read_committed=True, max_bytes=1 << 20)
+    parts = decode_fetched(fetched, PARTITION, offset=0, read_committed=True, max_bytes=1 << 20)
     part = next(parts)
     assert (part.records["value"].to_pylist(), part.next_offset) == ([b"first"], 1)
     with pytest.raises(DamagedFrameError, match=rf"orders-3 at offsets 1 to {MANY + 1} cannot"):
@@ -255,7 +257,7 @@ def test_a_batch_that_holds_another_number_of_records_is_an_error(count: int) ->
 def test_a_length_that_leads_back_is_not_followed() -> None:
     begins: list[int] = []
     back_by_three = b"\x85\x80\0"
-    assert not walk(back_by_three, 0, 1000, begins)
+    assert not find_records(back_by_three, 0, 1000, begins)
     assert len(begins) <= 1
 
 
@@ -301,7 +303,7 @@ def test_an_answer_may_be_a_view_of_what_came(codec: str) -> None:
     whole = read(data)
     for view in views(data):
         fetched = Fetched(0, 0, 0, (), view)
-        parts = decode(fetched, PARTITION, offset=0, read_committed=True, max_bytes=1 << 20)
+        parts = decode_fetched(fetched, PARTITION, offset=0, read_committed=True, max_bytes=1 << 20)
         (part,) = parts
         assert part.records["offset"].to_pylist() == [row[2] for row in whole.rows]
         assert part.records["value"].to_pylist() == [b"v"] * 6

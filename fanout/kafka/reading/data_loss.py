@@ -20,7 +20,7 @@ from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor
 from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.policy import Remedy, judge
-from fanout.kafka.reading.transport import Edge
+from fanout.kafka.reading.transport import OffsetSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.reading.transport import Transport
+    from fanout.kafka.reading.transport import KafkaTransport
 
-__all__ = ("Losses",)
+__all__ = ("DataLossCheck",)
 
 _SURE_TIMES: Final = 4
 # What is refused although nothing is wrong with it is asked for about ten minutes.
@@ -69,7 +69,7 @@ class _Loss:
 
 
 @final
-class Losses:
+class DataLossCheck:
     """Say how the reader of a partition goes on whose records may be lost.
 
     Args:
@@ -80,7 +80,7 @@ class Losses:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: KafkaTransport,
         *,
         on_data_loss: Literal["fail", "earliest"],
         stops: Mapping[Partition, int],
@@ -161,8 +161,8 @@ class Losses:
         return self._lost(reason, partition, start=0, end=0)
 
     async def _look_for_offset(self, partition: Partition, offset: int) -> _Loss | None:
-        start = await self._edge(partition, Edge.EARLIEST)
-        end = await self._edge(partition, Edge.LATEST)
+        start = await self._edge(partition, OffsetSpec.EARLIEST)
+        end = await self._edge(partition, OffsetSpec.LATEST)
         if start <= offset <= end:
             return None
         if offset < start:
@@ -178,7 +178,7 @@ class Losses:
             )
         return self._lost(reason, partition, start=start, end=end)
 
-    async def _edge(self, partition: Partition, edge: Edge) -> int:
+    async def _edge(self, partition: Partition, edge: OffsetSpec) -> int:
         offset = (await self._transport.offsets({partition: edge}))[partition]
         assert offset is not None, "a partition has two ends"
         return offset
