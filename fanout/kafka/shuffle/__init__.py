@@ -1,7 +1,6 @@
 """Records distributed by key over the partitions of a Kafka topic, with their watermarks.
 
-The topic holds frames; docs/shuffle.md describes them, who writes them, and what a reader makes of
-them.
+The topic holds frames. docs/shuffle.md describes them, and the duties of writers and readers.
 """
 
 from fanout.kafka.shuffle.open_writer import open_shuffle_writer

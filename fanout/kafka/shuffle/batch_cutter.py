@@ -1,4 +1,4 @@
-"""Cut the batches of a shuffle's topic behind the frames in which producers speak of themselves."""
+"""Cut batches of a shuffle's topic after control frames, and apply these to the producers."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ log = logging.getLogger(__name__)
 
 @final
 class BatchCutter:
-    """Turn what was read of one partition into pieces: records, and then what producers say.
+    """Cut the batches of one partition into pieces: records, then control frames.
 
-    What producers say behind a record is not known yet at that record. So nothing but the end of a
-    piece has another state than its beginning, and a piece can be cut anywhere.
+    A control frame after a record is not known yet at that record. So the state of the producers
+    changes at the end of a piece only, and a piece can be cut anywhere.
 
     Args:
         split: The partition.
-        position: Where the reader stands.
-        producers: What is known there; it is kept up to date.
-        may_lose: Whether what is no frame of a shuffle is left out, as a gap.
-        on_frame: Called with each frame of a producer that counts.
+        position: The position of the reader.
+        producers: The producers at that position; they are kept up to date.
+        skip_bad_frames: Whether a record that is no frame is left out, as a gap.
+        on_frame: Called with each control frame of the newest generation.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class BatchCutter:
         self._on_frame = on_frame
 
     def cut(self, batch: Batch) -> Iterator[Batch]:
-        """Yield the pieces of a batch; the last one goes as far as the batch.
+        """Yield the pieces of a batch; the last one ends with the batch.
 
         Args:
             batch: A batch with the columns of `FRAMED`.
 
         Raises:
-            BadFrameError: If a record is no frame, or contradicts others, and may not be lost; what
-                comes before it is yielded first.
+            BadFrameError: If a record is no frame or contradicts others, and is not to be skipped.
+                The piece before it is yielded first.
         """
         piece = _Piece(batch, 0)
         for row, value in _control_rows(batch.records):
@@ -91,23 +91,23 @@ class BatchCutter:
             yield self._batch(piece, piece.last_offset)
             piece = _Piece(batch, piece.end)
         piece.end = batch.num_records
-        assert isinstance(batch.range.until, Cursor), "a reader of Kafka knows its offset"
+        assert isinstance(batch.range.until, Cursor), "batches of Kafka end at an offset"
         yield self._batch(piece, batch.range.until.sequence, whole=batch)
 
     def without_records(self) -> Batch:
-        """Return a piece without records at the same place, after producers were left out."""
-        assert isinstance(self._position, Cursor), "a piece came before"
+        """Return a piece without records at the same position, after producers were left out."""
+        assert isinstance(self._position, Cursor), "a piece was yielded before"
         span = self._move(self._position.sequence)
         return Batch(self._split, _NO_RECORDS, span, watermark=self._producers.watermark)
 
     def _batch(self, piece: _Piece, last_offset: int, *, whole: Batch | None = None) -> Batch:
         lag, behind = (None, None) if whole is None else (whole.lag, whole.behind)
         if behind == 0 and self._producers.ended:
-            lag = None  # the end comes next, and is more than a stop
+            lag = None  # lag 0 would mean a stop, but the end of the partition comes next
         gaps = tuple(piece.gaps)
         for gap in gaps:
-            lost = f"{self._split} after {gap.after} up to {gap.until}"
-            log.error("records of %s are left out: %s", lost, gap.reason)
+            span = f"{self._split} after {gap.after} up to {gap.until}"
+            log.error("records of %s are left out: %s", span, gap.reason)
         return Batch(
             self._split,
             piece.records(),
@@ -143,7 +143,7 @@ class _Piece:
         return int(self.batch.records["offset"][self.end - 1].as_py())
 
     def lose(self, row: int, reason: str) -> None:
-        """Leave a row out; those that follow on each other are one gap."""
+        """Leave a row out, as a gap; neighbouring rows are one gap."""
         offset = self.batch.records["offset"][row].as_py()
         if self.gaps and self._lost_row == row - 1:
             last = self.gaps.pop()
@@ -158,14 +158,14 @@ class _Piece:
         control = rows[CONTROL]
         count = control.null_count
         if count < len(control):
-            # Mostly what is no record comes last, and nothing has to be copied.
+            # Mostly the control frames come last, so that nothing has to be copied.
             leads = control.slice(0, count).null_count == count
             rows = rows.slice(0, count) if leads else rows.filter(control.is_null())
         return rows.select(SCHEMA.names) if rows.num_rows else _NO_RECORDS
 
 
 def _control_rows(records: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
-    """Yield the rows that are no record, and how each begins."""
+    """Yield the rows that are no records, with the beginnings of their values."""
     control = records[CONTROL]
     if control.null_count == len(control):
         return
@@ -176,5 +176,5 @@ def _control_rows(records: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
 def _bad_frame_error(batch: Batch, offset: int, error: BadFrameError) -> BadFrameError:
     return BadFrameError(
         f"the record of {batch.split} at offset {offset} is no frame of the shuffle: {error}; is "
-        f"the topic written to by somebody else? on_bad_frame='gap' leaves such records out"
+        f"the topic written to by another program? on_bad_frame='gap' leaves such records out"
     )

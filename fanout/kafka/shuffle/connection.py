@@ -1,4 +1,4 @@
-"""One running stream's hold on the topics of shuffles."""
+"""The connection of one running stream to the topics of shuffles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ("ShuffleConnection",)
 
 @final
 class ShuffleConnection:
-    """One running stream's hold on the topics of shuffles.
+    """Connect one running stream to the topics of shuffles.
 
     Args:
         kafka: The connection that reads the records, with the columns of `FRAMED`.
@@ -57,7 +57,7 @@ class ShuffleConnection:
 
     @property
     def identity(self) -> str:
-        """Name the cluster; positions of a plain source of Kafka know nothing of producers."""
+        """The cluster, marked as a shuffle: positions of a Kafka source have no producers."""
         return f"shuffle:{self._kafka.identity}"
 
     @property
@@ -67,14 +67,14 @@ class ShuffleConnection:
 
     @property
     def pacing(self) -> Pacing:
-        """Say how brokers want to be asked."""
+        """The limits on calls, and the timeouts."""
         return self._kafka.pacing
 
     async def splits(self) -> Sequence[Split]:
-        """List the chosen partitions, and check that their topics have as many as they should.
+        """List the chosen partitions, and check the numbers of partitions of their topics.
 
         Raises:
-            ServiceError: If a topic has another number.
+            ServiceError: If a topic has another number of partitions.
         """
         splits = await self._kafka.splits()
         counts = self._kafka.partition_counts
@@ -84,14 +84,14 @@ class ShuffleConnection:
         return splits
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Turn the start into an offset for each partition."""
+        """Return the position at which each partition starts."""
         return await self._kafka.resolve(splits)
 
     @asynccontextmanager
     async def subscribe(
         self, split: Split, position: Position, reserve: Reserve
     ) -> AsyncIterator[AsyncIterator[Batch | End]]:
-        """Read one partition from a position on, up to its stop, or to its end."""
+        """Read one partition after a position, up to its stop or its end."""
         liveness = self._liveness.setdefault(split.id, Liveness(self._producer_timeout))
         topic = Partition.of(split.id).topic
         reader = ShuffleReader(
@@ -115,13 +115,13 @@ class ShuffleConnection:
         split: Split | None = None,
         position: Position | None = None,
     ) -> Verdict:
-        """Say what an error means, as for any source of Kafka; a skip forgets no watermark."""
+        """Judge an error as a Kafka source does; a skip keeps the watermark."""
         verdict = await self._kafka.verdict(error, phase, split, position)
         if position is None or not isinstance(verdict, Skip) or not isinstance(verdict.to, Cursor):
             return verdict
         producers = producers_at(position)
         if not reaches(verdict.to, position):
-            # The topic begins anew, and so may the numbers of its generations.
+            # The topic was created again, so that its generations may begin anew.
             producers = Producers.unknown(producers.watermark)
         return replace(verdict, to=replace(verdict.to, state=producers.to_state()))
 

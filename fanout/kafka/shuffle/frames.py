@@ -1,8 +1,8 @@
-"""The frames of a shuffle: what the values of the records in its topic hold, byte by byte.
+"""The frames in the values of a shuffle's topic, byte by byte, and the codec of control frames.
 
 A value is a version, a tag and a payload; numbers are big endian. docs/shuffle.md has the layout as
-a table with examples, so that another language can write it. This module knows the frames that
-speak of a producer; `columns` has those that carry records.
+a table with test vectors, for writers in other languages. A control frame reports the state of a
+producer. `frame_columns` encodes and decodes the frames that carry records.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ __all__ = (
 
 VERSION: Final = 1
 PREFIX: Final = 2
-"""Bytes of version and tag, with which every frame begins."""
+"""The bytes of version and tag, which begin every frame."""
 
 MAX_PRODUCERS: Final = 1000
-"""What a reader keeps of each producer is stored with the position of each partition."""
+"""The limit bounds a position: it stores the state of each producer."""
 MAX_GENERATION: Final = 2**63 - 1
 
-# The first and the last millisecond of the years 1 to 9999: neither Python nor Spark has others.
+# The first and the last millisecond of the years 1 to 9999, the limits of Python and Spark.
 MIN_MILLIS: Final = -62_135_596_800_000
 MAX_MILLIS: Final = 253_402_300_799_999
 
 
 @final
 class FrameTag(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     TIMED = 0
     """A record with its event time."""
     UNTIMED = 1
-    """A record without one."""
+    """A record without an event time."""
     WATERMARK = 2
     HELLO = 3
     IDLE = 4
@@ -62,10 +62,10 @@ class FrameTag(IntEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class WatermarkFrame:
-    """A producer will write no record any more whose event time is as old.
+    """A producer writes no more records with this event time or an earlier one.
 
     Args:
-        producer: Its number among those of its generation, from 0 on.
+        producer: The number of the producer in its generation, from 0 on.
         generation: The generation.
         millis: The watermark, in milliseconds since the Unix epoch.
     """
@@ -78,13 +78,13 @@ class WatermarkFrame:
 @final
 @dataclass(frozen=True, slots=True)
 class HelloFrame:
-    """A producer takes part.
+    """A producer joins its generation.
 
     Args:
-        producer: Its number among those of its generation, from 0 on.
-        generation: The generation; a higher one takes the place of all lower ones.
-        producers: How many there are in the generation.
-        partitions: How many partitions keys are distributed over.
+        producer: The number of the producer in its generation, from 0 on.
+        generation: The generation; a higher one replaces all lower ones.
+        producers: The number of producers in the generation.
+        partitions: The number of partitions that keys are distributed over.
     """
 
     producer: int
@@ -96,7 +96,7 @@ class HelloFrame:
 @final
 @dataclass(frozen=True, slots=True)
 class IdleFrame:
-    """A producer has nothing to write for now: watermarks go on without it.
+    """A producer pauses; watermarks advance without it.
 
     Args:
         producer: Its number.
@@ -110,7 +110,7 @@ class IdleFrame:
 @final
 @dataclass(frozen=True, slots=True)
 class EndFrame:
-    """A producer will write nothing any more.
+    """A producer writes nothing any more.
 
     Args:
         producer: Its number.
@@ -123,8 +123,8 @@ class EndFrame:
 
 ControlFrame: TypeAlias = WatermarkFrame | HelloFrame | IdleFrame | EndFrame
 
-# Each begins with the producer and its generation: of a watermark, too, a reader has to know
-# whether it comes from a writer that has been replaced and has not noticed.
+# Each begins with the producer and its generation. A watermark needs them as well: its writer may
+# have been replaced without noticing.
 _LAYOUTS: Final = {
     FrameTag.WATERMARK: (struct.Struct(">BBIQq"), WatermarkFrame),
     FrameTag.HELLO: (struct.Struct(">BBIQII"), HelloFrame),
@@ -138,7 +138,7 @@ LONGEST_CONTROL: Final = max(layout.size for layout, _ in _LAYOUTS.values())
 
 
 def encode_control(frame: ControlFrame) -> bytes:
-    """Return the value of the record that carries a frame; its key is null.
+    """Return the record value of a control frame; the record has a null key.
 
     Raises:
         OptionError: If a number is out of range.
@@ -154,14 +154,14 @@ def encode_control(frame: ControlFrame) -> bytes:
 
 
 def decode_control(value: bytes) -> ControlFrame:
-    """Read the value of a record that carries a frame without a record.
+    """Decode the value of a control frame.
 
     Args:
-        value: The value; of a longer one its first `LONGEST_CONTROL` + 1 bytes will do.
+        value: The value, or its first `LONGEST_CONTROL` + 1 bytes.
 
     Raises:
-        BadFrameError: If it is anything else. The sentence begins with "it", and says nothing of
-            what the bytes hold.
+        BadFrameError: If it is no control frame. The message begins with "it", and shows none of
+            the bytes.
     """
     if len(value) < PREFIX:
         raise BadFrameError(f"it has {len(value)} bytes, and a frame has {PREFIX} at least")
@@ -189,7 +189,7 @@ def decode_control(value: bytes) -> ControlFrame:
 
 
 def _problem(frame: ControlFrame) -> str:
-    """Say what keeps a frame from being one, as a clause that begins with its verb."""
+    """Return what is wrong with a frame, as a clause that begins with a verb; empty if nothing."""
     if frame.producer >= MAX_PRODUCERS:
         return f"is of producer {frame.producer}; there are {MAX_PRODUCERS} at most"
     if frame.generation > MAX_GENERATION:

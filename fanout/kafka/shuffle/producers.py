@@ -1,4 +1,4 @@
-"""What a partition of a shuffle knows of its producers, and the watermark that follows from it."""
+"""The producers of one partition of a shuffle, their liveness, and the watermark they imply."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ _VERSION: Final = 1
 
 @final
 class Activity(IntEnum):
-    """Whether the watermark waits for a producer."""
+    """The activity of a producer; the watermark waits for active ones alone."""
 
     ACTIVE = 0
     IDLE = 1
-    """It has said that it has nothing to write for now."""
+    """Its last frame is an idle frame."""
     ENDED = 2
-    """It has said that it will write nothing any more."""
+    """Its last frame is an end frame."""
     LEFT_OUT = 3
-    """It has said nothing for too long, and the reader goes on without it."""
+    """It wrote no frame for `producer_timeout`, and the watermark advances without it."""
 
 
 @final
 @dataclass(slots=True)
 class ProducerState:
-    """What a producer has said.
+    """The state of one producer.
 
     Args:
-        watermark: Its highest watermark, in milliseconds since the Unix epoch; None before one.
-        activity: Whether the watermark of the partition waits for it.
+        watermark: Its highest watermark, in milliseconds since the Unix epoch; None before the
+            first.
+        activity: Its activity; the watermark of the partition waits for active producers.
     """
 
     watermark: int | None = None
@@ -60,20 +61,21 @@ class ProducerState:
 @final
 @dataclass(slots=True)
 class Producers:
-    """The producers of one partition, and its watermark, which never goes back.
+    """The producers of one partition, and its watermark, which never decreases.
 
-    The newest generation that was heard of counts, and no other. The watermark is the least of its
-    producers that are active, once all that were announced were heard of; where none is active it
-    stays as it is. What a producer says makes it active, but for `IdleFrame` and `EndFrame`.
+    Only the newest generation counts. The watermark is the lowest one of its active producers, as
+    soon as a frame of every announced producer was read; if none is active, it stays. Every frame
+    but an idle frame and an end frame makes its producer active.
 
     Args:
-        generation: The newest generation; None before any.
-        announced: How many producers it has; None as long as none has said so.
-        partitions: How many partitions they write to; None as long as none has said so.
-        heard: The producers that have said something, by their numbers.
+        generation: The newest generation; None before the first frame.
+        announced: The number of its producers; None before its first hello frame.
+        partitions: The number of partitions that they write to; None before its first hello frame.
+        seen: The producers of which a frame was read, by their numbers.
         watermark: The watermark of the partition, in milliseconds since the Unix epoch.
-        repeated: Watermarks that were ignored because they were not higher than the one before.
-        outdated: Frames of older generations that were ignored.
+        repeated: The number of watermark frames that were ignored because they were not above the
+            last one of their producer.
+        outdated: The number of frames that were ignored because of their older generation.
     """
 
     generation: int | None
@@ -86,19 +88,19 @@ class Producers:
 
     @classmethod
     def unknown(cls, watermark: int | None = None) -> Self:
-        """Know nothing of any producer.
+        """Return the state before the first frame.
 
         Args:
-            watermark: The watermark that was told already.
+            watermark: A watermark that the partition has already.
         """
         return cls(None, None, None, {}, watermark)
 
     @classmethod
     def from_state(cls, state: str) -> Self:
-        """Read back what `to_state` wrote, strictly; nothing is known where it is empty.
+        """Restore the state that `to_state` returned; an empty one is that before the first frame.
 
         Raises:
-            PositionError: If it is damaged, or was written by another version of the format.
+            PositionError: If the state is damaged, or of another format version.
         """
         if not state:
             return cls.unknown()
@@ -132,7 +134,7 @@ class Producers:
         )
 
     def to_state(self) -> str:
-        """Return text from which `from_state` makes the same again; none where nothing is known."""
+        """Return the state as text for `from_state`; empty before the first frame."""
         if self.generation is None and self.watermark is None:
             return ""
         wire = _StateWire(
@@ -148,11 +150,11 @@ class Producers:
         return msgspec.json.encode(wire).decode()
 
     def apply(self, frame: ControlFrame) -> bool:
-        """Take in what a producer says; tell whether it is one that counts.
+        """Apply a frame; return whether it is of the newest generation.
 
         Raises:
-            BadFrameError: If it contradicts what was said before; nothing has changed then. The
-                sentence begins with "it".
+            BadFrameError: If it contradicts earlier frames of its generation. The state does not
+                change then. The message begins with "it".
         """
         newest = -1 if self.generation is None else self.generation
         if frame.generation < newest:
@@ -174,14 +176,14 @@ class Producers:
         return True
 
     def leave_out(self, silent: Iterable[int]) -> None:
-        """Go on without some producers, until they say something."""
+        """Advance the watermark without some producers, until a frame of theirs is read."""
         for number in silent:
             self.seen.setdefault(number, ProducerState()).activity = Activity.LEFT_OUT
         self._advance()
 
     @property
     def awaited(self) -> list[int]:
-        """The producers that were announced and that the watermark waits for."""
+        """The announced producers that the watermark waits for."""
         return [
             number
             for number in range(self.announced or 0)
@@ -190,7 +192,7 @@ class Producers:
 
     @property
     def ended(self) -> bool:
-        """Whether all producers that were announced have ended."""
+        """Whether all announced producers have ended."""
         return self._complete and all(
             producer.activity is Activity.ENDED for producer in self.seen.values()
         )
@@ -248,13 +250,13 @@ class Producers:
 
 @final
 class Liveness:
-    """Measure how long each producer has said nothing, in the reader's waits alone.
+    """Measure how long each producer has been silent, in time that the reader waited.
 
-    Only the time counts in which the reader waits at the end of its partition: a reader that lags
-    behind, or whose consumer is busy, would blame producers for what is its own.
+    Only the time counts in which the reader waits at the end of its partition. A reader that lags,
+    or whose consumer is busy, cannot tell whether producers are silent.
 
     Args:
-        timeout: How many seconds are too many; None for none.
+        timeout: Seconds after which a producer is silent; None for never.
     """
 
     def __init__(self, timeout: float | None) -> None:
@@ -265,18 +267,18 @@ class Liveness:
         self._last_frame: dict[int, float] = {}
 
     def note_frame(self, generation: int, producer: int) -> None:
-        """Note that a producer of a generation said something."""
+        """Note a frame of a producer of a generation."""
         if generation != self._generation:
             self._generation, self._begun = generation, self._clock
             self._last_frame = {}
         self._last_frame[producer] = self._clock
 
     def waited(self, seconds: float) -> None:
-        """Note that the reader waited at the end of the partition, and how long."""
+        """Add seconds that the reader waited at the end of the partition."""
         self._clock += seconds
 
     def timed_out(self, awaited: Iterable[int]) -> list[int]:
-        """Return which of some producers have said nothing for too long."""
+        """Return which of the awaited producers are silent."""
         if self.timeout is None:
             return []
         since = self._clock - self.timeout

@@ -1,4 +1,4 @@
-"""Read one partition of a shuffle: records, watermarks, and its end."""
+"""Read one partition of a shuffle: its records, its watermark and its end."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ log = logging.getLogger(__name__)
 
 
 def producers_at(position: Position) -> Producers:
-    """Return what is known of the producers of a partition at a position.
+    """Return the producers of a partition at a position.
 
     Args:
-        position: A position of a shuffle, as statistics and checkpoints have it.
+        position: A position of a shuffle, from statistics or a checkpoint.
 
     Raises:
-        PositionError: If what is stored with it is damaged.
+        PositionError: If the state that is stored with the position is damaged.
     """
     return Producers.from_state(position.state if isinstance(position, Cursor) else "")
 
 
 @final
 class ShuffleReader:
-    """Turn one subscription to a partition into one to a partition of a shuffle.
+    """Turn a subscription to a partition of Kafka into one to a partition of a shuffle.
 
     Args:
         split: The partition.
-        position: Where the subscription begins.
-        may_lose: Whether what is no frame is left out, as a gap.
-        may_leave_out: Whether the watermark goes on without a producer that is silent.
-        silence: For how long producers have said nothing, in this subscription and those before.
-        check: Called with the number of partitions that producers announce; raises where the topic
-            has another number.
+        position: The position that the subscription begins after.
+        skip_bad_frames: Whether a record that is no frame is left out, as a gap.
+        leave_out_silent: Whether the watermark advances without silent producers.
+        liveness: The silence of producers, over all subscriptions to the partition.
+        check_partitions: Called with the number of partitions that producers announce; raises if
+            the topic has another number.
 
     Raises:
-        PositionError: If what is stored with the position is damaged.
+        PositionError: If the state that is stored with the position is damaged.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class ShuffleReader:
     async def read(
         self, batches: AsyncIterator[Batch | End], reserve: Reserve
     ) -> AsyncGenerator[Batch | End]:
-        """Yield pieces, and the end where every producer has ended and nothing comes after it.
+        """Yield pieces, and `End` once every producer has ended and nothing follows.
 
         Args:
-            batches: What the partition has, with the columns of `FRAMED`.
-            reserve: Waits until memory may be taken.
+            batches: The batches of the partition, with the columns of `FRAMED`.
+            reserve: Waits until memory is available.
 
         Raises:
-            BadFrameError: If a record is no frame, and may not be lost.
+            BadFrameError: If a record is no frame, and is not to be skipped.
             ServiceError: If the topic has another number of partitions than producers announce.
-            SilentProducerError: If a producer is silent for too long, and may not be left out.
+            SilentProducerError: If a producer is silent, and is not to be left out.
         """
         waits_at_end = False
         while True:
@@ -99,12 +99,12 @@ class ShuffleReader:
             batch = await anext(batches)
             waited = asyncio.get_running_loop().time() - began
             if waits_at_end:
-                # It tells that there is nothing after this long. What takes longer is not the
-                # producers' fault: memory, the network, or other code in the loop.
+                # The subscription reports an empty partition at this interval. A longer wait has
+                # other causes than the producers: memory, the network, or other code in the loop.
                 self._liveness.waited(min(waited, HEARTBEAT))
             assert not isinstance(batch, End), "a partition of Kafka has no end"
             waits_at_end = batch.behind == 0
-            reserved = True  # for all that was read, and handed over with the first piece
+            reserved = True  # the memory of the whole batch, which the first piece takes over
             for piece in self._cutter.cut(batch):
                 if self._producers.partitions is not None:
                     await self._check_partitions(self._producers.partitions)
@@ -112,7 +112,7 @@ class ShuffleReader:
                     await reserve(piece.nbytes)
                 yield piece
                 reserved = False
-            del batch, piece  # nobody here holds on to records while others are waited for
+            del batch, piece  # free the records before the next wait
             if waits_at_end and self._producers.ended:
                 yield End(self._split)
                 return
@@ -123,20 +123,20 @@ class ShuffleReader:
         self._liveness.note_frame(frame.generation, frame.producer)
 
     def _leave_out(self) -> bool:
-        """Leave out producers that are silent for too long; tell whether there are any."""
+        """Leave out silent producers; return whether there are any."""
         silent = self._liveness.timed_out(self._producers.awaited)
         if not silent:
             return False
         names = ", ".join(map(str, silent))
         message = (
-            f"of generation {self._producers.generation} of the producers of {self._split}, these "
-            f"have written nothing for {self._liveness.timeout:g} s: {names}"
+            f"these producers of {self._split}, of generation {self._producers.generation}, have "
+            f"written nothing for {self._liveness.timeout:g} s: {names}"
         )
         if not self._leave_out_silent:
             raise SilentProducerError(
                 f"{message}; start them again, or go on without them: "
                 f"on_silent_producer='leave_out'"
             )
-        log.warning("%s; its watermark goes on without them", message)
+        log.warning("%s; the watermark goes on without them", message)
         self._producers.leave_out(silent)
         return True

@@ -137,7 +137,7 @@ def test_a_bad_frame_comes_behind_everything_before_it() -> None:
         next(pieces)
     assert str(error.value) == (
         "the record of t-0 at offset 4 is no frame of the shuffle: it has version 123, and this "
-        "library reads version 1; is the topic written to by somebody else? on_bad_frame='gap' "
+        "library reads version 1; is the topic written to by another program? on_bad_frame='gap' "
         "leaves such records out"
     )
 

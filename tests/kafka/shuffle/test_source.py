@@ -308,7 +308,7 @@ def test_a_topic_without_a_single_frame_is_told_as_one() -> None:
         cluster = ScriptedCluster()
         cluster.log().append(5)
         async with reading(cluster) as reader:
-            with pytest.raises(SplitFailedError, match="written to by somebody else"):
+            with pytest.raises(SplitFailedError, match="written to by another program"):
                 await reader.one()
 
     run(test)
@@ -480,7 +480,7 @@ def test_a_silent_producer_is_left_out_and_told(caplog: pytest.LogCaptureFixture
 
     run(test)
     assert (
-        "of generation 1 of the producers of t-0, these have written nothing for 60 s: 0, 2; its "
+        "these producers of t-0, of generation 1, have written nothing for 60 s: 0, 2; the "
         "watermark goes on without them"
     ) in caplog.messages
 
