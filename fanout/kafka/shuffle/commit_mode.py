@@ -1,4 +1,4 @@
-"""When readers see what a writer of a shuffle writes: as it comes, or once it is committed."""
+"""When readers see the rows of a shuffle writer: as they are written, or once committed."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 
 __all__ = ("AtLeastOnceMode", "CommitMode", "ExactlyOnceMode")
 
-# Seconds for which somebody who leaves waits for what is on its way.
-_SETTLED: Final = 5.0
+# Seconds that an abort waits for rows that are under way.
+_FLUSH_SECONDS: Final = 5.0
 
 
 class CommitMode(Protocol):
-    """Write rows, and let them be seen."""
+    """Write rows, and make them visible to readers."""
 
     @property
     def pending(self) -> bool:
-        """Whether something was written that nobody sees before it is committed."""
+        """Whether rows were written that readers see only after a commit."""
 
     async def write(self, rows: pa.RecordBatch) -> None:
         """Write rows; see `KafkaWriter.write`."""
 
     async def commit(self) -> None:
-        """Wait until everything is durable and seen."""
+        """Return when all written rows are durable and visible."""
 
     async def abort(self) -> None:
-        """Drop what nobody sees so far."""
+        """Drop the rows that are not visible yet."""
 
 
 @final
 class AtLeastOnceMode:
-    """Let rows be seen as soon as all in-sync replicas have them.
+    """Make rows visible as soon as all in-sync replicas have them.
 
     Args:
-        writer: Writes.
+        writer: The writer to Kafka.
     """
 
     pending = False
@@ -59,24 +59,24 @@ class AtLeastOnceMode:
         await self._writer.write(rows)
 
     async def commit(self) -> None:
-        """Wait until everything is confirmed."""
+        """Wait until brokers have confirmed all rows."""
         await self._writer.flush()
 
     async def abort(self) -> None:
-        """Leave everything as it is."""
+        """Do nothing: all rows are visible already."""
 
 
 @final
 class ExactlyOnceMode:
-    """Let rows be seen together, in one transaction from commit to commit.
+    """Make all rows between two commits visible at once, by a transaction.
 
     Args:
-        writer: Writes, joined to the transactions.
-        transactions: Ends them.
-        joined: Whose they are.
-        marker_group: Where they are marked.
-        timeout: Seconds after which brokers abort one.
-        number: Of the first commit; each has a higher one than all before it.
+        writer: The writer to Kafka, which writes in transactions.
+        transactions: Ends the transactions.
+        joined: The transactional id and its incarnation.
+        marker_group: The consumer group whose offset marks the last commit.
+        timeout: Seconds after which brokers abort a transaction.
+        number: The number of the first commit; the numbers increase.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class ExactlyOnceMode:
         return self._expires_at is not None
 
     async def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows, in a transaction that begins with the first ones.
+        """Write rows, in a transaction that begins with the first of them.
 
-        Where a call of `commit` was cancelled it is finished first: behind the marker nothing
-        becomes part of that transaction.
+        A commit that was cancelled is finished first, because no row may follow the marker in its
+        transaction.
 
         Raises:
             FanOutError: As `KafkaWriter.write` and `commit`.
@@ -119,21 +119,21 @@ class ExactlyOnceMode:
         await self._writer.write(rows)
 
     async def commit(self) -> None:
-        """Commit what was written since the last time.
+        """Commit the rows that were written since the last commit.
 
         Raises:
-            BatchNotWrittenError: Brokers have aborted it, because it took too long.
-            FencedError: A newer writer has taken over.
+            BatchNotWrittenError: If brokers aborted the transaction, because it took too long.
+            FencedError: If a newer writer has taken over.
             FanOutError: As `KafkaWriter.flush` and `Transactions.commit`.
 
-        Cancellation: it may have been committed; to call it again finds that out.
+        Cancellation: the rows may be committed; another call finishes the commit.
         """
         if self._expires_at is None:
             return
         if self._marked_token is None:
             token = await self._token(self._expires_at)
             await self._transactions.mark(token)
-            # From here on it must not be marked any more: it would begin another transaction.
+            # Not before: a second marker would begin another transaction.
             self._marked_token = token
         match await self._transactions.commit(self._marked_token):
             case TransactionOutcome.COMMITTED:
@@ -142,23 +142,23 @@ class ExactlyOnceMode:
                 self._writer.next_transaction()
             case TransactionOutcome.FENCED:
                 raise FencedError(
-                    f"a newer writer has taken over {self._joined.transactional_id}; what was "
-                    f"written since the last commit was aborted"
+                    f"a newer writer has taken over {self._joined.transactional_id}; the rows "
+                    f"since the last commit were aborted"
                 )
             case outcome:
                 raise BatchNotWrittenError(
-                    f"the transaction was {outcome.value} before it was committed, so what was "
-                    f"written since the last commit is not there: commit within {self._timeout:g} "
-                    f"s, or raise transaction_timeout"
+                    f"the transaction was {outcome.value} before it was committed, and the rows "
+                    f"since the last commit with it: commit within {self._timeout:g} s, or raise "
+                    f"transaction_timeout"
                 )
 
     async def abort(self) -> None:
-        """Abort what is open, so that readers do not wait for it."""
+        """Abort the open transaction, so that readers do not wait for it."""
         if self._expires_at is None:
             return
-        # What is on its way would open another transaction if it arrived behind the abort.
+        # Rows that are under way would begin another transaction if they arrived after the abort.
         with suppress(TimeoutError, FanOutError):
-            async with asyncio.timeout(_SETTLED):
+            async with asyncio.timeout(_FLUSH_SECONDS):
                 await self._writer.flush()
         await self._transactions.abort(self._joined.transactional_id, self._joined.incarnation)
 

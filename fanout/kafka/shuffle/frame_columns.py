@@ -1,4 +1,4 @@
-"""Records as frames and back, whole columns at a time."""
+"""Encode columns of records as frames, and decode frames into columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ("CONTROL", "FRAMED", "SCHEMA", "encode", "keyed_rows", "latest_millis
 _Mask: TypeAlias = NDArray[np.bool_]
 
 _TIMED: Final = PREFIX + 8
-# Version and tag as one number.
+# Version and tag, read as one number.
 _KINDS: Final = {tag: VERSION << 8 | tag for tag in FrameTag}
 _UNTIMED: Final = pa.scalar(bytes((VERSION, FrameTag.UNTIMED)), pa.binary())
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -41,24 +41,24 @@ _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 _key, _value, *_others = KAFKA_SCHEMA
 SCHEMA: Final = pa.schema([_key, _value, pa.field("eventTime", _TIMESTAMP), *_others])
-"""The columns of a record: those of Kafka, its value as it was before it was framed, and when it
-happened, null where its writer had no time for it."""
+"""The columns of a record: those of Kafka, with the value out of its frame, and the event time,
+which is null if the writer gave none."""
 
 CONTROL: Final = "frame"
-"""The name of one column more: null for a record; else how the frame begins, for
+"""The name of an additional column: null for a record, else the beginning of the frame, for
 `decode_control`."""
 
 _UNFRAMED: Final = SCHEMA.append(pa.field(CONTROL, pa.binary()))
 
 
 def encode(keys: pa.Array, values: pa.Array, timestamps: pa.Array | None) -> pa.BinaryArray:
-    """Return the values of the records that carry rows; their keys are the rows' own.
+    """Return the frames of records.
 
     Args:
-        keys: The keys, of binary or string.
-        values: The values, of binary or string.
-        timestamps: When the rows happened, as timestamps with a time zone, cut to milliseconds;
-            null where that is not known, None where it is of no row.
+        keys: The keys, of type binary or string. They are checked; the frames do not hold them.
+        values: The values, of type binary or string.
+        timestamps: The event times, as timestamps with a time zone, which are cut to milliseconds;
+            null for a record without one, None if no record has one.
 
     Raises:
         BadFrameError: If a key or a value is null, or a time lies outside of the years 1 to 9999.
@@ -111,7 +111,7 @@ def keyed_rows(
 
 
 def latest_millis(timestamps: pa.Array | None) -> int | None:
-    """Return the latest of the times of rows, in milliseconds as in their frames; None for none."""
+    """Return the latest event time, in milliseconds as in the frames; None if there is none."""
     if timestamps is None or timestamps.null_count == len(timestamps):
         return None
     latest = pa.array([pc.max(timestamps)], timestamps.type)
@@ -119,13 +119,13 @@ def latest_millis(timestamps: pa.Array | None) -> int | None:
 
 
 def _unframed(records: LocatedRecords) -> pa.RecordBatch:
-    """Make the columns of SCHEMA and CONTROL, a row for each frame.
+    """Make the columns of SCHEMA and CONTROL, with a row for each frame.
 
-    Whatever is not without doubt a record is left to `decode_control`, which says what it is, or
-    what is wrong with it. Values are read where they came, and copied without their heads.
+    Every value that is not clearly a record is left to `decode_control`, which decodes it or finds
+    what is wrong with it. Values are read in place, and copied without their heads.
     """
     data, values = records.data, records.fields.values
-    lengths = values.ends - values.begins  # none of a value that is null
+    lengths = values.ends - values.begins  # 0 for a null value
     kinds = _numbers(data, values.begins, ">u2")
     millis = _numbers(data, values.begins + PREFIX, ">i8")
     timed = (kinds == _KINDS[FrameTag.TIMED]) & (lengths >= _TIMED)
@@ -148,7 +148,7 @@ def _is_binary(type_: pa.DataType) -> bool:
 
 
 def _millis(timestamps: pa.Array) -> tuple[_Mask, Numbers]:
-    """Return which rows have a time, and the times in milliseconds."""
+    """Return which rows have an event time, and the times in milliseconds."""
     type_ = timestamps.type
     if not pa.types.is_timestamp(type_) or type_.tz is None:
         raise OptionError(f"timestamps: {type_} is no timestamp with a time zone")
@@ -162,14 +162,14 @@ def _millis(timestamps: pa.Array) -> tuple[_Mask, Numbers]:
 
 
 def _numbers(data: Bytes, at: Numbers, type_: str) -> Numbers:
-    """Read one number at each of many positions; one beyond the end of the data has no meaning."""
+    """Read a number at each position; beyond the end of the data it has no meaning."""
     width = np.dtype(type_).itemsize
     everywhere = np.ndarray((len(data) - width + 1,), type_, data, strides=(1,))
     return everywhere[np.minimum(at, len(everywhere) - 1)].astype(np.int64)
 
 
 def _control(data: Bytes, values: Spans, known: _Mask) -> pa.BinaryArray:
-    """Return the beginnings of what is no record, and null for records."""
+    """Return the beginnings of the values that are no records, and null for records."""
     if known.all():
         return pa.nulls(len(known), pa.binary())
     begins = values.begins[~known]
@@ -179,7 +179,7 @@ def _control(data: Bytes, values: Spans, known: _Mask) -> pa.BinaryArray:
 
 
 def _heads(millis: Numbers) -> pa.BinaryArray:
-    """Return what comes before the values of records that have times."""
+    """Return the heads of records with event times."""
     heads = np.empty(len(millis), [("kind", ">u2"), ("millis", ">i8")])
     heads["kind"], heads["millis"] = _KINDS[FrameTag.TIMED], millis
     ends = np.arange(len(millis) + 1, dtype=np.int32) * _TIMED

@@ -1,4 +1,4 @@
-"""A shuffle as a source: what a user writes down, and how it is connected."""
+"""A shuffle as a source: its options, and how it connects."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
 
 __all__ = ("ShuffleSource", "describe_producers", "open_shuffle")
 
-# A partition with nothing new says so this often, and what is measured is that exact.
+# The subscription reports an empty partition at each heartbeat; silence is measured in these.
 _LEAST_TIMEOUT = 2 * HEARTBEAT
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ShuffleSource:
-    """Read what was distributed by key over the partitions of a topic, with its watermarks.
+    """Read records that were distributed by key over the partitions of a topic, with watermarks.
 
     Args:
-        kafka: Which topics or partitions are read, from where to where, and how. It has neither
-            `decode` nor `event_time`, as records have their times with them, and reads what is
-            committed.
-        partition_count: How many partitions each topic must have; None for any number. What the
-            writers announce is checked in any case.
+        kafka: The topics or partitions to read, from where to where, and how. `decode` and
+            `event_time` must be None, because records carry their times, and `isolation_level`
+            must be `"read_committed"`.
+        partition_count: The number of partitions that each topic must have; None for any number.
+            The number that the writers announce is always checked.
         on_bad_frame: What to do with a record that is no frame of a shuffle: `"fail"`, or `"gap"`
             to leave it out. The gap is logged as an error and counted.
-        producer_timeout: After how many seconds without a sign of a producer, while the reader
-            waits at the end of a partition, the producer is silent; at least 10. None for never:
-            the watermark waits for it.
-        on_silent_producer: What to do with one: `"leave_out"` lets the watermark go on without it
-            until it says something, and tells the log; `"fail"` stops the stream.
+        producer_timeout: Seconds without a frame, while the reader waits at the end of a partition,
+            after which a producer is silent; at least 10. None for never: the watermark waits for
+            the producer.
+        on_silent_producer: What to do with a silent producer: `"leave_out"` logs a warning, and the
+            watermark advances without it until it writes a frame; `"fail"` stops the stream.
 
     Raises:
         OptionError: If an option is malformed or out of range, or contradicts another one.
@@ -69,11 +69,11 @@ class ShuffleSource:
             raise OptionError("kafka must be a fanout.kafka.KafkaSource")
         for name in ("decode", "event_time"):
             if getattr(self.kafka, name) is not None:
-                raise OptionError(f"{name} is not for a shuffle, whose records have their times")
+                raise OptionError(f"{name} is not for a shuffle, whose records carry their times")
         if self.kafka.isolation_level != "read_committed":
             raise OptionError(
-                "a shuffle is read with isolation_level='read_committed': a watermark that was "
-                "aborted speaks of records that are written again"
+                "a shuffle is read with isolation_level='read_committed': the records of an "
+                "aborted watermark are written again"
             )
         one_of("on_bad_frame", self.on_bad_frame, "fail", "gap")
         one_of("on_silent_producer", self.on_silent_producer, "leave_out", "fail")
@@ -95,7 +95,7 @@ class ShuffleSource:
 
     @property
     def event_time(self) -> CarriedWatermarks:
-        """Say that watermarks come with the records."""
+        """The watermarks, which come with the records."""
         return CarriedWatermarks(_stored_watermark)
 
     @asynccontextmanager
@@ -119,11 +119,11 @@ class ShuffleSource:
             yield await stack.enter_async_context(opening)
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
-        """Return the position after one row; its state is that before the row."""
+        """Return the position after one row, with the state before the row."""
         return self.kafka.cursor(batch, row)
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
-        """Return Kafka's timestamp of a row in milliseconds; None where there is none."""
+        """Return Kafka's timestamp of a row in milliseconds; None if it has none."""
         return self.kafka.arrival(records, row)
 
 
@@ -134,10 +134,10 @@ async def open_shuffle(
     """Connect over a transport; see `ShuffleSource.connect`.
 
     Args:
-        source: What the user asked for.
-        transport: The calls.
+        source: The options.
+        transport: The requests to the cluster.
         random: The source of randomness for waits.
-        available_now: Whether the read ends where the partitions end now.
+        available_now: Whether the read ends at the present ends of the partitions.
     """
     opening = open_kafka_connection(
         source.kafka, transport, random, available_now=available_now, layout=FRAMED
@@ -153,14 +153,13 @@ async def open_shuffle(
 
 
 async def describe_producers(source: ShuffleSource) -> Mapping[str, Producers]:
-    """Read a shuffle to its end and return what is known there, by partition.
+    """Read a shuffle to its end, and return the producers of each partition.
 
     Args:
-        source: The shuffle. What producers said before its start is not known, and it reads all
-            records from there on.
+        source: The shuffle. All records from its start on are read; frames before it do not count.
 
     Raises:
-        FanOutError: If the topic cannot be read, or holds what is no frame.
+        FanOutError: If the topic cannot be read, or has a record that is no frame.
     """
     async with open_stream(source, available_now=True) as stream:
         async for batch in stream:

@@ -1,4 +1,4 @@
-"""The topic of a shuffle: created as it has to be, or checked whether it is."""
+"""The topic of a shuffle: create it, and check its configuration and number of partitions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = (
 )
 
 
-_TOPIC: Final = 2  # the kind of a resource whose configuration is asked for
+_TOPIC: Final = 2  # the type of the resource in requests about configurations
 
 _CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
 
@@ -54,14 +54,14 @@ _REQUEST_SECONDS: Final = 30.0
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleTopic:
-    """What the topic of a shuffle is to be like. It is never compacted.
+    """The requirements on the topic of a shuffle. It is never compacted.
 
     Args:
         name: Its name.
-        partition_count: How many partitions it has, for ever.
-        retention: For how long records are kept at least; None for ever. Both sides of the shuffle
-            may stand still for so long.
-        replication_factor: How many brokers have each record.
+        partition_count: The number of its partitions, which never changes.
+        retention: The least time that records are kept; None for ever. Writers and readers may be
+            stopped for that long.
+        replication_factor: The number of replicas of each record.
 
     Raises:
         OptionError: If a number is out of range.
@@ -77,11 +77,11 @@ class ShuffleTopic:
             if whole(name, getattr(self, name)) < 1:
                 raise OptionError(f"{name}={getattr(self, name)} must be at least 1")
         if self.retention is not None and self.retention <= timedelta(0):
-            raise OptionError(f"retention={self.retention} must be more than nothing, or None")
+            raise OptionError(f"retention={self.retention} must be more than 0, or None")
 
     @property
     def retention_millis(self) -> int:
-        """What Kafka's `retention.ms` says."""
+        """The value of Kafka's `retention.ms`."""
         if self.retention is None:
             return _FOR_EVER
         return self.retention // timedelta(milliseconds=1)
@@ -89,7 +89,7 @@ class ShuffleTopic:
 
 @final
 class _NotThereYetError(KafkaError):  # type: ignore[misc]  # aiokafka is untyped
-    """A topic was created, and not every broker knows."""
+    """The topic was created, and is not known to every broker yet."""
 
     retriable = True
 
@@ -125,7 +125,7 @@ async def ensure_topic(
 
 
 async def _find_or_create(connections: Connections, topic: ShuffleTopic) -> list[int]:
-    """Return how many brokers have each partition; create the topic where there is none."""
+    """Return the number of replicas of each partition; create the topic if it does not exist."""
     response = await fetch_metadata(connections, [topic.name])
     ((code, _, _, partitions),) = response.topics
     if code == UnknownTopicOrPartitionError.errno:
@@ -136,7 +136,7 @@ async def _find_or_create(connections: Connections, topic: ShuffleTopic) -> list
 
 
 async def _create(connections: Connections, controller: int, topic: ShuffleTopic) -> None:
-    # Brokers have a default for each; one of the bytes would delete what is still to be kept.
+    # Brokers have a default for each; a default retention.bytes could delete records too early.
     configs = {
         "cleanup.policy": "delete",
         "retention.ms": str(topic.retention_millis),
@@ -171,23 +171,23 @@ def _check(topic: ShuffleTopic, replicas: int, configs: Mapping[str, str]) -> No
     if "compact" in configs["cleanup.policy"]:
         raise ServiceError(
             f"the topic {topic.name!r} is compacted, so that records and watermarks are deleted: "
-            f"set its cleanup.policy to delete, or take another topic"
+            f"set its cleanup.policy to delete, or use another topic"
         )
     kept, wanted = int(configs["retention.ms"]), topic.retention_millis
     if kept != _FOR_EVER and (wanted == _FOR_EVER or kept < wanted):
         raise ServiceError(
             f"the topic {topic.name!r} keeps records for {kept} ms (retention.ms), less than "
-            f"retention={topic.retention}: raise it, or say less"
+            f"retention={topic.retention}: raise it, or lower retention"
         )
     if (size := int(configs["retention.bytes"])) != _FOR_EVER:
         raise ServiceError(
             f"the topic {topic.name!r} keeps {size} bytes of a partition (retention.bytes), and "
-            f"deletes what is older before its time: set it to -1, or take another topic"
+            f"deletes older records before their time: set it to -1, or use another topic"
         )
     if replicas < topic.replication_factor:
         raise ServiceError(
             f"the topic {topic.name!r} has {replicas} replicas, fewer than replication_factor="
-            f"{topic.replication_factor}: add some, or say less"
+            f"{topic.replication_factor}: add replicas, or lower replication_factor"
         )
 
 
@@ -208,17 +208,17 @@ def check_partition_count(
     if expected not in {None, found}:
         raise ServiceError(
             f"the topic {topic!r} has {found} partitions, and by {by} it has {expected}: "
-            f"keys would not be where they were; write to a new topic"
+            f"keys would move to other partitions; write to a new topic"
         )
 
 
 @final
 class PartitionCounts:
-    """Check that topics have as many partitions as was said; with another number keys would move.
+    """Check the numbers of partitions of topics; with another number keys would move.
 
     Args:
-        transport: The calls.
-        expected: How many partitions the user expects of each topic; None for any number.
+        transport: The requests to the cluster.
+        expected: The number of partitions that each topic must have; None for any number.
     """
 
     def __init__(self, transport: KafkaTransport, expected: int | None) -> None:
@@ -228,26 +228,26 @@ class PartitionCounts:
         self._announced: dict[str, int] = {}
 
     def check(self, found: Mapping[str, int]) -> None:
-        """Compare the numbers of partitions that topics have with those that were said.
+        """Compare the numbers of partitions of topics with the expected and announced ones.
 
         Raises:
-            ServiceError: If a topic has another number.
+            ServiceError: If a topic has another number of partitions.
         """
         for topic, count in found.items():
-            said = {
+            required = {
                 "partition_count": self._expected,
                 "what its writers announce": self._announced.get(topic),
             }
-            for where, number in said.items():
+            for where, number in required.items():
                 check_partition_count(topic, count, number, by=where)
         self._found.update(found)
 
     async def check_announced(self, topic: str, number: int) -> None:
-        """Compare the number of partitions that producers announce with that which there is.
+        """Compare the number of partitions that producers announce with the one of the topic.
 
         Raises:
-            KafkaError: If the cluster cannot be asked.
-            ServiceError: If the topic has another number.
+            KafkaError: If the request fails.
+            ServiceError: If the topic has another number of partitions.
         """
         self._announced[topic] = number
         if self._found.get(topic) == number:

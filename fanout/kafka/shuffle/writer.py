@@ -1,4 +1,4 @@
-"""Write to the topic of a shuffle from asyncio."""
+"""Write records and watermarks to the topic of a shuffle, from asyncio."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 class ShuffleWriter:
     """One producer of a shuffle; made by `open_shuffle_writer`. Any task may call it.
 
-    An error of the cluster is final: every later call raises it as well. So is one that came up
-    while nobody called.
+    An error of the cluster is final: every later call raises it as well. So is an error of the idle
+    announcements in between.
 
     Args:
-        options: What the user asked for.
-        delivery: Writes.
-        hello: How the producer introduces itself.
+        options: The options.
+        commit_mode: Writes rows, and makes them visible.
+        hello: The hello frame of the producer.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class ShuffleWriter:
     async def write(self, records: pa.RecordBatch) -> None:
         """Write records to the partitions of their keys, in the order of the rows.
 
-        It returns when there is room for all of them in `buffer.memory`; `commit` confirms them.
+        It returns when all of them have room in `buffer.memory`; `commit` makes them durable.
 
         Args:
-            records: Rows with the columns that were chosen; others are left out.
+            records: The records. Columns that the options do not name are left out.
 
         Raises:
-            BadFrameError: A key or a value is null, or a time is out of range; nothing of these
-                records is written.
-            OptionError: A chosen column is missing, or of another type; neither is then.
-            StreamStateError: The writer has ended.
+            BadFrameError: If a key or a value is null, or a time is out of range; none of these
+                records is written then.
+            OptionError: If a column is missing or has another type; none is written then either.
+            StreamStateError: If the writer has ended.
             FanOutError: As `KafkaWriter.write`.
 
         Cancellation: some of the records may be written.
@@ -86,48 +86,50 @@ class ShuffleWriter:
                 self._latest_time = latest
 
     async def watermark(self, at: datetime | int) -> None:
-        """Tell that no record comes any more whose time is not later; in every partition.
+        """Write a watermark to every partition: all later records have later event times.
 
-        One that is no later than the last is not told again.
+        A watermark that is not above the last one is not written.
 
         Args:
             at: The watermark, with a time zone, or in milliseconds since the Unix epoch.
 
         Raises:
-            OptionError: The watermarks follow from the records (`out_of_orderness`), or `at` has no
-                time zone, or is no whole number of 64 bits.
-            StreamStateError: The writer has ended.
+            OptionError: If the watermarks follow from the records (`out_of_orderness`), or `at` has
+                no time zone or is no integer of 64 bits.
+            StreamStateError: If the writer has ended.
             FanOutError: As for `write`.
         """
         if self._options.out_of_orderness is not None:
-            raise OptionError("watermarks follow from out_of_orderness; tell none, or leave it out")
+            raise OptionError(
+                "watermarks follow from out_of_orderness: write none, or leave it out"
+            )
         millis = _millis(at)
         async with self._exclusive():
             await self._announce(self._announcements.advance(millis, _now()))
 
     async def commit(self) -> None:
-        """Return when everything that was written is durable, and readers see it or are about to.
+        """Return when all written records are durable and visible to readers.
 
-        With `out_of_orderness` a watermark comes before that. With `"exactly_once"` everything
-        since the last commit is seen at once; where this raises, nothing of it is, unless the
-        error says that it is not known.
+        With `out_of_orderness` a watermark is written first. With `"exactly_once"` all records
+        since the last commit become visible at once. If this raises, none of them does, unless the
+        error tells that the outcome is unknown.
 
         Raises:
-            BatchNotWrittenError: It took longer than transaction_timeout.
-            FencedError: A newer writer has taken over.
-            StreamStateError: The writer has ended.
+            BatchNotWrittenError: If the transaction took longer than transaction_timeout.
+            FencedError: If a newer writer has taken over.
+            StreamStateError: If the writer has ended.
             FanOutError: As for `write`.
 
-        Cancellation: it may have been done; call it again.
+        Cancellation: the commit may be done; call it again.
         """
         async with self._exclusive():
             await self._advance()
             await self._commit_mode.commit()
 
     async def idle(self) -> None:
-        """Tell readers not to wait for this producer until it writes again, and commit.
+        """Write that this producer pauses, and commit: watermarks advance without it.
 
-        It is told anyway after `idle_after` seconds.
+        The writer does so by itself after `idle_after` seconds without a call.
 
         Raises:
             FanOutError: As for `commit`.
@@ -138,9 +140,9 @@ class ShuffleWriter:
             await self._commit_mode.commit()
 
     async def end(self) -> None:
-        """Tell readers that nothing comes any more, ever, and commit; nothing can be written then.
+        """Write that this producer ends for good, and commit; the writer accepts no more records.
 
-        Where a producer is to write on later, leave the block without this.
+        If the producer is to continue later, leave the block without this call.
 
         Raises:
             FanOutError: As for `commit`.
@@ -153,15 +155,15 @@ class ShuffleWriter:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Tell that nothing comes while nothing comes, for as long as the block runs."""
-        # The block's own error is carried around the task group, which would wrap it in a group.
+        """Announce idleness during pauses, for as long as the block runs."""
+        # The block's own error bypasses the task group, which would wrap it in an exception group.
         failure: BaseException | None = None
         self._active_at = _now()
         async with asyncio.TaskGroup() as group:
             announcing = group.create_task(self._announce_idle())
             try:
                 yield
-                async with self._lock:  # what is being told is told to its end
+                async with self._lock:  # an announcement that is under way is finished
                     announcing.cancel()
             except BaseException as raised:  # noqa: BLE001 - raised again below
                 failure = raised
@@ -175,12 +177,12 @@ class ShuffleWriter:
 
     @asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:
-        """Let one call write at a time, and remember an error that is final."""
+        """Let one call write at a time, and keep an error that is final."""
         async with self._lock:
             if self._failure is not None:
                 raise self._failure
             if self._ended:
-                raise StreamStateError("the writer has told readers that nothing comes any more")
+                raise StreamStateError("the writer has ended: it wrote an end frame")
             try:
                 yield
             except FanOutError as error:
@@ -191,7 +193,7 @@ class ShuffleWriter:
     async def _advance(self) -> None:
         lateness = self._options.out_of_orderness
         if lateness is not None and self._latest_time is not None:
-            # What is exactly as late as it may be is not too late.
+            # A record that is exactly out_of_orderness late is not excluded.
             millis = self._latest_time - math.ceil(lateness * 1000) - 1
             await self._announce(self._announcements.advance(millis, _now()))
 
@@ -200,11 +202,11 @@ class ShuffleWriter:
             await self._commit_mode.write(
                 announcement_rows(self._options.topic, self._partitions, frames)
             )
-            # Not before: a call that is cancelled may have said nothing.
+            # Not before: a cancelled call may have written nothing.
             self._announcements.written(frames, _now())
 
     async def _announce_idle(self) -> None:
-        """Tell at an interval that nothing comes."""
+        """Announce idleness at an interval."""
         interval = self._options.idle_after
         if interval is None:
             return
@@ -215,7 +217,7 @@ class ShuffleWriter:
                 continue
             try:
                 async with self._exclusive():
-                    # What is pending may go on for long: readers cannot see that it has paused.
+                    # Readers would not see the frame before the open transaction is committed.
                     if not self._commit_mode.pending:
                         await self._announce(self._announcements.idle(_now()))
                         await self._commit_mode.commit()
@@ -225,13 +227,13 @@ class ShuffleWriter:
 
     async def _close(self) -> None:
         if self._commit_mode.pending:
-            log.warning("what was written to %s was not committed", self._options.topic)
+            log.warning("records that were written to %s were not committed", self._options.topic)
             await self._abort()
         elif self._failure is None and not self._ended:
             await self.idle()
 
     async def _abort(self) -> None:
-        """Let readers get on; where that fails, the next writer or the brokers' clock does it."""
+        """Abort, so that readers go on; if that fails, the next writer or a timeout aborts."""
         try:
             await self._commit_mode.abort()
         except FanOutError as error:
@@ -247,7 +249,7 @@ def _column(records: pa.RecordBatch, chosen: Chosen) -> pa.Array:
             )
         return column
     if records.schema.names.count(chosen) != 1:
-        raise OptionError(f"the records must have one column {chosen!r}")
+        raise OptionError(f"the records must have exactly one column {chosen!r}")
     return records.column(chosen)
 
 

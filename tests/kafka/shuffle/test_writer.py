@@ -312,7 +312,7 @@ async def test_a_writer_that_leaves_is_idle_and_one_that_ends_has_ended(topic: T
     async with writing(topic, delivery_guarantee="at_least_once") as writer:
         await writer.write(rows(2))
         await writer.end()
-        with pytest.raises(StreamStateError, match="nothing comes any more"):
+        with pytest.raises(StreamStateError, match="the writer has ended"):
             await writer.write(rows(3))
     last = await producers(topic)
     assert last.ended
