@@ -34,9 +34,12 @@ SLACK = 64 << 20
 GIVING_BACK: Mapping[str, str] = MappingProxyType({"MALLOC_TRIM_THRESHOLD_": "131072"})
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="resident memory is told by Linux alone"
-)
+pytestmark = [
+    pytest.mark.prove,
+    pytest.mark.skipif(
+        not Path("/proc/self/status").exists(), reason="resident memory is told by Linux alone"
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
