@@ -31,9 +31,8 @@ pytestmark = pytest.mark.spark
 HOLDING_DRIVER = """
 import sys
 from pyspark.sql import SparkSession
-from fanout.spark.checkpoint.local import LocalStorage
-from fanout.spark.checkpoint.ownership import claim, claim_stopped, is_claimed
-from fanout.spark.checkpoint.opening import open_storage
+from fanout.landing.ownership import claim
+from fanout.spark.hadoop.storage import open_storage
 
 spark = (
     SparkSession.builder.master("local[1]").appName("holder").config("spark.ui.enabled", "false")
