@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from benchmarks.harness import Report, Row, median_seconds, peak_rss_bytes
 from fanout.core.events import Split
-from fanout.kinesis.reading.deaggregation import Disaggregator
+from fanout.kinesis.reading.deaggregation import Deaggregator
 from fanout.kinesis.reading.decode import SCHEMA, decode_event
 from fanout.kinesis.reading.event_stream import FrameDecoder
 from fanout.testing.kinesis.frames import encode_event
@@ -73,12 +73,12 @@ def _sequence_number(number: int) -> str:
 def decode_by_fanout(chunks: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
     """Decode as KinesisSource does."""
     frames = FrameDecoder()
-    disaggregator, shard = Disaggregator(), Split(SHARD_ID)
+    deaggregator, shard = Deaggregator(), Split(SHARD_ID)
     for chunk in chunks:
         frames.feed(chunk)
         while (frame := frames.next_frame()) is not None:
             event = decode_event(frame.payload, stream=STREAM, shard_id=SHARD_ID)
-            yield disaggregator.take_apart(event.records, shard).records
+            yield deaggregator.deaggregate(event.records, shard).records
 
 
 def decode_by_botocore(chunks: Sequence[bytes]) -> Iterator[pa.RecordBatch]:

@@ -25,7 +25,7 @@ from fanout.errors import CheckpointError, FanOutError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanout.kinesis.doctor.findings import Finding
+    from fanout.kinesis.doctor.checks import Finding
     from fanout.kinesis.options import KinesisOptions
 
 __all__ = ("doctor",)
@@ -101,8 +101,8 @@ def doctor(
 
 
 def _examine(options: KinesisOptions, location: str | None, *, subscribe: bool) -> list[Finding]:
+    from fanout.kinesis.doctor.checks import problem  # noqa: PLC0415 - the same
     from fanout.kinesis.doctor.diagnose import diagnose  # noqa: PLC0415 - loads the AWS SDK
-    from fanout.kinesis.doctor.findings import problem  # noqa: PLC0415 - the same
     from fanout.landing.stored_positions import read_positions  # noqa: PLC0415 - only for a checkpoint
 
     checkpoint, damaged = None, []

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from fanout._exports import lazy_exports
 
 if TYPE_CHECKING:
+    from fanout.kinesis.doctor.checks import Finding
     from fanout.kinesis.doctor.diagnose import diagnose
-    from fanout.kinesis.doctor.findings import Finding
     from fanout.kinesis.iam import iam_policy
     from fanout.kinesis.source import KinesisSource
 
@@ -20,7 +20,7 @@ __all__ = ("Finding", "KinesisSource", "diagnose", "iam_policy")
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "Finding": "fanout.kinesis.doctor.findings",
+        "Finding": "fanout.kinesis.doctor.checks",
         "KinesisSource": "fanout.kinesis.source",
         "diagnose": "fanout.kinesis.doctor.diagnose",
         "iam_policy": "fanout.kinesis.iam",

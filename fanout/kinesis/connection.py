@@ -7,19 +7,17 @@ from datetime import UTC
 from typing import TYPE_CHECKING, final
 
 from fanout.core.policy import Fatal, Phase, Retry
-from fanout.core.positions import Committed, Latest, Timestamp
 from fanout.core.source import Capabilities
-from fanout.core.starts import parse_start, start_of_each
 from fanout.core.subscription import Tap
 from fanout.kinesis.aws.credential_refresh import CredentialRefresh
 from fanout.kinesis.aws.error_hints import hint_of
-from fanout.kinesis.options import DIALECT
 from fanout.kinesis.policy import Remedy, judge
-from fanout.kinesis.reading.deaggregation import Disaggregator
+from fanout.kinesis.reading.deaggregation import Deaggregator
 from fanout.kinesis.reading.polling import Poller
 from fanout.kinesis.reading.recovery import DamagedFrames, Recovery
-from fanout.kinesis.reading.subscription import read_events, starting_position
+from fanout.kinesis.reading.subscription import read_events
 from fanout.kinesis.shards import ShardCatalog
+from fanout.kinesis.starting_position import resolve_start, starting_position
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -71,12 +69,12 @@ class KinesisConnection:
         self._worked: set[Phase] = set()
         self._access = CredentialRefresh(client.renew_credentials)
         self._bad_frames = DamagedFrames(options.on_bad_frame)
-        self._disaggregator = Disaggregator(options.on_bad_aggregate)
+        self._deaggregator = Deaggregator(options.on_bad_aggregate)
         self._poller = Poller(
             client,
             stream,
             max_event_bytes=options.max_event_bytes,
-            disaggregator=self._disaggregator,
+            deaggregator=self._deaggregator,
         )
         self.identity = identity(stream)
         self.pacing: Pacing = options.pacing
@@ -88,7 +86,7 @@ class KinesisConnection:
         self._access.allowed(None)
         self._worked.add(Phase.DISCOVER)
         for shard in self._catalog.listed.values():
-            self._disaggregator.learn(shard.shard_id, shard.hash_range)
+            self._deaggregator.set_hash_range(shard.shard_id, shard.hash_range)
         return splits
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
@@ -103,13 +101,7 @@ class KinesisConnection:
             OptionError: If the start is a mapping that does not fit the shards, or a function that
                 raised or returned none.
         """
-        latest = Timestamp.at(self._stream.server_time)
-        positions: dict[str, Position] = {}
-        start = parse_start(self._options.start, DIALECT)
-        for split_id, its in start_of_each(start, splits, DIALECT).items():
-            assert not isinstance(its, Committed), "the dialect refuses it"
-            positions[split_id] = latest if isinstance(its, Latest) else its
-        return positions
+        return resolve_start(self._options.start, splits, self._stream.server_time)
 
     @asynccontextmanager
     async def subscribe(
@@ -130,7 +122,7 @@ class KinesisConnection:
                     position,
                     stream=self._stream.name,
                     max_event_bytes=self._options.max_event_bytes,
-                    disaggregator=self._disaggregator,
+                    deaggregator=self._deaggregator,
                     reserve=reserve,
                     droppable=self._bad_frames.droppable(split.id, position),
                 )

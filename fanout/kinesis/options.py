@@ -11,26 +11,26 @@ from urllib.parse import urlsplit
 from fanout.core.backoff import Backoff, Pacing
 from fanout.core.event_time import parse_event_time
 from fanout.core.option_checks import check_memory, is_loopback, one_of
-from fanout.core.positions import Cursor, Horizon, Latest
+from fanout.core.positions import Latest
 from fanout.core.source_options import SourceOptions, check_seconds
-from fanout.core.starts import Dialect, parse_start
+from fanout.core.starts import parse_start
 from fanout.errors import OptionError
 from fanout.kinesis.intervals import KINESIS_INTERVALS
 from fanout.kinesis.reading.decode import SCHEMA
 from fanout.kinesis.reading.event_stream import MAX_FRAME_BYTES
+from fanout.kinesis.starting_position import DIALECT
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from fanout.core.backoff import Pacing
     from fanout.core.event_time import EventTime
-    from fanout.core.positions import Start
+    from fanout.core.positions import Cursor, Start
     from fanout.core.starts import Chooser, PerSplit
 
     _Start: TypeAlias = Start | datetime | str
 
 __all__ = (
-    "DIALECT",
     "KinesisOptions",
     "check_endpoint",
     "check_tags",
@@ -247,28 +247,6 @@ def check_tags(tags: object) -> dict[str, str]:
                 f"spaces or _ . : / = + - @"
             )
     return dict(tags)
-
-
-# As many digits as a stored position may have.
-_SEQUENCE: Final = re.compile(r"[0-9]{1,128}")
-
-
-def _cursor(start: object) -> Cursor | None:
-    """Read a sequence number, after which the shard is read."""
-    if isinstance(start, str) and _SEQUENCE.fullmatch(start):
-        return Cursor(int(start))
-    return None
-
-
-DIALECT: Final = Dialect(
-    choices="'TRIM_HORIZON' (or 'earliest'), 'LATEST' (or 'latest'), or an aware datetime",
-    cursor=_cursor,
-    words={"trim_horizon": Horizon()},
-    no_commits=(
-        "Kinesis keeps no positions for its readers; continue a stream with what its positions "
-        "said, by fanout.open(..., resume=...), or a query on its checkpoint"
-    ),
-)
 
 
 def check_endpoint(url: str, *, insecure: bool) -> None:

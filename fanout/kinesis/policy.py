@@ -32,7 +32,7 @@ from fanout.errors import (
     SubscriptionSilentError,
     UnconfirmedEndError,
 )
-from fanout.kinesis.aws.error_hints import DENIED, NOT_BELIEVED, code_of, hint_of
+from fanout.kinesis.aws.error_hints import ACCESS_DENIED, BAD_CREDENTIALS, code_of, hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,7 +125,7 @@ _CODES: Final[Mapping[str, _Kind]] = {
     "ResourceInUseException": _Kind.TAKEN,
     "ResourceNotFoundException": _Kind.GONE,
     "InvalidArgumentException": _Kind.PLACE,
-    **dict.fromkeys(DENIED | NOT_BELIEVED, _Kind.ACCESS),
+    **dict.fromkeys(ACCESS_DENIED | BAD_CREDENTIALS, _Kind.ACCESS),
     **dict.fromkeys(
         (
             "KMSAccessDeniedException",

@@ -70,7 +70,7 @@ def test_json_tells_programs_the_same() -> None:
     assert told["findings"][0] == {
         "check": "credentials",
         "status": "ok",
-        "detail": "from env, for us-east-1; the service takes them",
+        "detail": "from env, for us-east-1; the service accepts them",
         "advice": "",
     }
 

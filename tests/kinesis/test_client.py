@@ -20,11 +20,11 @@ from fanout.kinesis.aws.api import (
     MAX_CONSUMERS,
     MAX_SHARDS,
     ConsumerDescription,
+    HashRange,
     ShardDescription,
     StreamDescription,
 )
 from fanout.kinesis.aws.client import open_kinesis_client
-from fanout.kinesis.hash_keys import HashRange
 from fanout.kinesis.reading.decode import decode_event
 from fanout.kinesis.reading.event_stream import FrameDecoder
 from fanout.testing.kinesis.frames import encode_event

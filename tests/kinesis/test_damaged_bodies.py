@@ -15,11 +15,10 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Position
 from fanout.errors import DamagedFrameError, MalformedEventError, RemoteError
-from fanout.kinesis.hash_keys import HashRange
-from fanout.kinesis.reading.deaggregation import Disaggregator
+from fanout.kinesis.aws.api import HashRange
+from fanout.kinesis.reading.deaggregation import Deaggregator, parse_aggregate
 from fanout.kinesis.reading.decode import decode_event
 from fanout.kinesis.reading.event_stream import FrameDecoder
-from fanout.kinesis.reading.kpl_format import parse_aggregate
 from fanout.kinesis.reading.subscription import read_events
 from fanout.testing.kinesis.frames import encode_event, encode_exception, encode_frame
 from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
@@ -148,8 +147,8 @@ class Reading:
 
     async def read(self, chunks: Iterable[bytes]) -> tuple[list[Batch | End], str]:
         """Return the events, and the error at their end."""
-        disaggregator = Disaggregator(self.on_bad)
-        disaggregator.learn(SHARD.id, HashRange(0, 2**127 - 1))
+        deaggregator = Deaggregator(self.on_bad)
+        deaggregator.set_hash_range(SHARD.id, HashRange(0, 2**127 - 1))
         events: list[Batch | End] = []
         async with aclosing(
             read_events(
@@ -158,7 +157,7 @@ class Reading:
                 self.after,
                 stream="orders",
                 max_event_bytes=LARGEST,
-                disaggregator=disaggregator,
+                deaggregator=deaggregator,
                 reserve=reserve,
                 droppable=self.droppable,
             )
@@ -298,12 +297,12 @@ def rows(*data: bytes) -> pa.RecordBatch:
     known=st.booleans(),
 )
 def test_aggregates_are_taken_apart_or_left_out_whole(parts: list[bytes], known: bool) -> None:  # noqa: FBT001 - drawn
-    gap, fail = Disaggregator("gap"), Disaggregator("fail")
+    gap, fail = Deaggregator("gap"), Deaggregator("fail")
     if known:
-        for disaggregator in (gap, fail):
-            disaggregator.learn(SHARD.id, HashRange(0, 2**127 - 1))
+        for deaggregator in (gap, fail):
+            deaggregator.set_hash_range(SHARD.id, HashRange(0, 2**127 - 1))
     records = rows(*parts)
-    taken = gap.take_apart(records, SHARD)
+    taken = gap.deaggregate(records, SHARD)
     lost = {row for row, _ in taken.lost}
     counts: dict[str, int] = {}
     for row in taken.records.to_pylist():
@@ -317,9 +316,9 @@ def test_aggregates_are_taken_apart_or_left_out_whole(parts: list[bytes], known:
             assert row in lost or counts.get(str(row + 11), 0) == expected
     if lost:
         with pytest.raises(MalformedEventError):
-            fail.take_apart(records, SHARD)
+            fail.deaggregate(records, SHARD)
     else:
-        assert fail.take_apart(records, SHARD).after(0) == taken.after(0)
+        assert fail.deaggregate(records, SHARD).after(0) == taken.after(0)
 
 
 @pytest.mark.parametrize(
@@ -348,5 +347,5 @@ def test_sub_records_take_little_more_memory_than_is_counted_for_them() -> None:
     aggregate = parse_aggregate(data)
     assert aggregate is not None
     with peak_memory() as peak:
-        Disaggregator().take_apart(records, SHARD)
+        Deaggregator().deaggregate(records, SHARD)
     assert peak.nbytes <= 2 * aggregate.nbytes

@@ -13,10 +13,9 @@ from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Range, reaches
 from fanout.errors import MalformedEventError, SplitFailedError
 from fanout.kinesis import KinesisSource
-from fanout.kinesis.hash_keys import HashRange
-from fanout.kinesis.reading.deaggregation import Disaggregator
+from fanout.kinesis.aws.api import HashRange
+from fanout.kinesis.reading.deaggregation import MAGIC, Deaggregator
 from fanout.kinesis.reading.decode import SCHEMA
-from fanout.kinesis.reading.kpl_format import MAGIC
 from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
 from tests.kinesis.reading import FIRST
 
@@ -54,12 +53,12 @@ def columns(records: pa.RecordBatch, *names: str) -> list[tuple[Any, ...]]:
 
 
 def disaggregate(records: pa.RecordBatch) -> pa.RecordBatch:
-    return Disaggregator().take_apart(records, Split(FIRST)).after(0)
+    return Deaggregator().deaggregate(records, Split(FIRST)).after(0)
 
 
 def test_a_batch_without_aggregates_stays_as_it_is() -> None:
     records = batch(b"1", b"", b"x" + MAGIC)
-    parts = Disaggregator().take_apart(records, Split(FIRST))
+    parts = Deaggregator().deaggregate(records, Split(FIRST))
     assert parts.records is records
     assert parts.belongs is None
     assert disaggregate(batch()).num_rows == 0
@@ -102,17 +101,15 @@ def test_a_malformed_aggregate_is_named_and_not_quoted() -> None:
     assert "canary" not in repr(caught.value) + repr(caught.value.__cause__)
 
 
-def child_of(hash_range: HashRange | None = RANGE, *, on_bad: Any = "fail") -> Disaggregator:
-    made = Disaggregator(on_bad)
+def child_of(hash_range: HashRange | None = RANGE, *, on_bad: Any = "fail") -> Deaggregator:
+    made = Deaggregator(on_bad)
     if hash_range is not None:
-        made.learn(CHILD.id, hash_range)
+        made.set_hash_range(CHILD.id, hash_range)
     return made
 
 
-def kept(
-    records: pa.RecordBatch, disaggregator: Disaggregator, split: Split = CHILD
-) -> list[bytes]:
-    taken: list[bytes] = disaggregator.take_apart(records, split).after(0)["data"].to_pylist()
+def kept(records: pa.RecordBatch, deaggregator: Deaggregator, split: Split = CHILD) -> list[bytes]:
+    taken: list[bytes] = deaggregator.deaggregate(records, split).after(0)["data"].to_pylist()
     return taken
 
 
@@ -130,7 +127,7 @@ EVERY = [b"before", b"99", b"100", b"200", b"201", b"after"]
 
 
 def test_a_child_drops_the_sub_records_outside_of_its_range_ends_included() -> None:
-    parts = child_of().take_apart(kpl(SPREAD), CHILD).after(0)
+    parts = child_of().deaggregate(kpl(SPREAD), CHILD).after(0)
     parts.validate(full=True)
     assert columns(parts, "data", "subSequenceNumber") == [
         (b"before", 0),
@@ -185,7 +182,7 @@ def test_an_explicit_hash_key_that_is_no_number_is_malformed_where_it_is_needed(
 
 
 def test_a_bad_aggregate_that_is_left_out_is_named_and_not_quoted() -> None:
-    parts = child_of(on_bad="gap").take_apart(batch(b"1", BROKEN, b"2", BROKEN), CHILD)
+    parts = child_of(on_bad="gap").deaggregate(batch(b"1", BROKEN, b"2", BROKEN), CHILD)
     assert parts.after(0).column("data").to_pylist() == [b"1", b"2"]
     assert [row for row, _ in parts.lost] == [1, 3]
     assert parts.lost[0][1].startswith(f"the aggregated record 12 of {CHILD} has a sub-record")
@@ -198,7 +195,7 @@ def test_an_aggregate_that_would_grow_an_event_too_far_is_left_out(
     one = encode_aggregate(PAIRS)
     monkeypatch.setattr("fanout.kinesis.reading.deaggregation._MAX_EXPANDED_BYTES", 1000)
     large = encode_aggregate([("k", b"x" * 900)])
-    parts = child_of(on_bad="gap").take_apart(batch(one, large, b"2"), CHILD)
+    parts = child_of(on_bad="gap").deaggregate(batch(one, large, b"2"), CHILD)
     assert [row for row, _ in parts.lost] == [1]
     assert parts.after(0).num_rows == len(PAIRS) + 1
 
@@ -208,17 +205,17 @@ def test_damaged_aggregates_are_delivered_and_told_of_now_and_then(
 ) -> None:
     caplog.set_level(logging.WARNING, "fanout")
     damaged = encode_aggregate([("k", b"canary")])[:-1] + b"!"
-    disaggregator = Disaggregator()
+    deaggregator = Deaggregator()
     for _ in range(6):
-        records = disaggregator.take_apart(batch(damaged, damaged), CHILD).records
+        records = deaggregator.deaggregate(batch(damaged, damaged), CHILD).records
         assert records.column("data").to_pylist() == [damaged, damaged]
-    disaggregator.take_apart(batch(damaged), Split("another"))
+    deaggregator.deaggregate(batch(damaged), Split("another"))
     first, tenth, other = caplog.messages
-    assert f"the record 11 of {CHILD} begins as an aggregated one, but its MD5" in first
-    assert "has had 1 of them" in first
+    assert f"the record 11 of {CHILD} begins like an aggregated record but has another MD5" in first
+    assert "in the shard so far: 1" in first
     assert f"12 of {CHILD}" in tenth
-    assert "has had 10 of them" in tenth
-    assert "has had 1 of them" in other
+    assert "in the shard so far: 10" in tenth
+    assert "in the shard so far: 1" in other
     assert "canary" not in caplog.text
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import MalformedEventError
-from fanout.kinesis.hash_keys import HashRange
+from fanout.kinesis.aws.api import HashRange
 from fanout.kinesis.reading.decode import (
     FEW_ROWS,
     SCHEMA,

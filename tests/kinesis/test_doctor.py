@@ -21,7 +21,7 @@ from tests.kinesis.reading import FIRST, Stream, client, eventually
 
 if TYPE_CHECKING:
     from fanout.core.positions import Position
-    from fanout.kinesis.doctor.findings import Finding
+    from fanout.kinesis.doctor.checks import Finding
 
 SECOND = "shardId-000000000001"
 CANARY = "canary-7Zq1-secret"
@@ -97,7 +97,7 @@ async def test_the_provider_of_the_credentials_is_named(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
     found = await examine(stream, session=None, region=REGION)
-    assert found["credentials"].detail == "from env, for us-east-1; the service takes them"
+    assert found["credentials"].detail == "from env, for us-east-1; the service accepts them"
 
 
 async def test_missing_credentials_are_the_only_finding(stream: Stream) -> None:

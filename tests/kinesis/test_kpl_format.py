@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import MalformedEventError
-from fanout.kinesis.reading.kpl_format import MAGIC, MAX_SUB_RECORDS, parse_aggregate
+from fanout.kinesis.reading.deaggregation import MAGIC, MAX_SUB_RECORDS, parse_aggregate
 from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
 
 PAIRS = [("a", b"1"), ("b", b""), ("a", b"\x00\xff")]
@@ -121,7 +121,7 @@ def test_a_message_that_breaks_the_format_is_malformed(message: bytes, said: str
 def test_the_entries_of_each_field_have_a_limit(
     entry: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanout.kinesis.reading.kpl_format.MAX_SUB_RECORDS", 100)
+    monkeypatch.setattr("fanout.kinesis.reading.deaggregation.MAX_SUB_RECORDS", 100)
     assert parse_aggregate(seal_aggregate(KEY + entry * 99)) is not None
     assert f"more than 100 entries as field {entry[0] >> 3}" in refused(KEY + entry * 101)
 

@@ -17,7 +17,7 @@ from fanout.core.positions import Cursor, Horizon, Latest, Timestamp
 from fanout.core.starts import PerSplit, parse_start
 from fanout.errors import OptionError
 from fanout.kinesis import KinesisSource
-from fanout.kinesis.options import DIALECT
+from fanout.kinesis.starting_position import DIALECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from fanout.core.events import Batch, End, Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Position, Timestamp
 from fanout.errors import MalformedEventError, UnconfirmedEndError
 from fanout.kinesis.aws.api import StreamDescription, UnreadRecords
-from fanout.kinesis.reading.deaggregation import Disaggregator
+from fanout.kinesis.reading.deaggregation import Deaggregator
 from fanout.kinesis.reading.polling import Poller
 from fanout.testing.kinesis.kpl_format import encode_aggregate
 from tests.provers.simulation import simulate
@@ -115,7 +115,7 @@ class Service:
             kinesis,
             STREAM,
             max_event_bytes=max_event_bytes,
-            disaggregator=Disaggregator("fail"),
+            deaggregator=Deaggregator("fail"),
         )
 
 

@@ -20,8 +20,7 @@ from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import ABSENCES
 from fanout.errors import ServiceError, UnconfirmedEndError
 from fanout.kinesis import shards as catalog_module
-from fanout.kinesis.aws.api import ConsumerDescription, ShardDescription
-from fanout.kinesis.hash_keys import HashRange
+from fanout.kinesis.aws.api import ConsumerDescription, HashRange, ShardDescription
 from fanout.kinesis.policy import Remedy
 from fanout.kinesis.reading.recovery import Recovery
 from fanout.kinesis.registration import ConsumerRegistration

@@ -5,7 +5,7 @@ import pytest
 from fanout.core.positions import Committed, Cursor, Horizon, Latest
 from fanout.core.starts import PerSplit, parse_start
 from fanout.errors import OptionError
-from fanout.kinesis.options import DIALECT
+from fanout.kinesis.starting_position import DIALECT
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_a_sequence_number_is_a_string_of_digits(start: object) -> None:
 
 @pytest.mark.parametrize("start", ["committed", Committed("latest"), {"*": Committed()}], ids=repr)
 def test_committed_positions_are_refused_as_nobody_keeps_them(start: object) -> None:
-    with pytest.raises(OptionError, match=r"Kinesis keeps no positions .* resume="):
+    with pytest.raises(OptionError, match=r"Kinesis stores no positions .* resume="):
         parse_start(start, DIALECT)

@@ -14,9 +14,10 @@ from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.core.subscription import Watchdog
 from fanout.errors import DamagedFrameError, MalformedEventError, RemoteError, UnconfirmedEndError
-from fanout.kinesis.reading.deaggregation import Disaggregator
+from fanout.kinesis.reading.deaggregation import Deaggregator
 from fanout.kinesis.reading.decode import SCHEMA
-from fanout.kinesis.reading.subscription import read_events, starting_position
+from fanout.kinesis.reading.subscription import read_events
+from fanout.kinesis.starting_position import starting_position
 from fanout.testing.kinesis.frames import encode_event, encode_exception, encode_frame
 from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
 from tests.provers.simulation import simulate
@@ -85,7 +86,7 @@ def reading(
     after: Position = Horizon(),  # noqa: B008 - a frozen value
     reserve: Any = None,
     max_event_bytes: int = 1 << 20,
-    disaggregator: Disaggregator | None = None,
+    deaggregator: Deaggregator | None = None,
     split: Split = SHARD,
     droppable: int = 0,
 ) -> Any:
@@ -95,7 +96,7 @@ def reading(
         after,
         stream="orders",
         max_event_bytes=max_event_bytes,
-        disaggregator=disaggregator or Disaggregator(),
+        deaggregator=deaggregator or Deaggregator(),
         reserve=reserve or Reservations(),
         droppable=droppable,
     )
@@ -204,7 +205,7 @@ def test_frames_that_say_nothing_are_no_sign_of_life() -> None:
             Horizon(),
             stream="orders",
             max_event_bytes=1 << 20,
-            disaggregator=Disaggregator(),
+            deaggregator=Deaggregator(),
             reserve=Reservations(),
         )
         async with aclosing(events):
@@ -258,7 +259,7 @@ async def test_memory_for_an_event_in_pieces_is_reserved_before_it_is_assembled(
         Horizon(),
         stream="s",
         max_event_bytes=1 << 20,
-        disaggregator=Disaggregator(),
+        deaggregator=Deaggregator(),
         reserve=reserve,
     )
     async with aclosing(reader) as events:
@@ -281,7 +282,7 @@ async def test_a_batch_that_was_handed_on_is_kept_by_nobody() -> None:
         Horizon(),
         stream="orders",
         max_event_bytes=1 << 20,
-        disaggregator=Disaggregator(),
+        deaggregator=Deaggregator(),
         reserve=reserve,
     )
     async with aclosing(events):
@@ -607,7 +608,7 @@ def damaged(*bad: int, sizes: Sequence[int] = (3, 3, 3, 0), first: int = 11) -> 
 async def test_a_bad_aggregate_is_a_gap_around_exactly_its_record(
     bad: tuple[int, ...], spans: list[tuple[Cursor, Cursor]]
 ) -> None:
-    (batch,) = await read(damaged(*bad), after=Cursor(10), disaggregator=Disaggregator("gap"))
+    (batch,) = await read(damaged(*bad), after=Cursor(10), deaggregator=Deaggregator("gap"))
     assert isinstance(batch, Batch)
     assert [(gap.after, gap.until) for gap in batch.gaps] == spans
     assert [gap.reason for gap in batch.gaps] == [
@@ -621,7 +622,7 @@ async def test_a_bad_aggregate_is_a_gap_around_exactly_its_record(
 
 async def test_an_event_of_bad_aggregates_alone_is_progress_with_gaps() -> None:
     body = damaged(11, 12, sizes=[3, 3])
-    (batch,) = await read(body, after=Timestamp(5), disaggregator=Disaggregator("gap"))
+    (batch,) = await read(body, after=Timestamp(5), deaggregator=Deaggregator("gap"))
     assert isinstance(batch, Batch)
     assert (batch.num_records, batch.range) == (0, Range(Timestamp(5), Cursor(20)))
     assert [gap.after for gap in batch.gaps] == [Timestamp(5), Cursor(11)]
@@ -629,7 +630,7 @@ async def test_an_event_of_bad_aggregates_alone_is_progress_with_gaps() -> None:
 
 async def test_inside_a_record_that_has_become_bad_its_rest_is_the_gap() -> None:
     body = damaged(11, 13)
-    (batch,) = await read(body, after=Cursor(11, 1), disaggregator=Disaggregator("gap"))
+    (batch,) = await read(body, after=Cursor(11, 1), deaggregator=Deaggregator("gap"))
     assert isinstance(batch, Batch)
     assert [gap.after for gap in batch.gaps] == [Cursor(11, 1), Cursor(12)]
     assert sub_numbers(batch) == [("12", 0), ("12", 1), ("12", 2), ("14", 0)]
@@ -637,7 +638,7 @@ async def test_inside_a_record_that_has_become_bad_its_rest_is_the_gap() -> None
 
 async def test_inside_a_record_another_bad_first_record_is_malformed() -> None:
     events, error = await refused(
-        damaged(12, first=12), after=Cursor(11, 1), disaggregator=Disaggregator("gap")
+        damaged(12, first=12), after=Cursor(11, 1), deaggregator=Deaggregator("gap")
     )
     assert events == []
     assert "did not begin with sub-record 1" in str(error)
@@ -658,10 +659,10 @@ async def test_a_position_inside_an_aggregate_counts_what_is_of_another_shard(
     pattern: str, sub: int | None
 ) -> None:
     left = Split("shardId-000000000001", (SHARD.id,))
-    disaggregator = Disaggregator()
-    await read(event(children=[LEFT]), disaggregator=disaggregator)  # tells the range of LEFT
+    deaggregator = Deaggregator()
+    await read(event(children=[LEFT]), deaggregator=deaggregator)  # tells the range of LEFT
     after = Cursor(10) if sub is None else Cursor(11, sub)
-    (batch,) = await read(misplaced(pattern), after=after, disaggregator=disaggregator, split=left)
+    (batch,) = await read(misplaced(pattern), after=after, deaggregator=deaggregator, split=left)
     assert isinstance(batch, Batch)
     first = 0 if sub is None else sub + 1
     assert sub_numbers(batch) == [

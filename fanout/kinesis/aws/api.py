@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
-    from fanout.kinesis.hash_keys import HashRange
 
 __all__ = (
     "MAX_CONSUMERS",
+    "MAX_HASH_KEY",
     "MAX_SHARDS",
     "NO_TAGS",
     "ConsumerDescription",
+    "HashRange",
     "KinesisClient",
     "ShardDescription",
     "StreamDescription",
@@ -32,6 +33,8 @@ __all__ = (
 # stream has at most 50 consumers (AWS API reference, RegisterStreamConsumer).
 MAX_SHARDS: Final = 10_000
 MAX_CONSUMERS: Final = 1_000
+
+MAX_HASH_KEY: Final = 2**128 - 1
 
 NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -63,6 +66,30 @@ class StreamDescription:
     open_shards: int
     consumers: int | None
     key_id: str | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HashRange:
+    """Hold the hash keys of a shard, both ends included; a shard keeps them until it is closed.
+
+    https://docs.aws.amazon.com/kinesis/latest/APIReference/API_HashKeyRange.html
+
+    Args:
+        start: The lowest.
+        end: The highest.
+    """
+
+    start: int = 0
+    end: int = MAX_HASH_KEY
+
+    def __contains__(self, hash_key: int) -> bool:
+        return self.start <= hash_key <= self.end
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the range holds every hash key."""
+        return self.start == 0 and self.end >= MAX_HASH_KEY
 
 
 @final

@@ -15,13 +15,14 @@ from fanout.kinesis.aws.api import (
     MAX_SHARDS,
     NO_TAGS,
     ConsumerDescription,
+    HashRange,
     ShardDescription,
     StreamDescription,
     UnreadRecords,
 )
+from fanout.kinesis.aws.credentials import hide_signed_headers
 from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
-from fanout.kinesis.aws.session import hide_signed_headers, open_session
-from fanout.kinesis.hash_keys import HashRange
+from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.options import check_endpoint
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import aioboto3
 
     from fanout.kinesis.aws.api import KinesisClient
-    from fanout.kinesis.aws.session import RenewableCredentials
+    from fanout.kinesis.aws.credentials import RenewableCredentials
 
 __all__ = ("open_kinesis_client", "server_time")
 

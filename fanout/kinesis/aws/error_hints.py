@@ -21,12 +21,12 @@ from fanout.errors import FanOutError, RemoteError, ServiceError, SetupError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ("DENIED", "NOT_BELIEVED", "code_of", "explain", "explained", "hint_of")
+__all__ = ("ACCESS_DENIED", "BAD_CREDENTIALS", "code_of", "explain", "explained", "hint_of")
 
 # The caller is known, but may not do it.
-DENIED: Final = frozenset({"AccessDeniedException", "AccessDenied", "NotAuthorized"})
+ACCESS_DENIED: Final = frozenset({"AccessDeniedException", "AccessDenied", "NotAuthorized"})
 # The service does not take the caller for who it says it is.
-NOT_BELIEVED: Final = frozenset(
+BAD_CREDENTIALS: Final = frozenset(
     {
         "ExpiredTokenException",
         "ExpiredToken",
@@ -51,7 +51,7 @@ _OF_A_CONSUMER: Final = frozenset(
 _CREDENTIALS: Final = "check that the credentials are valid and this machine's clock is right"
 _KMS: Final = "the KMS key of the stream"
 _HINTS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(NOT_BELIEVED, _CREDENTIALS),
+    **dict.fromkeys(BAD_CREDENTIALS, _CREDENTIALS),
     _NOT_FOUND: (
         "the stream, its consumer or the shard is gone; check that the consumer is still "
         "registered and that the shard is within the retention period"
@@ -96,7 +96,7 @@ def hint_of(error: BaseException) -> str:
             return _CREDENTIALS
         case ClientError() if error.operation_name.startswith("AssumeRole"):
             return "check role_arn, and that the role trusts the credentials in use"
-        case ClientError() | RemoteError() if code in DENIED:
+        case ClientError() | RemoteError() if code in ACCESS_DENIED:
             return _grant(error.operation_name if isinstance(error, ClientError) else _SUBSCRIBE)
         case ClientError() if code == _NOT_FOUND and error.operation_name in _OF_A_STREAM:
             return "check the stream's name, its region and its account; it may have been deleted"

@@ -1,12 +1,14 @@
-"""The undecoded bodies of SubscribeToShard and GetRecords, taken out of botocore's response parser.
+"""Take the undecoded bodies of SubscribeToShard and GetRecords out of botocore's response parser.
 
 botocore parses records one by one into dicts, an order of magnitude slower than fanout.kinesis does
-it, reports an error frame that comes first as a parser error, and reads the whole of an answer to
-GetRecords before anybody knows its size. Everything before the body stays botocore's: endpoint
-rules, signing, credentials, error responses. The hook touches three inner names of one client,
-`_endpoint._response_parser_factory`, `has_streaming_output` of the operation, and
-`_create_event_stream` and `_do_parse` of the parser; `take_raw_body` fails loudly if one moves. It
-also sets how far aiohttp reads ahead, `_low_water` and `_high_water` of a stream with slots.
+it, reports an error frame that comes first as a parser error, and reads the whole answer to
+GetRecords before its size is known. Everything before the body stays botocore's: endpoint rules,
+signing, credentials, error responses.
+
+The hook uses private names of one client: `_endpoint._response_parser_factory`,
+`has_streaming_output` of the operation, and `_create_event_stream` and `_do_parse` of the parser.
+`take_raw_body` raises if one of them changes. The hook also sets how far aiohttp reads ahead,
+`_low_water` and `_high_water` of a response's content.
 """
 
 from __future__ import annotations
@@ -22,17 +24,19 @@ from fanout.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-__all__ = ("RawBody", "deliver_raw_bodies", "take_raw_body")
+__all__ = ("SUPPORTED_AIOBOTOCORE", "RawBody", "deliver_raw_bodies", "take_raw_body")
 
+SUPPORTED_AIOBOTOCORE: Final = ">=2.25,<3"
+"""The versions of aiobotocore whose private names are known; the extra `kinesis` requires them."""
 
-# Where the parsed response of GetRecords has its body.
+# The key of the body in the parsed response of GetRecords.
 _BODY: Final = "Body"
 
 _CHUNK: Final = 64 << 10
 
 
 class RawBody:
-    """Stand in botocore's parsed response for what it would have built from the body.
+    """Stand in, in botocore's parsed response, for what it would have built from the body.
 
     Args:
         response: The aiohttp response, its body unread.
@@ -43,20 +47,20 @@ class RawBody:
 
     @property
     def size(self) -> int | None:
-        """The bytes of the body; None where the service does not say, as for a subscription."""
+        """The bytes of the body; None if the service does not send it, as for a subscription."""
         length: int | None = self._response.content_length
         return length
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Iterate over the body as it arrives, in chunks of up to 64 KiB.
 
-        While nobody takes, about 256 KiB are read ahead; the rest waits at the service.
+        About 256 KiB are read ahead of the caller; the rest waits at the service.
 
         Cancellation: atomic, a chunk is returned or stays in the response.
         """
         content = self._response.content
-        # aiohttp reads three times as far ahead, which is most of the memory of many shards. It
-        # has an option for that, but botocore does not pass it on.
+        # By default aiohttp reads three times as far ahead, which is most of the memory of many
+        # shards. It has an option for that, but botocore does not pass it on.
         content._low_water, content._high_water = _CHUNK, 2 * _CHUNK  # noqa: SLF001
         chunks: AsyncIterator[bytes] = content.iter_chunked(_CHUNK)
         return chunks
@@ -66,10 +70,10 @@ class RawBody:
         self._response.close()
 
     async def get_initial_response(self) -> Any:
-        """Answer the parser, which wants an initial-response frame before it returns.
+        """Return an empty initial response, which botocore's parser requires before it returns.
 
-        The frame of SubscribeToShard has no content, so one is made up, and what the service
-        really sends first is left in the body.
+        The initial-response frame of SubscribeToShard has no content; the frame that the service
+        sends first stays in the body.
         """
         return SimpleNamespace(payload=b"{}")
 
@@ -94,7 +98,7 @@ class _RawParserFactory(AioResponseParserFactory):  # type: ignore[misc]  # boto
 
 
 def deliver_raw_bodies(client: Any) -> None:
-    """Make a client, and no other of its session, answer both calls with a RawBody."""
+    """Make a client, and no other of its session, return a RawBody for both calls."""
     client._endpoint._response_parser_factory = _RawParserFactory()  # noqa: SLF001  # no public hook exists
     client.meta.service_model.operation_model("GetRecords").has_streaming_output = True
 
@@ -103,14 +107,15 @@ def take_raw_body(response: Mapping[str, Any]) -> RawBody:
     """Take the raw body out of the response of SubscribeToShard or GetRecords.
 
     Raises:
-        SetupError: botocore decoded the body after all: its internals have changed.
+        SetupError: If botocore decoded the body, because its internals have changed.
     """
     body = response.get("EventStream") or response.get(_BODY)
     if not isinstance(body, RawBody):
         if body is not None:
             body.close()
         raise SetupError(
-            "this version of aiobotocore does not let fanout read the raw body of a response; "
-            "install one that fanout was tested with (see constraints.txt)"
+            "the installed version of aiobotocore does not give access to the raw body of a "
+            "response; fanout supports aiobotocore"
+            f"{SUPPORTED_AIOBOTOCORE}: pip install 'aiobotocore{SUPPORTED_AIOBOTOCORE}'"
         )
     return body

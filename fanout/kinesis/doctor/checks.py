@@ -1,15 +1,18 @@
-"""What the figures of a stream and of this machine mean, before a stream is read."""
+"""Judge the limits and the state of a stream and of this machine, without a call.
+
+Each check returns a `Finding`.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 from fanout.kinesis.aws.api import MAX_SHARDS
 from fanout.kinesis.consumers import ConsumerPrice
-from fanout.kinesis.doctor.findings import Finding, fine, problem, unknown, warning
 from fanout.kinesis.open_files import open_files_needed
 
 if TYPE_CHECKING:
@@ -19,17 +22,25 @@ if TYPE_CHECKING:
     from fanout.kinesis.options import KinesisOptions
 
 __all__ = (
+    "Finding",
+    "Status",
     "available_memory",
     "clock",
     "consumer_quota",
     "consumer_state",
     "encryption",
+    "fine",
     "memory",
     "open_files",
     "price",
+    "problem",
     "shard_count",
     "stream_state",
+    "unknown",
+    "warning",
 )
+
+Status: TypeAlias = Literal["ok", "warning", "problem", "unknown"]
 
 # AWS refuses a request whose signature is 5 minutes from its own clock (IAM user guide, "Signature
 # Version 4 troubleshooting").
@@ -47,6 +58,46 @@ _AWS_KEY: Final = "alias/aws/kinesis"
 _MIB: Final = 1 << 20
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Hold the result of one check.
+
+    Args:
+        check: The subject, such as `clock`, or the IAM action of a call that was made, such as
+            `kinesis:ListShards`.
+        status: `ok`; `warning` if reading works but may not for long; `problem` if it does not
+            work or records are lost; `unknown` if the check could not be made.
+        detail: What was found, as a clause.
+        advice: What to do about it, as a clause; empty if there is nothing to do.
+    """
+
+    check: str
+    status: Status
+    detail: str
+    advice: str = ""
+
+
+def fine(check: str, detail: str) -> Finding:
+    """Return the finding of a check that found nothing wrong."""
+    return Finding(check, "ok", detail)
+
+
+def warning(check: str, detail: str, advice: str) -> Finding:
+    """Return the finding of something that may become a problem."""
+    return Finding(check, "warning", detail, advice)
+
+
+def problem(check: str, detail: str, advice: str) -> Finding:
+    """Return the finding of something that prevents reading the stream, or loses records."""
+    return Finding(check, "problem", detail, advice)
+
+
+def unknown(check: str, detail: str, advice: str = "") -> Finding:
+    """Return the finding of a check that could not be made."""
+    return Finding(check, "unknown", detail, advice)
+
+
 def clock(host: datetime, server: datetime) -> Finding:
     """Compare this machine's clock with the service's, both read at the same moment."""
     skew = host - server
@@ -61,7 +112,7 @@ def clock(host: datetime, server: datetime) -> Finding:
 
 
 def stream_state(stream: StreamDescription) -> Finding:
-    """Say whether a stream can be read."""
+    """Check whether a stream can be read."""
     detail = f"{stream.arn} is {stream.status} and keeps records for {stream.retention_hours} h"
     match stream.status:
         case "ACTIVE" | "UPDATING":
@@ -73,7 +124,7 @@ def stream_state(stream: StreamDescription) -> Finding:
 
 
 def shard_count(listed: int, open_shards: int) -> Finding:
-    """Compare a stream's shards with what is read at most.
+    """Compare a stream's shards with the limit of a reader.
 
     Args:
         listed: The shards that the service lists: open ones, and closed ones with records.
@@ -86,11 +137,11 @@ def shard_count(listed: int, open_shards: int) -> Finding:
 
 
 def encryption(stream: StreamDescription, *, was_read: bool) -> Finding:
-    """Say whether a key stands before the records.
+    """Check whether a KMS key encrypts the records, and whether it can be used.
 
     Args:
         stream: The stream.
-        was_read: Whether its records were asked for just now, and not refused.
+        was_read: Whether a call for its records just succeeded.
     """
     if stream.key_id is None:
         return fine("encryption", "records are not encrypted with a key of KMS")
@@ -100,17 +151,17 @@ def encryption(stream: StreamDescription, *, was_read: bool) -> Finding:
     return unknown(
         "encryption",
         f"{detail}; whether it may be used was not tried",
-        "see to it that the key is enabled, and grant kms:Decrypt on it: `fanout iam-policy` with "
+        "check that the key is enabled, and grant kms:Decrypt on it: `fanout iam-policy` with "
         "--kms-key-arn writes the policy",
     )
 
 
 def consumer_state(name: str, consumer: ConsumerDescription | None) -> Finding:
-    """Say whether a consumer can subscribe.
+    """Check whether a consumer can subscribe.
 
     Args:
         name: Its name or ARN, as the user gave it.
-        consumer: Its description; None where there is none of that name or ARN.
+        consumer: Its description; None if no consumer has that name or ARN.
     """
     named = not name.startswith("arn:")
     match consumer.status if consumer is not None else "missing":
@@ -137,22 +188,20 @@ def consumer_state(name: str, consumer: ConsumerDescription | None) -> Finding:
 
 
 def consumer_quota(stream: StreamDescription, *, exists: bool) -> Finding:
-    """Say whether a stream has room for a consumer.
+    """Check whether a stream has room for a consumer.
 
     Args:
         stream: The stream.
-        exists: Whether the consumer in question is one of those that it has.
+        exists: Whether the consumer in question is registered already.
     """
     check = "consumer quota"
     if stream.consumers is None:
-        return unknown(check, "the service does not say how many consumers are registered")
+        return unknown(check, "the service does not report how many consumers are registered")
     detail = (
         f"{stream.consumers} registered; a stream has room for {_CONSUMERS}, or for "
         f"{_CONSUMERS_ADVANTAGE} with On-demand Advantage"
     )
-    advice = (
-        "deregister those that nobody uses (`fanout consumers list` and `gc`), or read by polling"
-    )
+    advice = "deregister unused ones (`fanout consumers list` and `gc`), or read by polling"
     if exists or stream.consumers < _CONSUMERS:
         return fine(check, detail)
     if stream.consumers < _CONSUMERS_ADVANTAGE:
@@ -161,12 +210,12 @@ def consumer_quota(stream: StreamDescription, *, exists: bool) -> Finding:
 
 
 def price(shards: int) -> Finding:
-    """Say what one consumer costs."""
-    reckoned = ConsumerPrice(consumers=1, shards=shards)
+    """Return the price of one consumer."""
+    estimate = ConsumerPrice(consumers=1, shards=shards)
     return fine(
         "price",
-        f"a consumer costs ${reckoned.per_consumer:,.2f} a month on {shards} open shards, and "
-        f"${reckoned.gb_price} for each GB (list prices of us-east-1)",
+        f"a consumer costs ${estimate.per_consumer:,.2f} a month on {shards} open shards, and "
+        f"${estimate.gb_price} for each GB (list prices of us-east-1)",
     )
 
 
@@ -191,12 +240,12 @@ def open_files(shards: int, limit: int | None) -> Finding:
 
 
 def memory(options: KinesisOptions, shards: int, available: int) -> Finding:
-    """Compare what may wait for the consumer with the memory that there is.
+    """Compare the bytes that may wait for the consumer with the memory of this machine.
 
     Args:
-        options: The options that bound it.
+        options: The options that limit them.
         shards: The open shards; each holds up to 3 events.
-        available: Bytes of memory of this machine or container, in use or not.
+        available: The bytes of memory of this machine or container, used ones included.
     """
     needed = min(3 * shards * options.max_event_bytes, options.max_bytes_in_flight)
     detail = (
@@ -215,7 +264,7 @@ def available_memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
     """Return the bytes of memory of this machine, or of its container. It blocks.
 
     Args:
-        limit: Where Linux tells a container's limit.
+        limit: The file that holds a container's limit on Linux.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:

@@ -1,4 +1,4 @@
-"""Calls that are made to see whether they may be made."""
+"""Make single calls to a stream to find out whether they are allowed and what they return."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ from fanout.errors import FanOutError
 from fanout.kinesis.aws.api import NO_TAGS
 from fanout.kinesis.aws.error_hints import code_of, hint_of
 from fanout.kinesis.connection import KinesisConnection
-from fanout.kinesis.doctor.checks import consumer_quota, consumer_state, price
-from fanout.kinesis.doctor.findings import Finding, fine, problem, unknown
+from fanout.kinesis.doctor.checks import (
+    Finding,
+    consumer_quota,
+    consumer_state,
+    fine,
+    price,
+    problem,
+    unknown,
+)
 from fanout.kinesis.policy import judge
 from fanout.kinesis.reading.decode import decode_records
 from fanout.kinesis.registration import ConsumerRegistration
@@ -28,41 +35,48 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
     from typing import Any
 
-    from fanout.core.positions import Position
     from fanout.kinesis.aws.api import ConsumerDescription, KinesisClient, StreamDescription
     from fanout.kinesis.options import KinesisOptions
 
 __all__ = (
     "CALL_ERRORS",
+    "CALL_TIMEOUT",
     "READING",
-    "Attempt",
-    "attempt",
-    "first_arrival",
+    "Probe",
     "next_arrival",
+    "probe",
+    "probe_consumer",
+    "probe_polling",
     "reason",
-    "subscribe_once",
-    "try_consumer",
-    "try_polling",
 )
 
-
-# What the service, the network and the decoding of an answer can raise.
 CALL_ERRORS: Final = (FanOutError, ClientError, BotoCoreError, aiohttp.ClientError, OSError)
+"""The errors of the service, of the network and of decoding an answer."""
+
 # The service answers within a second; a subscription sends an event every 5 seconds.
-_PATIENCE: Final = 30.0
+CALL_TIMEOUT: Final = 30.0
+
+_SUBSCRIBE: Final = "SubscribeToShard"
+_ITERATOR: Final = "GetShardIterator"
+_RECORDS: Final = "GetRecords"
+READING: Final = frozenset({f"kinesis:{_SUBSCRIBE}", f"kinesis:{_RECORDS}"})
+"""The names of the checks that request records."""
+
+_ARN: Final = "arn:"
+_NOT_FOUND: Final = "ResourceNotFoundException"
 
 T = TypeVar("T")
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Attempt(Generic[T]):
-    """How a call went.
+class Probe(Generic[T]):
+    """Hold the outcome of a call.
 
     Args:
-        finding: Whether it may be made.
-        answer: What it returned; None where it failed.
-        error: What it raised; None where it succeeded.
+        finding: Whether the call is allowed.
+        answer: The answer; None if the call failed.
+        error: The error; None if the call succeeded.
     """
 
     finding: Finding
@@ -71,24 +85,24 @@ class Attempt(Generic[T]):
 
     @property
     def code(self) -> str | None:
-        """The service's name of what it raised; None where it raised nothing, or named nothing."""
+        """The service's code of the error; None without an error or without a code."""
         return None if self.error is None else code_of(self.error)
 
 
-async def attempt(action: str, call: Awaitable[T]) -> Attempt[T]:
-    """Make a call; a failure is a finding.
+async def probe(action: str, call: Awaitable[T]) -> Probe[T]:
+    """Make a call; a failure becomes a finding.
 
     Args:
-        action: Its name in the API, which is that of its IAM action.
-        call: The call, which is given up after 30 seconds.
+        action: The call's name in the API, which is that of its IAM action.
+        call: The call; it is cancelled after 30 seconds.
     """
     check = f"kinesis:{action}"
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(CALL_TIMEOUT):
             answer = await call
     except CALL_ERRORS as error:
-        return Attempt(_failure(check, error), error=error)
-    return Attempt(fine(check, "allowed"), answer=answer)
+        return Probe(_failure(check, error), error=error)
+    return Probe(fine(check, "allowed"), answer=answer)
 
 
 def _failure(check: str, error: Exception) -> Finding:
@@ -103,74 +117,18 @@ def _failure(check: str, error: Exception) -> Finding:
 
 
 def reason(error: Exception) -> str:
-    """Say why a call failed."""
+    """Return why a call failed, as a clause."""
     match error:
         case ClientError():
-            said = error.response.get("Error", {})
-            return f"refused as {said.get('Code')}: {said.get('Message')}"
+            details = error.response.get("Error", {})
+            return f"refused as {details.get('Code')}: {details.get('Message')}"
         case TimeoutError():
-            return f"no answer within {_PATIENCE:g} s"
+            return f"no answer within {CALL_TIMEOUT:g} s"
         case _:
             return str(error) or type(error).__name__
 
 
-async def subscribe_once(connection: KinesisConnection, shard_id: str, position: Position) -> None:
-    """Subscribe to a shard, wait for the first event, and leave.
-
-    It ends a subscription of the same consumer to the shard that is older than 5 seconds.
-    """
-    async with connection.subscribe(Split(shard_id), position, _reserve) as events:
-        await anext(events)
-
-
-async def _reserve(nbytes: int) -> None:
-    """Let the one event be read; its frame is bounded."""
-
-
-async def next_arrival(
-    client: KinesisClient, stream: StreamDescription, shard_id: str, position: Mapping[str, Any]
-) -> int | None:
-    """Return when the next record arrived, in milliseconds since the Unix epoch; None without one.
-
-    Args:
-        client: The calls: GetShardIterator once and GetRecords once, for one record.
-        stream: The stream.
-        shard_id: The shard.
-        position: After which record, as the StartingPosition of SubscribeToShard.
-    """
-    iterator = await client.get_shard_iterator(stream.arn, shard_id, position)
-    return await first_arrival(client, stream, shard_id, iterator)
-
-
-async def first_arrival(
-    client: KinesisClient, stream: StreamDescription, shard_id: str, iterator: str
-) -> int | None:
-    """Return when the first record of an iterator arrived, as `next_arrival` does."""
-    async with client.get_records(stream.arn, iterator, limit=1) as unread:
-        body = b"".join([chunk async for chunk in unread.chunks])
-    said, _ = decode_records(body, stream=stream.name, shard_id=shard_id)
-    arrivals = said.records["approximateArrivalTimestamp"]
-    if len(arrivals) and arrivals[0].is_valid:
-        return int(arrivals[0].value) // 1000
-    # A sparse shard may be searched in several answers; the lag tells the time that is reached.
-    behind = said.millis_behind or 0
-    return round(stream.server_time.timestamp() * 1000) - behind if behind else None
-
-
-_SUBSCRIBE: Final = "SubscribeToShard"
-
-_ITERATOR: Final = "GetShardIterator"
-
-_RECORDS: Final = "GetRecords"
-# The checks that ask for records.
-READING: Final = frozenset({f"kinesis:{_SUBSCRIBE}", f"kinesis:{_RECORDS}"})
-
-_ARN: Final = "arn:"
-
-_GONE: Final = "ResourceNotFoundException"
-
-
-async def try_consumer(
+async def probe_consumer(
     options: KinesisOptions,
     client: KinesisClient,
     stream: StreamDescription | None,
@@ -178,13 +136,13 @@ async def try_consumer(
     *,
     subscribe: bool,
 ) -> list[Finding]:
-    """Look at the consumer, and subscribe to one shard where that is asked for.
+    """Describe the consumer, and subscribe to one shard if requested.
 
     Args:
         options: The options; they name the consumer.
-        client: The calls.
-        stream: The stream; None where it may not be described.
-        open_shards: The ids of its open shards, as far as they are known.
+        client: The calls of the stream.
+        stream: The stream; None if it may not be described.
+        open_shards: The ids of its open shards that are known.
         subscribe: Whether to subscribe.
     """
     name = options.consumer or ""
@@ -208,14 +166,14 @@ async def try_consumer(
             tags=NO_TAGS,
         )
         connection = KinesisConnection(options, client, stream, registration)
-        findings.append(await _subscribe(connection, stream, open_shards[-1]))
+        findings.append(await _probe_subscribe(connection, stream, open_shards[-1]))
     else:
         findings.append(
             unknown(
                 f"kinesis:{_SUBSCRIBE}", "not tried: that takes an ACTIVE consumer and open shards"
             )
         )
-    if consumer is not None or described.code == _GONE:
+    if consumer is not None or described.code == _NOT_FOUND:
         findings.append(consumer_state(name, consumer))
     if stream is not None:
         quota = consumer_quota(stream, exists=consumer is not None)
@@ -225,50 +183,95 @@ async def try_consumer(
 
 async def _describe(
     client: KinesisClient, name: str, stream_arn: str
-) -> Attempt[ConsumerDescription]:
+) -> Probe[ConsumerDescription]:
     action = "DescribeStreamConsumer"
     if name.startswith(_ARN):
         call = client.describe_consumer(arn=name)
     elif stream_arn.startswith(_ARN):
         call = client.describe_consumer(stream_arn=stream_arn, name=name)
     else:
-        return Attempt(unknown(f"kinesis:{action}", "not tried, as it needs the stream's ARN"))
-    tried = await attempt(action, call)
-    if tried.code == _GONE:
-        return Attempt(fine(f"kinesis:{action}", "allowed"), error=tried.error)
-    return tried
+        return Probe(unknown(f"kinesis:{action}", "not tried, as it needs the stream's ARN"))
+    described = await probe(action, call)
+    if described.code == _NOT_FOUND:
+        return Probe(fine(f"kinesis:{action}", "allowed"), error=described.error)
+    return described
 
 
-async def _subscribe(
+async def _probe_subscribe(
     connection: KinesisConnection, stream: StreamDescription, shard_id: str
 ) -> Finding:
-    now = Timestamp.at(stream.server_time)
-    tried = await attempt(_SUBSCRIBE, subscribe_once(connection, shard_id, now))
-    if tried.code == "ResourceInUseException":
+    """Subscribe to a shard from now on, wait for the first event, and unsubscribe.
+
+    This ends a subscription of the same consumer to the shard that is older than 5 seconds.
+    """
+
+    async def reserve(nbytes: int) -> None:
+        """Accept the one event at once; the size of its frame has a limit."""
+
+    async def first_event() -> None:
+        now = Timestamp.at(stream.server_time)
+        async with connection.subscribe(Split(shard_id), now, reserve) as events:
+            await anext(events)
+
+    subscribed = await probe(_SUBSCRIBE, first_event())
+    if subscribed.code == "ResourceInUseException":
         return fine(
             f"kinesis:{_SUBSCRIBE}", "allowed; a reader of this consumer has subscribed just now"
         )
-    return tried.finding
+    return subscribed.finding
 
 
-async def try_polling(
+async def probe_polling(
     client: KinesisClient, stream: StreamDescription | None, open_shards: Sequence[str]
 ) -> list[Finding]:
-    """Ask for at most one record of one shard; that disturbs nobody.
+    """Request at most one record of one shard; that disturbs no reader.
 
     Args:
-        client: The calls.
-        stream: The stream; None where it may not be described.
-        open_shards: The ids of its open shards, as far as they are known.
+        client: The calls of the stream.
+        stream: The stream; None if it may not be described.
+        open_shards: The ids of its open shards that are known.
     """
     if stream is None or not open_shards:
         missing = "not tried, as the stream or its open shards are not known"
         return [unknown(f"kinesis:{action}", missing) for action in (_ITERATOR, _RECORDS)]
     shard_id = open_shards[-1]
     latest = {"Type": "LATEST"}
-    begun = await attempt(_ITERATOR, client.get_shard_iterator(stream.arn, shard_id, latest))
-    if begun.answer is None:
+    iterator = await probe(_ITERATOR, client.get_shard_iterator(stream.arn, shard_id, latest))
+    if iterator.answer is None:
         missing = f"not tried, as it needs what {_ITERATOR} returns"
-        return [begun.finding, unknown(f"kinesis:{_RECORDS}", missing)]
-    polled = await attempt(_RECORDS, first_arrival(client, stream, shard_id, begun.answer))
-    return [begun.finding, polled.finding]
+        return [iterator.finding, unknown(f"kinesis:{_RECORDS}", missing)]
+    polled = await probe(_RECORDS, _first_arrival(client, stream, shard_id, iterator.answer))
+    return [iterator.finding, polled.finding]
+
+
+async def next_arrival(
+    client: KinesisClient, stream: StreamDescription, shard_id: str, position: Mapping[str, Any]
+) -> int | None:
+    """Return when the next record arrived, in milliseconds since the Unix epoch; None without one.
+
+    Args:
+        client: The calls: GetShardIterator once and GetRecords once, for one record.
+        stream: The stream.
+        shard_id: The shard.
+        position: After which record, as the StartingPosition of SubscribeToShard.
+
+    Raises:
+        Exception: One of CALL_ERRORS, if a call fails.
+    """
+    iterator = await client.get_shard_iterator(stream.arn, shard_id, position)
+    return await _first_arrival(client, stream, shard_id, iterator)
+
+
+async def _first_arrival(
+    client: KinesisClient, stream: StreamDescription, shard_id: str, iterator: str
+) -> int | None:
+    async with client.get_records(stream.arn, iterator, limit=1) as unread:
+        body = b"".join([chunk async for chunk in unread.chunks])
+    event, _ = decode_records(body, stream=stream.name, shard_id=shard_id)
+    arrivals = event.records["approximateArrivalTimestamp"]
+    if len(arrivals) and arrivals[0].is_valid:
+        return int(arrivals[0].value) // 1000
+    # The service may need several answers to search a sparse shard; the lag gives the time that
+    # it has reached.
+    behind = event.millis_behind or 0
+    return round(stream.server_time.timestamp() * 1000) - behind if behind else None

@@ -1,25 +1,32 @@
-"""The aggregated records of a stream, replaced by their sub-records.
+"""Replace the aggregated records of the Kinesis Producer Library (KPL) by their sub-records.
 
-After a reshard some sub-records come in a shard that is not theirs. The Kinesis Producer Library
-(KPL) aggregates what it expects in one shard. Where the aggregate lands in a child of that shard,
-the KPL takes those sub-records alone for put whose hash key is in the child's range, and puts the
-others again; while it does not know the child yet, it puts all of them again.
+The KPL packs many records into one: four magic bytes, a protobuf `AggregatedRecord`, and the MD5 of
+that message. A record without the magic bytes or with another MD5 is not aggregated.
+https://github.com/awslabs/amazon-kinesis-producer/blob/master/aggregation-format.md
+The message is parsed here and not by the protobuf package: limits hold while it is parsed, and the
+user's environment stays free to choose a version of that package.
+
+After a reshard some sub-records come in a shard whose range does not hold their hash key. The KPL
+aggregates what it expects in one shard. If the aggregate lands in a child of that shard, the KPL
+counts only those sub-records as put whose hash key is in the child's range, and puts the others
+again; while it does not know the child yet, it puts all of them again.
 https://github.com/awslabs/amazon-kinesis-producer/blob/master/aws/kinesis/core/retrier.cc
 
-Its reader, the KCL, drops a whole aggregate one of whose sub-records is outside of the shard's
-range, both ends included: by the explicit hash key, or else by the MD5 of the partition key.
+The KCL, its reader, drops the whole aggregate if one of its sub-records is outside of the shard's
+range, by the explicit hash key or else by the MD5 of the partition key.
 https://github.com/awslabs/amazon-kinesis-client (AggregatorUtil.deaggregate)
-That loses the sub-records that the KPL took for put, and everything from aggregating libraries that
-look at no shard and put nothing again:
+This loses the sub-records that the KPL counts as put, and all records of aggregating libraries that
+ignore shards and put nothing again:
 https://github.com/awslabs/kinesis-aggregation/blob/master/potential_data_loss.md
 
-So here a sub-record is dropped only if it is certain to be put again: its hash key is outside of
-the range, the shard came of a reshard, and the aggregate's own key is the KPL's. Nothing is lost
-by that: of a sub-record whose second put fails, the KPL tells its caller that it was not put.
+This module drops a sub-record only if the KPL is certain to put it again: its hash key is outside
+of the range, the shard came from a reshard, and the aggregate has the KPL's own partition key. If
+that second put fails, the KPL reports to its caller that the sub-record was not put.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
@@ -30,37 +37,64 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.errors import MalformedEventError
-from fanout.kinesis.hash_keys import hash_key_of, parse_hash_key
-from fanout.kinesis.reading.kpl_format import MAGIC, parse_aggregate
+from fanout.kinesis.aws.api import MAX_HASH_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from fanout.core.events import Split
-    from fanout.kinesis.hash_keys import HashRange
-    from fanout.kinesis.reading.kpl_format import Aggregate
+    from fanout.kinesis.aws.api import HashRange
 
-__all__ = ("Disaggregator", "SubRecords")
+__all__ = (
+    "MAGIC",
+    "MAX_SUB_RECORDS",
+    "Aggregate",
+    "Deaggregator",
+    "SubRecords",
+    "hash_key_of",
+    "parse_aggregate",
+    "parse_hash_key",
+)
 
 log = logging.getLogger(__name__)
 
-# A sub-record may name a key of 1 KiB in 6 bytes, so what a whole event grows to has a limit too.
+MAGIC: Final = b"\xf3\x89\x9a\xc2"
+# Also the limit of each table's entries. The smallest sub-record takes 6 bytes: a record of 1 MiB
+# could hold 175,000 of them, while the KPL by default ends an aggregate at 50 KiB.
+MAX_SUB_RECORDS: Final = 100_000
+# A sub-record may name a key of 1 KiB in 6 bytes, so the rows of one event have a limit too.
 _MAX_EXPANDED_BYTES = 256 * 1024 * 1024
 # The partition key of every aggregate of the KPL, which places it by an explicit hash key.
 # https://github.com/awslabs/amazon-kinesis-producer/blob/master/aws/kinesis/core/kinesis_record.cc
 _KPL_KEY: Final = "a"
 
+_DIGEST_BYTES = 16
+# The columns of a row that come from its aggregated record.
+_ROW_BYTES = 256
+# The service's own limit of a partition key.
+_MAX_KEY_CHARACTERS = 256
+_MAX_HASH_KEY_DIGITS: Final = len(str(MAX_HASH_KEY))
+
+# Field numbers of AggregatedRecord, and of the Record within it.
+_KEY_TABLE, _HASH_KEY_TABLE, _RECORDS = 1, 2, 3
+_KEY_INDEX, _HASH_KEY_INDEX, _DATA = 1, 2, 3
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_VARINT_BYTES = 10
+# The bit of a varint's byte that says that more follow.
+_MORE = 0x80
+
 
 @final
 @dataclass(frozen=True, slots=True)
 class SubRecords:
-    """Hold the rows of an event whose aggregated records have been taken apart.
+    """Hold the rows of an event after deaggregation.
 
     Args:
-        records: The rows, with those of other shards.
-        belongs: Whether each row belongs to the shard; None where all do.
-        lost: The aggregated records that cannot be read, in order: the row of each in the event,
-            and what is wrong, a clause.
+        records: The rows, those of other shards included.
+        belongs: Whether each row belongs to the shard; None if all do.
+        lost: The aggregated records that cannot be parsed, in order: the row of each in the event,
+            and what is wrong, as a clause.
     """
 
     records: pa.RecordBatch
@@ -68,18 +102,18 @@ class SubRecords:
     lost: Sequence[tuple[int, str]] = ()
 
     def after(self, count: int) -> pa.RecordBatch:
-        """Return the rows of the shard but the first `count` of all rows."""
+        """Return the rows of the shard without the first `count` of all rows."""
         rest = self.records.slice(count)
         return rest if self.belongs is None else rest.filter(self.belongs.slice(count))
 
 
 @final
-class Disaggregator:
-    """Take apart the aggregated records of one stream, over all its subscriptions.
+class Deaggregator:
+    """Deaggregate the records of one stream, over all its subscriptions.
 
     Args:
         on_bad: What to do with an aggregated record that breaks its format or a limit: `"fail"`
-            raises, `"gap"` leaves it out and tells.
+            raises, `"gap"` leaves it out and lists it in `SubRecords.lost`.
     """
 
     def __init__(self, on_bad: Literal["fail", "gap"] = "fail") -> None:
@@ -87,37 +121,37 @@ class Disaggregator:
         self._hash_ranges: dict[str, HashRange] = {}
         self._damaged: Counter[str] = Counter()
 
-    def learn(self, shard_id: str, hash_range: HashRange) -> None:
-        """Remember the hash keys of a shard; nothing is dropped of a shard whose are not known."""
+    def set_hash_range(self, shard_id: str, hash_range: HashRange) -> None:
+        """Set the hash keys of a shard; without them no sub-record of the shard is dropped."""
         self._hash_ranges[shard_id] = hash_range
 
-    def take_apart(self, records: pa.RecordBatch, split: Split) -> SubRecords:
+    def deaggregate(self, records: pa.RecordBatch, split: Split) -> SubRecords:
         """Put the sub-records of each aggregated record in its place.
 
         A sub-record has its own partitionKey, data and subSequenceNumber (0, 1, ..., those of other
-        shards counted too); everything else is its parent's. Explicit hash keys and tags have no
-        column. Rows without aggregated records are returned as they are.
+        shards counted too); the other columns are those of the aggregated record. Explicit hash
+        keys and tags have no column. Rows without aggregated records are returned as they are.
 
         Args:
             records: Rows with the columns of SCHEMA.
             split: The shard that they came in.
 
         Raises:
-            MalformedEventError: If an aggregated record breaks its format or a limit and is not to
-                be left out; the message has its shard and sequence number, and none of its data.
+            MalformedEventError: If an aggregated record breaks its format or a limit and `on_bad`
+                is `"fail"`; the message has its shard and sequence number, and none of its data.
         """
         if not _any_aggregated(records.column("data")):
             return SubRecords(records)
-        rows = _Rows(self._foreign_to(split))
+        rows = _Rows(self._range_to_keep(split))
         lost: list[tuple[int, str]] = []
-        parts = (records.column(name).to_pylist() for name in ("partitionKey", "data"))
-        for row, (key, data) in enumerate(zip(*parts, strict=True)):
+        columns = (records.column(name).to_pylist() for name in ("partitionKey", "data"))
+        for row, (key, data) in enumerate(zip(*columns, strict=True)):
             try:
                 aggregate = parse_aggregate(data)
                 if aggregate is None:
-                    rows.add_plain(row, key, data)
+                    rows.add_record(row, key, data)
                 else:
-                    rows.add(row, key, aggregate)
+                    rows.add_aggregate(row, key, aggregate)
             except MalformedEventError as error:
                 clause = f"the aggregated record {_number(records, row)} of {split} {error}"
                 if self._on_bad == "fail":
@@ -125,24 +159,24 @@ class Disaggregator:
                 lost.append((row, clause))
             else:
                 if aggregate is None and data.startswith(MAGIC):
-                    self._note_damage(_number(records, row), split)
+                    self._log_damage(_number(records, row), split)
         return SubRecords(*rows.build(records), lost)
 
-    def _foreign_to(self, split: Split) -> HashRange | None:
-        """Return the range outside of which a sub-record is dropped; None where none can be."""
+    def _range_to_keep(self, split: Split) -> HashRange | None:
+        """Return the range outside of which a sub-record is dropped; None to drop none."""
         hash_range = self._hash_ranges.get(split.id) if split.parents else None
         return None if hash_range is None or hash_range.is_whole else hash_range
 
-    def _note_damage(self, number: str, split: Split) -> None:
+    def _log_damage(self, number: str, split: Split) -> None:
         self._damaged[split.id] += 1
-        seen = self._damaged[split.id]
-        if str(seen).rstrip("0") == "1":  # the first, the tenth, the hundredth
+        count = self._damaged[split.id]
+        if str(count).rstrip("0") == "1":  # the first, the tenth, the hundredth
             log.warning(
-                "the record %s of %s begins as an aggregated one, but its MD5 is another, so it is "
-                "delivered as it is; the shard has had %d of them",
+                "the record %s of %s begins like an aggregated record but has another MD5, so it "
+                "is delivered as it is; records of this kind in the shard so far: %d",
                 number,
                 split,
-                seen,
+                count,
             )
 
 
@@ -157,7 +191,7 @@ def _number(records: pa.RecordBatch, row: int) -> str:
 @final
 @dataclass(slots=True)
 class _Rows:
-    """Collect rows: each with the row of its parent in the event, and its own values."""
+    """Collect rows: each has the row of its record in the event, and its own values."""
 
     hash_range: HashRange | None
     parents: list[int] = field(default_factory=list)
@@ -167,14 +201,14 @@ class _Rows:
     belongs: list[bool] = field(default_factory=list)
     expanded: int = 0
 
-    def add_plain(self, parent: int, key: str, data: bytes) -> None:
+    def add_record(self, parent: int, key: str, data: bytes) -> None:
         self.parents.append(parent)
         self.keys.append(key)
         self.data.append(data)
         self.subs.append(0)
         self.belongs.append(True)
 
-    def add(self, parent: int, key: str, aggregate: Aggregate) -> None:
+    def add_aggregate(self, parent: int, key: str, aggregate: Aggregate) -> None:
         if self.expanded + aggregate.nbytes > _MAX_EXPANDED_BYTES:
             raise MalformedEventError(
                 f"makes the rows of its event take more than {_MAX_EXPANDED_BYTES} bytes"
@@ -191,7 +225,7 @@ class _Rows:
         self.expanded += aggregate.nbytes
 
     def build(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.BooleanArray | None]:
-        """Return the rows, and which of them belong to the shard if not all do."""
+        """Return the rows, and which of them belong to the shard; None if all do."""
         own = {"partitionKey": self.keys, "data": self.data, "subSequenceNumber": self.subs}
         parents = pa.array(self.parents, pa.int64())
         columns = [
@@ -209,3 +243,154 @@ def _belonging(aggregate: Aggregate, hash_range: HashRange) -> list[bool]:
         (hash_key_of(key) if explicit is None else parse_hash_key(explicit)) in hash_range
         for key, explicit in zip(aggregate.partition_keys, aggregate.hash_keys, strict=True)
     ]
+
+
+def hash_key_of(partition_key: str) -> int:
+    """Return the hash key of a record that was put without an explicit one.
+
+    It is the MD5 of the partition key:
+    https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecord.html
+    """
+    return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest())
+
+
+def parse_hash_key(digits: bytes) -> int:
+    """Parse an explicit hash key.
+
+    Raises:
+        MalformedEventError: If it is not a decimal number below 2**128. The error text is a clause
+            that follows the name of the record.
+    """
+    if digits.isdigit() and len(digits) <= _MAX_HASH_KEY_DIGITS:
+        hash_key = int(digits)
+        if hash_key <= MAX_HASH_KEY:
+            return hash_key
+    raise MalformedEventError("has an explicit hash key that is not a number below 2**128")
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """Hold the sub-records of one aggregated record, in their order.
+
+    Args:
+        partition_keys: The partition key of each.
+        hash_keys: The explicit hash key of each as it was written, not checked yet; None for a
+            sub-record without one.
+        data: The data of each.
+        nbytes: About the bytes that they take as rows.
+    """
+
+    partition_keys: Sequence[str]
+    hash_keys: Sequence[bytes | None]
+    data: Sequence[bytes]
+    nbytes: int
+
+
+def parse_aggregate(data: bytes) -> Aggregate | None:
+    """Parse one record's data; return None for a record that is not aggregated.
+
+    Raises:
+        MalformedEventError: If magic bytes and MD5 are right, but the message breaks its format or
+            a limit. The error text is a clause that follows the name of the record.
+    """
+    message, digest = data[len(MAGIC) : -_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if not (data.startswith(MAGIC) and message):
+        return None
+    if hashlib.md5(message, usedforsecurity=False).digest() != digest:
+        return None
+    keys: list[bytes] = []
+    hash_keys: list[bytes] = []
+    records: list[bytes] = []
+    for field_number, value in _fields(message):
+        if field_number not in {_KEY_TABLE, _HASH_KEY_TABLE, _RECORDS}:
+            continue
+        if isinstance(value, int):
+            raise MalformedEventError(f"has a number as field {field_number}")
+        if field_number == _KEY_TABLE:
+            keys.append(value)
+        elif field_number == _HASH_KEY_TABLE:
+            hash_keys.append(value)
+        else:
+            records.append(value)
+        if max(len(keys), len(hash_keys), len(records)) > MAX_SUB_RECORDS:
+            raise MalformedEventError(
+                f"has more than {MAX_SUB_RECORDS} entries as field {field_number}"
+            )
+    return _aggregate(keys, hash_keys, records)
+
+
+def _aggregate(
+    keys: Sequence[bytes], hash_keys: Sequence[bytes], records: Sequence[bytes]
+) -> Aggregate:
+    names = [_partition_key(key) for key in keys]
+    partition_keys: list[str] = []
+    explicit: list[bytes | None] = []
+    data: list[bytes] = []
+    nbytes = 0
+    for record in records:
+        # Protobuf: the last value of a repeated scalar field counts.
+        fields = dict(_fields(record))
+        index, value = fields.get(_KEY_INDEX), fields.get(_DATA)
+        if not (isinstance(index, int) and isinstance(value, bytes)):
+            raise MalformedEventError("has a sub-record without a key or data")
+        hash_index = fields.get(_HASH_KEY_INDEX, -1)
+        if not (isinstance(hash_index, int) and index < len(keys) and hash_index < len(hash_keys)):
+            raise MalformedEventError("has a sub-record that points outside of a table")
+        partition_keys.append(names[index])
+        explicit.append(None if hash_index < 0 else hash_keys[hash_index])
+        data.append(value)
+        nbytes += len(keys[index]) + len(value) + _ROW_BYTES
+    return Aggregate(partition_keys, explicit, data, nbytes)
+
+
+def _partition_key(raw: bytes) -> str:
+    try:
+        key = raw.decode()
+    except UnicodeDecodeError:
+        # The text and attributes of this error quote the key, so it is not chained.
+        raise MalformedEventError("has a partition key that is not UTF-8") from None
+    if len(key) > _MAX_KEY_CHARACTERS:
+        raise MalformedEventError(
+            f"has a partition key of more than {_MAX_KEY_CHARACTERS} characters"
+        )
+    return key
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the number and the value of each field of a protobuf message.
+
+    https://protobuf.dev/programming-guides/encoding/
+    """
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = _varint(message, at)
+        kind, field_number = tag & 7, tag >> 3
+        value: int | bytes
+        if kind == _VARINT:
+            value, at = _varint(message, at)
+        else:
+            if kind == _BYTES:
+                length, at = _varint(message, at)
+            elif kind in {_FIXED64, _FIXED32}:
+                length = 8 if kind == _FIXED64 else 4
+            else:
+                raise MalformedEventError(f"has a field of the unknown type {kind}")
+            if length > end - at:
+                raise MalformedEventError("has a field that is longer than what holds it")
+            value = message[at : at + length]
+            at += length
+        yield field_number, value
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """Return the number at an offset, and the offset after it."""
+    if at < len(message) and message[at] < _MORE:  # nearly always a single byte
+        return message[at], at + 1
+    value = shift = 0
+    for byte in message[at : at + _MAX_VARINT_BYTES]:
+        at += 1
+        value |= (byte & ~_MORE) << shift
+        if byte < _MORE:
+            return value, at
+        shift += 7
+    raise MalformedEventError("has a number that does not end")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import MalformedEventError
-from fanout.kinesis.hash_keys import HashRange
+from fanout.kinesis.aws.api import HashRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from fanout.kinesis.aws.error_hints import code_of
 from fanout.kinesis.reading.decode import decode_records
 from fanout.kinesis.reading.rate_limit import ShardRateLimit
 from fanout.kinesis.reading.shard_reader import ShardReader
-from fanout.kinesis.reading.subscription import starting_position
+from fanout.kinesis.starting_position import starting_position
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
     from fanout.kinesis.aws.api import KinesisClient, StreamDescription, UnreadRecords
-    from fanout.kinesis.reading.deaggregation import Disaggregator
+    from fanout.kinesis.reading.deaggregation import Deaggregator
     from fanout.kinesis.reading.decode import ShardEvent
 
     # What an answer says, and the iterator to go on with; None at the end of the shard.
@@ -45,7 +45,7 @@ class Poller:
         client: The calls.
         stream: The stream.
         max_event_bytes: The largest answer that is accepted.
-        disaggregator: What takes the stream's aggregated records apart.
+        deaggregator: What takes the stream's aggregated records apart.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Poller:
         stream: StreamDescription,
         *,
         max_event_bytes: int,
-        disaggregator: Disaggregator,
+        deaggregator: Deaggregator,
     ) -> None:
         self._client = client
         self._stream = stream
         self._max_event_bytes = max_event_bytes
-        self._disaggregator = disaggregator
+        self._deaggregator = deaggregator
         self._paces: defaultdict[str, ShardRateLimit] = defaultdict(ShardRateLimit)
 
     async def open(
@@ -83,7 +83,7 @@ class Poller:
     async def _events(
         self, split: Split, position: Position, answer: _Answer | None, reserve: Reserve
     ) -> AsyncGenerator[Batch | End, None]:
-        reader = ShardReader(split, position, self._disaggregator)
+        reader = ShardReader(split, position, self._deaggregator)
         while answer is not None:
             event, iterator = answer
             answer = None

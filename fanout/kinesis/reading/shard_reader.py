@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.positions import Position
-    from fanout.kinesis.reading.deaggregation import Disaggregator, SubRecords
+    from fanout.kinesis.reading.deaggregation import Deaggregator, SubRecords
     from fanout.kinesis.reading.decode import ShardEvent
 
 __all__ = ("ShardReader",)
@@ -41,7 +41,7 @@ class ShardReader:
     Args:
         split: The shard.
         position: Where the reader stands at first.
-        disaggregator: What takes the stream's aggregated records apart; it is told the hash keys
+        deaggregator: What takes the stream's aggregated records apart; it is told the hash keys
             of the shard's children.
         droppable: How many frames may be dropped before the first event.
     """
@@ -50,7 +50,7 @@ class ShardReader:
         self,
         split: Split,
         position: Position,
-        disaggregator: Disaggregator,
+        deaggregator: Deaggregator,
         *,
         droppable: int = 0,
     ) -> None:
@@ -58,7 +58,7 @@ class ShardReader:
         self.doubt: UnconfirmedEndError | None = None
         self.position = position
         self._split = split
-        self._disaggregator = disaggregator
+        self._deaggregator = deaggregator
         self._droppable = droppable
         self._dropped = ""
 
@@ -70,7 +70,7 @@ class ShardReader:
         """
         said: deque[Batch | End] = deque()
         behind, lost = self._behind_dropped(event)
-        batch = _batch(event, self._split, behind, self._disaggregator)
+        batch = _batch(event, self._split, behind, self._deaggregator)
         if lost:
             covered = Range(self.position, batch.range.until)
             batch = replace(batch, range=covered, gaps=lost + batch.gaps)
@@ -82,7 +82,7 @@ class ShardReader:
             said.append(batch)
         if self.ended:
             for child in event.children:
-                self._disaggregator.learn(child.shard_id, child.hash_range)
+                self._deaggregator.set_hash_range(child.shard_id, child.hash_range)
             children = (Split(child.shard_id, child.parents) for child in event.children)
             said.append(End(self._split, tuple(children)))
         return said
@@ -147,7 +147,7 @@ def _doubt(event: ShardEvent, split: Split) -> UnconfirmedEndError | None:
 
 
 def _batch(
-    event: ShardEvent, split: Split, position: Position, disaggregator: Disaggregator
+    event: ShardEvent, split: Split, position: Position, deaggregator: Deaggregator
 ) -> Batch:
     numbers = event.records.column("sequenceNumber")
     _check_sequence_numbers(numbers)
@@ -166,7 +166,7 @@ def _batch(
         raise MalformedEventError(
             f"{split} sent a continuation that is before its position or its last record"
         )
-    parts = disaggregator.take_apart(event.records, split)
+    parts = deaggregator.deaggregate(event.records, split)
     gaps = _gaps(numbers, parts, position)
     if gaps:
         log.error("records of %s are lost, the first of %d: %s", split, len(gaps), gaps[0].reason)

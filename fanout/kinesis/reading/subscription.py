@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Timestamp
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import DamagedFrameError, MalformedEventError, RemoteError
 from fanout.kinesis.reading.decode import decode_event
@@ -19,27 +18,11 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch, End, Split
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
-    from fanout.kinesis.reading.deaggregation import Disaggregator
+    from fanout.kinesis.reading.deaggregation import Deaggregator
     from fanout.kinesis.reading.decode import ShardEvent
     from fanout.kinesis.reading.event_stream import EventStreamFrame
 
-__all__ = ("read_events", "starting_position")
-
-
-def starting_position(position: Position) -> dict[str, Any]:
-    """Write a position as the StartingPosition of SubscribeToShard; GetShardIterator has the same.
-
-    A cursor is resumed AFTER its own record, which was handed on already; AT it where only a part
-    of its sub-records was.
-    """
-    match position:
-        case Horizon():
-            return {"Type": "TRIM_HORIZON"}
-        case Timestamp(millis):
-            return {"Type": "AT_TIMESTAMP", "Timestamp": millis / 1000}
-        case Cursor(sequence, sub):
-            side = "AFTER" if sub == WHOLE_RECORD else "AT"
-            return {"Type": f"{side}_SEQUENCE_NUMBER", "SequenceNumber": str(sequence)}
+__all__ = ("read_events",)
 
 
 async def read_events(
@@ -49,7 +32,7 @@ async def read_events(
     *,
     stream: str,
     max_event_bytes: int,
-    disaggregator: Disaggregator,
+    deaggregator: Deaggregator,
     reserve: Reserve,
     droppable: int = 0,
 ) -> AsyncGenerator[Batch | End, None]:
@@ -63,7 +46,7 @@ async def read_events(
         position: Where the subscription starts.
         stream: The stream's name, for the `stream` column.
         max_event_bytes: The largest event that is accepted.
-        disaggregator: What takes the stream's aggregated records apart.
+        deaggregator: What takes the stream's aggregated records apart.
         reserve: Waits until memory may be taken.
         droppable: How many frames in a row, from the first one on, may be dropped where they
             cannot be decoded; their records are lost, which the next batch tells as a gap.
@@ -75,7 +58,7 @@ async def read_events(
         RemoteError: If it holds an exception of the service.
     """
     frames = FrameDecoder(max_event_bytes)
-    reader = ShardReader(split, position, disaggregator, droppable=droppable)
+    reader = ShardReader(split, position, deaggregator, droppable=droppable)
     reserved = 0
     async for chunk in chunks:
         frames.feed(chunk)

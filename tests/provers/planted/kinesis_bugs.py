@@ -26,8 +26,8 @@ from fanout.core.subscriber import Subscriber
 from fanout.core.subscription import Subscription, Watchdog
 from fanout.core.supervisor import Supervisor
 from fanout.kinesis.reading.shard_reader import ShardReader, _doubt, _rows_read
-from fanout.kinesis.reading.subscription import starting_position
 from fanout.kinesis.source import KinesisSource
+from fanout.kinesis.starting_position import starting_position
 from tests.provers.planted.edits import (
     ANY,
     Edit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.kinesis.hash_keys import hash_key_of
+from fanout.kinesis.reading.deaggregation import hash_key_of
 from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kinesis.service.log import RECORD_STRIDE, Part, SourceRecord
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from fanout.kinesis.hash_keys import HashRange
+from fanout.kinesis.aws.api import HashRange
 from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kinesis.faults.faults import Kind
 from tests.provers.simulation.kinesis.service.filling import Filling

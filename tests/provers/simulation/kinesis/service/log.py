@@ -17,7 +17,7 @@ from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
 from tests.provers.simulation.kinesis.stream import EPOCH_MILLIS, shard_id_of
 
 if TYPE_CHECKING:
-    from fanout.kinesis.hash_keys import HashRange
+    from fanout.kinesis.aws.api import HashRange
 
 __all__ = (
     "RECORD_STRIDE",

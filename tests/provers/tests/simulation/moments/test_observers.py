@@ -9,7 +9,7 @@ import pytest
 
 from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
-from fanout.kinesis.hash_keys import HashRange
+from fanout.kinesis.aws.api import HashRange
 from tests.provers.simulation import (
     Fault,
     Kind,

@@ -10,7 +10,7 @@ import pytest
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Batch, Gap, Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Range
-from fanout.kinesis.hash_keys import HashRange
+from fanout.kinesis.aws.api import HashRange
 from fanout.kinesis.reading.decode import SCHEMA
 from tests.provers.simulation.job.life import Life
 from tests.provers.simulation.kinesis.faults.armed import Armed

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from fanout.kinesis.hash_keys import hash_key_of
-from fanout.kinesis.reading.kpl_format import MAGIC, parse_aggregate
+from fanout.kinesis.reading.deaggregation import MAGIC, hash_key_of, parse_aggregate
 from tests.provers.simulation import Fault, Kind
 from tests.provers.simulation.kinesis.service.load import make_log
 

@@ -1,0 +1,194 @@
+"""Find AWS credentials, and find them again while a session uses them.
+
+botocore keeps the credentials that a session finds first: it renews those with an expiry, but keeps
+a key that it read from a file or the environment although the file changes. The credentials of a
+fanout session are `RenewableCredentials`, which can look again.
+
+The module uses private names of aiobotocore and aioboto3: `_session` of an aioboto3 session, and
+`_credentials` of the botocore session inside; see `aws.raw_bodies` for the supported versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, final
+
+from aiobotocore.credentials import (
+    AioAssumeRoleCredentialFetcher,
+    AioDeferredRefreshableCredentials,
+)
+from aiobotocore.session import AioSession
+from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import aioboto3
+
+__all__ = (
+    "RenewableCredentials",
+    "assume_role",
+    "find_credentials",
+    "hide_signed_headers",
+    "inner_session",
+)
+
+# The service's message about a wrong signature goes on, from here, with every header that was
+# signed, the session token (X-Amz-Security-Token) among them.
+_SIGNED_HEADERS: Final = "The Canonical String for this request should have been"
+
+
+@final
+class RenewableCredentials:
+    """Stand in for botocore's credentials, and delegate to those that were found last.
+
+    Args:
+        current: The credentials that were found first.
+        find: Looks for credentials as if for the first time; returns None if there are none.
+    """
+
+    def __init__(self, current: Any, find: Callable[[], Awaitable[Any]]) -> None:
+        self._current = current
+        self._find = find
+
+    def __repr__(self) -> str:
+        return f"<RenewableCredentials from {self.method}>"
+
+    @property
+    def method(self) -> str:
+        """Where the credentials come from, as botocore names it."""
+        return str(self._current.method)
+
+    async def get_frozen_credentials(self) -> Any:
+        """Return the keys for one request, renewed first if they are about to expire.
+
+        Raises:
+            CredentialRetrievalError: If a credential process returned malformed output.
+            Exception: Any other error of botocore, if they cannot be renewed.
+        """
+        try:
+            return await self._current.get_frozen_credentials()
+        except ValueError as error:
+            kind = type(error).__name__
+        # Raised outside of the handler: the ValueError quotes the output of the process, and would
+        # be the context of this error.
+        raise CredentialRetrievalError(provider=self.method, error_msg=kind)
+
+    async def get_account_id(self) -> Any:
+        """Return the account that the credentials belong to; None if it is not known."""
+        return (await self.get_frozen_credentials()).account_id
+
+    def get_deferred_property(self, name: str) -> Callable[[], Any]:
+        """Return a function that returns a property; aiobotocore requests it but never calls it."""
+        return self._current.get_deferred_property(name)  # type: ignore[no-any-return]
+
+    async def renew(self) -> None:
+        """Find credentials again, and sign with them from now on.
+
+        Cancellation: the old credentials stay.
+
+        Raises:
+            NoCredentialsError: If there are none any more; the old ones stay.
+            Exception: Any other error of botocore, if they cannot be read; the old ones stay.
+        """
+        found = await self._find()
+        if found is None:
+            raise NoCredentialsError
+        self._current = found
+
+
+async def find_credentials(session: aioboto3.Session | None) -> Any:
+    """Find credentials as if for the first time, in threads, because that reads files.
+
+    Args:
+        session: The session to take them from; None for the environment, the files and the role of
+            this machine. Keys that were passed to the session itself are returned as they are.
+
+    Returns:
+        Credentials of botocore; None if there are none.
+
+    Raises:
+        Exception: Any error of botocore, if they cannot be read.
+    """
+    held = None if session is None else inner_session(session)._credentials  # noqa: SLF001  # a public getter would load them
+    match held:
+        case RenewableCredentials():
+            await held.renew()
+            return held
+        case _ if held is not None and held.method == "explicit":
+            return held
+    provider = await asyncio.to_thread(_provider, session)
+    # Each in a loop of its own: the providers read files, and so does a first client of STS.
+    found = await asyncio.to_thread(asyncio.run, provider.load_credentials())
+    if found is not None:
+        await asyncio.to_thread(asyncio.run, found.get_frozen_credentials())
+    return found
+
+
+def _provider(session: aioboto3.Session | None) -> Any:
+    if session is None:
+        inner = AioSession()
+        inner.register("after-call", _hide_signed_headers)
+    else:
+        inner = inner_session(session)
+    _ = inner.full_config  # reads the configuration
+    return inner.get_component("credential_provider")
+
+
+async def assume_role(
+    session: aioboto3.Session,
+    role_arn: str,
+    region: str,
+    find_source: Callable[[], Awaitable[Any]],
+) -> Any:
+    """Assume a role with credentials that are found first.
+
+    Args:
+        session: The session that makes the client of STS.
+        role_arn: The role.
+        region: The region of STS.
+        find_source: Finds the credentials to assume the role with.
+
+    Returns:
+        The role's credentials, which botocore renews before they expire; None if there are no
+        source credentials.
+
+    Raises:
+        ClientError: If the role may not be assumed.
+    """
+    source = await find_source()
+    if source is None:
+        return None
+
+    @asynccontextmanager
+    async def client(service: str, **options: Any) -> AsyncIterator[Any]:
+        async with session.client(service, region_name=region, **options) as opened:
+            hide_signed_headers(opened)
+            yield opened
+
+    fetcher = AioAssumeRoleCredentialFetcher(
+        client_creator=client,
+        source_credentials=source,
+        role_arn=role_arn,
+        extra_args={"RoleSessionName": "fanout"},
+    )
+    credentials = AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+    await credentials.get_frozen_credentials()
+    return credentials
+
+
+def inner_session(session: aioboto3.Session) -> Any:
+    """Return the botocore session inside an aioboto3 session."""
+    return session._session  # noqa: SLF001  # no public name exists
+
+
+def hide_signed_headers(client: Any) -> None:
+    """Remove the signed headers from the errors of a client, and of no other of its session."""
+    client.meta.events.register("after-call", _hide_signed_headers)
+
+
+def _hide_signed_headers(parsed: dict[str, Any], **_: object) -> None:
+    error = parsed.get("Error", {})
+    if "Message" in error:
+        error["Message"] = error["Message"].partition(_SIGNED_HEADERS)[0].rstrip()
