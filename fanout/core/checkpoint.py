@@ -1,7 +1,4 @@
-"""A snapshot of every split's position, and how it is written down.
-
-What was written by another version, or is damaged, is refused; nothing is guessed.
-"""
+"""A snapshot of every split's position, and its JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import msgspec
 
 from fanout.core.events import Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Timestamp
-from fanout.core.stored_json import MALFORMED_JSON
+from fanout.core.stored_json import StoredFormat
 from fanout.errors import PositionError
 
 if TYPE_CHECKING:
@@ -91,20 +88,7 @@ class Checkpoint:
             PositionError: If the text is too large, is not the JSON that `to_json` writes, or was
                 written by another version of the format.
         """
-        if len(text) > MAX_JSON_BYTES:
-            raise PositionError(
-                f"the stored positions take {len(text)} bytes, more than {MAX_JSON_BYTES}"
-            )
-        try:
-            version = msgspec.json.decode(text, type=_VersionWire).version
-            if version != VERSION:
-                raise PositionError(
-                    f"the stored positions have format version {version}, this library reads "
-                    f"version {VERSION}; use the library version that wrote them"
-                )
-            wire = msgspec.json.decode(text, type=_CheckpointWire)
-        except MALFORMED_JSON as error:
-            raise PositionError(f"the stored positions are damaged: {error}") from error
+        wire = _FORMAT.read(text, "the stored positions")
         return cls(
             wire.source,
             MappingProxyType(
@@ -152,14 +136,15 @@ class _SplitWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     newest: _Count | None = None
 
 
-class _VersionWire(msgspec.Struct, frozen=True):
-    version: int
-
-
 class _CheckpointWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     source: _Name
     splits: dict[_Name, _SplitWire]
+
+
+_FORMAT: Final = StoredFormat(
+    wire=_CheckpointWire, max_size=MAX_JSON_BYTES, error=PositionError, version=VERSION, plural=True
+)
 
 
 def _to_wire(position: Position) -> _HorizonWire | _TimestampWire | _CursorWire:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, final
 import msgspec
 
 from fanout.core.checkpoint import MAX_JSON_BYTES, Checkpoint
-from fanout.core.stored_json import MALFORMED_JSON
+from fanout.core.stored_json import StoredFormat
 from fanout.errors import CheckpointError, PositionError
 
 if TYPE_CHECKING:
@@ -33,14 +33,13 @@ __all__ = (
     "SegmentFile",
     "Unconfirmed",
     "batch_ids",
-    "damaged",
-    "decode",
     "decode_entry",
     "decode_origin",
     "decode_positions",
     "encode_entry",
     "encode_origin",
     "entry_name",
+    "ledger_format",
 )
 
 
@@ -57,6 +56,8 @@ MAX_UNCONFIRMED: Final = 1024 * 1024
 
 # That JSON is stored in a string, in which each quote takes two bytes.
 MAX_ENTRY_BYTES: Final = MAX_JSON_BYTES + 2 * MAX_UNCONFIRMED + 64 * 1024
+
+VERSION: Final = 1
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -125,6 +126,24 @@ class Entry:
         return (self.segment, *(() if self.lent is None else self.lent.more))
 
 
+_Wire = TypeVar("_Wire", bound=msgspec.Struct)
+
+
+def ledger_format(wire: type[_Wire]) -> StoredFormat[_Wire]:
+    """Return the format of a file of the ledger.
+
+    Args:
+        wire: What the file holds.
+    """
+    return StoredFormat(
+        wire=wire,
+        max_size=MAX_ENTRY_BYTES,
+        error=CheckpointError,
+        version=VERSION,
+        hint="restore it from a backup, or start with a new checkpoint location",
+    )
+
+
 class _OriginWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     positions: msgspec.Raw
@@ -139,6 +158,10 @@ class _EntryWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     positions: msgspec.Raw
     watermark: Millis | None = None
     lent: Lent | None = None
+
+
+_ORIGIN_FORMAT: Final = ledger_format(_OriginWire)
+_ENTRY_FORMAT: Final = ledger_format(_EntryWire)
 
 
 def entry_name(batch_id: int) -> str:
@@ -181,13 +204,13 @@ def decode_entry(data: bytes, batch_id: int, *, location: str) -> Entry:
         location: Where the checkpoint is, for messages.
 
     Raises:
-        CheckpointError: If it is damaged, speaks of another batch, or was written by a newer
+        CheckpointError: If it is damaged, is of another batch, or was written by a newer
             version.
     """
     name = entry_name(batch_id)
-    wire = decode(name, data, _EntryWire, location)
+    wire = _ENTRY_FORMAT.read(data, f"{name} in {location}")
     if wire.batch != batch_id:
-        raise damaged(name, f"it speaks of batch {wire.batch}", location)
+        raise _ENTRY_FORMAT.damaged(f"{name} in {location}", f"it is of batch {wire.batch}")
     positions = decode_positions(name, wire.positions, location)
     return Entry(wire.batch, wire.query, wire.segment, positions, wire.watermark, wire.lent)
 
@@ -207,41 +230,8 @@ def decode_origin(data: bytes, *, location: str) -> Checkpoint:
     Raises:
         CheckpointError: If they are damaged or were written by a newer version.
     """
-    wire = decode(ORIGIN, data, _OriginWire, location)
+    wire = _ORIGIN_FORMAT.read(data, f"{ORIGIN} in {location}")
     return decode_positions(ORIGIN, wire.positions, location)
-
-
-VERSION: Final = 1
-
-T = TypeVar("T")
-
-
-class _VersionWire(msgspec.Struct, frozen=True):
-    version: int
-
-
-def decode(name: str, data: bytes, wire: type[T], location: str) -> T:
-    """Read what a run has stored.
-
-    Args:
-        name: The name of its file below the checkpoint.
-        data: Its bytes.
-        wire: What it is.
-        location: Where the checkpoint is, for messages.
-
-    Raises:
-        CheckpointError: If it is damaged, or was written by a newer version.
-    """
-    try:
-        version = msgspec.json.decode(data, type=_VersionWire).version
-        if version != VERSION:
-            raise CheckpointError(
-                f"{name} in {location} has format version {version}, this library reads version "
-                f"{VERSION}; use the library version that wrote it"
-            )
-        return msgspec.json.decode(data, type=wire)
-    except MALFORMED_JSON as error:
-        raise damaged(name, error, location) from error
 
 
 def decode_positions(name: str, json: msgspec.Raw, location: str) -> Checkpoint:
@@ -259,11 +249,3 @@ def decode_positions(name: str, json: msgspec.Raw, location: str) -> Checkpoint:
         return Checkpoint.from_json(bytes(json))
     except PositionError as error:
         raise CheckpointError(f"{name} in {location}: {error}") from error
-
-
-def damaged(name: str, reason: object, location: str) -> CheckpointError:
-    """Build the error of a damaged file."""
-    return CheckpointError(
-        f"{name} in {location} is damaged ({reason}); restore it from a backup, or start with a "
-        f"new checkpoint location"
-    )

@@ -17,9 +17,8 @@ from fanout.landing.entries import (
     SegmentFile,
     Unconfirmed,
     batch_ids,
-    damaged,
-    decode,
     decode_positions,
+    ledger_format,
 )
 from fanout.landing.segments import publish
 
@@ -78,6 +77,9 @@ class _PendingWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept: _KeptWire | None
 
 
+_FORMAT: Final = ledger_format(_PendingWire)
+
+
 def pending_name(number: int) -> str:
     """Return the name of a pending segment's file below the checkpoint."""
     return f"{PENDING}/{number:012}.json"
@@ -107,13 +109,13 @@ def decode_pending(data: bytes, number: int, *, location: str) -> Pending | None
         location: Where the checkpoint is, for messages.
 
     Raises:
-        CheckpointError: If it is damaged, speaks of another number, or was written by a newer
+        CheckpointError: If it is damaged, is of another number, or was written by a newer
             version.
     """
     name = pending_name(number)
-    wire = decode(name, data, _PendingWire, location)
+    wire = _FORMAT.read(data, f"{name} in {location}")
     if wire.number != number:
-        raise damaged(name, f"it speaks of number {wire.number}", location)
+        raise _FORMAT.damaged(f"{name} in {location}", f"it is of number {wire.number}")
     if (kept := wire.kept) is None:
         return None
     positions = decode_positions(name, kept.positions, location)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
-from fanout.core.stored_json import MALFORMED_JSON
+from fanout.core.stored_json import StoredFormat
 from fanout.errors import PositionError, ServiceError
 from fanout.kafka.partitions import Partition
 
@@ -34,14 +34,20 @@ class _TopicWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
 
 
-class _VersionWire(msgspec.Struct, frozen=True):
-    version: int
-
-
 class _UnconfirmedWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     source: _Name
     topics: dict[_Name, _TopicWire]
+
+
+_WHAT: Final = "the stored unconfirmed records"
+_FORMAT: Final = StoredFormat(
+    wire=_UnconfirmedWire,
+    max_size=MAX_UNCONFIRMED,
+    error=PositionError,
+    version=VERSION,
+    plural=True,
+)
 
 
 def write_unconfirmed(
@@ -87,24 +93,9 @@ def read_unconfirmed(text: str, source: str, topic_ids: Mapping[str, str]) -> li
     """
     if not text:
         return []
-    if len(text) > MAX_UNCONFIRMED:
-        raise PositionError(
-            f"the stored unconfirmed records take {len(text)} bytes, more than {MAX_UNCONFIRMED}"
-        )
-    try:
-        version = msgspec.json.decode(text, type=_VersionWire).version
-        if version != VERSION:
-            raise PositionError(
-                f"the stored unconfirmed records have format version {version}, this library reads "
-                f"version {VERSION}; use the library version that wrote them"
-            )
-        wire = msgspec.json.decode(text, type=_UnconfirmedWire)
-    except MALFORMED_JSON as error:
-        raise PositionError(f"the stored unconfirmed records are damaged: {error}") from error
+    wire = _FORMAT.read(text, _WHAT)
     if wire.source != source:
-        raise PositionError(
-            f"the stored unconfirmed records belong to {wire.source}, not to {source}"
-        )
+        raise PositionError(f"{_WHAT} belong to {wire.source}, not to {source}")
     ranges = [
         (Partition(topic, number), begin, end)
         for topic, stored in wire.topics.items()
@@ -113,5 +104,5 @@ def read_unconfirmed(text: str, source: str, topic_ids: Mapping[str, str]) -> li
         for begin, end in stored_ranges
     ]
     if any(begin >= end for _, begin, end in ranges):
-        raise PositionError("the stored unconfirmed records are damaged: a range has no records")
+        raise _FORMAT.damaged(_WHAT, "a range has no records")
     return ranges

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, final
 import msgspec
 
 from fanout.core.checkpoint import MAX_STATE
-from fanout.core.stored_json import MALFORMED_JSON
+from fanout.core.stored_json import StoredFormat
 from fanout.errors import BadFrameError, PositionError
 from fanout.kafka.shuffle.frames import (
     MAX_GENERATION,
@@ -104,25 +104,14 @@ class Producers:
         """
         if not state:
             return cls.unknown()
-        if len(state) > MAX_STATE:
-            raise PositionError(f"the stored producers take more than {MAX_STATE} characters")
-        try:
-            version = msgspec.json.decode(state, type=_VersionWire).version
-            if version != _VERSION:
-                raise PositionError(
-                    f"the stored producers have format version {version}, this library reads "
-                    f"version {_VERSION}; use the library version that wrote them"
-                )
-            wire = msgspec.json.decode(state, type=_StateWire)
-        except MALFORMED_JSON as error:
-            raise PositionError(f"the stored producers are damaged: {error}") from error
+        wire = _FORMAT.read(state, _WHAT)
         seen = {
             one.number: ProducerState(one.watermark, Activity(one.activity))
             for one in wire.producers
         }
         highest = max(seen, default=-1)
         if len(seen) < len(wire.producers) or highest >= (wire.announced or MAX_PRODUCERS):
-            raise PositionError("the stored producers are damaged: their numbers are wrong")
+            raise _FORMAT.damaged(_WHAT, "their numbers are wrong")
         return cls(
             wire.generation,
             wire.announced,
@@ -295,10 +284,6 @@ class _ProducerWire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     activity: Literal[0, 1, 2, 3]
 
 
-class _VersionWire(msgspec.Struct, frozen=True, array_like=True):
-    version: int
-
-
 class _StateWire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: Literal[1]
     generation: Annotated[int, msgspec.Meta(ge=0, le=MAX_GENERATION)] | None
@@ -308,3 +293,9 @@ class _StateWire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     repeated: _Count
     outdated: _Count
     producers: Annotated[list[_ProducerWire], msgspec.Meta(max_length=MAX_PRODUCERS)]
+
+
+_WHAT: Final = "the stored producers"
+_FORMAT: Final = StoredFormat(
+    wire=_StateWire, max_size=MAX_STATE, error=PositionError, version=_VERSION, plural=True
+)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
 import msgspec
 
-from fanout.core.stored_json import MALFORMED_JSON
+from fanout.core.stored_json import StoredFormat
 from fanout.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -111,22 +111,7 @@ class CommitToken:
         Raises:
             CheckpointError: It is damaged, too large, or was written by a newer version.
         """
-        if len(text) > MAX_TOKEN_BYTES:
-            raise CheckpointError(
-                f"the commit token takes {len(text)} bytes, more than {MAX_TOKEN_BYTES}"
-            )
-        try:
-            version = msgspec.json.decode(text, type=_VersionWire).version
-            if version != _VERSION:
-                raise CheckpointError(
-                    f"the commit token has format version {version}, this library reads version "
-                    f"{_VERSION}; use the library version that wrote it"
-                )
-            wire = msgspec.json.decode(text, type=_Wire)
-        except MALFORMED_JSON as error:
-            raise CheckpointError(
-                f"the commit token is damaged ({error}); restore it from a backup"
-            ) from error
+        wire = _FORMAT.read(text, "the commit token")
         return cls(
             transactional_id=wire.transactional_id,
             incarnation=Incarnation(wire.producer_id, wire.epoch),
@@ -146,10 +131,6 @@ def numbers_of(partitions: Iterable[Partition]) -> dict[str, tuple[int, ...]]:
     }
 
 
-class _VersionWire(msgspec.Struct, frozen=True):
-    version: int
-
-
 class _Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     version: Literal[1]
     transactional_id: _Name
@@ -160,3 +141,12 @@ class _Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     partitions: Annotated[dict[_Name, _Numbers], msgspec.Meta(min_length=1)]
     created_at: _Time
     expires_at: _Time
+
+
+_FORMAT: Final = StoredFormat(
+    wire=_Wire,
+    max_size=MAX_TOKEN_BYTES,
+    error=CheckpointError,
+    version=_VERSION,
+    hint="restore it from a backup",
+)

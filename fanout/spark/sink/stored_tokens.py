@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, final
 
 import msgspec
 
-from fanout.core.stored_json import MALFORMED_JSON
+from fanout.core.stored_json import StoredFormat
 from fanout.errors import CheckpointError
 from fanout.kafka.transactions.commit_token import MAX_TOKEN_BYTES, CommitToken
 from fanout.landing.entries import batch_ids
@@ -31,9 +31,17 @@ class _Committed(msgspec.Struct, frozen=True):
     batch: int
 
 
-class _Generation(msgspec.Struct, frozen=True):
+class _Generation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     first: int
+
+
+_GENERATION_FORMAT: Final = StoredFormat(
+    wire=_Generation,
+    max_size=_MAX_GENERATION_BYTES,
+    error=CheckpointError,
+    hint="restore it from a backup",
+)
 
 
 class StoredTokens:
@@ -68,7 +76,7 @@ class StoredTokens:
             raise CheckpointError(f"{name} in {self._storage.location}: {error}") from error
         if token.batch_id != batch_id:
             raise CheckpointError(
-                f"{name} in {self._storage.location} speaks of batch {token.batch_id}: it is "
+                f"{name} in {self._storage.location} is of batch {token.batch_id}: it is "
                 f"damaged; restore it from a backup"
             )
         return token
@@ -157,12 +165,7 @@ class SinkState(StoredTokens):
             self._ownership.check()
             self._storage.create(name, msgspec.json.encode(_Generation(1, now)))
             return now
-        try:
-            return msgspec.json.decode(data, type=_Generation).first
-        except MALFORMED_JSON as error:
-            raise CheckpointError(
-                f"{name} in {self._storage.location} is damaged ({error}); restore it from a backup"
-            ) from error
+        return _GENERATION_FORMAT.read(data, f"{name} in {self._storage.location}").first
 
     def forget(self, batch_id: int) -> None:
         """Delete the token of a batch whose transaction is known not to have been committed.

@@ -130,7 +130,9 @@ def test_what_is_no_token_is_refused(text: str | bytes) -> None:
 
 def test_a_token_of_a_newer_version_says_what_to_do() -> None:
     stored = json.loads(TOKEN.to_json()) | {"version": 2, "more": 1}
-    with pytest.raises(CheckpointError, match="has format version 2, this library reads version 1"):
+    with pytest.raises(
+        CheckpointError, match="has format version 2, which is newer: this library reads version 1"
+    ):
         CommitToken.from_json(json.dumps(stored))
 
 

@@ -115,7 +115,7 @@ def test_a_run_that_lost_the_checkpoint_changes_nothing(
     [
         (b"{", "000000000004.json in .* is damaged"),
         (b'{"version": 2}', "000000000004.json in .* version 2"),
-        (token(3).to_json().encode(), "000000000004.json in .* speaks of batch 3"),
+        (token(3).to_json().encode(), "000000000004.json in .* is of batch 3"),
     ],
 )
 def test_a_damaged_token_is_refused(
@@ -125,3 +125,27 @@ def test_a_damaged_token_is_refused(
     for read in (lambda: state.token(4), state.unfinished):
         with pytest.raises(CheckpointError, match=message):
             read()
+
+
+def test_the_first_generation_is_stored_once(state: SinkState) -> None:
+    assert state.first_generation(1000) == 1000
+    assert state.first_generation(2000) == 1000
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{", r"generation\.json in .* is damaged .*; restore it from a backup"),
+        (b'{"version": 1, "first": "x"}', r"generation\.json in .* is damaged"),
+        (
+            b'{"version": 2, "first": [1]}',
+            r"generation\.json in .* has format version 2, which is newer: .* the library version",
+        ),
+    ],
+)
+def test_a_generation_that_cannot_be_read_is_refused_by_what_it_is(
+    state: SinkState, storage: LocalStorage, data: bytes, message: str
+) -> None:
+    storage.create("sinks/kafka/generation.json", data)
+    with pytest.raises(CheckpointError, match=message):
+        state.first_generation(1000)
