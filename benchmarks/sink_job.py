@@ -27,6 +27,7 @@ from fanout.kafka import Security
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import claim
 from fanout.spark.current_batch import BatchContext, handling
+from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.loop_thread import LoopThread
 from fanout.spark.sink.handler import kafka_sink
 
@@ -71,7 +72,7 @@ def writing(name: str, spark: SparkSession, servers: str) -> Iterator[Callable[[
     batch_ids, query_id = itertools.count(), str(uuid.uuid4())
     with tempfile.TemporaryDirectory() as checkpoint:
         storage = LocalStorage(Path(checkpoint))
-        with claim(storage, spark) as ownership, LoopThread() as loop:
+        with claim(storage, JvmProcess(spark)) as ownership, LoopThread() as loop:
 
             def write(df: DataFrame) -> None:
                 batch_id = next(batch_ids)

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "core": {"core", "errors"},
     "kinesis": {"kinesis", "_exports", "core", "errors"},
     "kafka": {"kafka", "_exports", "core", "errors"},
-    "landing": {"landing", "spark", "core", "errors"},
+    "landing": {"landing", "core", "errors"},
     "spark": {"spark", "_exports", "kafka", "landing", "core", "errors"},
 }
 MAY_IMPORT_EVERYTHING = {

@@ -12,25 +12,23 @@ import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import CheckpointError
 from fanout.landing.local_storage import LocalStorage
-from fanout.landing.posix_lock import PosixLock
-from fanout.spark.hadoop.jvm import java_errors, jvm
-from fanout.spark.hadoop.jvm_lock import JvmLock
+from fanout.landing.lock import PosixLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
+    from fanout.landing.lock import Lock
     from fanout.landing.storage import Storage
 
-__all__ = ("Ownership", "claim", "claim_stopped", "is_claimed")
+__all__ = ("LockingProcess", "Ownership", "claim", "claim_stopped", "is_claimed")
 
 _LOCK = "owner.lock"
 _RUNS = "runs"
@@ -49,9 +47,37 @@ class _Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str
     pid: int
 
+    @classmethod
+    def of(cls, application: str, pid: int) -> Self:
+        return cls(1, uuid.uuid4().hex, application, platform.node(), pid)
+
     def __str__(self) -> str:
         # It is read back from a file: nothing in it may forge a line of a log.
         return f"Spark application {self.application!r}, process {self.pid} on {self.host!r}"
+
+
+class LockingProcess(Protocol):
+    """The process that owns a checkpoint: it locks a local one, and its death frees the lock."""
+
+    def try_lock(self, path: Path) -> Lock | None:
+        """Take the lock, or return None if this process or another one has it.
+
+        Args:
+            path: The lock file, made when it is missing; its directory exists.
+
+        Raises:
+            CheckpointError: The file cannot be opened, or its file system has no locks.
+        """
+
+    def has_locked(self, path: Path) -> bool:
+        """Say whether this process has the lock, or is about to take it.
+
+        Args:
+            path: The lock file.
+        """
+
+    def describe(self) -> tuple[str, int]:
+        """Return the name of the application, and the id of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +95,7 @@ class Ownership:
     storage: Storage
     run: int
     mark: bytes
-    lock: JvmLock | PosixLock | None
+    lock: Lock | None
 
     def check(self) -> None:
         """Return if this run still owns the checkpoint; call it before every write.
@@ -105,26 +131,25 @@ class Ownership:
 
 
 @contextmanager
-def claim(storage: Storage, spark: SparkSession, wait: float = 30.0) -> Iterator[Ownership]:
+def claim(storage: Storage, process: LockingProcess, wait: float = 30.0) -> Iterator[Ownership]:
     """Own a checkpoint while the block runs; enter it before subscribing, deleting or aborting.
 
-    On a local checkpoint the driver's JVM holds a file lock, because the JVM and its tasks outlive
-    a killed Python driver by some seconds; a run in another process waits for it. On a remote one
-    nothing is waited for: the newest run owns the checkpoint and the older one fails at its next
-    `check`.
+    On a local checkpoint the process holds a file lock; a run in another process waits for it. On a
+    remote one nothing is waited for: the newest run owns the checkpoint, and the older one fails at
+    its next `check`.
 
     Args:
         storage: The checkpoint.
-        spark: The session whose JVM holds the lock.
+        process: Holds the lock.
         wait: Seconds to wait for another process's run that holds a local checkpoint.
 
     Raises:
         CheckpointError: Another run still holds a local checkpoint after `wait` seconds, or one of
-            this JVM does, or the checkpoint cannot be written.
+            this process does, or the checkpoint cannot be written.
     """
-    lock = _wait_for_lock(storage, spark, wait) if isinstance(storage, LocalStorage) else None
+    lock = _wait_for_lock(storage, process, wait) if isinstance(storage, LocalStorage) else None
     try:
-        run, mark = _start_run(storage, _this_process(spark))
+        run, mark = _start_run(storage, _Holder.of(*process.describe()))
         _prune_runs(storage, run)
         yield Ownership(storage, run, mark, lock)
     finally:
@@ -152,8 +177,7 @@ def claim_stopped(storage: LocalStorage, application: str) -> Iterator[Ownership
             f"running; stop it first"
         )
     try:
-        holder = _Holder(1, uuid.uuid4().hex, application, platform.node(), os.getpid())
-        run, mark = _start_run(storage, holder)
+        run, mark = _start_run(storage, _Holder.of(application, os.getpid()))
         _prune_runs(storage, run)
         yield Ownership(storage, run, mark, lock)
     finally:
@@ -176,11 +200,11 @@ def is_claimed(storage: LocalStorage) -> bool:
     return False
 
 
-def _wait_for_lock(storage: LocalStorage, spark: SparkSession, wait: float) -> JvmLock:
+def _wait_for_lock(storage: LocalStorage, process: LockingProcess, wait: float) -> Lock:
     deadline = time.monotonic() + wait
     path = storage.root / _LOCK
-    while (lock := JvmLock.try_acquire(spark, path)) is None:
-        if JvmLock.held_here(spark, path):
+    while (lock := process.try_lock(path)) is None:
+        if process.has_locked(path):
             raise CheckpointError(
                 f"the checkpoint {storage.location} is in use by another query of this Spark "
                 f"session; stop that query first, or use another checkpoint"
@@ -234,15 +258,3 @@ def _describe_holder(storage: Storage) -> str:
         return str(msgspec.json.decode(content or b"", type=_Holder))
     except MALFORMED_JSON:
         return "another run"
-
-
-def _this_process(spark: SparkSession) -> _Holder:
-    with java_errors("ask Spark's JVM for its process id"):
-        pid: Any = jvm(spark).java.lang.ProcessHandle.current().pid()
-    return _Holder(
-        version=1,
-        token=uuid.uuid4().hex,
-        application=f"{spark.sparkContext.appName} ({spark.sparkContext.applicationId})",
-        host=platform.node(),
-        pid=int(pid),
-    )

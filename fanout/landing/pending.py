@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.landing.ownership import Ownership
+    from fanout.landing.segments import Filled
     from fanout.landing.storage import Storage
-    from fanout.spark.pump import Filled
 
 __all__ = (
     "PENDING",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fanout.landing.storage import Storage
 
 __all__ = (
+    "Filled",
     "OpenSegment",
     "Segment",
     "SegmentLog",
@@ -165,6 +166,20 @@ class OpenSegment:
         self._writer.write_table(table, row_group_size=-(-table.num_rows // row_groups))
         self._unwritten.clear()
         self._unwritten_bytes = self._unwritten_rows = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A segment that takes no more records; its new owner seals it.
+
+    Args:
+        segment: The records.
+        positions: Every split's position after them.
+    """
+
+    segment: OpenSegment
+    positions: Checkpoint
 
 
 @final

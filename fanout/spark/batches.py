@@ -14,10 +14,10 @@ from pyspark.sql.types import StructField, StructType
 
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.landing.entries import Entry
-from fanout.landing.segments import publish
+from fanout.landing.segments import Filled, publish
 from fanout.spark.current_batch import handling
 from fanout.spark.hadoop.jvm import JAVA_ERRORS
-from fanout.spark.pump import Filled, Idle, Stopped
+from fanout.spark.pump import Idle, Stopped
 from fanout.spark.spool import Spooled
 
 if TYPE_CHECKING:

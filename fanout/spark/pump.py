@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from fanout.errors import CheckpointError, FanOutError, StreamStateError
+from fanout.landing.segments import Filled
 from fanout.spark.loop_thread import in_thread
 
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.drain import Drained
     from fanout.core.fan_out import FanOut
-    from fanout.landing.segments import OpenSegment, SegmentLog
+    from fanout.landing.segments import SegmentLog
 
-__all__ = ("Filled", "Handover", "Idle", "Pump", "Stopped")
+__all__ = ("Handover", "Idle", "Pump", "Stopped")
 
 # How long one drain collects after its first record: long enough for the snapshot of positions
 # that each drain takes to cost little, short beside Spark's floor of 110 ms for a micro-batch.
@@ -25,20 +26,6 @@ _QUIET = 0.010
 # How often a bounded run looks whether it has caught up; shards without records tell it only in
 # their heartbeats.
 _LOOK = 0.1
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """There are records.
-
-    Args:
-        segment: They are here; it is now the caller's to seal.
-        positions: Every split's position after them.
-    """
-
-    segment: OpenSegment
-    positions: Checkpoint
 
 
 @final

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.errors import AcknowledgementError, StreamStateError
+from fanout.landing.segments import Filled
 from fanout.spark.loop_thread import in_thread
-from fanout.spark.pump import Filled, Handover, Idle, Stopped
+from fanout.spark.pump import Handover, Idle, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,6 +14,7 @@ from fanout.spark.batches import BatchRunner
 from fanout.spark.current_batch import BatchContext, RecoveringHandler
 from fanout.spark.feed import Feed
 from fanout.spark.hadoop.jvm import JAVA_ERRORS
+from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from fanout.spark.loop_thread import LoopThread
 from fanout.spark.query import FanOutQuery
@@ -95,7 +96,7 @@ def foreach_batch(
     with ExitStack() as resources:
         storage = open_storage(spark, checkpoint_location)
         resources.callback(storage.close)
-        ownership = resources.enter_context(claim(storage, spark))
+        ownership = resources.enter_context(claim(storage, JvmProcess(spark)))
         storage.sweep()
         ledger = BatchLedger(storage, ownership)
         segments = SegmentLog(

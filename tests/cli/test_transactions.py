@@ -15,8 +15,8 @@ from fanout.cli.app import app
 from fanout.kafka.transactions.outcome import TransactionState
 from fanout.kafka.transactions.transactions import Transactions
 from fanout.landing.local_storage import LocalStorage
+from fanout.landing.lock import PosixLock
 from fanout.landing.ownership import Ownership
-from fanout.landing.posix_lock import PosixLock
 from fanout.spark.sink.stored_tokens import SinkState
 from tests.kafka.transactions.transacting import ended, new_sink, transactions
 
@@ -349,7 +349,7 @@ def test_nothing_is_changed_while_the_job_runs(job: Job) -> None:
     job.open()
     holder = (
         "import sys; from pathlib import Path\n"
-        "from fanout.landing.posix_lock import PosixLock\n"
+        "from fanout.landing.lock import PosixLock\n"
         "lock = PosixLock.try_acquire(Path(sys.argv[1])); print(lock.held, flush=True)\n"
         "sys.stdin.read()"
     )
@@ -382,7 +382,7 @@ def test_the_job_is_kept_away_while_something_is_changed(
     commit = Transactions.commit
     look = (
         "import sys; from pathlib import Path\n"
-        "from fanout.landing.posix_lock import PosixLock\n"
+        "from fanout.landing.lock import PosixLock\n"
         "print(PosixLock.try_acquire(Path(sys.argv[1])))"
     )
     seen = []

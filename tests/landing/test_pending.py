@@ -14,8 +14,7 @@ from fanout.landing.entries import Entry, Lent
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.pending import PendingSegments
-from fanout.landing.segments import SegmentLog
-from fanout.spark.pump import Filled
+from fanout.landing.segments import Filled, SegmentLog
 from tests.landing.test_ledger import Owner
 from tests.spark.manual import SCHEMA, records_of
 

@@ -17,12 +17,13 @@ from fanout.errors import BatchFailedError, CheckpointError, StreamStateError
 from fanout.landing.entries import Entry, Lent
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
-from fanout.landing.segments import SegmentLog
+from fanout.landing.segments import Filled, SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner
 from fanout.spark.current_batch import BatchContext, current_batch
+from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from fanout.spark.loop_thread import LoopThread
-from fanout.spark.pump import Filled, Idle, Stopped
+from fanout.spark.pump import Idle, Stopped
 from fanout.spark.spool import Spooled
 from tests.spark.harness import Recorder, fail
 from tests.spark.manual import SCHEMA, records_of
@@ -93,7 +94,7 @@ class Bench:
 @pytest.fixture
 def bench(spark: SparkSession, checkpoint: str) -> Iterator[Bench]:
     storage = open_storage(spark, checkpoint)
-    with claim(storage, spark) as ownership:
+    with claim(storage, JvmProcess(spark)) as ownership:
         yield Bench(spark, storage, ownership)
 
 

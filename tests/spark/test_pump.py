@@ -11,8 +11,8 @@ import pytest
 from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, ServiceError, SplitFailedError, StreamStateError
-from fanout.landing.segments import OpenSegment, SegmentLog
-from fanout.spark.pump import Filled, Idle, Pump, Stopped
+from fanout.landing.segments import Filled, OpenSegment, SegmentLog
+from fanout.spark.pump import Idle, Pump, Stopped
 from tests.spark.manual import SCHEMA, ManualSource
 
 if TYPE_CHECKING:

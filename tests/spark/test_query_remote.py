@@ -9,6 +9,7 @@ import fanout.spark.query
 from fanout.core.positions import Cursor
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.landing.ownership import Ownership, claim
+from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from tests.spark.harness import Gate, Recorder, eventually, fail, fanout_threads
 from tests.spark.manual import Acknowledged, ManualSource, Subscribed
@@ -73,7 +74,7 @@ def test_a_query_that_a_newer_run_overtook_writes_nothing_more_and_acknowledges_
     gate = Gate()
     query = start(source, gate)
     gate.wait_until_entered()
-    with closing(open_storage(spark, checkpoint)) as storage, claim(storage, spark):
+    with closing(open_storage(spark, checkpoint)) as storage, claim(storage, JvmProcess(spark)):
         source.trace.clear()
         source.put(b"two")
         gate.open()
@@ -95,7 +96,7 @@ def test_an_idle_query_that_a_newer_run_overtook_ends(
 ) -> None:
     monkeypatch.setattr(fanout.spark.query, "_CLAIM_LOOK", 0.0)
     query = start(source, Recorder())
-    with closing(open_storage(spark, checkpoint)) as storage, claim(storage, spark):
+    with closing(open_storage(spark, checkpoint)) as storage, claim(storage, JvmProcess(spark)):
         with pytest.raises(CheckpointError, match=r"taken over by a newer run.*this query stops"):
             query.await_termination(20)
         assert fanout_threads() == []

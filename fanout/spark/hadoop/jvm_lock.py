@@ -1,4 +1,4 @@
-"""A file lock that lives and dies with the driver's JVM."""
+"""The driver's JVM as the owner of a checkpoint: its file lock ends when the JVM ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ("JvmLock",)
+__all__ = ("JvmLock", "JvmProcess")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,49 @@ class JvmLock:
             self.properties.remove(self.key)
         except (Py4JError, ConnectionError):
             return
+
+
+class JvmProcess:
+    """The driver's JVM, which locks a local checkpoint.
+
+    The JVM and its tasks outlive a killed Python driver by some seconds, so the lock is the JVM's.
+
+    Args:
+        spark: A classic session of the JVM.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def try_lock(self, path: Path) -> JvmLock | None:
+        """Take the lock, or return None if this JVM or another process has it.
+
+        Args:
+            path: The lock file, made when it is missing; its directory exists.
+
+        Raises:
+            CheckpointError: The file cannot be opened, or its file system has no locks.
+        """
+        return JvmLock.try_acquire(self._spark, path)
+
+    def has_locked(self, path: Path) -> bool:
+        """Say whether this JVM has the lock, or is about to take it.
+
+        Args:
+            path: The lock file.
+        """
+        return JvmLock.held_here(self._spark, path)
+
+    def describe(self) -> tuple[str, int]:
+        """Return the name of the Spark application, and the id of the JVM's process.
+
+        Raises:
+            CheckpointError: The JVM does not answer.
+        """
+        with java_errors("ask Spark's JVM for its process id"):
+            pid: Any = jvm(self._spark).java.lang.ProcessHandle.current().pid()
+        context = self._spark.sparkContext
+        return f"{context.appName} ({context.applicationId})", int(pid)
 
 
 def _properties(spark: SparkSession) -> Any:

@@ -11,9 +11,9 @@ from fanout.landing.entries import SEGMENTS, Entry, SegmentFile
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import Ownership
-from fanout.landing.segments import OpenSegment, SegmentLog
+from fanout.landing.segments import Filled, OpenSegment, SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner
-from fanout.spark.pump import Filled, Idle, Pump, Stopped
+from fanout.spark.pump import Idle, Pump, Stopped
 from tests.provers.simulation.spark.disk import File, Folder
 from tests.provers.simulation.spark.files import Descriptor, DiskOs
 from tests.provers.simulation.spark.remote import RemoteStorage

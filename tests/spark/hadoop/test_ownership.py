@@ -13,8 +13,9 @@ import pytest
 
 from fanout.errors import CheckpointError
 from fanout.landing.local_storage import LocalStorage
+from fanout.landing.lock import PosixLock
 from fanout.landing.ownership import claim, claim_stopped, is_claimed
-from fanout.landing.posix_lock import PosixLock
+from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from fanout.testing.spark.class_archive import java_options
 
@@ -32,6 +33,7 @@ HOLDING_DRIVER = """
 import sys
 from pyspark.sql import SparkSession
 from fanout.landing.ownership import claim
+from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 
 spark = (
@@ -40,7 +42,7 @@ spark = (
     .config("spark.driver.memory", "512m")
     .config("spark.driver.extraJavaOptions", sys.argv[2]).getOrCreate()
 )
-with claim(open_storage(spark, sys.argv[1]), spark):
+with claim(open_storage(spark, sys.argv[1]), JvmProcess(spark)):
     print("claimed", flush=True)
     sys.stdin.read()
 """
@@ -83,34 +85,34 @@ def holding_driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_claim_holds_while_its_block_runs(storage: Storage, spark: SparkSession) -> None:
-    with claim(storage, spark) as ownership:
+    with claim(storage, JvmProcess(spark)) as ownership:
         ownership.check()
 
 
 def test_a_checkpoint_can_be_claimed_again_after_release(
     storage: Storage, spark: SparkSession
 ) -> None:
-    with claim(storage, spark) as first:
+    with claim(storage, JvmProcess(spark)) as first:
         pass
-    with claim(storage, spark, wait=0) as second:
+    with claim(storage, JvmProcess(spark), wait=0) as second:
         second.check()
     assert second.run > first.run
 
 
 def test_a_claim_is_released_when_its_block_fails(local: Storage, spark: SparkSession) -> None:
-    with pytest.raises(ZeroDivisionError), claim(local, spark):
+    with pytest.raises(ZeroDivisionError), claim(local, JvmProcess(spark)):
         raise ZeroDivisionError
-    with claim(local, spark, wait=0) as ownership:
+    with claim(local, JvmProcess(spark), wait=0) as ownership:
         ownership.check()
 
 
 def test_a_second_query_in_one_jvm_is_refused_without_a_wait(
     local: Storage, spark: SparkSession
 ) -> None:
-    with claim(local, spark) as first:
+    with claim(local, JvmProcess(spark)) as first:
         began = time.monotonic()
         with pytest.raises(CheckpointError, match=r"in use by another query of this Spark session"):
-            claim(local, spark, wait=600).__enter__()
+            claim(local, JvmProcess(spark), wait=600).__enter__()
         assert time.monotonic() - began < 10
         first.check()
 
@@ -123,9 +125,9 @@ def test_a_refused_claim_in_one_jvm_does_not_free_the_lock_for_another_process(
         "try: fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
         "except OSError: sys.exit(3)\n"
     )
-    with claim(local, spark):
+    with claim(local, JvmProcess(spark)):
         with pytest.raises(CheckpointError):
-            claim(local, spark, wait=0).__enter__()
+            claim(local, JvmProcess(spark), wait=0).__enter__()
         done = subprocess.run(  # noqa: S603 - our own code
             [sys.executable, "-c", probe, tmp_path / "query" / "fanout" / "owner.lock"], check=False
         )
@@ -137,15 +139,15 @@ def test_a_path_to_the_same_checkpoint_by_a_link_is_the_same_checkpoint(
 ) -> None:
     (tmp_path / "alias").symlink_to(tmp_path / "query")
     alias = open_storage(spark, str(tmp_path / "alias"))
-    with claim(local, spark), pytest.raises(CheckpointError, match="in use"):
-        claim(alias, spark, wait=0).__enter__()
+    with claim(local, JvmProcess(spark)), pytest.raises(CheckpointError, match="in use"):
+        claim(alias, JvmProcess(spark), wait=0).__enter__()
 
 
 def test_two_checkpoints_can_be_owned_at_once(
     local: Storage, spark: SparkSession, tmp_path: Path
 ) -> None:
     other = open_storage(spark, str(tmp_path / "other"))
-    with claim(local, spark) as first, claim(other, spark) as second:
+    with claim(local, JvmProcess(spark)) as first, claim(other, JvmProcess(spark)) as second:
         first.check()
         second.check()
 
@@ -153,7 +155,7 @@ def test_two_checkpoints_can_be_owned_at_once(
 def test_a_newer_run_fences_the_older_on_a_remote_checkpoint(
     remote: Storage, spark: SparkSession
 ) -> None:
-    with claim(remote, spark) as older, claim(remote, spark) as newer:
+    with claim(remote, JvmProcess(spark)) as older, claim(remote, JvmProcess(spark)) as newer:
         newer.check()
         with pytest.raises(CheckpointError, match="taken over by a newer run"):
             older.check()
@@ -162,8 +164,8 @@ def test_a_newer_run_fences_the_older_on_a_remote_checkpoint(
 def test_a_fenced_run_stays_fenced_after_the_newer_one_ended(
     remote: Storage, spark: SparkSession
 ) -> None:
-    with claim(remote, spark) as older:
-        with claim(remote, spark):
+    with claim(remote, JvmProcess(spark)) as older:
+        with claim(remote, JvmProcess(spark)):
             pass
         with pytest.raises(CheckpointError, match="taken over"):
             older.check()
@@ -172,9 +174,9 @@ def test_a_fenced_run_stays_fenced_after_the_newer_one_ended(
 def test_a_fenced_run_stays_fenced_after_its_own_number_was_pruned(
     remote: Storage, spark: SparkSession
 ) -> None:
-    with claim(remote, spark) as older:
+    with claim(remote, JvmProcess(spark)) as older:
         for _ in range(8):
-            with claim(remote, spark):
+            with claim(remote, JvmProcess(spark)):
                 pass
         with pytest.raises(CheckpointError, match="taken over"):
             older.check()
@@ -184,9 +186,9 @@ def test_a_run_whose_number_another_run_took_is_fenced(
     remote: Storage, spark: SparkSession
 ) -> None:
     # What a store without exclusive creation does to two runs that start at once.
-    with claim(remote, spark) as loser:
+    with claim(remote, JvmProcess(spark)) as loser:
         remote.delete(f"runs/{loser.run}")
-        with claim(remote, spark) as winner:
+        with claim(remote, JvmProcess(spark)) as winner:
             assert winner.run == loser.run
             winner.check()
             with pytest.raises(CheckpointError, match="taken over"):
@@ -196,7 +198,7 @@ def test_a_run_whose_number_another_run_took_is_fenced(
 def test_a_checkpoint_that_was_removed_under_a_run_is_lost(
     local: Storage, spark: SparkSession, tmp_path: Path
 ) -> None:
-    with claim(local, spark) as ownership:
+    with claim(local, JvmProcess(spark)) as ownership:
         shutil.rmtree(tmp_path / "query")
         with pytest.raises(CheckpointError, match="was removed"):
             ownership.check()
@@ -204,7 +206,7 @@ def test_a_checkpoint_that_was_removed_under_a_run_is_lost(
 
 def test_only_the_newest_runs_are_remembered(storage: Storage, spark: SparkSession) -> None:
     for _ in range(12):
-        with claim(storage, spark):
+        with claim(storage, JvmProcess(spark)):
             pass
     assert sorted(int(info.name) for info in storage.list("runs")) == [8, 9, 10, 11, 12]
 
@@ -215,11 +217,11 @@ def test_only_the_newest_runs_are_remembered(storage: Storage, spark: SparkSessi
 def test_a_damaged_run_file_is_no_obstacle(
     remote: Storage, spark: SparkSession, content: bytes
 ) -> None:
-    with claim(remote, spark) as older:
+    with claim(remote, JvmProcess(spark)) as older:
         remote.create("runs/7", content)
         with pytest.raises(CheckpointError, match="newer run: another run"):
             older.check()
-    with claim(remote, spark) as ownership:
+    with claim(remote, JvmProcess(spark)) as ownership:
         assert ownership.run == 8
 
 
@@ -227,10 +229,10 @@ def test_a_driver_waits_for_the_jvm_of_a_killed_one(
     holding_driver: subprocess.Popen[str], local: Storage, spark: SparkSession
 ) -> None:
     with pytest.raises(CheckpointError, match=r"'holder \(local-\d+\)', process \d+ .* running"):
-        claim(local, spark, wait=0.2).__enter__()
+        claim(local, JvmProcess(spark), wait=0.2).__enter__()
 
     os.kill(holding_driver.pid, signal.SIGKILL)
-    with claim(local, spark, wait=30) as ownership:
+    with claim(local, JvmProcess(spark), wait=30) as ownership:
         ownership.check()
 
 
@@ -240,7 +242,7 @@ def test_a_process_without_spark_owns_what_no_query_runs_on(
     assert isinstance(local, LocalStorage)
     assert not is_claimed(local)
     assert local.size("owner.lock") is None, "who looks leaves nothing"
-    with claim(local, spark):
+    with claim(local, JvmProcess(spark)):
         assert is_claimed(local)
         with pytest.raises(CheckpointError, match=r"Spark application .* still running; stop it"):
             claim_stopped(local, "tool").__enter__()
@@ -250,11 +252,11 @@ def test_a_process_without_spark_owns_what_no_query_runs_on(
         with pytest.raises(
             CheckpointError, match=f"in use after .*'tool', process {os.getpid()} .* is still"
         ):
-            claim(local, spark, wait=0.2).__enter__()
+            claim(local, JvmProcess(spark), wait=0.2).__enter__()
         ownership.check()
     with pytest.raises(CheckpointError, match="unlocked"):
         ownership.check()
-    with claim(local, spark) as later:
+    with claim(local, JvmProcess(spark)) as later:
         assert later.run == ownership.run + 1
 
 

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import claim
 from fanout.spark.current_batch import BatchContext, handling
+from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.loop_thread import LoopThread
 from fanout.spark.sink.handler import kafka_sink
 from tests.kafka.topics import PLAINTEXT
@@ -130,6 +131,6 @@ class Run:
 @contextmanager
 def run(spark: SparkSession, checkpoint: Path) -> Iterator[Run]:
     storage = LocalStorage(checkpoint)
-    with claim(storage, spark) as ownership, LoopThread() as loop:
+    with claim(storage, JvmProcess(spark)) as ownership, LoopThread() as loop:
         # Of each test its own, as brokers remember what another has committed.
         yield Run(str(checkpoint).replace("/", "-"), storage, ownership, loop)

@@ -10,6 +10,7 @@ from unittest import mock
 
 from fanout.landing import local_storage, ownership, segments, storage
 from fanout.spark import feed, query, start_query
+from fanout.spark.hadoop import jvm_lock
 from tests.provers.simulation.spark.files import DiskOs, DiskParquet, DiskPath
 from tests.provers.simulation.spark.process import current_process
 from tests.provers.simulation.spark.spark import Clock
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
     from random import Random
 
-    from fanout.landing.ownership import Ownership
+    from fanout.landing.ownership import LockingProcess, Ownership
     from fanout.landing.storage import Storage
     from tests.provers.simulation.spark.oracle import Claims
     from tests.provers.simulation.spark.spark import Locks
@@ -202,9 +203,9 @@ def standing_in(
     """
 
     @contextmanager
-    def claim(storage: Storage, spark: Any) -> Iterator[Ownership]:
+    def claim(storage: Storage, jvm: LockingProcess) -> Iterator[Ownership]:
         process = current_process.get()
-        with ownership.claim(storage, spark) as owned:
+        with ownership.claim(storage, jvm) as owned:
             claims.begin(process, owned.run)
             yield owned
             claims.end(process)
@@ -216,7 +217,8 @@ def standing_in(
         (local_storage, {"os": DiskOs, "Path": DiskPath}),
         (segments, {"os": DiskOs, "pq": DiskParquet}),
         (storage, {"uuid": unique}),
-        (ownership, {"uuid": unique, "time": time, "JvmLock": locks}),
+        (ownership, {"uuid": unique, "time": time}),
+        (jvm_lock, {"JvmLock": locks}),
         (feed, {"concurrent": SimpleNamespace(futures=futures)}),
         (
             query,

@@ -1,9 +1,9 @@
-"""The file lock of a checkpoint, for a process without a JVM."""
+"""The lock on a local checkpoint, and the POSIX lock that a process without a JVM takes."""
 
 from __future__ import annotations
 
 import fcntl
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, Protocol, Self, final
 
 from fanout.errors import CheckpointError
 
@@ -11,7 +11,18 @@ if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
-__all__ = ("PosixLock",)
+__all__ = ("Lock", "PosixLock")
+
+
+class Lock(Protocol):
+    """An exclusive lock on a file, held until `release` or until the process that took it ends."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the lock is still held."""
+
+    def release(self) -> None:
+        """Free the lock."""
 
 
 @final
