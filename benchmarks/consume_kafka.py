@@ -22,6 +22,7 @@ from benchmarks.harness import Report, run_apart
 from benchmarks.reading import measure, median_row
 from benchmarks.topic import PARTITIONS, TOPIC, holding
 from fanout.kafka import KafkaSource, Security
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.reading.columns import SCHEMA
 
@@ -55,7 +56,7 @@ _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 def kafka_source(servers: str, topic: str = TOPIC) -> KafkaSource:
     """Return the source that reads a topic of a broker on this machine."""
     return KafkaSource(
-        bootstrap_servers=servers, topics=topic, security=Security(protocol="PLAINTEXT")
+        cluster=Cluster(servers, security=Security(protocol="PLAINTEXT")), topics=topic
     )
 
 

@@ -28,6 +28,7 @@ from benchmarks.harness import Report, run_apart
 from benchmarks.reading import measure, median_row
 from benchmarks.topic import PARTITIONS, TOPIC, holding
 from fanout.kafka import KafkaShareSource, Security
+from fanout.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -53,8 +54,7 @@ async def read_by_fanout(
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Read as a user of fanout does."""
     source = KafkaShareSource(
-        bootstrap_servers=servers,
-        security=Security(protocol="PLAINTEXT"),
+        cluster=Cluster(servers, security=Security(protocol="PLAINTEXT")),
         topics=TOPIC,
         group_id=group,
         consumers=members,

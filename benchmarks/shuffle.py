@@ -29,7 +29,9 @@ from benchmarks.harness import Report, own_cpu_seconds, own_peak_rss_bytes, run_
 from benchmarks.reading import Reading, measure, median_row
 from benchmarks.topic import PARTITIONS
 from fanout.kafka import Security
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.shuffle import ShuffleSource, open_shuffle_writer
+from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from fanout.kafka.writing.partitioner import partitions_of
 from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.writer import open_writer
@@ -84,19 +86,20 @@ def _batch(random: Random, record_bytes: int, size: int, number: int) -> pa.Reco
 async def write_shuffle(servers: str, topic: str, given: Iterable[pa.RecordBatch]) -> Reading:
     """Write as a user of a shuffle does."""
     async with open_shuffle_writer(
-        servers,
-        topic=topic,
-        security=_HERE,
-        timestamp="at",
-        out_of_orderness=5.0,
-        delivery_guarantee="at_least_once",
+        ShuffleWriterOptions(
+            cluster=Cluster(servers, security=_HERE),
+            topic=topic,
+            timestamp="at",
+            out_of_orderness=5.0,
+            delivery_guarantee="at_least_once",
+        )
     ) as writer:
         return await _timed(given, writer.write, writer.commit)
 
 
 async def write_plain(servers: str, topic: str, given: Iterable[pa.RecordBatch]) -> Reading:
     """Write the same keys and values as they are."""
-    async with open_writer(servers, security=_HERE, mode=Idempotent()) as writer:
+    async with open_writer(Cluster(servers, security=_HERE), mode=Idempotent()) as writer:
 
         async def write(records: pa.RecordBatch) -> None:
             columns = {

@@ -1,4 +1,4 @@
-"""A DataFrame to a Kafka topic: `kafka_sink` exactly once and at least once, and Spark's own sink.
+"""A DataFrame to a Kafka topic: `KafkaSink` exactly once and at least once, and Spark's own sink.
 
 The real broker, a driver, its JVM and its Python workers share the machine. What is measured is
 the sink: each batch is the same Parquet file, read from the page cache, and is given to the handler

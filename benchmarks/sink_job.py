@@ -24,19 +24,20 @@ from benchmarks.harness import own_peak_rss_bytes
 from benchmarks.reading import Reading
 from benchmarks.sink import AT_LEAST_ONCE, EXACTLY_ONCE, PEER, TOPICS
 from fanout.kafka import Security
+from fanout.kafka.cluster import Cluster
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import claim
+from fanout.spark import KafkaSink
 from fanout.spark.current_batch import BatchContext, handling
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.loop_thread import LoopThread
-from fanout.spark.sink.handler import kafka_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from fanout.spark.sink.options import DeliveryGuarantee
+    from fanout.kafka.writing.write_options import DeliveryGuarantee
 
 __all__ = ("main", "writing")
 
@@ -63,10 +64,9 @@ def writing(name: str, spark: SparkSession, servers: str) -> Iterator[Callable[[
         EXACTLY_ONCE: "exactly_once",
         AT_LEAST_ONCE: "at_least_once",
     }
-    sink = kafka_sink(
-        bootstrap_servers=servers,
+    sink = KafkaSink(
+        cluster=Cluster(servers, security=Security(protocol="PLAINTEXT")),
         topic=topic,
-        security=Security(protocol="PLAINTEXT"),
         delivery_guarantee=guarantees[name],
     )
     batch_ids, query_id = itertools.count(), str(uuid.uuid4())

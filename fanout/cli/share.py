@@ -75,9 +75,10 @@ def describe(
 
 
 async def _describe(servers: str, group: str, security: Security) -> GroupDescription:
+    from fanout.kafka.cluster import Cluster  # noqa: PLC0415 - it loads slowly
     from fanout.kafka.share.groups import describe_group  # noqa: PLC0415 - it loads slowly
 
-    return await describe_group(servers, group, security=security)
+    return await describe_group(Cluster(servers, security=security), group)
 
 
 def _plain(group: str, found: GroupDescription) -> dict[str, Any]:

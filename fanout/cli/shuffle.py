@@ -68,15 +68,12 @@ def describe(
     start = datetime.now(UTC) - age(since)
     try:
         # Help and mistakes are answered without loading Kafka's library.
-        from fanout.kafka import KafkaSource  # noqa: PLC0415
+        from fanout.kafka import Cluster, KafkaSource  # noqa: PLC0415
         from fanout.kafka.shuffle import ShuffleSource  # noqa: PLC0415
 
-        kafka = KafkaSource(
-            bootstrap_servers=bootstrap_servers,
-            topics=topic,
-            security=kafka_security(protocol, username, ca_file),
-            start=start,
-        )
+        security = kafka_security(protocol, username, ca_file)
+        cluster = Cluster(bootstrap_servers, security=security)
+        kafka = KafkaSource(cluster=cluster, topics=topic, start=start)
         with asking_the_service():
             found = asyncio.run(_describe(ShuffleSource(kafka)))
     except FanOutError as error:

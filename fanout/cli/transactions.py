@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -16,7 +16,7 @@ from fanout.errors import FanOutError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from fanout.kafka.client_properties import ClientProperties
+    from fanout.kafka.cluster import Cluster
     from fanout.kafka.transactions.transactions import Transactions
     from fanout.landing.local_storage import LocalStorage
     from fanout.spark.sink.open_transactions import Deed, Stored
@@ -213,8 +213,9 @@ class _Job:
             raise OptionError(f"{self.checkpoint} has no sink {self.sink!r}: {known}")
         return [each for each in stored if self.sink in {None, each.sink}]
 
-    def cluster(self) -> ClientProperties:
+    def cluster(self) -> Cluster:
         from fanout.kafka.client_properties import read_client_properties  # noqa: PLC0415
+        from fanout.kafka.cluster import Cluster  # noqa: PLC0415 - see above
 
         said = read_client_properties(self.config, insecure=self.insecure)
         servers = self.servers or said.bootstrap_servers
@@ -222,7 +223,7 @@ class _Job:
             raise OptionError(
                 "say --bootstrap-servers, or bootstrap.servers in the file of --command-config"
             )
-        return replace(said, bootstrap_servers=servers)
+        return Cluster(servers, security=said.security)
 
 
 def _change(verb: str, job: _Job, *, yes: bool, force: bool, json: bool) -> None:
@@ -260,14 +261,12 @@ def _errors_told() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _ask(cluster: ClientProperties, command: Callable[[Transactions], Awaitable[Answer]]) -> Answer:
+def _ask(cluster: Cluster, command: Callable[[Transactions], Awaitable[Answer]]) -> Answer:
     """Return what a command finds out; it prints after the loop, where it may block."""
     from fanout.kafka.transactions.transactions import open_transactions  # noqa: PLC0415 - see above
 
     async def main() -> Answer:
-        async with open_transactions(
-            cluster.bootstrap_servers or "", security=cluster.security, patience=_PATIENCE
-        ) as calls:
+        async with open_transactions(cluster, patience=_PATIENCE) as calls:
             return await command(calls)
 
     with asking_the_service():

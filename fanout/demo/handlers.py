@@ -29,12 +29,12 @@ Write: TypeAlias = "Callable[[DataFrame, int], int]"
 def make_write(options: DriverOptions, workspace: Workspace) -> Write:
     """Return what writes the batches of a query."""
     if (shuffle := options.shuffle) is not None:
-        from fanout.demo.shuffle import make_shuffle  # noqa: PLC0415 - it needs Kafka's library
+        from fanout.demo.shuffle import make_shuffle_sink  # noqa: PLC0415 - it needs Kafka
 
-        handler = make_shuffle(shuffle).handler
+        sink = make_shuffle_sink(shuffle)
 
         def write_by_key(frame: DataFrame, batch_id: int) -> int:
-            handler(frame, batch_id)
+            sink.write(frame, batch_id)
             return frame.count()
 
         return write_by_key

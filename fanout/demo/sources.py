@@ -108,22 +108,25 @@ def make_source(settings: SourceSettings) -> Source:
                 region=settings.region,
             )
         case KafkaSettings():
-            from fanout.kafka import KafkaSource, Security  # noqa: PLC0415 - see above
+            from fanout.kafka import Cluster, KafkaSource, Security  # noqa: PLC0415 - see above
 
             return KafkaSource(
                 topics=settings.topic,
-                bootstrap_servers=settings.bootstrap_servers,
-                security=Security(protocol="PLAINTEXT"),
+                cluster=Cluster(
+                    settings.bootstrap_servers, security=Security(protocol="PLAINTEXT")
+                ),
                 discovery_interval=_DISCOVERY_INTERVAL,
                 event_time=EventTime(out_of_orderness=OUT_OF_ORDERNESS),
                 consumer_options={"max.partition.fetch.bytes": _FETCH_BYTES},
             )
         case ShareSettings():
-            from fanout.kafka import KafkaShareSource, Security  # noqa: PLC0415 - see above
+            from fanout.kafka import Cluster, KafkaShareSource, Security  # noqa: PLC0415 - see above
 
             return KafkaShareSource(
                 topics=settings.topic,
-                bootstrap_servers=settings.bootstrap_servers,
+                cluster=Cluster(
+                    settings.bootstrap_servers, security=Security(protocol="PLAINTEXT")
+                ),
                 group_id="fanout-demo",
                 consumers=_CONSUMERS,
                 group_settings={
@@ -133,9 +136,8 @@ def make_source(settings: SourceSettings) -> Source:
                     "share.session.timeout.ms": str(_LEFT_BEHIND),
                     "share.delivery.count.limit": "10",  # on a busy machine locks may run out
                 },
-                security=Security(protocol="PLAINTEXT"),
             )
         case ShuffleSettings():
-            from fanout.demo.shuffle import make_shuffle  # noqa: PLC0415 - see above
+            from fanout.demo.shuffle import make_shuffle_source  # noqa: PLC0415 - see above
 
-            return make_shuffle(settings).source
+            return make_shuffle_source(settings)

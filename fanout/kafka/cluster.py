@@ -1,20 +1,23 @@
-"""The addresses of Kafka brokers, as users write them."""
+"""A Kafka cluster as users write it down: its brokers, its security, and the name of the client."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import OptionError
+from fanout.kafka.security import Security
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ("Server", "parse_servers")
+__all__ = ("Cluster", "Server", "check_cluster", "parse_servers")
 
 _PORT = 9092
 _LAST_PORT = 65535
+_SECRETS: Final = ("password", "key_password", "token", "ssl_context")
 # An IPv6 address stands in brackets, because its colons would hide that of the port.
 _SERVER = re.compile(
     r"(?:\[(?P<ipv6>[0-9a-fA-F:.%]+)\]|(?P<host>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?"
@@ -39,8 +42,99 @@ class Server:
         return f"{host}:{self.port}"
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A Kafka cluster, and how to connect to it.
+
+    Args:
+        servers: Brokers to begin with, as `"host:port"`, several by commas or as a list; the port
+            is 9092 where it is left out.
+        security: TLS and SASL. Or a function that returns a `Security`: it is called in a thread
+            whenever connections are opened, and it is what Spark's workers need, because a
+            `Security` with a secret is not sent to them.
+        client_id: The beginning of the client ids in the brokers' logs, metrics and quotas.
+
+    Raises:
+        OptionError: If a server, the security or the client id is malformed, or a server would be
+            used without TLS.
+    """
+
+    servers: str | Sequence[str]
+    _: KW_ONLY
+    security: Security | Callable[[], Security] = field(default_factory=Security)
+    client_id: str = "fanout"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "servers", tuple(map(str, parse_servers(self.servers))))
+        if not isinstance(self.client_id, str) or not self.client_id:
+            raise OptionError(f"client_id={self.client_id!r} must be a string, and not empty")
+        if isinstance(self.security, Security):
+            for server in self.addresses:
+                self.security.check_host(server.host)
+        elif not callable(self.security):
+            raise OptionError(
+                "security must be a fanout.kafka.Security, or a function that returns one"
+            )
+
+    @property
+    def addresses(self) -> tuple[Server, ...]:
+        """The addresses of the brokers to begin with."""
+        return parse_servers(self.servers)
+
+    def load_security(self) -> Security:
+        """Return the security; call the function where it is one. It may block.
+
+        Raises:
+            OptionError: The function returns something else.
+        """
+        if isinstance(self.security, Security):
+            return self.security
+        security = self.security()
+        if not isinstance(security, Security):
+            raise OptionError(
+                f"the function security= must return a fanout.kafka.Security, not "
+                f"{type(security).__name__}"
+            )
+        return security
+
+    def named(self, part: str) -> Cluster:
+        """Return the cluster with a client id that says which part of the library connects."""
+        return replace(self, client_id=f"{self.client_id}-{part}")
+
+    def for_workers(self) -> Cluster:
+        """Return the cluster in a form that can be pickled, for Spark's workers.
+
+        Raises:
+            OptionError: The security holds a secret, which is not pickled.
+        """
+        security = self.security
+        if not isinstance(security, Security):
+            return self
+        if secrets := [name for name in _SECRETS if getattr(security, name) is not None]:
+            raise OptionError(
+                f"security holds {' and '.join(secrets)}, which is not sent to Spark's workers: "
+                f"pass a function that returns it, like security=lambda: Security(..., "
+                f"password=os.environ['KAFKA_PASSWORD']), which is called where it is used"
+            )
+        named = {one.name: getattr(security, one.name) for one in fields(security)}
+        return replace(self, security=partial(Security, **named))
+
+
+def check_cluster(cluster: object) -> None:
+    """Check that an option is a Cluster.
+
+    Raises:
+        OptionError: If it is not.
+    """
+    if not isinstance(cluster, Cluster):
+        raise OptionError(
+            "cluster must be a fanout.kafka.Cluster, like Cluster('broker:9093', security=...)"
+        )
+
+
 def parse_servers(servers: str | Sequence[str]) -> tuple[Server, ...]:
-    """Read bootstrap servers.
+    """Read the addresses of brokers.
 
     Args:
         servers: `"host:port"` of each, as a sequence or in one string with commas between; the
@@ -51,19 +145,19 @@ def parse_servers(servers: str | Sequence[str]) -> tuple[Server, ...]:
     """
     texts = servers.split(",") if isinstance(servers, str) else servers
     if not texts:
-        raise OptionError("bootstrap_servers must name at least one broker, as 'host:port'")
+        raise OptionError("servers must name at least one broker, as 'host:port'")
     return tuple(map(_parse, texts))
 
 
 def _parse(text: str) -> Server:
     if not isinstance(text, str):
-        raise OptionError(f"bootstrap_servers must be strings, not {type(text).__name__}")
+        raise OptionError(f"servers must be strings, not {type(text).__name__}")
     match = _SERVER.fullmatch(text.strip())
     port = _PORT if match is None or match["port"] is None else int(match["port"])
     if match is None or not 0 < port <= _LAST_PORT:
-        # It is not quoted: somebody may have written a password into it, as in a URL.
+        # It is not quoted: it may hold a password, as a URL does.
         raise OptionError(
-            "bootstrap_servers must be 'host:port' each, without a scheme, a user or a password; "
+            "servers must be 'host:port' each, without a scheme, a user or a password; "
             "an IPv6 address stands in brackets"
         )
     return Server(match["ipv6"] or match["host"], port)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import OptionError
 from fanout.kafka.dotted_options import DottedOptions
@@ -34,9 +34,9 @@ _REFUSED = {
     "allow.auto.create.topics": "reading never creates a topic",
     "auto.commit.interval.ms": _COMMITS,
     "auto.offset.reset": "say start, and on_data_loss for offsets that have expired",
-    "bootstrap.servers": "say bootstrap_servers",
+    "bootstrap.servers": "pass cluster=Cluster(servers)",
     "check.crcs": "checksums are always checked",
-    "client.id": "say client_id_prefix",
+    "client.id": "pass cluster=Cluster(..., client_id=...)",
     "client.rack": "say client_rack",
     "default.api.timeout.ms": "say request.timeout.ms for one call, and max_retries",
     "enable.auto.commit": _COMMITS,
@@ -58,14 +58,14 @@ _REFUSED = {
     "reconnect.backoff.ms": _WAITS,
     "retry.backoff.max.ms": _WAITS,
     "retry.backoff.ms": _WAITS,
-    "security.protocol": "say security=Security(protocol=...)",
+    "security.protocol": "pass security=Security(protocol=...)",
     "send.buffer.bytes": "the operating system sizes its buffers",
     "session.timeout.ms": _ALONE,
     "value.deserializer": _DECODE,
 }
 _REFUSED_PREFIXES = {
-    "sasl.": "say security=Security(username=..., password=..., mechanism=...)",
-    "ssl.": "say security=Security(ca_file=..., certificate_file=..., key_file=...)",
+    "sasl.": "pass security=Security(username=..., password=..., mechanism=...)",
+    "ssl.": "pass security=Security(ca_file=..., certificate_file=..., key_file=...)",
 }
 
 _OPTIONS: Final = DottedOptions(
@@ -108,7 +108,7 @@ class ConsumerOptions:
     connections_max_idle: float = 540.0
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> ConsumerOptions:
+    def parse(cls, options: Mapping[str, str | int]) -> ConsumerOptions:
         """Read options by their dotted names, numbers as such or as text.
 
         Raises:

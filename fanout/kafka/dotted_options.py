@@ -31,7 +31,7 @@ class DottedOptions:
     refused: Mapping[str, str]
     refused_prefixes: Mapping[str, str]
 
-    def parse(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def parse(self, options: Mapping[str, str | int]) -> dict[str, Any]:
         """Return values by the names of fields; milliseconds become seconds.
 
         Raises:

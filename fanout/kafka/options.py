@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from fanout.core.backoff import Backoff, Pacing
 from fanout.core.event_time import parse_event_time
 from fanout.core.option_checks import check_memory, one_of
 from fanout.core.positions import Committed, Horizon
-from fanout.core.source_options import SourceOptions, check_seconds
+from fanout.core.source_options import check_seconds
 from fanout.core.starts import Chooser, PerSplit, parse_start
 from fanout.errors import OptionError
-from fanout.kafka.cluster import Server, parse_servers
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.intervals import KAFKA_INTERVALS
+from fanout.kafka.read_options import KafkaReadOptions
 from fanout.kafka.reading.columns import SCHEMA
 from fanout.kafka.reading.offsets import DIALECT
 from fanout.kafka.reading.subscription import HEARTBEAT
 from fanout.kafka.reading.user_decode import UserDecode
-from fanout.kafka.security import Security
 from fanout.kafka.selection import Selection, select
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
-
-    import pyarrow as pa
 
     from fanout.core.backoff import Pacing
     from fanout.core.event_time import EventTime
@@ -39,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ("KafkaOptions",)
 
 
-_BACKOFF = Backoff(base=0.5, cap=5.0)
 # Arrow counts the bytes of a column with 32 bits and a sign.
 _LARGEST_EVENT = 2**31 - 1
 _SUBSCRIBE_TIMEOUT = 60.0
@@ -50,13 +45,13 @@ _SUBSCRIBE_CALLS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaOptions(SourceOptions):
+class KafkaOptions(KafkaReadOptions):
     """Everything that a Kafka source can be told. All times are in seconds.
 
     Exactly one of `topics`, `pattern` and `partitions` says what is read.
 
     Args:
-        bootstrap_servers: Brokers to begin with, as `"host:port"`, several by commas or as a list.
+        cluster: Where the brokers are, and how to connect to them; see `Cluster`.
         topics: One topic or several, with all their partitions, those that are added later too.
         pattern: A regular expression that the whole name of a topic matches; topics that are
             created later are found. It never means Kafka's own topics, such as
@@ -79,7 +74,6 @@ class KafkaOptions(SourceOptions):
         group_id: The consumer group whose offsets are committed after records are acknowledged,
             so that people see how far the reader is; None commits nothing. The group needs no
             members, and nothing is read from it unless `start` or `stop` says so.
-        client_id_prefix: What the names begin with by which brokers know this client.
         client_rack: The rack that this client is in, so that brokers let it read from a replica
             that is near.
         discovery_interval: The time between two listings of topics and partitions; None for no
@@ -101,13 +95,11 @@ class KafkaOptions(SourceOptions):
         max_bytes_in_flight: The bytes of all partitions together that may wait for the consumer.
         consumer_options: Options of Kafka's consumer by the names that Kafka users know, such as
             `{"fetch.max.bytes": 1 << 20}`; see `fanout.kafka.consumer_options`.
-        security: How the brokers are talked to: TLS with SASL, unless it says otherwise.
 
     Raises:
         OptionError: If an option is malformed or out of range, or two contradict each other.
     """
 
-    bootstrap_servers: str | Sequence[str]
     topics: str | Sequence[str] | None = None
     pattern: str | re.Pattern[str] | None = None
     partitions: Sequence[str | Partition] | None = None
@@ -117,33 +109,20 @@ class KafkaOptions(SourceOptions):
     stop: _Start | Mapping[str, _Start | Cursor | int] | PerSplit | Chooser | None = None
     on_data_loss: Literal["fail", "earliest"] = "fail"
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
-    group_id: str | None = None
-    client_id_prefix: str = "fanout"
-    client_rack: str | None = None
-    discovery_interval: float | None = 60.0
-    decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     event_time: EventTime | None = None
-    backoff: Backoff = _BACKOFF
     silence_timeout: float = 60.0
     max_event_bytes: int = 64 * 1024 * 1024
-    consumer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    security: Security = field(default_factory=Security)
 
     def __post_init__(self) -> None:
-        self._check_servers()
+        self.check_client()
         _ = self.selection, self.fetching  # checks what is read, and how
-        self._check_texts()
+        self._check_words()
         self._check_places()
         self._check_numbers()
         decode = self.user_decode  # calls it once
         schema = SCHEMA if decode is None else decode.schema
         event_time = parse_event_time(self.event_time, schema, default="timestamp")
         object.__setattr__(self, "event_time", event_time)
-
-    @property
-    def servers(self) -> tuple[Server, ...]:
-        """The brokers to begin with."""
-        return parse_servers(self.bootstrap_servers)
 
     @property
     def fetching(self) -> ConsumerOptions:
@@ -173,12 +152,6 @@ class KafkaOptions(SourceOptions):
             silence_timeout=self.silence_timeout,
         )
 
-    def _check_servers(self) -> None:
-        if not isinstance(self.security, Security):
-            raise OptionError("security must be a fanout.kafka.Security")
-        for server in self.servers:
-            self.security.check_server(server)
-
     def _check_places(self) -> None:
         """Check the start and the stop, and that they know whose commits they speak of."""
         for option in ("start", "stop"):
@@ -195,20 +168,11 @@ class KafkaOptions(SourceOptions):
             if self.group_id is None and any(isinstance(kind, Committed) for kind in kinds):
                 raise OptionError(f"{option}='committed' needs group_id, whose commits are meant")
 
-    def _check_texts(self) -> None:
-        for name in ("group_id", "client_id_prefix", "client_rack"):
-            value = getattr(self, name)
-            if value is None and name != "client_id_prefix":
-                continue
-            if not isinstance(value, str) or not value:
-                raise OptionError(f"{name}={value!r} must be a string, and not empty")
-        if self.decode is not None and not callable(self.decode):
-            raise OptionError(f"decode={self.decode!r} must be a function of a record batch")
+    def _check_words(self) -> None:
         one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
         one_of("isolation_level", self.isolation_level, "read_committed", "read_uncommitted")
 
     def _check_numbers(self) -> None:
-        self.check_reading()
         check_seconds("silence_timeout", self.silence_timeout)
         # A broker that does not answer is an error of its own, which says more.
         least = HEARTBEAT + self.fetching.request_timeout

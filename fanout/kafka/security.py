@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from os import PathLike
 
-    from fanout.kafka.cluster import Server
-
     _File: TypeAlias = str | PathLike[str]
 
 __all__ = ("Mechanism", "Security", "SecurityProtocol")
@@ -93,15 +91,15 @@ class Security:
         """Whether the connections are encrypted."""
         return self.protocol.endswith("SSL")
 
-    def check_server(self, server: Server) -> None:
+    def check_host(self, host: str) -> None:
         """Accept TLS to anywhere, and plaintext to this machine or where it is allowed.
 
         Raises:
             OptionError: Bytes would leave this machine without TLS.
         """
-        if not (self.tls or self.insecure or is_loopback(server.host)):
+        if not (self.tls or self.insecure or is_loopback(host)):
             raise OptionError(
-                f"the Kafka broker on {server.host} would be used without TLS: use SASL_SSL or "
+                f"the Kafka broker on {host} would be used without TLS: use SASL_SSL or "
                 "SSL, or pass insecure=True if the network is trusted"
             )
 

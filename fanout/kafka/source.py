@@ -92,9 +92,7 @@ async def open_kafka_transport(
 
     def opening() -> AbstractAsyncContextManager[KafkaTransport]:
         return open_client(
-            options.servers,
-            security=options.security,
-            client_id=f"{options.client_id_prefix}-source",
+            options.cluster.named("source"),
             client_rack=options.client_rack or "",
             isolation_level=options.isolation_level,
             options=options.fetching,

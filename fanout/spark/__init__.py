@@ -12,40 +12,29 @@ from fanout._exports import lazy_exports
 if TYPE_CHECKING:
     from fanout.landing.ledger import LedgerBatch
     from fanout.spark.query import FanOutQuery, QueryProgress
-    from fanout.spark.sink.handler import kafka_sink, write_to_kafka
-    from fanout.spark.sink.shuffle_handlers import (
-        PersistentKeyBy,
-        key_by_sink,
-        persistent_key_by,
-        write_key_by,
-    )
+    from fanout.spark.sink.kafka_sink import KafkaSink
+    from fanout.spark.sink.shuffle_sink import ShuffleSink, create_shuffle_topic
     from fanout.spark.start_query import foreach_batch
 
 __all__ = (
     "FanOutQuery",
+    "KafkaSink",
     "LedgerBatch",
-    "PersistentKeyBy",
     "QueryProgress",
+    "ShuffleSink",
+    "create_shuffle_topic",
     "foreach_batch",
-    "kafka_sink",
-    "key_by_sink",
-    "persistent_key_by",
-    "write_key_by",
-    "write_to_kafka",
 )
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "FanOutQuery": "fanout.spark.query",
+        "KafkaSink": "fanout.spark.sink.kafka_sink",
         "LedgerBatch": "fanout.landing.ledger",
-        "PersistentKeyBy": "fanout.spark.sink.shuffle_handlers",
         "QueryProgress": "fanout.spark.query",
+        "ShuffleSink": "fanout.spark.sink.shuffle_sink",
+        "create_shuffle_topic": "fanout.spark.sink.shuffle_sink",
         "foreach_batch": "fanout.spark.start_query",
-        "kafka_sink": "fanout.spark.sink.handler",
-        "key_by_sink": "fanout.spark.sink.shuffle_handlers",
-        "persistent_key_by": "fanout.spark.sink.shuffle_handlers",
-        "write_key_by": "fanout.spark.sink.shuffle_handlers",
-        "write_to_kafka": "fanout.spark.sink.handler",
     },
 )

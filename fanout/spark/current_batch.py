@@ -54,7 +54,7 @@ class BatchContext:
         if name in self.sinks:
             raise StreamStateError(
                 f"the sink {name!r} was written to before in batch {self.batch_id}: give each "
-                f"write_to_kafka in a handler a sink_name of its own"
+                f"sink of a handler a sink_name of its own"
             )
         self.sinks.add(name)
 

@@ -59,7 +59,7 @@ def foreach_batch(
         spark: A classic session (not Spark Connect).
         source: What to read, for example a `KinesisSource`.
         handler: Called with a DataFrame and the batch id, in one thread, never with no rows; for
-            example a `kafka_sink`.
+            example a `KafkaSink`.
         checkpoint_location: A directory for this query alone, on any file system that Spark's
             own checkpoint can be on. Segments are stored there too.
         max_records: The most records in a batch.

@@ -9,8 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.shuffle import open_shuffle_writer
 from fanout.kafka.shuffle.frames import HelloFrame, encode_control
+from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from tests.kafka.brokers import HERE
 from tests.kafka.topics import Topic
 
@@ -26,13 +28,14 @@ def topic(kafka_broker: KafkaBroker) -> Topic:
     async def write() -> None:
         for number in range(2):
             async with open_shuffle_writer(
-                kafka_broker.bootstrap_servers,
-                topic=topic.name,
-                security=HERE,
-                delivery_guarantee="at_least_once",
-                producer=number,
-                producers=3,
-                generation=7,
+                ShuffleWriterOptions(
+                    cluster=Cluster(kafka_broker.bootstrap_servers, security=HERE),
+                    topic=topic.name,
+                    delivery_guarantee="at_least_once",
+                    producer=number,
+                    producers=3,
+                    generation=7,
+                )
             ) as writer:
                 await writer.watermark(1_700_000_000_000 + number)
                 if number == 0:

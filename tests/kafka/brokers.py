@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaError
 from confluent_kafka import Producer
 
 from fanout.errors import OptionError
-from fanout.kafka.cluster import parse_servers
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.client import open_client
@@ -32,8 +32,9 @@ async def connect(broker: KafkaBroker, **options: Any) -> AsyncIterator[KafkaTra
     consumer = ConsumerOptions(
         **{name: options.pop(name) for name in list(options) if hasattr(ConsumerOptions, name)}
     )
-    servers = parse_servers(broker.bootstrap_servers)
-    async with open_client(servers, security=HERE, options=consumer, **options) as transport:
+    async with open_client(
+        Cluster(broker.bootstrap_servers, security=HERE), options=consumer, **options
+    ) as transport:
         yield transport
 
 

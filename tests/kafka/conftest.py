@@ -7,11 +7,11 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.kafka.secured import Cluster
+    from tests.kafka.secured import Secured
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory, _kafka_jars: None) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, _kafka_jars: None) -> Iterator[Secured]:
     """One broker for all tests of who is let in, and who may do what."""
     from tests.kafka.secured import run_cluster  # noqa: PLC0415 - it imports confluent_kafka
 

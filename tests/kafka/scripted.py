@@ -16,6 +16,7 @@ from aiokafka.errors import (
 )
 
 from fanout.kafka import KafkaSource, Security
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec
 from fanout.kafka.source import open_kafka_connection
@@ -256,9 +257,8 @@ class ScriptedSource:
     def __init__(self, cluster: ScriptedCluster, **options: Any) -> None:
         self._cluster = cluster
         self.source = KafkaSource(
-            bootstrap_servers="localhost",
+            cluster=Cluster("localhost", security=Security(protocol="PLAINTEXT")),
             topics="t",
-            security=Security(protocol="PLAINTEXT"),
             **options,
         )
         self.schema, self.event_time = self.source.schema, self.source.event_time

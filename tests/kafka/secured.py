@@ -33,7 +33,7 @@ PASSWORD, WRONG = "canary-password", "canary-wrong-password"
 _GUARDED = ("writer", "job")
 
 
-class Cluster:
+class Secured:
     """A broker with a listener that asks for a user, and one that asks for a certificate.
 
     A third one, `guarded`, is for the users `writer` and `job`, who may do nothing by themselves.
@@ -58,7 +58,7 @@ class Cluster:
 
 
 @contextmanager
-def run_cluster(directory: Path) -> Iterator[Cluster]:
+def run_cluster(directory: Path) -> Iterator[Secured]:
     """Run it, with files in a directory."""
     files = make_certificates(directory)
     modules = "org.apache.kafka.common.security"
@@ -97,7 +97,7 @@ def run_cluster(directory: Path) -> Iterator[Cluster]:
             change = UserScramCredentialUpsertion("reader", credential, PASSWORD.encode())
             for done in admin.alter_user_scram_credentials([change]).values():
                 done.result(10)
-        yield Cluster(broker, files)
+        yield Secured(broker, files)
 
 
 def allow(

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient
 
 from fanout.errors import OptionError
-from fanout.kafka.cluster import Server
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.client import open_client
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
@@ -237,5 +237,5 @@ async def test_what_another_client_commits_is_found(kafka_broker: KafkaBroker) -
 
 async def test_a_server_that_would_be_used_without_tls_is_not_even_connected_to() -> None:
     with pytest.raises(OptionError, match=r"10\.0\.0\.1 would be used without TLS"):
-        async with open_client([Server("10.0.0.1", 9092)], security=HERE):
+        async with open_client(Cluster("10.0.0.1", security=HERE)):
             pass

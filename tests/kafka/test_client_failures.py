@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError, RequestTimedOutError
 
-from fanout.kafka.cluster import Server
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.reading.client import open_client
 from fanout.kafka.reading.transport import OffsetSpec
 from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce
@@ -145,9 +145,9 @@ async def test_closing_does_not_wait_for_a_broker_that_hangs(kafka_broker: Kafka
 
 
 async def test_a_cluster_that_cannot_be_reached_is_an_error_and_leaves_nothing() -> None:
-    closed = [Server("127.0.0.1", 9), Server("127.0.0.1", 10)]
+    closed = ["127.0.0.1:9", "127.0.0.1:10"]
     with pytest.raises(KafkaConnectionError, match=r"cannot connect to 127\.0\.0\.1"):
-        async with open_client(closed, security=HERE):
+        async with open_client(Cluster(closed, security=HERE)):
             pass
     assert await still_running() == set()
 
@@ -155,9 +155,8 @@ async def test_a_cluster_that_cannot_be_reached_is_an_error_and_leaves_nothing()
 async def test_a_broker_that_answers_is_found_behind_one_that_does_not(
     kafka_broker: KafkaBroker,
 ) -> None:
-    host, _, port = kafka_broker.bootstrap_servers.partition(":")
-    servers = [Server("127.0.0.1", 9), Server(host, int(port))]
-    async with open_client(servers, security=HERE) as transport:
+    servers = ["127.0.0.1:9", kafka_broker.bootstrap_servers]
+    async with open_client(Cluster(servers, security=HERE)) as transport:
         assert transport.cluster_id
     assert await still_running() == set()
 
@@ -171,5 +170,5 @@ async def test_another_service_at_the_port_is_an_error_not_a_hang() -> None:
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(KafkaError):
-            async with open_client([Server("127.0.0.1", port)], security=HERE):
+            async with open_client(Cluster(f"127.0.0.1:{port}", security=HERE)):
                 pass

@@ -18,7 +18,7 @@ from aiokafka.errors import (
     SaslAuthenticationFailed,
 )
 
-from fanout.kafka.cluster import Server
+from fanout.kafka.cluster import Cluster, Server
 from fanout.kafka.reading.client import open_client
 from fanout.kafka.security import Security
 from tests.kafka.brokers import create, fetch, produce
@@ -26,31 +26,33 @@ from tests.kafka.certificates import KEY_PASSWORD, make_certificates
 from tests.kafka.secured import PASSWORD, WRONG, token
 
 if TYPE_CHECKING:
-    from tests.kafka.secured import Cluster
+    from tests.kafka.secured import Secured
 
 RECORD = b"canary-record"
 
 
 async def enter(server: Server, security: Security) -> str:
-    async with open_client([server], security=security) as transport:
+    async with open_client(Cluster(str(server), security=security)) as transport:
         await transport.describe([])
         return transport.cluster_id
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_a_user_is_let_in_by_the_password(cluster: Cluster, mechanism: Any) -> None:
+async def test_a_user_is_let_in_by_the_password(cluster: Secured, mechanism: Any) -> None:
     assert await enter(cluster.users, cluster.login(mechanism))
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_a_wrong_password_is_an_error_that_is_final(cluster: Cluster, mechanism: Any) -> None:
+async def test_a_wrong_password_is_an_error_that_is_final(cluster: Secured, mechanism: Any) -> None:
     with pytest.raises(SaslAuthenticationFailed) as caught:
         await enter(cluster.users, cluster.login(mechanism, WRONG))
     assert not caught.value.retriable
     assert "canary" not in "".join(traceback.format_exception(caught.value))
 
 
-async def test_a_token_lets_in_and_is_asked_for_with_each_connection(cluster: Cluster) -> None:
+async def test_a_token_lets_in_and_is_asked_for_with_each_connection(
+    cluster: Secured,
+) -> None:
     asked = []
 
     async def provide() -> str:
@@ -63,13 +65,13 @@ async def test_a_token_lets_in_and_is_asked_for_with_each_connection(cluster: Cl
     assert len(asked) == 2
 
 
-async def test_a_token_that_has_expired_is_refused(cluster: Cluster) -> None:
+async def test_a_token_that_has_expired_is_refused(cluster: Secured) -> None:
     security = Security(token=lambda: token(timedelta(hours=-1)), ca_file=cluster.files.ca)
     with pytest.raises(SaslAuthenticationFailed):
         await enter(cluster.users, security)
 
 
-async def test_a_token_that_cannot_be_had_is_tried_again(cluster: Cluster) -> None:
+async def test_a_token_that_cannot_be_had_is_tried_again(cluster: Secured) -> None:
     async def fail() -> str:
         raise OSError("canary")
 
@@ -78,7 +80,7 @@ async def test_a_token_that_cannot_be_had_is_tried_again(cluster: Cluster) -> No
     assert caught.value.retriable
 
 
-async def test_a_certificate_lets_in(cluster: Cluster) -> None:
+async def test_a_certificate_lets_in(cluster: Secured) -> None:
     files = cluster.files
     security = Security(
         protocol="SSL",
@@ -95,7 +97,7 @@ async def test_a_certificate_lets_in(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("password", [None, WRONG])
 async def test_an_encrypted_key_without_its_password_is_an_error_not_a_question(
-    cluster: Cluster, password: str | None
+    cluster: Secured, password: str | None
 ) -> None:
     security = Security(
         protocol="SSL",
@@ -108,14 +110,16 @@ async def test_an_encrypted_key_without_its_password_is_an_error_not_a_question(
     assert "canary" not in "".join(traceback.format_exception(caught.value))
 
 
-async def test_a_broker_that_asks_for_a_certificate_refuses_for_good(cluster: Cluster) -> None:
+async def test_a_broker_that_asks_for_a_certificate_refuses_for_good(
+    cluster: Secured,
+) -> None:
     security = Security(protocol="SSL", ca_file=cluster.files.ca)
     with pytest.raises(AuthenticationFailedError, match="do not trust each other") as caught:
         await enter(cluster.certificates, security)
     assert not caught.value.retriable
 
 
-async def test_a_broker_that_nobody_vouches_for_is_refused(cluster: Cluster, tmp_path: Any) -> None:
+async def test_a_broker_that_nobody_vouches_for_is_refused(cluster: Secured, tmp_path: Any) -> None:
     other = await asyncio.to_thread(make_certificates, tmp_path / "other")
     for authority in (None, other.ca):
         security = Security(username="reader", password=PASSWORD, ca_file=authority)
@@ -124,19 +128,21 @@ async def test_a_broker_that_nobody_vouches_for_is_refused(cluster: Cluster, tmp
         assert isinstance(caught.value.__cause__, ssl.SSLError)
 
 
-async def test_a_broker_of_another_name_is_refused(cluster: Cluster) -> None:
+async def test_a_broker_of_another_name_is_refused(cluster: Secured) -> None:
     server = Server("localhost", cluster.users.port)
     with pytest.raises(AuthenticationFailedError, match="Hostname mismatch"):
         await enter(server, cluster.login("PLAIN"))
 
 
-async def test_plaintext_to_a_listener_with_tls_is_an_error_not_a_hang(cluster: Cluster) -> None:
+async def test_plaintext_to_a_listener_with_tls_is_an_error_not_a_hang(
+    cluster: Secured,
+) -> None:
     with pytest.raises(KafkaError):
         await enter(cluster.users, Security(protocol="PLAINTEXT"))
 
 
 async def test_no_secret_and_no_record_is_logged(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+    cluster: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     first = await create(cluster.broker, "secrets")
@@ -149,7 +155,7 @@ async def test_no_secret_and_no_record_is_logged(
 
     securities = [cluster.login(m) for m in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")]
     for security in (*securities, Security(token=provide, ca_file=cluster.files.ca)):
-        async with open_client([cluster.users], security=security) as transport:
+        async with open_client(Cluster(str(cluster.users), security=security)) as transport:
             await transport.describe(["secrets"])
             assert RECORD in (await fetch(transport, first, 0)).batches
     with pytest.raises(SaslAuthenticationFailed):

@@ -9,6 +9,7 @@ from fanout.core.events import Split
 from fanout.core.policy import Fatal, Phase, Retry
 from fanout.core.positions import Cursor
 from fanout.kafka import KafkaSource, Partition
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.source import open_kafka_connection
 from tests.kafka.scripted import Log, ScriptedCluster
 from tests.kafka.topics import PLAINTEXT
@@ -19,7 +20,7 @@ def test_a_bounded_read_lists_its_partitions_once() -> None:
     async def main() -> None:
         cluster = ScriptedCluster(1)
         source = KafkaSource(
-            bootstrap_servers="localhost", topics="t", stop="latest", security=PLAINTEXT
+            cluster=Cluster("localhost", security=PLAINTEXT), topics="t", stop="latest"
         )
         async with open_kafka_connection(source, cluster, Random(7)) as connection:
             cluster.logs[Partition("t", 1)] = Log()
@@ -33,7 +34,7 @@ def test_a_bounded_read_lists_its_partitions_once() -> None:
 def test_an_unbounded_read_lists_its_partitions_again() -> None:
     async def main() -> None:
         cluster = ScriptedCluster(1)
-        source = KafkaSource(bootstrap_servers="localhost", topics="t", security=PLAINTEXT)
+        source = KafkaSource(cluster=Cluster("localhost", security=PLAINTEXT), topics="t")
         async with open_kafka_connection(source, cluster, Random(7)) as connection:
             assert await connection.splits() == [Split("t-0")]
             cluster.logs[Partition("t", 1)] = Log()
@@ -47,7 +48,7 @@ def test_an_unbounded_read_lists_its_partitions_again() -> None:
 def test_a_topic_that_is_not_known_now_and_then_is_not_taken_for_lost() -> None:
     async def main() -> None:
         cluster = ScriptedCluster(1)
-        source = KafkaSource(bootstrap_servers="localhost", topics="t", security=PLAINTEXT)
+        source = KafkaSource(cluster=Cluster("localhost", security=PLAINTEXT), topics="t")
         unknown, down = UnknownTopicOrPartitionError(), KafkaConnectionError()
         async with open_kafka_connection(source, cluster, Random(7)) as connection:
             cluster.logs.clear()

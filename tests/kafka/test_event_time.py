@@ -7,6 +7,7 @@ import pytest
 
 from fanout.core.event_time import EventTime
 from fanout.errors import OptionError
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.options import KafkaOptions
 from fanout.kafka.security import Security
 
@@ -18,9 +19,8 @@ def options(
     event_time: Any, decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
 ) -> KafkaOptions:
     return KafkaOptions(
-        bootstrap_servers="127.0.0.1:9092",
+        cluster=Cluster("127.0.0.1:9092", security=Security(protocol="PLAINTEXT")),
         topics="orders",
-        security=Security(protocol="PLAINTEXT"),
         event_time=event_time,
         decode=decode,
     )

@@ -13,6 +13,7 @@ from fanout.core.positions import Committed, Cursor, Horizon, Latest, Timestamp
 from fanout.core.starts import PerSplit
 from fanout.errors import OptionError
 from fanout.kafka import KafkaSource, Partition, Security
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.options import KafkaOptions
 from tests.kafka.topics import PLAINTEXT
 
@@ -21,7 +22,7 @@ def options(**given: Any) -> KafkaOptions:
     chosen: dict[str, Any] = {"topics": "orders"}
     if {"pattern", "partitions"} & given.keys():
         chosen = {}
-    where = {"bootstrap_servers": "localhost:9092", "security": PLAINTEXT}
+    where = {"cluster": Cluster("localhost:9092", security=PLAINTEXT)}
     return KafkaOptions(**{**where, **chosen, **given})
 
 
@@ -77,15 +78,12 @@ def test_earliest_is_the_start_and_there_is_no_stop_where_nothing_is_said() -> N
         ({"pattern": re.compile(b"a")}, "must be a regular expression"),
         ({"partitions": ["orders"]}, "partitions holds 'orders'; name a partition like 'orders-0'"),
         ({"partitions": [("orders", 0)]}, "partitions holds"),
-        ({"bootstrap_servers": "http://here"}, "must be 'host:port'"),
-        ({"bootstrap_servers": "broker:9092"}, "without TLS"),
-        ({"security": None}, r"security must be a fanout\.kafka\.Security"),
+        ({"cluster": "localhost:9092"}, r"cluster must be a fanout\.kafka\.Cluster"),
         ({"consumer_options": {"group.id": "g"}}, "say group_id"),
         ({"consumer_options": {"fetch.max.byte": 1}}, "did you mean 'fetch.max.bytes'"),
         ({"isolation_level": "none"}, "isolation_level='none' is not understood"),
         ({"on_data_loss": "ignore"}, "use 'fail' or 'earliest'"),
         ({"group_id": ""}, "group_id='' must be a string, and not empty"),
-        ({"client_id_prefix": None}, "client_id_prefix=None must be a string"),
         ({"client_rack": 1}, "client_rack=1 must be a string"),
         ({"decode": "json"}, "decode='json' must be a function"),
         ({"discovery_interval": 0}, "discovery_interval=0 must be more than 0 seconds"),
@@ -152,15 +150,16 @@ def test_what_is_read_is_said_by_topics_a_pattern_or_partitions(
 
 def test_equal_options_are_equal_and_no_secret_is_in_their_repr() -> None:
     security = Security(username="me", password="canary")
-    one = options(security=security, consumer_options={"fetch.min.bytes": 5})
-    assert one == options(security=security, consumer_options={"fetch.min.bytes": 5})
+    cluster = Cluster("localhost:9092", security=security)
+    one = options(cluster=cluster, consumer_options={"fetch.min.bytes": 5})
+    assert one == options(cluster=cluster, consumer_options={"fetch.min.bytes": 5})
     assert hash(one) == hash(replace(one))
     assert "canary" not in repr(one)
 
 
 def test_a_source_takes_the_options_as_they_are() -> None:
     source = KafkaSource(
-        bootstrap_servers=["localhost:9092"], topics="orders", security=PLAINTEXT, stop="latest"
+        cluster=Cluster(["localhost:9092"], security=PLAINTEXT), topics="orders", stop="latest"
     )
     assert source.stop == Latest()
     assert source.selection.names == {"orders"}

@@ -13,6 +13,7 @@ from fanout import EventTime
 from fanout.core.backoff import Backoff
 from fanout.errors import OptionError
 from fanout.kafka import KafkaSource, Security
+from fanout.kafka.cluster import Cluster
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
 from tests.provers.record_batches import Row, batch, sealed
 from tests.test_secrets import DATA, KEY, SECRET_KEY, TOKEN, Said, drive, said
@@ -90,7 +91,7 @@ async def test_a_cluster_that_cannot_be_reached_tells_no_secret(
     monkeypatch.setattr("fanout.kafka.protocol.retries._PATIENCE", 0.1)
     security = Security(protocol=protocol, **secrets)
     servers = f"127.0.0.1:{unused_tcp_port}"
-    source = KafkaSource(bootstrap_servers=servers, topics="t", security=security)
+    source = KafkaSource(cluster=Cluster(servers, security=security), topics="t")
     said.add(security, source.fetching, source.pacing, source.selection)
     await drive(source, said, records=1)
     assert "cannot be reached" in str(said.errors[0])

@@ -10,6 +10,7 @@ import pytest
 import fanout
 from fanout.errors import ServiceError
 from fanout.kafka import KafkaSource
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
 from tests.kafka.brokers import connect, fetch
 from tests.kafka.topics import PLAINTEXT, eventually, new_topic
@@ -63,7 +64,7 @@ async def test_no_broker_is_one_clear_sentence(
 ) -> None:
     monkeypatch.setattr("fanout.kafka.protocol.retries._PATIENCE", 0.1)
     source = KafkaSource(
-        bootstrap_servers=f"127.0.0.1:{unused_tcp_port}", topics="orders", security=PLAINTEXT
+        cluster=Cluster(f"127.0.0.1:{unused_tcp_port}", security=PLAINTEXT), topics="orders"
     )
     with pytest.raises(ServiceError, match=r"^the cluster cannot be reached: .*127\.0\.0\.1"):
         async with fanout.open(source):

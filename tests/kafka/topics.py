@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 import fanout
 from fanout.core.backoff import Backoff
 from fanout.kafka import KafkaSource, Security
+from fanout.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -102,7 +103,7 @@ class Topic:
             {} if {"pattern", "partitions"} & options.keys() else {"topics": self.name}
         )
         fast = {"backoff": Backoff(base=0.01, cap=0.1), "discovery_interval": 0.1}
-        where = {"bootstrap_servers": self.broker.bootstrap_servers, "security": PLAINTEXT}
+        where = {"cluster": Cluster(self.broker.bootstrap_servers, security=PLAINTEXT)}
         return KafkaSource(**chosen | where | fast | options)
 
     def open(

@@ -17,6 +17,7 @@ import aioboto3
 from pyspark.sql import SparkSession
 
 from fanout.kafka import KafkaSource, Security
+from fanout.kafka.cluster import Cluster
 from fanout.kinesis import KinesisSource
 from fanout.landing.ledger import BatchLedger
 from fanout.spark import foreach_batch
@@ -37,7 +38,7 @@ MOMENTS = ("before-entry", "after-entry", "in-handler")
 
 def from_kafka(address: str, moment: str) -> KafkaSource:
     here = Security(protocol="PLAINTEXT")
-    return KafkaSource(bootstrap_servers=address, topics=moment, security=here)
+    return KafkaSource(cluster=Cluster(address, security=here), topics=moment)
 
 
 def from_kinesis(address: str, moment: str) -> KinesisSource:

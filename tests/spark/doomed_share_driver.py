@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fanout.kafka import KafkaShareSource, Security
+from fanout.kafka.cluster import Cluster
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.pending import PendingSegments
@@ -44,11 +45,10 @@ def share(address: str, topic: str, **options: Any) -> KafkaShareSource:
         "share.session.timeout.ms": "3000",
     }
     return KafkaShareSource(
-        bootstrap_servers=address,
+        cluster=Cluster(address, security=Security(protocol="PLAINTEXT")),
         topics=topic,
         group_id=topic,
         group_settings=settings,
-        security=Security(protocol="PLAINTEXT"),
         **options,
     )
 

@@ -16,10 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout import EventTime
 from fanout.errors import BatchFailedError
-from fanout.spark import persistent_key_by
+from fanout.kafka import Cluster, KafkaSource
+from fanout.kafka.shuffle import ShuffleSource
+from fanout.spark import ShuffleSink, create_shuffle_topic
 from fanout.spark.current_batch import current_batch
-from fanout.spark.sink import write_batch
-from fanout.spark.sink.shuffle_frames import say
+from fanout.spark.sink import job as sink_job
+from fanout.spark.sink.shuffle_frames import announce
 from fanout.spark.sink.transaction import ExactlyOnce
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
@@ -108,11 +110,11 @@ def failing(handler: Handler, moment: str) -> Handler:
     return handle
 
 
-def say_or_fail(delivery: Any, *arguments: Any) -> Any:
+def announce_or_fail(task: Any, *arguments: Any) -> Any:
     """Fail where the rows of a batch are written, and their transaction is open."""
-    if "ingestion" in delivery.topic and current_batch().batch_id == 1:
+    if "ingestion" in task.topic and current_batch().batch_id == 1:
         raise DeadError
-    return say(delivery, *arguments)
+    return announce(task, *arguments)
 
 
 class Row(NamedTuple):
@@ -138,23 +140,24 @@ class Job:
         self._directory = directory / time
         self._orders = replace(orders, consumer=time, event_time=EVENT_TIME[time])
         order_of = F.from_json(F.col("data").cast("string"), "user string, at long")
-        self._shuffle = persistent_key_by(
-            bootstrap_servers=kafka,
-            security=PLAINTEXT,
+        cluster = Cluster(kafka, security=PLAINTEXT)
+        self._sink = ShuffleSink(
+            cluster=cluster,
             topic=self.topic,
             partition_count=PARTITIONS,
-            retention=None,
-            replication_factor=1,
             transform=lambda df: df.withColumn("order", order_of),
             key="order.user",
             value="data",
             timestamp=F.expr(STAMP[time]),
             out_of_orderness=None if EVENT_TIME[time] else 0,
         )
+        create_shuffle_topic(self._sink, retention=None, replication_factor=1)
+        read = KafkaSource(cluster=cluster, topics=self.topic)
+        self._source = ShuffleSource(read, partition_count=PARTITIONS)
 
     def write(self, start: Start, *, fail: bool) -> FanOutQuery:
         """Start the query that writes; it ends, by a failure in its second batch if it is to."""
-        handler = self._shuffle.handler
+        handler = self._sink
         return start(
             self._orders,
             failing(handler, WRITER_FAILS[self.time]) if fail else handler,
@@ -166,7 +169,7 @@ class Job:
     def read(self, start: Start, *, fail: bool) -> FanOutQuery:
         """Start the query that reads; it fails in its second batch if it is to."""
         return start(
-            self._shuffle.source,
+            self._source,
             failing(self._write, READER_FAILS[self.time]) if fail else self._write,
             checkpoint_location=str(self._directory / "reading"),
             max_records=12 if fail else ORDERS // 2,
@@ -222,7 +225,7 @@ def test_sums_by_user_are_those_of_kinesis_although_both_sides_fail(
     jobs = [Job(time, orders, kafka_broker.bootstrap_servers, tmp_path) for time in TIMES]
     put(kinesis, 0, ORDERS // 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write_batch, "say", say_or_fail)
+        patch.setattr(sink_job, "announce", announce_or_fail)
         patch.setattr(ExactlyOnce, "_abort", lambda *_: None)  # the dead do not clean up
         for side in (Job.write, Job.read):
             for query in [side(job, start, fail=True) for job in jobs]:

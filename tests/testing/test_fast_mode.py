@@ -10,6 +10,7 @@ import pytest
 
 import fanout
 from fanout.kafka import KafkaSource, Security
+from fanout.kafka.cluster import Cluster
 from fanout.kinesis import KinesisSource
 from fanout.testing import CutConnection, KinesisRules, KinesisServer, fast
 
@@ -27,7 +28,7 @@ def kinesis(**options: Any) -> Pacing:
 
 def kafka() -> Pacing:
     security = Security(protocol="PLAINTEXT")
-    return KafkaSource(bootstrap_servers="127.0.0.1:1", topics="orders", security=security).pacing
+    return KafkaSource(cluster=Cluster("127.0.0.1:1", security=security), topics="orders").pacing
 
 
 @pytest.fixture

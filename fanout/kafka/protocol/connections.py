@@ -22,12 +22,12 @@ from fanout.kafka.protocol.broker_connection import (
     TokenProvider,
     keep_freed_memory,
 )
+from fanout.kafka.security import Security
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from fanout.kafka.cluster import Server
-    from fanout.kafka.security import Security
+    from fanout.kafka.cluster import Cluster, Server
 
 __all__ = ("Connections", "Lane", "Timeouts", "open_connections")
 
@@ -45,25 +45,29 @@ class Timeouts(Protocol):
 
 
 @asynccontextmanager
-async def open_connections(
-    servers: Sequence[Server], *, security: Security, client_id: str, options: Timeouts
-) -> AsyncIterator[Connections]:
+async def open_connections(cluster: Cluster, options: Timeouts) -> AsyncIterator[Connections]:
     """Prepare connections to a cluster; leaving the context closes every one at once.
 
     Args:
-        servers: Some of its brokers.
-        security: How they are talked to.
-        client_id: What their logs and quotas call us.
+        cluster: The cluster.
         options: Timeouts.
 
     Raises:
         OptionError: A server would be used without TLS, or a file cannot be used.
     """
-    for server in servers:
-        security.check_server(server)
+    if isinstance(cluster.security, Security):
+        security = cluster.security
+    else:
+        security = await asyncio.to_thread(cluster.load_security)
+    for server in cluster.addresses:
+        security.check_host(server.host)
     context = await asyncio.to_thread(security.create_context)
     connections = Connections(
-        servers, security=security, context=context, client_id=client_id, options=options
+        cluster.addresses,
+        security=security,
+        context=context,
+        client_id=cluster.client_id,
+        options=options,
     )
     try:
         yield connections
@@ -199,7 +203,7 @@ class Connections:
         async with self._opening[server, lane]:
             connection = self._open.get((server, lane))
             if connection is None or not connection.connected():
-                self._security.check_server(server)
+                self._security.check_host(server.host)
                 connection = await self._connect(server)
                 self._open[server, lane] = connection
             return connection

@@ -40,7 +40,7 @@ from fanout.kafka.reading.transport import FetchRefused
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
-    from fanout.kafka.cluster import Server
+    from fanout.kafka.cluster import Cluster
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.transport import (
         FetchAnswer,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         OffsetSpec,
         PartitionFetch,
     )
-    from fanout.kafka.security import Security
 
 __all__ = ("IsolationLevel", "open_client")
 
@@ -65,10 +64,8 @@ _REPLICA_SECONDS = 300.0
 
 @asynccontextmanager
 async def open_client(
-    servers: Sequence[Server],
+    cluster: Cluster,
     *,
-    security: Security,
-    client_id: str = "fanout",
     client_rack: str | None = None,
     isolation_level: IsolationLevel = "read_committed",
     options: ConsumerOptions | None = None,
@@ -76,9 +73,7 @@ async def open_client(
     """Connect to a cluster; leaving the context closes every connection at once.
 
     Args:
-        servers: Some of its brokers, asked until the cluster has told where all of them are.
-        security: How they are talked to.
-        client_id: What their logs and quotas call us.
+        cluster: The cluster.
         client_rack: Where we are, so that a replica near us is read.
         isolation_level: Whether records of open and aborted transactions are seen.
         options: What users say by Kafka's own names.
@@ -88,9 +83,7 @@ async def open_client(
         KafkaError: The cluster cannot be reached, refuses us, or is older than Kafka 0.11.
     """
     options = options or ConsumerOptions()
-    async with open_connections(
-        servers, security=security, client_id=client_id, options=options
-    ) as connections:
+    async with open_connections(cluster, options) as connections:
         client = _Client(
             connections,
             client_rack=client_rack or "",

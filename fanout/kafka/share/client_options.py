@@ -37,9 +37,9 @@ _OPTIONS: Final = DottedOptions(
         "allow.auto.create.topics": "reading never creates a topic",
         "auto.commit.interval.ms": _ANSWERS,
         "auto.offset.reset": _GROUP.format("share.auto.offset.reset"),
-        "bootstrap.servers": "say bootstrap_servers",
+        "bootstrap.servers": "pass cluster=Cluster(servers)",
         "check.crcs": "checksums are always checked",
-        "client.id": "say client_id_prefix",
+        "client.id": "pass cluster=Cluster(..., client_id=...)",
         "client.rack": "say client_rack",
         "enable.auto.commit": _ANSWERS,
         "enable.auto.offset.store": _ANSWERS,
@@ -61,14 +61,14 @@ _OPTIONS: Final = DottedOptions(
         "reconnect.backoff.ms": _WAITS,
         "retry.backoff.max.ms": _WAITS,
         "retry.backoff.ms": _WAITS,
-        "security.protocol": "say security=Security(protocol=...)",
+        "security.protocol": "pass security=Security(protocol=...)",
         "session.timeout.ms": _GROUP.format("share.session.timeout.ms"),
         "share.acknowledgement.mode": "it is always explicit",
         "value.deserializer": _DECODE,
     },
     refused_prefixes={
-        "sasl.": "say security=Security(username=..., password=..., mechanism=...)",
-        "ssl.": "say security=Security(ca_file=..., certificate_file=..., key_file=...)",
+        "sasl.": "pass security=Security(username=..., password=..., mechanism=...)",
+        "ssl.": "pass security=Security(ca_file=..., certificate_file=..., key_file=...)",
     },
 )
 
@@ -95,7 +95,7 @@ class ClientOptions:
     connections_max_idle: float = 540.0
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> ClientOptions:
+    def parse(cls, options: Mapping[str, str | int]) -> ClientOptions:
         """Read options by their dotted names, numbers as such or as text.
 
         Raises:

@@ -44,12 +44,7 @@ async def open_dead_letters(
     response = await fetch_metadata(connections, [topic])
     ((code, _, _, partitions),) = response.topics
     raise_if_refused(code, topic, topic=topic, operation="DESCRIBE and WRITE")
-    async with open_writer(
-        options.bootstrap_servers,
-        security=options.security,
-        mode=Idempotent(),
-        client_id=f"{options.client_id_prefix}-dead-letters",
-    ) as writer:
+    async with open_writer(options.cluster.named("dead-letters"), mode=Idempotent()) as writer:
         yield DeadLetters(writer, topic, len(partitions), options.group_id)
 
 

@@ -26,7 +26,6 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from fanout.core.backoff import Backoff, FullJitter
-from fanout.kafka.cluster import parse_servers
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
@@ -40,10 +39,10 @@ from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.share.client_options import ClientOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from fanout.kafka.cluster import Cluster
     from fanout.kafka.protocol.connections import Connections
-    from fanout.kafka.security import Security
 
     _T = TypeVar("_T")
 
@@ -233,15 +232,12 @@ class GroupDescription:
     settings: Mapping[str, str]
 
 
-async def describe_group(
-    bootstrap_servers: str | Sequence[str], group: str, *, security: Security
-) -> GroupDescription:
+async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
     """Describe a group.
 
     Args:
-        bootstrap_servers: Some brokers of the cluster, as `"host:port"`.
+        cluster: The cluster.
         group: The group.
-        security: The protocol and the credentials for the brokers.
 
     Raises:
         ServiceError: If the brokers have no share groups, refuse the request, or do not answer.
@@ -251,12 +247,7 @@ async def describe_group(
     async def ask(call: Callable[[], Awaitable[_T]]) -> _T:
         return await with_retries(f"the share group {group} cannot be described", call, jitter)
 
-    async with open_connections(
-        parse_servers(bootstrap_servers),
-        security=security,
-        client_id="fanout-describe",
-        options=ClientOptions(),
-    ) as connections:
+    async with open_connections(cluster.named("describe"), ClientOptions()) as connections:
         admin = ShareGroupAdmin(connections, group)
         state, members = await ask(admin.members)
         start_offsets = await ask(admin.start_offsets)

@@ -6,28 +6,22 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from fanout.core.backoff import Backoff, Pacing
 from fanout.core.option_checks import one_of, whole
-from fanout.core.source_options import SourceOptions
 from fanout.errors import OptionError
-from fanout.kafka.cluster import Server, parse_servers
 from fanout.kafka.intervals import KAFKA_INTERVALS
+from fanout.kafka.read_options import KafkaReadOptions, check_text
 from fanout.kafka.reading.user_decode import UserDecode
-from fanout.kafka.security import Security
 from fanout.kafka.selection import select
 from fanout.kafka.share.client_options import ClientOptions, security_properties
 from fanout.kafka.share.poll_columns import NO_RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Mapping, Sequence
 
     from fanout.core.backoff import Pacing
 
 __all__ = ("ShareOptions",)
 
-_BACKOFF = Backoff(base=0.5, cap=5.0)
 _SUBSCRIBE_TIMEOUT: Final = 60.0
 _MOST_MEMBERS: Final = 1000
 # A member without heartbeats for so long is expelled; it joins again when it polls.
@@ -45,11 +39,11 @@ SETTINGS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareOptions(SourceOptions):
+class ShareOptions(KafkaReadOptions):
     """Everything that a source of a share group can be told. All times are in seconds.
 
     Args:
-        bootstrap_servers: Brokers to begin with, as `"host:port"`, several by commas or as a list.
+        cluster: Where the brokers are, and how to connect to them; see `Cluster`.
         topics: One topic or several, by their names.
         group_id: The share group.
         consumers: How many members of the group this source is; more than partitions are normal.
@@ -71,7 +65,6 @@ class ShareOptions(SourceOptions):
         max_deliveries: How often a record may be delivered; less than the group's
             `share.delivery.count.limit`, at which a broker drops it without a word. None for as
             often as the group allows.
-        client_id_prefix: What the names begin with by which brokers know this client.
         client_rack: The rack that this client is in.
         discovery_interval: The time between two looks at whether the topics are still there; None
             for none.
@@ -80,45 +73,28 @@ class ShareOptions(SourceOptions):
         max_bytes_in_flight: The bytes of all members together that may wait for the reader.
         consumer_options: Options of Kafka's consumer by the names that Kafka users know, such as
             `{"fetch.max.bytes": 1 << 20}`; see `fanout.kafka.share.client_options`.
-        security: How the brokers are talked to: TLS with SASL, unless it says otherwise.
 
     Raises:
         OptionError: If an option is malformed or out of range, or two contradict each other.
     """
 
-    bootstrap_servers: str | Sequence[str]
     topics: str | Sequence[str]
     group_id: str
     consumers: int = 1
     max_poll_records: int = 500
     group_settings: Mapping[str, str | int] | None = field(default=None, hash=False)
-    decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     on_bad_record: Literal["fail", "dead_letter"] = "fail"
     dead_letter_topic: str | None = None
     max_deliveries: int | None = None
-    client_id_prefix: str = "fanout"
-    client_rack: str | None = None
-    discovery_interval: float | None = 60.0
-    backoff: Backoff = _BACKOFF
-    consumer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    security: Security = field(default_factory=Security)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.security, Security):
-            raise OptionError("security must be a fanout.kafka.Security")
-        for server in self.servers:
-            self.security.check_server(server)
+        self.check_client()
         _ = self.topic_names, self.client_properties(0)  # checks what is read, and how
         self._check_texts()
         self._check_numbers()
         self._check_bad_records()
         self._check_settings()
         _ = self.user_decode  # calls decode once
-
-    @property
-    def servers(self) -> tuple[Server, ...]:
-        """The brokers to begin with."""
-        return parse_servers(self.bootstrap_servers)
 
     @property
     def topic_names(self) -> tuple[str, ...]:
@@ -151,32 +127,26 @@ class ShareOptions(SourceOptions):
         """Return the configuration of a member's client, by librdkafka's names."""
         rack = {} if self.client_rack is None else {"client.rack": self.client_rack}
         return {
-            "bootstrap.servers": ",".join(map(str, self.servers)),
+            "bootstrap.servers": ",".join(self.cluster.servers),
             "group.id": self.group_id,
-            "client.id": f"{self.client_id_prefix}-member-{member}",
+            "client.id": f"{self.cluster.client_id}-member-{member}",
             "share.acknowledgement.mode": "explicit",
             "max.poll.records": self.max_poll_records,
             "max.poll.interval.ms": _POLL_INTERVAL,
             **rack,
             **self.client_options.properties(),
-            **security_properties(self.security),
+            **security_properties(self.cluster.load_security()),
         }
 
     def _check_texts(self) -> None:
-        for name in ("group_id", "client_id_prefix", "client_rack", "dead_letter_topic"):
-            value = getattr(self, name)
-            if value is None and name in {"client_rack", "dead_letter_topic"}:
-                continue
-            if not isinstance(value, str) or not value:
-                raise OptionError(f"{name}={value!r} must be a string, and not empty")
-        if self.decode is not None and not callable(self.decode):
-            raise OptionError(f"decode={self.decode!r} must be a function of a record batch")
+        if self.group_id is None:
+            raise OptionError("group_id=None must be a string, and not empty")
+        check_text("dead_letter_topic", self.dead_letter_topic)
 
     def _check_numbers(self) -> None:
         for name, most in (("consumers", _MOST_MEMBERS), ("max_poll_records", 2**31 - 1)):
             if not 1 <= whole(name, getattr(self, name)) <= most:
                 raise OptionError(f"{name}={getattr(self, name)} must be from 1 to {most}")
-        self.check_reading()
 
     def _check_bad_records(self) -> None:
         one_of("on_bad_record", self.on_bad_record, "fail", "dead_letter")

@@ -89,12 +89,7 @@ class KafkaShareSource(ShareOptions):
 
         async with AsyncExitStack() as stack:
             connections = await stack.enter_async_context(
-                open_connections(
-                    self.servers,
-                    security=self.security,
-                    client_id=f"{self.client_id_prefix}-share",
-                    options=self.client_options,
-                )
+                open_connections(self.cluster.named("share"), self.client_options)
             )
             topic = self.dead_letter_topic
             topics = self.topic_names if topic is None else (*self.topic_names, topic)

@@ -8,6 +8,7 @@ from fanout.kafka.shuffle.producers import Activity, Producers, ProducerState
 from fanout.kafka.shuffle.reader import producers_at
 from fanout.kafka.shuffle.source import ShuffleSource
 from fanout.kafka.shuffle.writer import ShuffleWriter
+from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 
 __all__ = (
     "Activity",
@@ -15,6 +16,7 @@ __all__ = (
     "Producers",
     "ShuffleSource",
     "ShuffleWriter",
+    "ShuffleWriterOptions",
     "open_shuffle_writer",
     "producers_at",
 )

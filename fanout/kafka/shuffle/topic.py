@@ -18,7 +18,6 @@ from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.option_checks import whole
 from fanout.errors import OptionError, ServiceError
-from fanout.kafka.cluster import parse_servers
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.fields import raise_for_code, raise_if_refused
@@ -26,11 +25,11 @@ from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.protocol.retries import with_retries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
+    from fanout.kafka.cluster import Cluster
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.reading.transport import KafkaTransport
-    from fanout.kafka.security import Security
 
 __all__ = (
     "PartitionCounts",
@@ -94,15 +93,12 @@ class _NotThereYetError(KafkaError):  # type: ignore[misc]  # aiokafka is untype
     retriable = True
 
 
-async def ensure_topic(
-    bootstrap_servers: str | Sequence[str], topic: ShuffleTopic, *, security: Security
-) -> None:
+async def ensure_topic(cluster: Cluster, topic: ShuffleTopic) -> None:
     """Create a topic unless it exists, and check that one that exists fits.
 
     Args:
-        bootstrap_servers: Brokers to begin with.
+        cluster: The cluster.
         topic: The topic.
-        security: How they are talked to.
 
     Raises:
         OptionError: A server would be used without TLS, or a file cannot be used.
@@ -110,12 +106,8 @@ async def ensure_topic(
             answers for half a minute.
     """
     jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
-    async with open_connections(
-        parse_servers(bootstrap_servers),
-        security=security,
-        client_id="fanout-shuffle",
-        options=ConsumerOptions(request_timeout=_REQUEST_SECONDS),
-    ) as connections:
+    timeouts = ConsumerOptions(request_timeout=_REQUEST_SECONDS)
+    async with open_connections(cluster.named("shuffle"), timeouts) as connections:
         doing = f"the topic {topic.name!r} can be neither found nor created"
         replicas = await with_retries(doing, lambda: _find_or_create(connections, topic), jitter)
         check_partition_count(topic.name, len(replicas), topic.partition_count)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fanout.kafka.shuffle.commit_mode import CommitMode
     from fanout.kafka.shuffle.frames import ControlFrame, HelloFrame
-    from fanout.kafka.shuffle.writer_options import Chosen, ShuffleWriterOptions
+    from fanout.kafka.shuffle.writer_options import ColumnChoice, ShuffleWriterOptions
 
 __all__ = ("ShuffleWriter",)
 
@@ -240,7 +240,7 @@ class ShuffleWriter:
             log.warning("a transaction could not be aborted: %s", error)
 
 
-def _column(records: pa.RecordBatch, chosen: Chosen) -> pa.Array:
+def _column(records: pa.RecordBatch, chosen: ColumnChoice) -> pa.Array:
     if not isinstance(chosen, str):
         column = chosen(records)
         if not isinstance(column, pa.Array):

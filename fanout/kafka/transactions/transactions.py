@@ -17,7 +17,6 @@ from aiokafka.errors import ClusterAuthorizationFailedError
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.option_checks import number
 from fanout.errors import OptionError
-from fanout.kafka.cluster import parse_servers
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.retries import with_retries
@@ -31,7 +30,7 @@ from fanout.kafka.transactions.outcome import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from fanout.kafka.security import Security
+    from fanout.kafka.cluster import Cluster
     from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
     from fanout.kafka.transactions.outcome import TransactionDescription
 
@@ -48,10 +47,8 @@ _WAITS: Final = Backoff(base=0.02, cap=2.0)
 
 @asynccontextmanager
 async def open_transactions(
-    bootstrap_servers: str | Sequence[str],
+    cluster: Cluster,
     *,
-    security: Security,
-    client_id: str = "fanout",
     request_timeout: float = 30.0,
     patience: float = 60.0,
     random: Random | None = None,
@@ -59,24 +56,18 @@ async def open_transactions(
     """Connect to a cluster; leaving the context closes every connection, and ends no transaction.
 
     Args:
-        bootstrap_servers: Brokers to begin with, as `"host:port"`.
-        security: How they are talked to.
-        client_id: What their logs and quotas call us.
+        cluster: The cluster.
         request_timeout: Seconds that a broker may take to answer.
         patience: Seconds for which a call is tried again where that may help: Kafka's own default
             of `max.block.ms`.
         random: The source of jitter; pass a seeded one for a repeatable run.
 
     Raises:
-        OptionError: An address or a file cannot be used, or a server would be used without TLS.
+        OptionError: A file cannot be used, or a server would be used without TLS.
     """
     jitter = FullJitter(_WAITS, random or Random())  # noqa: S311 - jitter, no secret
-    async with open_connections(
-        parse_servers(bootstrap_servers),
-        security=security,
-        client_id=client_id,
-        options=ConsumerOptions(request_timeout=request_timeout),
-    ) as connections:
+    timeouts = ConsumerOptions(request_timeout=request_timeout)
+    async with open_connections(cluster, timeouts) as connections:
         yield Transactions(TransactionCalls(connections), jitter=jitter, patience=patience)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import OptionError
 from fanout.kafka.dotted_options import DottedOptions
@@ -35,8 +35,8 @@ _OPTIONS: Final = DottedOptions(
     words={"compression.type": CODECS},
     refused={
         "acks": _GUARANTEE,
-        "bootstrap.servers": "say bootstrap_servers",
-        "client.id": "say client_id_prefix",
+        "bootstrap.servers": "pass cluster=Cluster(servers)",
+        "client.id": "pass cluster=Cluster(..., client_id=...)",
         "enable.idempotence": _GUARANTEE,
         "interceptor.classes": _JAVA,
         "key.serializer": _BYTES,
@@ -52,15 +52,15 @@ _OPTIONS: Final = DottedOptions(
         "retries": "say delivery.timeout.ms",
         "retry.backoff.max.ms": _WAITS,
         "retry.backoff.ms": _WAITS,
-        "security.protocol": "say security=Security(protocol=...)",
+        "security.protocol": "pass security=Security(protocol=...)",
         "send.buffer.bytes": "the operating system sizes its buffers",
         "transaction.timeout.ms": "say transaction_timeout, in seconds",
         "transactional.id": "say transactional_id_prefix",
         "value.serializer": _BYTES,
     },
     refused_prefixes={
-        "sasl.": "say security=Security(username=..., password=..., mechanism=...)",
-        "ssl.": "say security=Security(ca_file=..., certificate_file=..., key_file=...)",
+        "sasl.": "pass security=Security(username=..., password=..., mechanism=...)",
+        "ssl.": "pass security=Security(ca_file=..., certificate_file=..., key_file=...)",
     },
 )
 
@@ -93,7 +93,7 @@ class ProducerOptions:
     connections_max_idle: float = 540.0
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> ProducerOptions:
+    def parse(cls, options: Mapping[str, str | int]) -> ProducerOptions:
         """Read options by their dotted names, numbers as such or as text.
 
         Raises:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import UnwritableRecordError
-from fanout.kafka.cluster import parse_servers
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.writing.produce_requests import ProduceRequests
@@ -21,12 +20,12 @@ from fanout.kafka.writing.sender import Sender
 from fanout.kafka.writing.topic_metadata import TopicMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping
 
     import pyarrow as pa
 
+    from fanout.kafka.cluster import Cluster
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.security import Security
     from fanout.kafka.writing.producer_id import WriteMode
 
 __all__ = ("KafkaWriter", "Written", "open_writer")
@@ -126,12 +125,10 @@ class KafkaWriter:
 
 @asynccontextmanager
 async def open_writer(
-    bootstrap_servers: str | Sequence[str],
+    cluster: Cluster,
     *,
-    security: Security,
     mode: WriteMode,
     options: ProducerOptions | None = None,
-    client_id: str = "fanout",
     written: Mapping[Partition, int] | None = None,
 ) -> AsyncIterator[KafkaWriter]:
     """Connect to a cluster, in order to write to it.
@@ -140,11 +137,9 @@ async def open_writer(
     transaction is left open.
 
     Args:
-        bootstrap_servers: Some of its brokers, as `"host:port"`.
-        security: How they are talked to.
+        cluster: The cluster.
         mode: `Joined` to a transaction, `Idempotent`, or `Unconfirmed`.
         options: What users say by Kafka's own names.
-        client_id: What the brokers' logs and quotas call us.
         written: How many records the incarnation that is joined has written elsewhere, by
             partition: brokers expect the number that comes next. None where it has not.
 
@@ -154,12 +149,9 @@ async def open_writer(
             if that is shorter, or refuses us.
     """
     options = options or ProducerOptions()
-    servers = parse_servers(bootstrap_servers)
     jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
     patience = min(_PATIENCE, options.delivery_timeout)
-    async with open_connections(
-        servers, security=security, client_id=client_id, options=options
-    ) as connections:
+    async with open_connections(cluster, options) as connections:
         topology = TopicMetadata(connections)
         await with_retries(
             "the cluster cannot be reached",

@@ -1,6 +1,6 @@
-"""Writing a batch to Kafka, exactly once.
+"""Sinks that write each batch of a query to Kafka, exactly once.
 
-`handler` is what users call; `exactly_once` is the order of things; `rows` and `partitioning` lay a
-DataFrame out, `job` runs it, and `tasks` is what happens in Spark's Python workers; `state` is what
-the checkpoint remembers.
+A batch goes through these modules, in this order: `kafka_sink` or `shuffle_sink` (the handlers),
+`transaction`, `job`, `partitioned_rows`, and in Spark's Python workers `worker_task`. The
+checkpoint keeps `stored_tokens`.
 """

@@ -1,57 +1,58 @@
-"""The Spark job that writes a batch, and the check that it did what it had to, once."""
+"""The Spark job that writes a batch to Kafka, and the checks that it wrote each row once."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from pyspark.errors import PySparkException
 
-from fanout.errors import BatchNotWrittenError, FanOutError, FencedError
+from fanout.errors import FanOutError, FencedError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.producer_id import Transactional
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone
-from fanout.spark.sink.partitioned_rows import laid_out
-from fanout.spark.sink.worker_task import REPORT_SCHEMA, read_report, task
+from fanout.spark.sink.partitioned_rows import partitioned
+from fanout.spark.sink.shuffle_frames import announce
+from fanout.spark.sink.worker_task import REPORT_SCHEMA, TaskOptions, read_report, task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from fanout.spark.sink.options import Partitioner
-    from fanout.spark.sink.worker_task import Delivery, Report
+    from fanout.kafka.writing.producer_id import WriteMode
+    from fanout.spark.current_batch import BatchContext
+    from fanout.spark.sink.connection import SinkConnection
+    from fanout.spark.sink.options import Partitioner, SinkTarget
+    from fanout.spark.sink.shuffle_frames import ShuffleFraming
+    from fanout.spark.sink.worker_task import TaskReport
 
-    _T = TypeVar("_T")
+__all__ = ("AttemptFailedError", "JobResult", "SinkJob", "write_rows")
 
-__all__ = (
-    "AttemptFailedError",
-    "Delivered",
-    "deliver",
-    "in_attempts",
-    "raise_failure",
-)
-
-
-# Spark tells of a stage that has ended within milliseconds, but by a thread of its own.
-_TOLD_SECONDS: Final = 10.0
-
+# Spark reports a stage that has ended within milliseconds, but by a thread of its own.
+_STAGE_REPORT_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.002
 
 
 @final
+class AttemptFailedError(FanOutError):
+    """An attempt to write a batch failed by a cause that may be over; another one may succeed."""
+
+    retryable = True
+
+
+@final
 @dataclass(frozen=True, slots=True)
-class Delivered:
-    """What a job has written.
+class JobResult:
+    """The records that a job has written.
 
     Args:
-        rows: How many records.
+        rows: Their number.
         bytes: Their bytes, as they were sent.
-        written: Where they are, and how many in each partition.
-        new_topics: Topics of rows that were not written, because nobody knew them.
+        written: The number of records in each partition.
+        new_topics: Topics of rows that were not written, because the driver did not know them.
         newest: The latest event time of the rows, in milliseconds, where they are encoded.
     """
 
@@ -62,41 +63,118 @@ class Delivered:
     newest: int | None = None
 
 
-def deliver(
-    df: DataFrame, delivery: Delivery, *, counts: Mapping[str, int], assign: Partitioner | None
-) -> Delivered:
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SinkJob:
+    """The write of one batch; each run writes the whole of it.
+
+    Args:
+        df: The rows; their columns were checked.
+        target: The sink.
+        context: The batch.
+        connection: The connection of the driver to the cluster.
+    """
+
+    df: DataFrame
+    target: SinkTarget
+    context: BatchContext
+    connection: SinkConnection
+
+    def run(self, mode: WriteMode) -> JobResult:
+        """Write the batch.
+
+        Args:
+            mode: The transaction or the producer that the records belong to.
+
+        Raises:
+            AttemptFailedError: The job failed, or part of it may have been written twice.
+            FanOutError: Another attempt cannot help.
+        """
+        options = self.target.options
+        task_options = TaskOptions(
+            cluster=options.cluster.for_workers(),
+            mode=mode,
+            producing=options.producing,
+            topic=options.topic,
+        )
+        topics = [] if options.topic is None else [options.topic]
+        counts = self.connection.partitions(topics)
+        if self.target.framing is not None:
+            return self._write_frames(task_options, counts, self.target.framing)
+        result = write_rows(
+            self.df, task_options, counts=counts, partitioner=self.target.partitioner
+        )
+        if result.new_topics:
+            # The numbers of their partitions decide which task writes what: all is written again.
+            self.connection.partitions(result.new_topics)
+            raise AttemptFailedError(f"its rows name new topics: {', '.join(result.new_topics)}")
+        return result
+
+    def _write_frames(
+        self, options: TaskOptions, counts: Mapping[str, int], framing: ShuffleFraming
+    ) -> JobResult:
+        """Write the rows as frames, and then the announcements to all partitions."""
+        topic = framing.options.topic
+        hello = framing.hello(self.context, self.target.name, counts[topic])
+        encoded = replace(options, encoder=framing.encoder(hello))
+        result = write_rows(self.df, encoded, counts={topic: counts[topic]}, partitioner=None)
+        announcements = framing.announcements(
+            hello, rows=result.rows, newest=result.newest, watermark=self.context.watermark
+        )
+        try:
+            written = self.connection.call(
+                announce(options, result.written, hello.partitions, announcements)
+            )
+        except FanOutError as error:
+            _raise_failure(error)
+        return replace(
+            result,
+            rows=result.rows + written.rows,
+            bytes=result.bytes + written.bytes,
+            written=Counter(result.written) + Counter(written.partitions),
+        )
+
+
+def write_rows(
+    df: DataFrame,
+    options: TaskOptions,
+    *,
+    counts: Mapping[str, int],
+    partitioner: Partitioner | None,
+) -> JobResult:
     """Write a DataFrame to Kafka in one Spark job.
 
     Args:
-        df: What is written; its columns were checked.
-        delivery: How tasks write.
-        counts: How many partitions the known topics have.
-        assign: The user's partitioner, None for Kafka's own.
+        df: The rows; their columns were checked.
+        options: How tasks write.
+        counts: The numbers of partitions of the known topics.
+        partitioner: The user's partitioner, None for Kafka's own.
 
     Raises:
         AttemptFailedError: The job failed, or part of it may have been written twice.
-        FanOutError: What a task raised.
+        FanOutError: A task raised it.
     """
     spark = df.sparkSession
     tasks = max(1, min(spark.sparkContext.defaultParallelism, sum(counts.values())))
-    rows = laid_out(df, topic=delivery.topic, counts=counts, tasks=tasks, assign=assign)
+    rows = partitioned(df, topic=options.topic, counts=counts, tasks=tasks, partitioner=partitioner)
     try:
-        found = rows.mapInArrow(task(delivery), REPORT_SCHEMA).collect()
+        found = rows.mapInArrow(task(options), REPORT_SCHEMA).collect()
     except (PySparkException, *JAVA_ERRORS) as error:
         if has_gone(error) or _was_cancelled(error):
-            raise  # nobody wants it to be tried again
+            raise  # the query ends: no other attempt
         raise AttemptFailedError(f"the Spark job failed: {_last_line(error)}") from error
     reports = [read_report(row.report) for row in found]
     # A job without rows may be done without tasks.
     if reports:
         _check_reports(reports, tasks)
-        if isinstance(delivery.mode, Transactional):
-            # Before anything else: where a stage ran twice, its tasks fail by what they did before.
+        if isinstance(options.mode, Transactional):
+            # Before failures are raised: where a stage ran twice, its tasks fail by what they did
+            # before.
             _check_that_it_ran_once(spark, reports[0].stage, tasks)
     for report in reports:
         if report.failure is not None:
-            raise_failure(report.failure.error())
-    return Delivered(
+            _raise_failure(report.failure.error())
+    return JobResult(
         rows=sum(report.rows for report in reports),
         bytes=sum(report.bytes for report in reports),
         written=_written(reports),
@@ -105,14 +183,14 @@ def deliver(
     )
 
 
-def raise_failure(error: FanOutError) -> NoReturn:
-    """Raise what a task has raised; it may be over with a new transaction."""
+def _raise_failure(error: FanOutError) -> NoReturn:
+    """Raise the error of a task, as one of the attempt where another transaction may help."""
     if error.retryable or isinstance(error, FencedError):
         raise AttemptFailedError(str(error)) from error
     raise error
 
 
-def _check_reports(reports: Sequence[Report], tasks: int) -> None:
+def _check_reports(reports: Sequence[TaskReport], tasks: int) -> None:
     """Check that every task of one stage has answered, and that no two wrote to a partition."""
     if {report.stage for report in reports} != {reports[0].stage} or sorted(
         report.task for report in reports
@@ -132,25 +210,25 @@ def _check_reports(reports: Sequence[Report], tasks: int) -> None:
 def _check_that_it_ran_once(spark: SparkSession, stage: int, tasks: int) -> None:
     """Check that Spark did not begin the stage anew while tasks of it may still have written.
 
-    It does where the output of the stage before it was lost, and nothing in a Python worker tells
-    it apart: each of its tasks is a first attempt again.
+    It does so where the output of the stage before it was lost. A Python worker cannot see it,
+    because each task of the new stage is a first attempt again.
     """
     tracker = spark.sparkContext.statusTracker()
-    deadline = time.monotonic() + _TOLD_SECONDS
+    deadline = time.monotonic() + _STAGE_REPORT_SECONDS
     while time.monotonic() < deadline:
-        told = tracker.getStageInfo(stage)
-        if told is not None and told.currentAttemptId > 0:
+        stage_info = tracker.getStageInfo(stage)
+        if stage_info is not None and stage_info.currentAttemptId > 0:
             raise AttemptFailedError("Spark began its stage anew, so rows may be there twice")
-        if told is not None and told.numCompletedTasks == tasks:
+        if stage_info is not None and stage_info.numCompletedTasks == tasks:
             return
         time.sleep(_LOOK_SECONDS)
     raise AttemptFailedError(
-        f"Spark did not tell within {_TOLD_SECONDS:g} s whether its stage ran once; its listeners "
-        f"are too slow, or spark.ui.retainedStages is too small"
+        f"Spark did not report within {_STAGE_REPORT_SECONDS:g} s whether its stage ran once: its "
+        f"listeners are too slow, or spark.ui.retainedStages is too small"
     )
 
 
-def _written(reports: Sequence[Report]) -> dict[Partition, int]:
+def _written(reports: Sequence[TaskReport]) -> dict[Partition, int]:
     return {
         Partition(topic, number): rows
         for report in reports
@@ -160,47 +238,12 @@ def _written(reports: Sequence[Report]) -> dict[Partition, int]:
 
 
 def _was_cancelled(error: BaseException) -> bool:
-    """Say whether somebody has stopped the query in Spark, which cancels its jobs."""
+    """Return whether the query was stopped in Spark, which cancels its jobs."""
     text = str(error)
     return "cancelled" in text or "InterruptedException" in text
 
 
 def _last_line(error: BaseException) -> str:
-    """Return what a worker raised, which Spark tells last, or what Spark itself says."""
+    """Return the error of a worker, which Spark appends last, or the message of Spark itself."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
-
-
-log = logging.getLogger(__name__)
-
-_ATTEMPTS: Final = 3
-
-
-@final
-class AttemptFailedError(FanOutError):
-    """An attempt to write a batch failed, by what may be over; another begins from nothing."""
-
-    retryable = True
-
-
-def in_attempts(batch_id: int, attempt: Callable[[], _T]) -> _T:
-    """Return what an attempt returns, and make up to three.
-
-    Args:
-        batch_id: The batch, for messages.
-        attempt: Writes the whole batch; it raises AttemptFailedError where another may help.
-
-    Raises:
-        BatchNotWrittenError: All failed; the cause is why the last one did.
-    """
-    failures: list[AttemptFailedError] = []
-    while len(failures) < _ATTEMPTS:
-        try:
-            return attempt()
-        except AttemptFailedError as error:
-            failures.append(error)
-            log.warning("attempt %d to write batch %d: %s", len(failures), batch_id, error)
-    raise BatchNotWrittenError(
-        f"batch {batch_id} could not be written to Kafka in {_ATTEMPTS} attempts; the last one: "
-        f"{failures[-1]}"
-    ) from failures[-1]

@@ -34,7 +34,7 @@ __all__ = (
     "assigner",
     "check_columns",
     "checked",
-    "laid_out",
+    "partitioned",
 )
 
 
@@ -151,13 +151,13 @@ def check_columns(schema: StructType, topic: str | None, *, event_times: bool = 
             )
 
 
-def laid_out(
+def partitioned(
     df: DataFrame,
     *,
     topic: str | None,
     counts: Mapping[str, int],
     tasks: int,
-    assign: Partitioner | None,
+    partitioner: Partitioner | None,
 ) -> DataFrame:
     """Return the rows so that each partition is written by one task, in the order of the rows.
 
@@ -169,7 +169,7 @@ def laid_out(
         counts: How many partitions the topics have that are known; rows of others have no
             partition.
         tasks: How many tasks write.
-        assign: The user's partitioner, None for Kafka's own.
+        partitioner: The user's partitioner, None for Kafka's own.
     """
     columns = [
         F.col(name).cast("binary").alias(name) if name in {"key", "value"} else F.col(name)
@@ -179,7 +179,7 @@ def laid_out(
     # Only numbers that are there before the shuffle tell the order after it.
     rows = df.select(*columns, F.monotonically_increasing_id().alias(_ORDER))
     rows = rows.withColumn(_COUNT, _of_topic(topic, counts))
-    rows = rows.withColumn("partition", _partition(rows.columns, assign))
+    rows = rows.withColumn("partition", _partition(rows.columns, partitioner))
     begins = {name: sum(list(counts.values())[:n]) for n, name in enumerate(counts)}
     place = F.col("partition") + _of_topic(topic, begins)
     # The type counts: Spark hashes an int and a bigint of the same number to different tasks.

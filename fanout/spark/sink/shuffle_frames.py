@@ -1,8 +1,7 @@
-"""What a batch becomes in a shuffle: frames, and behind them what its producer says."""
+"""Frames of a shuffle: the encoding of a batch's rows, and the announcements behind them."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,31 +22,31 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.shuffle.frames import ControlFrame
+    from fanout.kafka.shuffle.writer_options import ShuffleProducerOptions
     from fanout.kafka.writing.writer import Written
     from fanout.spark.current_batch import BatchContext
-    from fanout.spark.sink.job import Delivered
-    from fanout.spark.sink.worker_task import Delivery
+    from fanout.spark.sink.worker_task import TaskOptions
 
-__all__ = ("Framer", "Framing", "say")
+__all__ = ("FrameEncoder", "ShuffleFraming", "announce")
 
 
 @final
-class Framer:
-    """Make frames of a task's rows. Before the first one of a partition its producer says hello.
+class FrameEncoder:
+    """Encode a task's rows as frames. A hello comes before the first frame of each partition.
 
     Args:
         topic: The topic.
-        hello: How the producer introduces itself.
+        hello: The announcement of the producer.
     """
 
     def __init__(self, topic: str, hello: HelloFrame) -> None:
         self._topic = topic
         self._hello = hello
-        self._greeted: set[int] = set()
+        self._announced: set[int] = set()
         self.newest: int | None = None
 
     def encode(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield hellos where there are any to be said, and the frames.
+        """Yield the hellos of partitions that are new to this task, and the frames.
 
         Args:
             records: The columns `topic`, `partition`, `key` and `value`, and `eventTime` where
@@ -62,8 +61,8 @@ class Framer:
         latest = latest_millis(times)
         if latest is not None and (self.newest is None or latest > self.newest):
             self.newest = latest
-        new = sorted(set(columns["partition"].unique().to_pylist()) - self._greeted)
-        self._greeted.update(new)
+        new = sorted(set(columns["partition"].unique().to_pylist()) - self._announced)
+        self._announced.update(new)
         if new:
             yield announcement_rows(self._topic, new, [self._hello])
         columns["value"] = frames
@@ -71,98 +70,90 @@ class Framer:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Framing:
-    """How batches become frames.
+@dataclass(frozen=True, slots=True)
+class ShuffleFraming:
+    """Make frames and announcements of the batches of one producer.
 
     Args:
-        topic: The topic.
-        out_of_orderness: Seconds by which a row may be earlier than one before it; None where the
-            watermark is that of the stream.
-        partition_count: How many partitions the topic must have; None for any number.
-        producer: The number of the producer, from 0 on.
-        producers: How many there are.
-        generation: What they share; None for a new one in each run.
+        options: The topic, the watermark, and which producer this is.
     """
 
-    topic: str
-    out_of_orderness: float | None
-    partition_count: int | None
-    producer: int
-    producers: int
-    generation: int | None
+    options: ShuffleProducerOptions
 
     def hello(self, context: BatchContext, sink_name: str, count: int) -> HelloFrame:
-        """Return how the producer introduces itself in a run.
+        """Return the announcement of the producer in a run.
 
-        A generation is the time of the checkpoint's first run and the number of this run. So it is
+        A generation is the time of the checkpoint's first run plus the number of this run. So it is
         higher than that of each run before, whatever the clocks of machines say, and than that of a
         query before it, which had another checkpoint.
+
+        Args:
+            context: The batch.
+            sink_name: The sink, whose first run the checkpoint has the time of.
+            count: The number of partitions of the topic.
 
         Raises:
             CheckpointError: The checkpoint is damaged, or cannot be written.
             ServiceError: The topic has another number of partitions.
         """
-        check_partition_count(self.topic, count, self.partition_count)
-        generation = self.generation
+        options = self.options
+        check_partition_count(options.topic, count, options.partition_count)
+        generation = options.generation
         if generation is None:
             state = SinkState(context.storage, context.ownership, sink_name)
             now = math.floor(datetime.now(UTC).timestamp() * 1000)
             generation = state.first_generation(now) + context.ownership.run
-        return HelloFrame(self.producer, generation, self.producers, count)
+        return HelloFrame(options.producer, generation, options.producers, count)
 
-    def encoder(self, hello: HelloFrame) -> Callable[[], Framer]:
-        """Return what makes a task's encoder; it travels to the task."""
-        return partial(Framer, self.topic, hello)
+    def encoder(self, hello: HelloFrame) -> Callable[[], FrameEncoder]:
+        """Return a function that makes a task's encoder; it is pickled."""
+        return partial(FrameEncoder, self.options.topic, hello)
 
-    def last_words(
-        self, hello: HelloFrame, delivered: Delivered, stream: int | None
+    def announcements(
+        self, hello: HelloFrame, *, rows: int, newest: int | None, watermark: int | None
     ) -> list[ControlFrame]:
-        """Return what the producer says behind the rows of a batch, in every partition.
+        """Return the announcements behind the rows of a batch, for every partition.
 
         Args:
-            hello: How it introduces itself.
-            delivered: What tasks have written. The watermark is that of these rows, not that of
-                another run of a plan that may give others.
-            stream: The watermark of the stream behind the batch.
+            hello: The announcement of the producer.
+            rows: The number of rows that tasks have written.
+            newest: The latest event time of these rows, in milliseconds. It comes from the tasks,
+                because another run of the same plan may give other rows.
+            watermark: The watermark of the stream behind the batch.
         """
-        millis = stream
-        if self.out_of_orderness is not None:
-            latest = delivered.newest
-            # What is exactly as late as it may be is not too late.
-            late = math.ceil(self.out_of_orderness * 1000)
-            millis = None if latest is None else latest - late - 1
+        lateness = self.options.out_of_orderness
+        millis = watermark
+        if lateness is not None:
+            # A record that is exactly out_of_orderness late is not late.
+            millis = None if newest is None else newest - math.ceil(lateness * 1000) - 1
         if millis is not None:
             return [hello, WatermarkFrame(hello.producer, hello.generation, millis)]
-        # Where the stream has none yet it may have one below that of other producers soon.
-        if delivered.rows or self.out_of_orderness is None:
+        # A stream without a watermark may soon have one that is below that of other producers.
+        if rows or lateness is None:
             return [hello]
         return [hello, IdleFrame(hello.producer, hello.generation)]
 
 
-async def say(
-    delivery: Delivery, written: Mapping[Partition, int], count: int, words: Sequence[ControlFrame]
+async def announce(
+    task: TaskOptions,
+    written: Mapping[Partition, int],
+    count: int,
+    announcements: Sequence[ControlFrame],
 ) -> Written:
-    """Say something in every partition behind what tasks have written, as part of the same.
+    """Write announcements to every partition behind the records of tasks, in their transaction.
 
     Args:
-        delivery: How tasks have written.
-        written: Where, and how many records in each partition.
-        count: How many partitions there are.
-        words: What is said.
+        task: How tasks have written.
+        written: The number of records that they wrote to each partition.
+        count: The number of partitions of the topic.
+        announcements: The frames.
 
     Raises:
         FanOutError: As `open_writer` and `KafkaWriter`.
     """
-    assert delivery.topic is not None, "a shuffle has one topic"
-    security = await asyncio.to_thread(delivery.make_security)
+    assert task.topic is not None, "a shuffle has one topic"
     async with open_writer(
-        delivery.bootstrap_servers,
-        security=security,
-        mode=delivery.mode,
-        options=delivery.options,
-        client_id=delivery.client_id,
-        written=written,
+        task.cluster, mode=task.mode, options=task.producing, written=written
     ) as writer:
-        await writer.write(announcement_rows(delivery.topic, range(count), words))
+        await writer.write(announcement_rows(task.topic, range(count), announcements))
         return await writer.flush()

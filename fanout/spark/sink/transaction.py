@@ -1,7 +1,8 @@
-"""One transaction per batch: in which order it is begun, written, marked, recorded and committed.
+"""Write a batch with its delivery guarantee; for `"exactly_once"` in one transaction of Kafka.
 
-The order is what makes it exact. Whatever is killed in between, a later run finds a token that it
-can finish, or no token and a transaction that it aborts.
+The transaction is begun, the Spark job writes in it, a marker is added, a token that is enough to
+finish it is stored in the checkpoint, and it is committed. Wherever a run is killed, the next run
+finds a token with which it finishes the transaction, or no token and a transaction to abort.
 """
 
 from __future__ import annotations
@@ -9,27 +10,106 @@ from __future__ import annotations
 import logging
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
-from fanout.errors import BatchNotWrittenError, CheckpointError, FanOutError, FencedError
+from fanout.errors import (
+    BatchNotWrittenError,
+    CheckpointError,
+    FanOutError,
+    FencedError,
+    StreamStateError,
+)
 from fanout.kafka.transactions.commit_token import MARKERS_LAST, CommitToken, numbers_of
 from fanout.kafka.transactions.outcome import TransactionOutcome
-from fanout.kafka.writing.producer_id import Transactional
-from fanout.spark.sink.job import AttemptFailedError, in_attempts
+from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
+from fanout.spark.current_batch import current_batch
+from fanout.spark.sink.connection import connect
+from fanout.spark.sink.job import AttemptFailedError, SinkJob
+from fanout.spark.sink.partitioned_rows import check_columns
 from fanout.spark.sink.stored_tokens import SinkState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyspark.sql import DataFrame
+
     from fanout.kafka.transactions.commit_token import Incarnation
     from fanout.spark.current_batch import BatchContext
-    from fanout.spark.sink.cluster import Cluster
-    from fanout.spark.sink.job import Delivered
-    from fanout.spark.sink.options import KafkaSinkOptions
+    from fanout.spark.sink.connection import SinkConnection
+    from fanout.spark.sink.job import JobResult
+    from fanout.spark.sink.options import SinkTarget
 
-__all__ = ("ExactlyOnce",)
+__all__ = ("ExactlyOnce", "recover_sink", "write_batch")
 
 log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 3
+
+
+def write_batch(df: DataFrame, batch_id: int, target: SinkTarget) -> None:
+    """Write a batch; see `KafkaSink.write`.
+
+    Args:
+        df: The rows; for a shuffle there may be a column `eventTime`.
+        batch_id: The batch that the handler was called with.
+        target: The sink.
+    """
+    context = current_batch()
+    if context.batch_id != batch_id:
+        raise StreamStateError(
+            f"batch_id={batch_id} is not the batch of the handler, which is {context.batch_id}"
+        )
+    context.enter_sink(target.name)
+    check_columns(df.schema, target.options.topic, event_times=target.framing is not None)
+    connection = connect(target, context.loop)
+    job = SinkJob(df, target, context, connection)
+    match target.options.delivery_guarantee:
+        case "exactly_once":
+            ExactlyOnce(target, context, connection).write(job)
+        case "at_least_once":
+            _in_attempts(batch_id, lambda: job.run(Idempotent()))
+        case "none":
+            _in_attempts(batch_id, lambda: job.run(Unconfirmed()))
+
+
+def recover_sink(target: SinkTarget, context: BatchContext) -> None:
+    """Finish what an earlier run has recorded, and abort what else it left open.
+
+    Args:
+        target: The sink.
+        context: The newest batch.
+
+    Raises:
+        CheckpointError: It is unknown whether a batch was committed.
+        ServiceError: No broker answers, or the transactional id may not be used.
+    """
+    if target.options.delivery_guarantee == "exactly_once":
+        ExactlyOnce(target, context, connect(target, context.loop)).recover()
+
+
+def _in_attempts(batch_id: int, attempt: Callable[[], object]) -> None:
+    """Make up to three attempts to write a batch.
+
+    Args:
+        batch_id: The batch, for messages.
+        attempt: Writes the whole batch; it raises AttemptFailedError where another may help.
+
+    Raises:
+        BatchNotWrittenError: All failed; the cause is the last failure.
+    """
+    failures: list[AttemptFailedError] = []
+    while len(failures) < _ATTEMPTS:
+        try:
+            attempt()
+        except AttemptFailedError as error:
+            failures.append(error)
+            log.warning("attempt %d to write batch %d: %s", len(failures), batch_id, error)
+        else:
+            return
+    raise BatchNotWrittenError(
+        f"batch {batch_id} could not be written to Kafka in {_ATTEMPTS} attempts; the last one: "
+        f"{failures[-1]}"
+    ) from failures[-1]
 
 
 @final
@@ -37,41 +117,42 @@ class ExactlyOnce:
     """The transactions of one sink in one batch.
 
     Args:
-        options: The sink's options.
+        target: The sink.
         context: The batch.
-        cluster: The cluster.
+        connection: The connection to the cluster.
     """
 
-    def __init__(self, options: KafkaSinkOptions, context: BatchContext, cluster: Cluster) -> None:
+    def __init__(
+        self, target: SinkTarget, context: BatchContext, connection: SinkConnection
+    ) -> None:
         self._batch_id = context.batch_id
         self._ownership = context.ownership
-        self._id = options.transactional_id(context.query_id)
-        self._wanted_timeout = options.transaction_timeout
-        self._marker_group = options.marker_group(context.query_id)
-        self._state = SinkState(context.storage, context.ownership, options.sink_name)
-        self._cluster = cluster
-        self._calls = cluster.transactions
+        self._id = target.transactional_id(context.query_id)
+        self._wanted_timeout = target.options.transaction_timeout
+        self._marker_group = target.marker_group(context.query_id)
+        self._state = SinkState(context.storage, context.ownership, target.name)
+        self._connection = connection
+        self._calls = connection.transactions
         self._has_token = False
 
     def recover(self) -> None:
-        """Finish every recorded transaction, and abort whatever else an earlier run left open."""
-        tokens = self._state.unfinished()
-        for token in tokens:
+        """Finish every recorded transaction, and abort what else an earlier run left open."""
+        for token in self._state.unfinished():
             self._finish(token)
-        self._begin(self._cluster.transaction_timeout(self._wanted_timeout))
+        self._begin(self._connection.transaction_timeout(self._wanted_timeout))
 
-    def write(self, send: Callable[[Transactional], Delivered]) -> None:
+    def write(self, job: SinkJob) -> None:
         """Write the batch and commit it, unless it is committed already.
 
         Args:
-            send: Runs the job, as part of a transaction.
+            job: The write of the batch.
 
         Raises:
             BatchNotWrittenError: It failed too often, or it takes longer than a transaction may.
-            CheckpointError: A newer run owns the checkpoint, or it cannot be told whether the
-                batch was committed by an earlier run.
-            FencedError: Somebody else uses the transactional id.
-            FanOutError: What trying again cannot help.
+            CheckpointError: A newer run owns the checkpoint, or it is unknown whether an earlier
+                run committed the batch.
+            FencedError: Another job uses the transactional id.
+            FanOutError: Another attempt cannot help.
         """
         if self._state.is_committed(self._batch_id):
             return
@@ -79,20 +160,20 @@ class ExactlyOnce:
         if token is not None and self._finish(token):
             return
         self._has_token = token is not None
-        in_attempts(self._batch_id, lambda: self._attempt(send))
+        _in_attempts(self._batch_id, lambda: self._attempt(job))
 
     def _finish(self, token: CommitToken) -> bool:
         """Commit a recorded transaction, and return whether it is committed."""
-        outcome = self._cluster.call(self._calls.commit(token))
+        outcome = self._connection.call(self._calls.commit(token))
         if outcome is TransactionOutcome.COMMITTED:
             self._state.record_committed(token.batch_id)
             return True
         age = datetime.now(UTC) - token.created_at
         if age > MARKERS_LAST:
             raise CheckpointError(
-                f"nobody knows any more whether batch {token.batch_id} was committed to Kafka: its "
-                f"token is from {token.created_at:%Y-%m-%d %H:%M} UTC, and brokers forget after a "
-                f"week; look whether its records are in {', '.join(token.topics)}, and say `fanout "
+                f"it is unknown whether batch {token.batch_id} was committed to Kafka: its token "
+                f"is from {token.created_at:%Y-%m-%d %H:%M} UTC, and brokers forget after a week; "
+                f"look whether its records are in {', '.join(token.topics)}, and run `fanout "
                 f"transactions commit --force` if they are, or `abort --force` if they are not"
             )
         log.info("batch %d was not committed (%s)", token.batch_id, outcome.value)
@@ -101,14 +182,14 @@ class ExactlyOnce:
     def _begin(self, timeout: float) -> Incarnation:
         # Beginning aborts what is open: only the owner of the checkpoint may.
         self._ownership.check()
-        return self._cluster.call(self._calls.begin(self._id, timeout))
+        return self._connection.call(self._calls.begin(self._id, timeout))
 
-    def _attempt(self, send: Callable[[Transactional], Delivered]) -> None:
-        timeout = self._cluster.transaction_timeout(self._wanted_timeout)
+    def _attempt(self, job: SinkJob) -> None:
+        timeout = self._connection.transaction_timeout(self._wanted_timeout)
         started, expires_at = time.monotonic(), datetime.now(UTC) + timedelta(seconds=timeout)
         incarnation = self._begin(timeout)
-        # Only now nobody else can commit, so that what is not marked will never be.
-        marked = self._cluster.call(self._calls.marked(self._marker_group))
+        # From here on no other run can commit: a batch without a marker will never have one.
+        marked = self._connection.call(self._calls.marked(self._marker_group))
         if marked is not None and marked >= self._batch_id:
             self._state.record_committed(self._batch_id)
             return
@@ -116,11 +197,11 @@ class ExactlyOnce:
             self._state.forget(self._batch_id)
             self._has_token = False
         try:
-            delivered = send(Transactional(self._id, incarnation))
-            if not delivered.rows:
+            result = job.run(Transactional(self._id, incarnation))
+            if not result.rows:
                 return
-            token = self._token(delivered, incarnation, expires_at)
-            self._cluster.call(self._calls.mark(token))
+            token = self._token(result, incarnation, expires_at)
+            self._connection.call(self._calls.mark(token))
             self._check_time(started, timeout)
             self._state.record(token)
         except BaseException as error:
@@ -132,7 +213,7 @@ class ExactlyOnce:
         self._commit(token, started, timeout)
 
     def _commit(self, token: CommitToken, started: float, timeout: float) -> None:
-        outcome = self._cluster.call(self._calls.commit(token))
+        outcome = self._connection.call(self._calls.commit(token))
         match outcome:
             case TransactionOutcome.COMMITTED:
                 self._state.record_committed(token.batch_id)
@@ -144,19 +225,19 @@ class ExactlyOnce:
             case TransactionOutcome.FENCED:
                 self._ownership.check()
                 raise FencedError(
-                    f"somebody else has begun a transaction of {self._id}, which aborted this one: "
+                    f"another job has begun a transaction of {self._id}, which aborted this one: "
                     f"give each job a transactional_id_prefix of its own"
                 )
 
     def _token(
-        self, delivered: Delivered, incarnation: Incarnation, expires_at: datetime
+        self, result: JobResult, incarnation: Incarnation, expires_at: datetime
     ) -> CommitToken:
         return CommitToken(
             transactional_id=self._id,
             incarnation=incarnation,
             marker_group=self._marker_group,
             batch_id=self._batch_id,
-            partitions=numbers_of(delivered.written),
+            partitions=numbers_of(result.written),
             created_at=datetime.now(UTC),
             expires_at=expires_at,
         )
@@ -172,8 +253,8 @@ class ExactlyOnce:
             )
 
     def _abort(self, incarnation: Incarnation) -> None:
-        """Let readers get on; where that fails, the next attempt or the brokers' clock does it."""
+        """Let readers go on; where the call fails, the next attempt or the timeout aborts."""
         try:
-            self._cluster.call(self._calls.abort(self._id, incarnation))
+            self._connection.call(self._calls.abort(self._id, incarnation))
         except FanOutError as error:
             log.warning("a transaction of %s could not be aborted: %s", self._id, error)

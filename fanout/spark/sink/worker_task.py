@@ -1,4 +1,4 @@
-"""What one Spark task does in its Python worker: write the rows of its partitions to Kafka."""
+"""The Spark task of a sink: it writes the rows of its partitions to Kafka in a Python worker."""
 
 from __future__ import annotations
 
@@ -31,18 +31,16 @@ from fanout.kafka.writing.producer_id import Transactional, WriteMode
 from fanout.kafka.writing.writer import open_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fanout.kafka.security import Security
+    from fanout.kafka.cluster import Cluster
     from fanout.kafka.writing.producer_options import ProducerOptions
     from fanout.kafka.writing.writer import KafkaWriter
 
 __all__ = (
     "REPORT_SCHEMA",
-    "Delivery",
     "Encoder",
-    "Failure",
-    "Report",
+    "TaskFailure",
+    "TaskOptions",
+    "TaskReport",
     "read_report",
     "spare_worker",
     "task",
@@ -71,69 +69,65 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Encoder(Protocol):
-    """Makes of a task's rows what is written."""
+    """Encode a task's rows into the records that are written."""
 
     newest: int | None
     """The latest event time of all rows, in milliseconds; None where there is none."""
 
     def encode(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield what is written of some rows, in order; the partitions are those of the rows."""
+        """Yield the records of some rows, in order; the partitions are those of the rows."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """How tasks write; it is sent to them.
+class TaskOptions:
+    """How tasks write; it is pickled and sent to them.
 
     Args:
-        bootstrap_servers: Brokers to begin with.
-        make_security: Says how they are talked to.
-        mode: Whose records they are.
-        options: What users say by Kafka's own names.
-        client_id: What the brokers' logs and quotas call us.
-        topic: Where everything goes; None where the rows say it.
-        encoder: Makes what a task makes of its rows; None where they are written as they are.
+        cluster: The cluster; see `Cluster.for_workers`.
+        mode: The transaction or the producer that the records belong to.
+        producing: The options of the producer.
+        topic: The topic of all rows; None where the rows name it.
+        encoder: Makes the encoder of a task's rows; None where they are written as they are.
     """
 
-    bootstrap_servers: str | Sequence[str]
-    make_security: Callable[[], Security]
+    cluster: Cluster
     mode: WriteMode
-    options: ProducerOptions
-    client_id: str
+    producing: ProducerOptions
     topic: str | None
     encoder: Callable[[], Encoder] | None = None
 
 
 @final
-class Failure(msgspec.Struct, frozen=True):
-    """An error of this library in a task: Spark would try the task again, which helps nobody.
+class TaskFailure(msgspec.Struct, frozen=True):
+    """An error of this library in a task, as data: Spark would try a task that raises again.
 
     Args:
         kind: The name of its class.
-        message: What it says.
+        message: Its message.
     """
 
     kind: str
     message: str
 
     def error(self) -> FanOutError:
-        """Return the error as it was."""
+        """Return the error as it was raised."""
         return _FAILURES.get(self.kind, ServiceError)(self.message)
 
 
 @final
-class Report(msgspec.Struct, frozen=True):
-    """What a task has done.
+class TaskReport(msgspec.Struct, frozen=True):
+    """The result of a task.
 
     Args:
         stage: Spark's number of its stage.
         task: Its number in the stage.
-        rows: The records that it has written.
+        rows: The number of records that it has written.
         bytes: Their bytes, as they were sent.
-        partitions: Where they are, by topic, and how many in each.
-        new_topics: Topics of rows that it has not written, because nobody knew them.
+        partitions: The number of records in each partition, by topic.
+        new_topics: Topics of rows that it has not written, because the driver did not know them.
         newest: The latest event time of its rows, in milliseconds, where they are encoded.
-        failure: Why it gave up; None where it has written everything else.
+        failure: The error that ended it; None where it has written everything else.
     """
 
     stage: _Count
@@ -143,73 +137,67 @@ class Report(msgspec.Struct, frozen=True):
     partitions: dict[str, dict[_Count, _Count]] = {}
     new_topics: list[str] = []
     newest: int | None = None
-    failure: Failure | None = None
+    failure: TaskFailure | None = None
 
 
-def read_report(text: str) -> Report:
-    """Read back what a task has said.
+def read_report(text: str) -> TaskReport:
+    """Parse the report of a task.
 
     Raises:
-        ServiceError: It is no report.
+        ServiceError: It is malformed.
     """
     try:
-        return msgspec.json.decode(text, type=Report)
+        return msgspec.json.decode(text, type=TaskReport)
     except MALFORMED_JSON as error:
         raise ServiceError(f"a Spark task answered with no report: {error}") from error
 
 
-def task(delivery: Delivery) -> Callable[[Batches], Batches]:
-    """Return what a task does with its rows: it writes them, and returns a report."""
+def task(options: TaskOptions) -> Callable[[Batches], Batches]:
+    """Return the function that a task runs on its rows: it writes them, and returns a report."""
 
     def write_to_kafka(batches: Batches) -> Batches:
         context = TaskContext.get()
         assert context is not None, "it runs in a task"
-        _refuse_second_attempt(context, delivery)
+        _refuse_second_attempt(context, options)
         spare_worker()
         try:
-            report = asyncio.run(_write(batches, delivery, context))
+            report = asyncio.run(_write(batches, options, context))
         except FanOutError as error:
-            for _ in batches:  # Spark's side waits until it has said everything
+            for _ in batches:  # Spark's side waits until all its rows were read
                 pass
-            failure = Failure(type(error).__name__, str(error))
-            report = Report(context.stageId(), context.partitionId(), failure=failure)
+            failure = TaskFailure(type(error).__name__, str(error))
+            report = TaskReport(context.stageId(), context.partitionId(), failure=failure)
         text = msgspec.json.encode(report).decode()
         yield pa.RecordBatch.from_arrays([pa.array([text])], names=["report"])
 
     return write_to_kafka
 
 
-def _refuse_second_attempt(context: Any, delivery: Delivery) -> None:
+def _refuse_second_attempt(context: Any, options: TaskOptions) -> None:
     """Fail before anything is written, where another attempt may have written the same rows."""
     attempt = context.attemptNumber()
-    if isinstance(delivery.mode, Transactional) and attempt > 0:
+    if isinstance(options.mode, Transactional) and attempt > 0:
         raise RuntimeError(
-            f"attempt {attempt} of a task does not write, because what the one before it wrote is "
-            f"part of the transaction; look above for why that failed: the whole batch is tried "
-            f"again"
+            f"attempt {attempt} of a task does not write, because the rows of the one before it "
+            f"are part of the transaction; look above for why that failed: the whole batch is "
+            f"tried again"
         )
 
 
-async def _write(batches: Batches, delivery: Delivery, context: Any) -> Report:
+async def _write(batches: Batches, options: TaskOptions, context: Any) -> TaskReport:
     new_topics: set[str] = set()
-    encoder = None if delivery.encoder is None else delivery.encoder()
-    async with open_writer(
-        delivery.bootstrap_servers,
-        security=delivery.make_security(),
-        mode=delivery.mode,
-        options=delivery.options,
-        client_id=delivery.client_id,
-    ) as writer:
+    encoder = None if options.encoder is None else options.encoder()
+    async with open_writer(options.cluster, mode=options.mode, options=options.producing) as writer:
         # Spark's iterator reads a socket, which would block the loop.
         while (records := await asyncio.to_thread(next, batches, _END)) is not _END:
-            rows = _with_topic(records, delivery.topic)
+            rows = _with_topic(records, options.topic)
             for some in [rows] if encoder is None else encoder.encode(rows):
                 await _write_known(writer, some, new_topics)
         written = await writer.flush()
     partitions: dict[str, dict[int, int]] = {}
     for partition, rows_there in written.partitions.items():
         partitions.setdefault(partition.topic, {})[partition.number] = rows_there
-    return Report(
+    return TaskReport(
         context.stageId(),
         context.partitionId(),
         rows=written.rows,
@@ -228,7 +216,7 @@ def _with_topic(records: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
 
 
 async def _write_known(writer: KafkaWriter, records: pa.RecordBatch, new_topics: set[str]) -> None:
-    """Write the rows that have a partition; the others' topics were not known to the driver."""
+    """Write the rows that have a partition; the driver did not know the topics of the others."""
     partitions = records["partition"]
     if partitions.null_count:
         topics = records.filter(pc.is_null(partitions))["topic"].unique().to_pylist()
@@ -258,12 +246,11 @@ def _spare_modules() -> None:
 
 
 def _spare_archive() -> None:
-    """Forget who imports from Spark's archive; who imports from it again is found again.
+    """Drop the cached importers of Spark's archive; an import from it makes a new one.
 
-    Before each task Spark 3.5 and 4.0 tell all importers to look again what there is, because the
-    user may have added files. Python then reads the directory of pyspark.zip, which does not
-    change, once for each of the packages in it that were imported from: a thousand names, a dozen
-    times.
+    Before each task Spark 3.5 and 4.0 invalidate the caches of all importers, because the user may
+    have added files. Python then reads the directory of pyspark.zip, which does not change, once
+    for each package in it that was imported from: a thousand names, a dozen times.
     """
     ours = pyspark.__spec__.loader
     if not isinstance(ours, zipimporter):

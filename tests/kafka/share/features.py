@@ -16,7 +16,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from fanout.kafka.cluster import parse_servers
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.share.client_options import ClientOptions
 from tests.kafka.topics import PLAINTEXT
@@ -80,9 +80,8 @@ class Downgrade(Request[UpdateFeaturesRequest_v1]):  # type: ignore[misc]
 
 async def switch_off(broker: KafkaBroker, feature: str) -> None:
     """Set the level of a feature to 0."""
-    servers = parse_servers(broker.bootstrap_servers)
     async with open_connections(
-        servers, security=PLAINTEXT, client_id="features", options=ClientOptions()
+        Cluster(broker.bootstrap_servers, security=PLAINTEXT, client_id="features"), ClientOptions()
     ) as connections:
         response = await connections.send_to_any(Downgrade(feature))
     assert response.error_code == 0, response.error_message

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import fanout
 from fanout.core.backoff import Backoff
 from fanout.kafka import KafkaShareSource
+from fanout.kafka.cluster import Cluster
 from tests.kafka.topics import PLAINTEXT, new_topic, seeded
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ class Group:
 
     def source(self, **options: Any) -> KafkaShareSource:
         chosen: dict[str, Any] = {
-            "bootstrap_servers": self.topic.broker.bootstrap_servers,
-            "security": PLAINTEXT,
+            "cluster": Cluster(self.topic.broker.bootstrap_servers, security=PLAINTEXT),
             "topics": self.topic.name,
             "group_id": self.id,
             "group_settings": LONG,

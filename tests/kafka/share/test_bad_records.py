@@ -16,6 +16,7 @@ from fanout.errors import (
     ServiceError,
     SplitFailedError,
 )
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.share.dead_letters import DeadLetters
 from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.writer import open_writer
@@ -238,7 +239,7 @@ async def put_with_a_header_that_is_no_text(group: Group) -> None:
     number = pa.array([0], pa.int32())
     columns = {"topic": [group.topic.name], "partition": number, "value": [b"x"]}
     async with open_writer(
-        group.topic.broker.bootstrap_servers, security=PLAINTEXT, mode=Idempotent()
+        Cluster(group.topic.broker.bootstrap_servers, security=PLAINTEXT), mode=Idempotent()
     ) as writer:
         await writer.write(pa.record_batch(columns | {"headers": headers}))
         await writer.flush()

@@ -8,7 +8,7 @@ from aiokafka.errors import StaleMetadata
 
 import fanout
 from fanout.errors import OptionError, PositionError, ServiceError
-from fanout.kafka.cluster import parse_servers
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.share.client_options import ClientOptions
 from fanout.kafka.share.groups import ShareGroupAdmin
@@ -35,9 +35,9 @@ async def test_the_settings_of_a_group_are_changed_on_request_and_stay(
 
 
 async def test_a_setting_that_was_changed_is_waited_for(kafka_broker: KafkaBroker) -> None:
-    servers = parse_servers(kafka_broker.bootstrap_servers)
     async with open_connections(
-        servers, security=PLAINTEXT, client_id="settings", options=ClientOptions()
+        Cluster(kafka_broker.bootstrap_servers, security=PLAINTEXT, client_id="settings"),
+        ClientOptions(),
     ) as connections:
         group = ShareGroupAdmin(connections, "waited-for")
         wanted = {"share.isolation.level": "read_committed"}

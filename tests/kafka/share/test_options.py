@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import DecodeFailedError, OptionError
-from fanout.kafka import KafkaShareSource, Security
+from fanout.kafka import Cluster, KafkaShareSource, Security
 from fanout.kafka.share.client_options import security_properties
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 NEEDED: dict[str, Any] = {
-    "bootstrap_servers": "127.0.0.1:9092",
+    "cluster": Cluster("127.0.0.1:9092", security=Security(protocol="PLAINTEXT")),
     "topics": "orders",
     "group_id": "billing",
-    "security": Security(protocol="PLAINTEXT"),
 }
 
 
@@ -42,8 +41,8 @@ def source(**options: Any) -> KafkaShareSource:
         ({"discovery_interval": 0}, "discovery_interval=0 must be more than 0"),
         ({"group_settings": {"isolation.level": "x"}}, "which is no setting of a share group"),
         ({"decode": 1}, "decode=1 must be a function"),
-        ({"security": None}, "must be a fanout.kafka.Security"),
-        ({"bootstrap_servers": "kafka.example.com:9092"}, "without TLS"),
+        ({"cluster": "127.0.0.1:9092"}, "cluster must be a fanout.kafka.Cluster"),
+        ({"group_id": None}, "group_id=None must be a string, and not empty"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], reason: str) -> None:
@@ -110,7 +109,7 @@ def test_the_client_is_told_how_brokers_are_talked_to() -> None:
         "ssl.certificate.location": "c.pem",
         "ssl.key.location": "c.pem",
     }
-    assert "canary" not in repr(source(security=security))
+    assert "canary" not in repr(source(cluster=Cluster("127.0.0.1:9092", security=security)))
 
 
 async def token() -> str:
@@ -126,7 +125,7 @@ async def token() -> str:
 )
 def test_what_the_client_cannot_be_told_is_refused(security: Security) -> None:
     with pytest.raises(OptionError, match="is not for a share group"):
-        source(security=security)
+        source(cluster=Cluster("127.0.0.1:9092", security=security))
 
 
 def test_a_function_to_decode_gets_the_number_of_deliveries() -> None:

@@ -42,7 +42,7 @@ async def test_the_example_reads_what_is_there(
 
 
 def test_the_example_for_bad_records_is_one_that_can_be() -> None:
-    imports = "from fanout.kafka import KafkaShareSource, Security\n"
+    imports = "from fanout.kafka import Cluster, KafkaShareSource, Security\n"
     names: dict[str, Any] = {}
     exec(imports + local(BAD_RECORDS, "127.0.0.1:9092"), names)  # noqa: S102 - the page is ours
     assert names["source"].max_deliveries == 3

@@ -8,19 +8,20 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from fanout.errors import ServiceError
+from fanout.kafka.cluster import Cluster
 from tests.kafka.secured import allow
 from tests.kafka.share.sharing import new_group, take
 
 if TYPE_CHECKING:
-    from tests.kafka.secured import Cluster
+    from tests.kafka.secured import Secured
 
 
-async def test_who_may_not_share_is_told_what_to_grant(cluster: Cluster) -> None:
+async def test_who_may_not_share_is_told_what_to_grant(cluster: Secured) -> None:
     group = await new_group(cluster.broker, 5)
 
     async def share() -> None:
         login = cluster.guarded_login("writer")
-        async with group.open(bootstrap_servers=cluster.guarded, security=login) as stream:
+        async with group.open(cluster=Cluster(cluster.guarded, security=login)) as stream:
             await take(stream, 5)
 
     for kind, name, operation, told in (

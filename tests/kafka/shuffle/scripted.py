@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from fanout.kafka import KafkaSource, Security
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.shuffle import ShuffleSource
 from fanout.kafka.shuffle.frames import ControlFrame, encode_control
 from fanout.kafka.shuffle.source import open_shuffle
@@ -61,10 +62,9 @@ class ScriptedShuffle:
         chosen: dict[str, Any] = {"topics": "t"} if "partitions" not in (kafka or {}) else {}
         self.source = ShuffleSource(
             KafkaSource(
-                bootstrap_servers="localhost",
-                security=Security(protocol="PLAINTEXT"),
+                cluster=Cluster("localhost", security=Security(protocol="PLAINTEXT")),
                 **chosen,
-                **(kafka or {}),
+                **kafka or {},
             ),
             **options,
         )

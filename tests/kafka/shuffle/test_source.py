@@ -24,6 +24,7 @@ from fanout.errors import (
     SplitFailedError,
 )
 from fanout.kafka import KafkaSource, Security
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
 from fanout.kafka.reading.transport import AbortedTransaction
 from fanout.kafka.shuffle import Activity, Producers, ShuffleSource, producers_at
@@ -723,9 +724,8 @@ async def cancelled_and_continued(cancellation: Any) -> None:
 
 
 KAFKA: dict[str, Any] = {
-    "bootstrap_servers": "localhost",
+    "cluster": Cluster("localhost", security=Security(protocol="PLAINTEXT")),
     "topics": "t",
-    "security": Security(protocol="PLAINTEXT"),
 }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import OptionError, ServiceError
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.shuffle.topic import ShuffleTopic, ensure_topic
 from tests.kafka.brokers import HERE
 
@@ -22,7 +23,7 @@ def wanted(name: str, **options: Any) -> ShuffleTopic:
 
 
 async def ensure(broker: KafkaBroker, topic: ShuffleTopic) -> None:
-    await ensure_topic(broker.bootstrap_servers, topic, security=HERE)
+    await ensure_topic(Cluster(broker.bootstrap_servers, security=HERE), topic)
 
 
 async def test_a_topic_is_created_once_and_fits_then(kafka_broker: KafkaBroker) -> None:

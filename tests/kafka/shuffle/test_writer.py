@@ -19,6 +19,7 @@ from fanout.errors import (
     ServiceError,
     StreamStateError,
 )
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.shuffle import Activity, ShuffleWriter, open_shuffle_writer
 from fanout.kafka.shuffle.commit_mode import ExactlyOnceMode
 from fanout.kafka.shuffle.frames import HelloFrame
@@ -51,7 +52,11 @@ async def topic(kafka_broker: KafkaBroker) -> Topic:
 def writing(topic: Topic, **options: Any) -> AbstractAsyncContextManager[ShuffleWriter]:
     named: dict[str, Any] = {"timestamp": "at", "idle_after": None} | options
     return open_shuffle_writer(
-        topic.broker.bootstrap_servers, topic=topic.name, security=HERE, **named
+        ShuffleWriterOptions(
+            cluster=Cluster(topic.broker.bootstrap_servers, security=HERE),
+            topic=topic.name,
+            **named,
+        )
     )
 
 
@@ -365,9 +370,7 @@ class Lingering:
 
 async def test_a_writer_that_leaves_while_it_says_that_it_is_idle_has_said_so() -> None:
     delivery = Lingering()
-    options = ShuffleWriterOptions(
-        bootstrap_servers="b:1", topic="t", security=HERE, idle_after=0.1
-    )
+    options = ShuffleWriterOptions(cluster=Cluster("b:1", security=HERE), topic="t", idle_after=0.1)
     async with ShuffleWriter(options, delivery, HelloFrame(0, 1, 1, 1)).running():
         await delivery.committing.wait()
     assert (delivery.pending, delivery.aborted) == (False, False)
@@ -459,5 +462,7 @@ async def test_options_that_make_no_sense_are_refused(
 ) -> None:
     named: dict[str, Any] = {"timestamp": "at"} | options
     with pytest.raises(OptionError, match=message):
-        async with open_shuffle_writer("localhost:1", topic="t", security=HERE, **named):
+        async with open_shuffle_writer(
+            ShuffleWriterOptions(cluster=Cluster("localhost:1", security=HERE), topic="t", **named)
+        ):
             pass

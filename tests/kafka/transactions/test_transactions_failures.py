@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from fanout.errors import ServiceError
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from tests.kafka.brokers import create
 from tests.kafka.topics import eventually
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from fanout.kafka.transactions.commit_token import CommitToken
     from fanout.kafka.transactions.transactions import Transactions
     from fanout.testing.kafka.broker import KafkaBroker
-    from tests.kafka.secured import Cluster
+    from tests.kafka.secured import Secured
 
     Call: TypeAlias = Callable[[Transactions, CommitToken], Awaitable[Any]]
 
@@ -117,7 +118,7 @@ async def test_the_first_transaction_waits_for_a_broker_that_has_just_started(
         await sink.until_committed(b"first")
 
 
-async def test_what_is_not_permitted_is_named(cluster: Cluster) -> None:
+async def test_what_is_not_permitted_is_named(cluster: Secured) -> None:
     broker, security = cluster.broker, cluster.guarded_login("job")
     sink = Sink(broker, "orders")
     await create(broker, sink.topic)
@@ -125,7 +126,7 @@ async def test_what_is_not_permitted_is_named(cluster: Cluster) -> None:
     async with (
         transactions(broker) as admin,
         transactions(
-            broker, bootstrap_servers=cluster.guarded, security=security, patience=5.0
+            broker, cluster=Cluster(cluster.guarded, security=security), patience=5.0
         ) as connection,
     ):
         assert await connection.max_timeout() == 900.0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
 from fanout.kafka.transactions.calls import Markers
 from fanout.kafka.transactions.commit_token import CommitToken
@@ -36,9 +37,8 @@ LONG = 600.0
 @asynccontextmanager
 async def transactions(broker: KafkaBroker, **options: Any) -> AsyncIterator[Transactions]:
     """Connect to a broker, as one process does."""
-    servers = options.pop("bootstrap_servers", broker.bootstrap_servers)
-    security = options.pop("security", HERE)
-    async with open_transactions(servers, security=security, random=Random(7), **options) as opened:
+    there = options.pop("cluster", Cluster(broker.bootstrap_servers, security=HERE))
+    async with open_transactions(there, random=Random(7), **options) as opened:
         yield opened
 
 

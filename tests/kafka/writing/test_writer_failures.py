@@ -15,6 +15,7 @@ from fanout.errors import (
     UnwritableRecordError,
     WriteTimeoutError,
 )
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
 from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.writer import open_writer
@@ -251,5 +252,5 @@ async def test_a_cluster_that_cannot_be_reached_is_an_error(unused_tcp_port: int
     options = ProducerOptions(request_timeout=0.1, delivery_timeout=0.1)
     servers = f"127.0.0.1:{unused_tcp_port}"
     with pytest.raises(ServiceError, match="cannot be reached"):
-        async with open_writer(servers, security=HERE, mode=Idempotent(), options=options):
+        async with open_writer(Cluster(servers, security=HERE), mode=Idempotent(), options=options):
             raise AssertionError

@@ -12,6 +12,7 @@ from confluent_kafka.admin import (
 )
 
 from fanout.errors import ServiceError
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.security import Security
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
@@ -22,10 +23,10 @@ from tests.kafka.secured import PASSWORD, WRONG, allow, token
 from tests.kafka.writing.writing import records, values
 
 if TYPE_CHECKING:
-    from tests.kafka.secured import Cluster
+    from tests.kafka.secured import Secured
 
 
-def securities(cluster: Cluster) -> dict[str, tuple[str, Security]]:
+def securities(cluster: Secured) -> dict[str, tuple[str, Security]]:
     files = cluster.files
     users, certificates = str(cluster.users), str(cluster.certificates)
     own = Security(
@@ -46,34 +47,36 @@ def securities(cluster: Cluster) -> dict[str, tuple[str, Security]]:
 
 @pytest.mark.parametrize("how", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "SSL"])
 async def test_who_is_let_in_may_write(
-    cluster: Cluster, how: str, caplog: pytest.LogCaptureFixture
+    cluster: Secured, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
     await create(cluster.broker, f"w-{how}")
     servers, security = securities(cluster)[how]
-    async with open_writer(servers, security=security, mode=Idempotent()) as writer:
+    async with open_writer(Cluster(servers, security=security), mode=Idempotent()) as writer:
         await writer.write(records(f"w-{how}", [b"x", bytes(1 << 19)]))
         await writer.flush()
     assert await values(cluster.broker, f"w-{how}") == [b"x", bytes(1 << 19)]
     assert PASSWORD not in caplog.text
 
 
-async def test_a_wrong_password_is_an_error_at_once(cluster: Cluster) -> None:
+async def test_a_wrong_password_is_an_error_at_once(cluster: Secured) -> None:
     security = cluster.login("SCRAM-SHA-512", WRONG)
     with pytest.raises(ServiceError, match=r"cannot be reached: .*SaslAuth") as caught:
-        async with open_writer(str(cluster.users), security=security, mode=Idempotent()):
+        async with open_writer(Cluster(str(cluster.users), security=security), mode=Idempotent()):
             raise AssertionError
     assert "canary" not in "".join(traceback.format_exception(caught.value))
 
 
-def opening(cluster: Cluster, mode: Any) -> Any:
-    return open_writer(cluster.guarded, security=cluster.guarded_login("writer"), mode=mode)
+def opening(cluster: Secured, mode: Any) -> Any:
+    return open_writer(
+        Cluster(cluster.guarded, security=cluster.guarded_login("writer")), mode=mode
+    )
 
 
 JOINED = Transactional("w-guarded", Incarnation(0, 0))
 
 
-async def test_who_may_not_write_is_told_what_to_grant(cluster: Cluster) -> None:
+async def test_who_may_not_write_is_told_what_to_grant(cluster: Secured) -> None:
     broker = cluster.broker
     for topic in ("w-seen", "w-unseen", "w-allowed"):
         await create(broker, topic)

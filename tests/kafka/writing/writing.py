@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.writer import open_writer
@@ -61,8 +62,7 @@ async def writing(
 ) -> AsyncIterator[KafkaWriter]:
     """Open a writer; producer options go by their fields."""
     async with open_writer(
-        broker.bootstrap_servers,
-        security=HERE,
+        Cluster(broker.bootstrap_servers, security=HERE),
         mode=mode or Idempotent(),
         options=ProducerOptions(**options),
     ) as writer:

@@ -17,7 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from fanout.errors import FanOutError
 from fanout.kafka import Security
-from fanout.spark import foreach_batch, kafka_sink
+from fanout.kafka.cluster import Cluster
+from fanout.spark import KafkaSink, foreach_batch
 from fanout.testing.spark.session import jvm_pid, short_lived_session
 from tests.provers.crash.control import CONTROL, Control
 from tests.provers.crash.driver_messages import DriverOptions, Failed, Message, Started
@@ -87,10 +88,9 @@ def main(arguments: str) -> int:
 
 def _start(spark: SparkSession, pipeline: Pipeline, options: DriverOptions) -> FanOutQuery:
     repeats = pipeline in options.at_least_once
-    sink = kafka_sink(
-        bootstrap_servers=options.bootstrap_servers,
+    sink = KafkaSink(
+        cluster=Cluster(options.bootstrap_servers, security=_PLAINTEXT),
         topic=output_of(pipeline),
-        security=_PLAINTEXT,
         delivery_guarantee="at_least_once" if repeats else "exactly_once",
         transform=_TRANSFORMS[pipeline],
     )
@@ -118,9 +118,8 @@ def _source(pipeline: Pipeline, options: DriverOptions) -> Source:
             from fanout.kafka import KafkaSource  # noqa: PLC0415 - the same
 
             return KafkaSource(
+                cluster=Cluster(options.bootstrap_servers, security=_PLAINTEXT),
                 topics=input_of(pipeline),
-                bootstrap_servers=options.bootstrap_servers,
-                security=_PLAINTEXT,
             )
 
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from fanout.kafka.cluster import Cluster
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import claim
+from fanout.spark import KafkaSink, ShuffleSink
 from fanout.spark.current_batch import BatchContext, handling
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.loop_thread import LoopThread
-from fanout.spark.sink.handler import kafka_sink
 from tests.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from fanout.landing.ownership import Ownership
     from fanout.spark.batches import Handler
-    from fanout.spark.sink.handler import KafkaSink
     from fanout.testing.kafka.broker import KafkaBroker
 
 _NAMES = itertools.count(1)
@@ -52,8 +52,9 @@ class Output:
         broker.create_topic(self.name, partitions)
 
     def sink(self, **options: Any) -> KafkaSink:
-        named: dict[str, Any] = {"topic": self.name, "security": PLAINTEXT} | options
-        return kafka_sink(bootstrap_servers=self.broker.bootstrap_servers, **named)
+        cluster = Cluster(self.broker.bootstrap_servers, security=PLAINTEXT)
+        named: dict[str, Any] = {"cluster": cluster, "topic": self.name} | options
+        return KafkaSink(**named)
 
     def read(
         self, *, isolation: str = "read_committed", wait_for: int = 0
@@ -117,7 +118,11 @@ class Run:
         )
 
     def write(
-        self, sink: KafkaSink, df: DataFrame, batch_id: int, watermark: int | None = None
+        self,
+        sink: KafkaSink | ShuffleSink,
+        df: DataFrame,
+        batch_id: int,
+        watermark: int | None = None,
     ) -> None:
         self.call(sink, df, batch_id, watermark)
 

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import OptionError, UnwritableRecordError
 from fanout.kafka.writing.partitioner import partitions_of
-from fanout.spark.sink.partitioned_rows import check_columns, laid_out
+from fanout.spark.sink.partitioned_rows import check_columns, partitioned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,8 +69,8 @@ def split(columns: str) -> list[tuple[str, str]]:
 
 def place(rows: DataFrame, **options: Any) -> list[Any]:
     """Return the rows as the tasks get them, with the number of the task."""
-    chosen = {"topic": None, "tasks": 3, "assign": None} | options
-    frame = laid_out(rows, **chosen)
+    chosen = {"topic": None, "tasks": 3, "partitioner": None} | options
+    frame = partitioned(rows, **chosen)
     return frame.select("*", F.spark_partition_id().alias("task")).collect()
 
 
@@ -112,7 +112,7 @@ def test_a_partition_of_the_users_own_goes_before_that_of_the_key(spark: SparkSe
         assert count == 12
         return [3] * len(keys)
 
-    found = place(rows, topic="t", counts={"t": 12}, assign=third)
+    found = place(rows, topic="t", counts={"t": 12}, partitioner=third)
     chosen = {int(row.value): row.partition for row in found}
     assert chosen == {number: number if number < 10 else 3 for number in range(20)}
 
@@ -128,7 +128,7 @@ def test_what_a_partitioner_returns_is_checked(wrong: Any) -> None:
 def test_rows_are_sorted_after_the_shuffle(spark: SparkSession) -> None:
     # On one machine what was shuffled comes in order anyway, so the plan has to tell.
     rows = spark.range(4).selectExpr("cast(id as string) value")
-    frame: Any = laid_out(rows, topic="t", counts={"t": 2}, tasks=2, assign=None)
+    frame: Any = partitioned(rows, topic="t", counts={"t": 2}, tasks=2, partitioner=None)
     plan = frame._jdf.queryExecution().executedPlan().toString()
     operators = [line.strip(" :+-*()0123456789").split(" ")[0] for line in plan.splitlines()]
     assert operators.index("Sort") < operators.index("Exchange")

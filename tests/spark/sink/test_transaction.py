@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,13 +18,14 @@ from fanout.errors import (
     OptionError,
     UnwritableRecordError,
 )
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
 from fanout.kafka.transactions.outcome import TransactionState
 from fanout.kafka.transactions.transactions import Transactions
 from fanout.kafka.writing.writer import open_writer
-from fanout.spark.sink.cluster import cluster_of
-from fanout.spark.sink.job import AttemptFailedError, Delivered
-from fanout.spark.sink.options import KafkaSinkOptions
+from fanout.spark import KafkaSink
+from fanout.spark.sink.connection import connect
+from fanout.spark.sink.job import AttemptFailedError, JobResult
 from fanout.spark.sink.stored_tokens import SinkState
 from fanout.spark.sink.transaction import ExactlyOnce
 from tests.kafka.topics import PLAINTEXT
@@ -51,39 +53,37 @@ class Sink:
     def __init__(self, output: Output, here: Run, **options: Any) -> None:
         self.output = output
         self.run = here
-        self.options = KafkaSinkOptions(
-            bootstrap_servers=output.broker.bootstrap_servers,
-            security=PLAINTEXT,
+        self.target = KafkaSink(
+            cluster=Cluster(output.broker.bootstrap_servers, security=PLAINTEXT),
             topic=output.name,
             **options,
-        )
-        self.cluster = cluster_of(self.options, here.loop)
+        ).target
+        self.connection = connect(self.target, here.loop)
         self.modes: list[Transactional] = []
 
     def batch(self, batch_id: int) -> ExactlyOnce:
-        return ExactlyOnce(self.options, self.run.context(batch_id), self.cluster)
+        return ExactlyOnce(self.target, self.run.context(batch_id), self.connection)
 
     def write(
         self, batch_id: int, *values: bytes, then: Callable[[], object] = lambda: None
     ) -> None:
         """Write values as a batch; afterwards the tasks do something else."""
 
-        def send(mode: Transactional) -> Delivered:
+        def send(mode: Transactional) -> JobResult:
             self.modes.append(mode)
-            delivered = self.put(mode, *values)
+            result = self.put(mode, *values)
             then()
-            return delivered
+            return result
 
-        self.batch(batch_id).write(send)
+        job: Any = SimpleNamespace(run=send)
+        self.batch(batch_id).write(job)
 
-    def put(self, mode: Transactional, *values: bytes, partition: int = 0) -> Delivered:
+    def put(self, mode: Transactional, *values: bytes, partition: int = 0) -> JobResult:
         """Do what tasks do: write to the partitions from one on."""
         return self.run.loop.call(self._put(mode, values, partition))
 
-    async def _put(self, mode: Transactional, values: tuple[bytes, ...], first: int) -> Delivered:
-        async with open_writer(
-            self.options.bootstrap_servers, security=PLAINTEXT, mode=mode
-        ) as writer:
+    async def _put(self, mode: Transactional, values: tuple[bytes, ...], first: int) -> JobResult:
+        async with open_writer(self.target.options.cluster, mode=mode) as writer:
             if values:
                 columns = {
                     "topic": [self.output.name] * len(values),
@@ -94,11 +94,11 @@ class Sink:
                 }
                 await writer.write(pa.record_batch(columns))
             written = await writer.flush()
-        return Delivered(written.rows, written.bytes, written.partitions)
+        return JobResult(written.rows, written.bytes, written.partitions)
 
     def phase(self) -> TransactionState:
-        name = self.options.transactional_id(self.run.query_id)
-        state = self.cluster.call(self.cluster.transactions.describe(name))
+        name = self.target.transactional_id(self.run.query_id)
+        state = self.connection.call(self.connection.transactions.describe(name))
         assert state is not None
         return state.phase
 
@@ -369,9 +369,9 @@ def test_a_batch_without_rows_leaves_nothing(
 def token_of(sink: Sink, age: timedelta) -> CommitToken:
     created_at = datetime.now(UTC) - age
     return CommitToken(
-        transactional_id=sink.options.transactional_id(sink.run.query_id),
+        transactional_id=sink.target.transactional_id(sink.run.query_id),
         incarnation=Incarnation(1, 0),
-        marker_group=sink.options.marker_group(sink.run.query_id),
+        marker_group=sink.target.marker_group(sink.run.query_id),
         batch_id=0,
         partitions={sink.output.name: (0,)},
         created_at=created_at,

@@ -6,10 +6,11 @@ import pytest
 from pyspark import TaskContext
 
 from fanout.errors import ServiceError, WriteTimeoutError
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.writing.producer_id import Idempotent, Transactional
 from fanout.kafka.writing.producer_options import ProducerOptions
-from fanout.spark.sink.worker_task import Delivery, Failure, Report, read_report, task
+from fanout.spark.sink.worker_task import TaskFailure, TaskOptions, TaskReport, read_report, task
 from tests.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -30,17 +31,15 @@ class Context:
         return 1
 
 
-def delivery(mode: WriteMode, asked: list[str]) -> Delivery:
+def options(mode: WriteMode, asked: list[str]) -> TaskOptions:
     def security() -> Security:
         asked.append("security")
         return PLAINTEXT
 
-    return Delivery(
-        bootstrap_servers="127.0.0.1:1,elsewhere",
-        make_security=security,
+    return TaskOptions(
+        cluster=Cluster("127.0.0.1:1,elsewhere", security=security),
         mode=mode,
-        options=ProducerOptions(),
-        client_id="fanout",
+        producing=ProducerOptions(),
         topic="t",
     )
 
@@ -50,7 +49,7 @@ def test_another_attempt_of_a_task_writes_nothing_into_a_transaction(
 ) -> None:
     monkeypatch.setattr(TaskContext, "get", Context)
     asked: list[str] = []
-    write = task(delivery(Transactional("id", Incarnation(1, 0)), asked))
+    write = task(options(Transactional("id", Incarnation(1, 0)), asked))
     with pytest.raises(RuntimeError, match="attempt 1 of a task does not write"):
         next(write(iter(())))
     assert asked == []
@@ -59,18 +58,18 @@ def test_another_attempt_of_a_task_writes_nothing_into_a_transaction(
 def test_a_task_says_what_it_has_failed_by(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "get", Context)
     left: Any = iter(["some rows"])
-    (answer,) = task(delivery(Idempotent(), []))(left)
+    (answer,) = task(options(Idempotent(), []))(left)
     report = read_report(answer["report"][0].as_py())
     assert (report.stage, report.task, report.rows) == (3, 1, 0)
     assert report.failure is not None
     assert report.failure.kind == "OptionError"
     assert "elsewhere would be used without TLS" in str(report.failure.error())
-    assert next(left, None) is None, "Spark waits until it has said everything"
+    assert next(left, None) is None, "Spark waits until all rows were read"
 
 
 def test_a_failure_is_raised_as_what_it_was() -> None:
-    assert isinstance(Failure("WriteTimeoutError", "late").error(), WriteTimeoutError)
-    unknown = Failure("os.system", "x").error()
+    assert isinstance(TaskFailure("WriteTimeoutError", "late").error(), WriteTimeoutError)
+    unknown = TaskFailure("os.system", "x").error()
     assert (type(unknown), str(unknown)) == (ServiceError, "x")
 
 
@@ -81,4 +80,4 @@ def test_what_is_no_report_is_refused(text: str) -> None:
 
 
 def test_a_report_needs_no_more_than_its_task() -> None:
-    assert read_report('{"stage": 1, "task": 0}') == Report(1, 0)
+    assert read_report('{"stage": 1, "task": 0}') == TaskReport(1, 0)

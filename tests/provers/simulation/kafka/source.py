@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, final
 
+from fanout.kafka.cluster import Cluster
 from fanout.kafka.security import Security
 from fanout.kafka.source import KafkaSource, open_kafka_connection
 from tests.provers.simulation.kinesis.stream import EPOCH_MILLIS
@@ -94,7 +95,7 @@ def kafka_options(plan: KafkaPlan) -> KafkaSource:
         memory = {"max_event_bytes": _TIGHT_EVENT, "max_bytes_in_flight": _TIGHT}
     began = datetime.fromtimestamp(EPOCH_MILLIS / 1000, UTC)
     return KafkaSource(
-        bootstrap_servers="127.0.0.1:9092",
+        cluster=Cluster("127.0.0.1:9092", security=Security(protocol="PLAINTEXT")),
         start=began if plan.start == "timestamp" else plan.start,
         on_data_loss=plan.on_data_loss,
         isolation_level=plan.isolation_level,
@@ -104,7 +105,6 @@ def kafka_options(plan: KafkaPlan) -> KafkaSource:
             "fetch.max.wait.ms": round(plan.max_wait * 1000),
             "max.partition.fetch.bytes": plan.fetch_bytes,
         },
-        security=Security(protocol="PLAINTEXT"),
         **chosen,
         **memory,
     )

@@ -1,30 +1,31 @@
-"""The cluster that a sink writes to, as the driver sees it: blocking calls, kept over batches."""
+"""The driver's connection to the cluster of a sink: blocking calls, kept from batch to batch."""
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar, final
 
 from fanout.errors import OptionError
+from fanout.kafka.shuffle.topic import check_partition_count
 from fanout.kafka.transactions.transactions import open_transactions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
     from typing import Any
 
+    from fanout.kafka.cluster import Cluster
     from fanout.kafka.transactions.transactions import Transactions
     from fanout.spark.loop_thread import LoopThread
-    from fanout.spark.sink.options import KafkaSinkOptions
+    from fanout.spark.sink.options import SinkTarget
 
     _T = TypeVar("_T")
 
-__all__ = ("Cluster", "cluster_of")
+__all__ = ("SinkConnection", "connect")
 
 
 @final
-class Cluster:
-    """What the driver asks Kafka for a sink. Every call blocks, and may raise ServiceError.
+class SinkConnection:
+    """The driver's calls to the cluster of a sink. Every call blocks, and may raise ServiceError.
 
     Args:
         loop: Where the connections are.
@@ -41,8 +42,23 @@ class Cluster:
         """Run a call in the loop and wait for its answer."""
         return self._loop.call(work)
 
+    def check(self, target: SinkTarget) -> None:
+        """Check that the topic exists and fits, and that brokers allow the transaction timeout.
+
+        Raises:
+            OptionError: The brokers allow less than transaction_timeout.
+            ServiceError: The topic does not exist, or has another number of partitions.
+        """
+        options = target.options
+        if options.topic is not None:
+            count = self.partitions([options.topic])[options.topic]
+            if target.framing is not None:
+                check_partition_count(options.topic, count, target.framing.options.partition_count)
+        if options.delivery_guarantee == "exactly_once":
+            self.transaction_timeout(options.transaction_timeout)
+
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return how many partitions topics have now, and those that were asked for before."""
+        """Return the number of partitions of topics, and of those that were asked for before."""
         counts = {
             topic: self.call(self.transactions.partitions(topic))
             for topic in sorted({*topics, *self._topics})
@@ -54,7 +70,7 @@ class Cluster:
         """Return the seconds that a transaction may take.
 
         Args:
-            wanted: What the user says; None for the most that brokers allow.
+            wanted: The user's timeout; None for the most that brokers allow.
 
         Raises:
             OptionError: The brokers allow less.
@@ -64,21 +80,18 @@ class Cluster:
         if wanted is not None and wanted > self._longest:
             raise OptionError(
                 f"transaction_timeout={wanted:g} seconds is longer than the brokers allow "
-                f"(transaction.max.timeout.ms, which is {self._longest:g} seconds): say less, or "
+                f"(transaction.max.timeout.ms, which is {self._longest:g} seconds): pass less, or "
                 f"raise that"
             )
         return self._longest if wanted is None else wanted
 
 
-def cluster_of(options: KafkaSinkOptions, loop: LoopThread) -> Cluster:
-    """Return the cluster of a sink; its connections are kept until the loop ends."""
-    return loop.hold((Cluster, options.sink_name), lambda: _open(options, loop))
+def connect(target: SinkTarget, loop: LoopThread) -> SinkConnection:
+    """Return the connection of a sink; it is kept until the loop ends."""
+    return loop.hold((SinkConnection, target.name), lambda: _open(target.options.cluster, loop))
 
 
 @asynccontextmanager
-async def _open(options: KafkaSinkOptions, loop: LoopThread) -> AsyncIterator[Cluster]:
-    security = await asyncio.to_thread(options.make_security)
-    async with open_transactions(
-        options.bootstrap_servers, security=security, client_id=options.client_id_prefix
-    ) as transactions:
-        yield Cluster(loop, transactions)
+async def _open(cluster: Cluster, loop: LoopThread) -> AsyncIterator[SinkConnection]:
+    async with open_transactions(cluster) as transactions:
+        yield SinkConnection(loop, transactions)

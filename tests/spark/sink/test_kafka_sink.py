@@ -8,7 +8,7 @@ import signal
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -16,8 +16,8 @@ from pyspark import SparkContext, TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import BatchFailedError, FanOutError, StreamStateError, UnwritableRecordError
-from fanout.kafka import Security
-from fanout.spark import write_to_kafka
+from fanout.kafka import Cluster, Security
+from fanout.spark import KafkaSink
 from tests.kafka.topics import PLAINTEXT
 from tests.spark.harness import eventually
 from tests.spark.manual import ManualSource
@@ -100,18 +100,16 @@ def test_all_columns_reach_the_broker_and_a_handler_writes_to_two_sinks(
     def partitioner(keys: pa.Array, count: int) -> pa.Array:
         return pa.array([len(key) % count for key in keys.to_pylist()], pa.int32())
 
+    cluster = Cluster(kafka_broker.bootstrap_servers, security=PLAINTEXT)
+
     def handler(df: DataFrame, batch_id: int) -> None:
-        where: Any = {
-            "bootstrap_servers": kafka_broker.bootstrap_servers,
-            "security": PLAINTEXT,
-        }
-        write_to_kafka(
-            df.selectExpr(*all_columns), batch_id, sink_name="one", topic=first.name, **where
+        KafkaSink(cluster=cluster, sink_name="one", topic=first.name).write(
+            df.selectExpr(*all_columns), batch_id
         )
         rows = df.selectExpr(
             "repeat('k', cast(id as int)) key", "cast(id as string) value", f"'{second.name}' topic"
         )
-        write_to_kafka(rows, batch_id, sink_name="two", partitioner=partitioner, **where)
+        KafkaSink(cluster=cluster, sink_name="two", partitioner=partitioner).write(rows, batch_id)
 
     with run(spark, tmp_path) as here:
         here.call(handler, spark.range(6), 0)

@@ -9,10 +9,11 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import BadFrameError, OptionError, ServiceError, UnwritableRecordError
+from fanout.kafka import Cluster
 from fanout.kafka.shuffle import Activity
 from fanout.kafka.transactions.transactions import Transactions
-from fanout.spark import key_by_sink, write_key_by
-from fanout.spark.sink import shuffle_frames, write_batch
+from fanout.spark import ShuffleSink
+from fanout.spark.sink import job, shuffle_frames
 from fanout.spark.sink.stored_tokens import SinkState
 from fanout.spark.sink.transaction import ExactlyOnce
 from tests.kafka.shuffle.reading import Drained, drain
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from fanout.spark.sink.handler import KafkaSink
     from fanout.testing.kafka.broker import KafkaBroker
 
 pytestmark = pytest.mark.spark
@@ -41,15 +41,14 @@ def topic(kafka_broker: KafkaBroker) -> Topic:
 
 def options(topic: Topic, **more: Any) -> dict[str, Any]:
     return {
-        "bootstrap_servers": topic.broker.bootstrap_servers,
-        "security": PLAINTEXT,
+        "cluster": Cluster(topic.broker.bootstrap_servers, security=PLAINTEXT),
         "topic": topic.name,
         "timestamp": "at",
     } | more
 
 
-def sink(topic: Topic, **more: Any) -> KafkaSink:
-    return key_by_sink(**options(topic, **more))
+def sink(topic: Topic, **more: Any) -> ShuffleSink:
+    return ShuffleSink(**options(topic, **more))
 
 
 def rows(spark: SparkSession, first: int, behind: int, keys: int = 5) -> DataFrame:
@@ -115,7 +114,7 @@ def test_a_batch_of_which_nothing_is_left_is_idle_until_the_next_one(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
     def handler(df: DataFrame, batch_id: int) -> None:
-        write_key_by(df.where(f"{batch_id} <> 1"), batch_id, **options(topic, out_of_orderness=0))
+        sink(topic, out_of_orderness=0).write(df.where(f"{batch_id} <> 1"), batch_id)
 
     with run(spark, tmp_path) as here:
         for batch_id in range(3):
@@ -147,8 +146,8 @@ def kill(*_: object, **__: object) -> None:
 
 
 DEATHS: dict[str, tuple[object, str] | None] = {
-    "before anything is written": (write_batch, "deliver"),
-    "when tasks have written": (write_batch, "say"),
+    "before anything is written": (job, "write_rows"),
+    "when tasks have written": (job, "announce"),
     "when the watermark is written": (Transactions, "mark"),
     "when the marker is set": (SinkState, "record"),
     "when the token is stored": (Transactions, "commit"),
@@ -189,7 +188,7 @@ def test_an_attempt_that_failed_leaves_no_watermark(
     spark: SparkSession, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[object] = []
-    original = shuffle_frames.say
+    original = shuffle_frames.announce
 
     async def fail_once(delivery: Any, *args: Any) -> Any:
         written = await original(delivery, *args)
@@ -198,7 +197,7 @@ def test_an_attempt_that_failed_leaves_no_watermark(
             raise UnwritableRecordError("no")
         return written
 
-    monkeypatch.setattr(write_batch, "say", fail_once)
+    monkeypatch.setattr(job, "announce", fail_once)
     handler = sink(topic, out_of_orderness=0)
     with run(spark, tmp_path) as here:
         with pytest.raises(UnwritableRecordError):

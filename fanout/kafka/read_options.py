@@ -1,0 +1,69 @@
+"""The options that a source of Kafka has, whether it reads partitions or a share group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from fanout.core.backoff import Backoff
+from fanout.core.source_options import SourceOptions
+from fanout.errors import OptionError
+from fanout.kafka.cluster import check_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+
+    from fanout.kafka.cluster import Cluster
+
+__all__ = ("KafkaReadOptions", "check_text")
+
+_BACKOFF: Final = Backoff(base=0.5, cap=5.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaReadOptions(SourceOptions):
+    """Options of every Kafka source; see also `SourceOptions`. All times are in seconds.
+
+    Args:
+        cluster: Where the brokers are, and how to connect to them.
+        group_id: The consumer group or share group.
+        client_rack: The rack that this client is in.
+        decode: Turns a record batch of one partition into the columns that are wanted.
+        backoff: How the waits between attempts grow; a broker that starts again is found after its
+            `cap` at the latest.
+        discovery_interval: The time between two listings of the topics; None for no further one.
+        consumer_options: Options of Kafka's consumer by Kafka's names.
+    """
+
+    cluster: Cluster
+    group_id: str | None = None
+    client_rack: str | None = None
+    decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    backoff: Backoff = _BACKOFF
+    discovery_interval: float | None = 60.0
+    consumer_options: Mapping[str, str | int] = field(default_factory=dict, hash=False)
+
+    def check_client(self) -> None:
+        """Check the options of this class.
+
+        Raises:
+            OptionError: If one is malformed or out of range.
+        """
+        self.check_reading()
+        check_cluster(self.cluster)
+        for name in ("group_id", "client_rack"):
+            check_text(name, getattr(self, name))
+        if self.decode is not None and not callable(self.decode):
+            raise OptionError(f"decode={self.decode!r} must be a function of a record batch")
+
+
+def check_text(name: str, value: object) -> None:
+    """Check an option that is a text or None.
+
+    Raises:
+        OptionError: If it is neither, or empty.
+    """
+    if value is not None and (not isinstance(value, str) or not value):
+        raise OptionError(f"{name}={value!r} must be a string, and not empty")

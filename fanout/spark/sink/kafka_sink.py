@@ -1,0 +1,120 @@
+"""The sink that writes each batch of a query to Kafka topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from fanout.kafka.writing.write_options import WriteOptions
+from fanout.spark.sink.connection import connect
+from fanout.spark.sink.options import SinkTarget
+from fanout.spark.sink.transaction import recover_sink, write_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+    from fanout.spark.current_batch import BatchContext
+    from fanout.spark.loop_thread import LoopThread
+    from fanout.spark.sink.options import Partitioner
+
+__all__ = ("KafkaSink",)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSink(WriteOptions):
+    """Write each batch of a query to Kafka, exactly once; a handler for `foreach_batch`.
+
+    A batch is one transaction of Kafka, whatever Spark's tasks and the driver go through: readers
+    with `isolation.level=read_committed` see all of it once, or nothing yet. Each partition is
+    written by one task in the order of the rows, so that a key keeps its order. A handler of the
+    user's own calls `write`.
+
+    The DataFrame has the columns of Spark's own Kafka sink: `value` (string or binary), and where
+    there are any `key` (the same), `topic`, `partition` (int), `headers`
+    (`array<struct<key: string, value: binary>>`) and `timestamp`.
+
+    Args:
+        cluster: The brokers, which Spark's workers connect to as well. The security is sent to the
+            workers: one with a secret is a function in `Cluster(..., security=...)`.
+        topic: The topic; None where the rows name it in a column `topic`. It has to exist.
+        delivery_guarantee: `"exactly_once"`; `"at_least_once"`, which waits for all in-sync
+            replicas, so that a batch that fails may be there in part and comes again; or `"none"`,
+            which waits for no answer (`acks=0`).
+        transaction_timeout: Seconds after which brokers abort the transaction of a batch; None is
+            the most that they allow (`transaction.max.timeout.ms`). A batch that takes longer
+            fails.
+        transactional_id_prefix: The beginning of the transactional id, for the brokers' ACLs; the
+            query's id and sink_name follow it.
+        producer_options: Options of Kafka's producer by Kafka's names, such as
+            `{"compression.type": "zstd"}`.
+        transform: Makes of a batch what is written, for example `lambda df: df.select(...)`.
+        sink_name: The sink's name in the checkpoint; it must not change while a query lives.
+        partitioner: From the keys of many rows (an Arrow array of binary, null where there is
+            none) and the number of partitions of their topic to an array of their partitions. None
+            is Kafka's own: murmur2 of the key, and rows without one anywhere. A column
+            `partition` that is not null goes before it.
+
+    Raises:
+        OptionError: If an option is malformed or out of range, or two contradict each other.
+    """
+
+    transform: Callable[[DataFrame], DataFrame] | None = None
+    sink_name: str = "kafka"
+    partitioner: Partitioner | None = None
+
+    def __post_init__(self) -> None:
+        self.check_writing("exactly_once", "at_least_once", "none")
+        _ = self.target  # checks it
+
+    @property
+    def target(self) -> SinkTarget:
+        """What the driver needs of the sink."""
+        return SinkTarget(name=self.sink_name, options=self, partitioner=self.partitioner)
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Write a batch; `foreach_batch` calls it. See `write`."""
+        self.write(df, batch_id)
+
+    def write(self, df: DataFrame, batch_id: int) -> None:
+        """Write a DataFrame inside a handler of `foreach_batch`.
+
+        A handler may write to several sinks, each with a sink_name of its own: each is a
+        transaction of its own, and committed by itself. Call it in the handler's own thread. A
+        batch that fails comes again with the next run of the query.
+
+        Args:
+            df: The rows; `transform` is applied to them.
+            batch_id: The batch that the handler was called with.
+
+        Raises:
+            StreamStateError: No handler runs in this thread, the batch is another one, or
+                sink_name was written to before in it.
+            OptionError: The columns do not fit.
+            BatchNotWrittenError: The batch cannot be written in three attempts or in time.
+            UnwritableRecordError: A record is too large.
+            ServiceError: The cluster refuses the client.
+            CheckpointError: A newer run has taken over the checkpoint.
+            FencedError: Another job uses the transactional id.
+        """
+        write_batch(df if self.transform is None else self.transform(df), batch_id, self.target)
+
+    def prepare(self, loop: LoopThread) -> None:
+        """Check that the topic exists, and that brokers allow the transaction timeout.
+
+        Raises:
+            OptionError: The brokers allow less than transaction_timeout.
+            ServiceError: The topic does not exist, or no broker answers.
+        """
+        connect(self.target, loop).check(self.target)
+
+    def recover(self, context: BatchContext) -> None:
+        """Finish the transactions that an earlier run has recorded, and abort what else is open.
+
+        Raises:
+            CheckpointError: It is unknown whether a batch was committed.
+            ServiceError: No broker answers, or the transactional id may not be used.
+        """
+        recover_sink(self.target, context)
