@@ -36,7 +36,7 @@ _REFUSED = {
     "auto.offset.reset": "say start, and on_data_loss for offsets that have expired",
     "bootstrap.servers": "pass cluster=Cluster(servers)",
     "check.crcs": "checksums are always checked",
-    "client.id": "pass cluster=Cluster(..., client_id=...)",
+    "client.id": "pass Cluster(..., client_id=...)",
     "client.rack": "say client_rack",
     "default.api.timeout.ms": "say request.timeout.ms for one call, and max_retries",
     "enable.auto.commit": _COMMITS,
@@ -58,14 +58,14 @@ _REFUSED = {
     "reconnect.backoff.ms": _WAITS,
     "retry.backoff.max.ms": _WAITS,
     "retry.backoff.ms": _WAITS,
-    "security.protocol": "pass security=Security(protocol=...)",
+    "security.protocol": "pass Cluster(..., security=Security(protocol=...))",
     "send.buffer.bytes": "the operating system sizes its buffers",
     "session.timeout.ms": _ALONE,
     "value.deserializer": _DECODE,
 }
 _REFUSED_PREFIXES = {
-    "sasl.": "pass security=Security(username=..., password=..., mechanism=...)",
-    "ssl.": "pass security=Security(ca_file=..., certificate_file=..., key_file=...)",
+    "sasl.": "pass Cluster(..., security=Security(username=..., password=..., mechanism=...))",
+    "ssl.": "pass Cluster(..., security=Security(ca_file=..., certificate_file=...))",
 }
 
 _OPTIONS: Final = DottedOptions(

@@ -39,7 +39,7 @@ _OPTIONS: Final = DottedOptions(
         "auto.offset.reset": _GROUP.format("share.auto.offset.reset"),
         "bootstrap.servers": "pass cluster=Cluster(servers)",
         "check.crcs": "checksums are always checked",
-        "client.id": "pass cluster=Cluster(..., client_id=...)",
+        "client.id": "pass Cluster(..., client_id=...)",
         "client.rack": "say client_rack",
         "enable.auto.commit": _ANSWERS,
         "enable.auto.offset.store": _ANSWERS,
@@ -61,14 +61,14 @@ _OPTIONS: Final = DottedOptions(
         "reconnect.backoff.ms": _WAITS,
         "retry.backoff.max.ms": _WAITS,
         "retry.backoff.ms": _WAITS,
-        "security.protocol": "pass security=Security(protocol=...)",
+        "security.protocol": "pass Cluster(..., security=Security(protocol=...))",
         "session.timeout.ms": _GROUP.format("share.session.timeout.ms"),
         "share.acknowledgement.mode": "it is always explicit",
         "value.deserializer": _DECODE,
     },
     refused_prefixes={
-        "sasl.": "pass security=Security(username=..., password=..., mechanism=...)",
-        "ssl.": "pass security=Security(ca_file=..., certificate_file=..., key_file=...)",
+        "sasl.": "pass Cluster(..., security=Security(username=..., password=..., mechanism=...))",
+        "ssl.": "pass Cluster(..., security=Security(ca_file=..., certificate_file=...))",
     },
 )
 

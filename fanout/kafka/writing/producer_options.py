@@ -36,7 +36,7 @@ _OPTIONS: Final = DottedOptions(
     refused={
         "acks": _GUARANTEE,
         "bootstrap.servers": "pass cluster=Cluster(servers)",
-        "client.id": "pass cluster=Cluster(..., client_id=...)",
+        "client.id": "pass Cluster(..., client_id=...)",
         "enable.idempotence": _GUARANTEE,
         "interceptor.classes": _JAVA,
         "key.serializer": _BYTES,
@@ -52,15 +52,15 @@ _OPTIONS: Final = DottedOptions(
         "retries": "say delivery.timeout.ms",
         "retry.backoff.max.ms": _WAITS,
         "retry.backoff.ms": _WAITS,
-        "security.protocol": "pass security=Security(protocol=...)",
+        "security.protocol": "pass Cluster(..., security=Security(protocol=...))",
         "send.buffer.bytes": "the operating system sizes its buffers",
         "transaction.timeout.ms": "say transaction_timeout, in seconds",
         "transactional.id": "say transactional_id_prefix",
         "value.serializer": _BYTES,
     },
     refused_prefixes={
-        "sasl.": "pass security=Security(username=..., password=..., mechanism=...)",
-        "ssl.": "pass security=Security(ca_file=..., certificate_file=..., key_file=...)",
+        "sasl.": "pass Cluster(..., security=Security(username=..., password=..., mechanism=...))",
+        "ssl.": "pass Cluster(..., security=Security(ca_file=..., certificate_file=...))",
     },
 )
 

@@ -60,7 +60,7 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], reason: str) -> None
         ("group.instance.id", "has no place to come back to"),
         ("share.acknowledgement.mode", "it is always explicit"),
         ("max.poll.records", "say max_poll_records"),
-        ("sasl.password", "say security="),
+        ("sasl.password", "security=Security("),
         ("no.such.option", "is not known"),
     ],
 )

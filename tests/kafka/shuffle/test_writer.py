@@ -370,7 +370,9 @@ class Lingering:
 
 async def test_a_writer_that_leaves_while_it_says_that_it_is_idle_has_said_so() -> None:
     delivery = Lingering()
-    options = ShuffleWriterOptions(cluster=Cluster("b:1", security=HERE), topic="t", idle_after=0.1)
+    options = ShuffleWriterOptions(
+        cluster=Cluster("localhost:1", security=HERE), topic="t", idle_after=0.1
+    )
     async with ShuffleWriter(options, delivery, HelloFrame(0, 1, 1, 1)).running():
         await delivery.committing.wait()
     assert (delivery.pending, delivery.aborted) == (False, False)

@@ -20,11 +20,12 @@ from fanout.spark.loop_thread import LoopThread
 from tests.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from fanout.kafka.security import Security
     from fanout.landing.ownership import Ownership
     from fanout.spark.batches import Handler
     from fanout.testing.kafka.broker import KafkaBroker
@@ -51,8 +52,10 @@ class Output:
         self.partitions = partitions
         broker.create_topic(self.name, partitions)
 
-    def sink(self, **options: Any) -> KafkaSink:
-        cluster = Cluster(self.broker.bootstrap_servers, security=PLAINTEXT)
+    def sink(
+        self, security: Security | Callable[[], Security] = PLAINTEXT, **options: Any
+    ) -> KafkaSink:
+        cluster = Cluster(self.broker.bootstrap_servers, security=security)
         named: dict[str, Any] = {"cluster": cluster, "topic": self.name} | options
         return KafkaSink(**named)
 

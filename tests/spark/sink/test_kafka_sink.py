@@ -264,7 +264,7 @@ def test_nothing_is_written_outside_of_a_handler_or_twice_under_one_name(
         sink(df, batch_id)
 
     with run(spark, tmp_path) as here:
-        with pytest.raises(StreamStateError, match="batch_id=5 is not what"):
+        with pytest.raises(StreamStateError, match="batch_id=5 is not the batch of the handler"):
             here.call(lambda df, _: sink(df, 5), df, 4)
         with pytest.raises(StreamStateError, match="'kafka' was written to before in batch 0"):
             here.call(twice, df, 0)

@@ -119,7 +119,7 @@ def test_the_example_writes_what_it_reads(
         code = KAFKA_SINK
         source = orders.source()
         names |= {"spark": spark, "source": source, "foreach_batch": foreach_batch}
-        names |= {"Cluster": Cluster, "Security": Security}
+        names["cluster"] = source.cluster
     query = run_here(code, names, kafka_broker, topics, tmp_path)["query"]
     try:
         while len(output.values()) < 20:
