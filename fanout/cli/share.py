@@ -1,4 +1,4 @@
-"""The command line: `fanout share`."""
+"""The command `fanout share`: describe a share group."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ __all__ = ("share",)
 share = typer.Typer(
     name="share",
     no_args_is_help=True,
-    help="See who reads with a share group of Kafka, and how far it is.",
+    help="Inspect a share group of Kafka: its members, and how far they have read.",
     rich_markup_mode="markdown",
 )
 
 
 @share.callback()
 def _share() -> None:
-    """Keep `describe` a command of its own while it is the only one."""
+    """Keep `describe` a subcommand, although it is the only one."""
 
 
 @share.command()
@@ -51,10 +51,10 @@ def describe(
     ca_file: CaFile = None,
     json: Json = False,
 ) -> None:
-    """Show the members of a share group, where it begins in each partition, and its settings.
+    """Show the members of a share group, its start offset in each partition, and its settings.
 
-    Nothing is read, and nobody is disturbed. A record before the beginning of a partition is done
-    with for good; the lag counts those behind it that are not.
+    It joins nothing and reads no record. Records before the start offset are finished for good; the
+    lag counts the unfinished ones after it.
     """
     try:
         security = kafka_security(protocol, username, ca_file)
@@ -70,7 +70,7 @@ def describe(
         return
     typer.echo(f"{group} is {found.state.lower()}")
     print_table(("member", "client", "host", "partitions"), [*_members(found)])
-    print_table(("partition", "begins at", "lag"), [*_partitions(found)])
+    print_table(("partition", "start offset", "lag"), [*_partitions(found)])
     print_table(("setting", "value"), sorted(found.settings.items()))
 
 

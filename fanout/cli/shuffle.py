@@ -1,4 +1,4 @@
-"""The command line: `fanout shuffle`."""
+"""The command `fanout shuffle`: describe the producers of a shuffle."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _COLUMNS = ("partition", "watermark (UTC)", "generation", "producer", "state", "
 shuffle = typer.Typer(
     name="shuffle",
     no_args_is_help=True,
-    help="See who writes to a shuffle through Kafka, and how far they are.",
+    help="Inspect the producers of a shuffle through Kafka, and their watermarks.",
     rich_markup_mode="markdown",
 )
 
 
 @shuffle.callback()
 def _shuffle() -> None:
-    """Keep `describe` a command of its own while it is the only one."""
+    """Keep `describe` a subcommand, although it is the only one."""
 
 
 @shuffle.command()
@@ -62,12 +62,12 @@ def describe(
 ) -> None:
     """Show the producers of a shuffle, and the watermarks of its partitions.
 
-    It reads all that was written since then, records included; producers say again and again how
-    far they are. Nothing is committed, and nobody is disturbed.
+    It reads all frames since then, records included; producers repeat their state at intervals. It
+    commits nothing, and disturbs no reader or writer.
     """
     start = datetime.now(UTC) - age(since)
     try:
-        # Help and mistakes are answered without loading Kafka's library.
+        # Help and usage errors do not load Kafka's library.
         from fanout.kafka import Cluster, KafkaSource  # noqa: PLC0415
         from fanout.kafka.shuffle import ShuffleSource  # noqa: PLC0415
 
@@ -111,16 +111,16 @@ def _plain(partition: str, known: Producers) -> dict[str, Any]:
 
 
 def _rows(partition: str, known: Producers) -> list[tuple[str, ...]]:
-    """Return a row for each producer that was announced or heard of, or one that there is none."""
+    """Return a row for each producer that was announced or seen, or one row if there is none."""
     numbers = sorted({*range(known.announced or 0), *known.seen})
     watermark = _time(known.watermark)
     generation = "" if known.generation is None else str(known.generation)
     if not numbers:
-        return [(partition, watermark, generation, "", "nothing heard", "")]
+        return [(partition, watermark, generation, "", "no producer", "")]
     rows: list[tuple[str, ...]] = []
     for number in numbers:
         one = known.seen.get(number)
-        state = "not heard" if one is None else one.activity.name.lower().replace("_", " ")
+        state = "not seen" if one is None else one.activity.name.lower().replace("_", " ")
         own = _time(None if one is None else one.watermark)
         producer = f"{number} of {known.announced or '?'}"
         rows.append((partition, watermark, generation, producer, state, own))

@@ -24,7 +24,7 @@ def run(group: str, broker: KafkaBroker, *more: str) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def described(kafka_broker: KafkaBroker) -> tuple[Group, dict[str, Any], str]:
-    """A group with a member that has acknowledged three records and holds two, as both are told."""
+    """A group with a member that has acknowledged three records and holds two, in both formats."""
 
     async def main() -> tuple[Group, dict[str, Any], str]:
         group = await new_group(kafka_broker, 3)

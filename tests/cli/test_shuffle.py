@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def topic(kafka_broker: KafkaBroker) -> Topic:
-    """A topic of which one producer has ended, one has left, and one was never there."""
+    """A topic of which one producer has ended, one has left, and one never wrote."""
     topic = Topic(kafka_broker, partitions=2)
 
     async def write() -> None:
@@ -67,10 +67,10 @@ def test_it_says_who_writes_and_how_far_they_are(topic: Topic) -> None:
         ]
 
 
-def test_a_table_has_a_row_for_each_producer_also_those_that_were_not_heard(topic: Topic) -> None:
+def test_a_table_has_a_row_for_each_producer_also_those_that_were_not_seen(topic: Topic) -> None:
     code, output = run(topic.name, topic.broker)
     assert code == 0, output
-    for words in ("0 of 3", "1 of 3", "2 of 3", "ended", "idle", "not heard", "22:13:20.001"):
+    for words in ("0 of 3", "1 of 3", "2 of 3", "ended", "idle", "not seen", "22:13:20.001"):
         assert output.count(words) == 2, output
 
 

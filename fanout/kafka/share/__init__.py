@@ -1,7 +1,6 @@
-"""Share groups of Kafka (KIP-932): records handed out one by one, to any number of members.
+"""Share groups of Kafka (KIP-932): queues whose records any member may receive.
 
-Needs the extras `kafka` and `share`. The client that it uses says of its share consumer that it
-is in preview.
+They need the extras `kafka` and `share`. The share consumer of the client is in preview.
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _NAMES = itertools.count(1)
 
-# Far longer than any test takes, so that no record comes again by chance.
+# Far longer than any test takes, so that no record is delivered again by chance.
 LONG = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "30000"}
 BRIEF = LONG | {"share.record.lock.duration.ms": "1000"}
 
 
 class Group:
-    """One share group that reads one topic, whose records are told apart by where they are."""
+    """One share group that reads one topic; its records are identified by partition and offset."""
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
@@ -55,7 +55,7 @@ class Group:
 
     @property
     def written(self) -> set[tuple[int, int]]:
-        """The partition and the offset of each record that was written, and not aborted."""
+        """The partition and the offset of each written record that was not aborted."""
         return {
             (partition, offset)
             for partition, records in self.topic.log.items()
@@ -64,7 +64,7 @@ class Group:
 
 
 async def new_group(broker: KafkaBroker, count: int = 0, **options: Any) -> Group:
-    """Make a group of its own for a topic of its own, with so many records."""
+    """Create a topic with some records, and a group for it."""
     group = Group(await new_topic(broker, **options))
     partitions = options.get("partitions", 1)
     for partition in range(partitions if count else 0):
@@ -87,7 +87,7 @@ def deliveries(batch: fanout.Batch) -> set[int]:
 
 
 async def take(stream: fanout.FanOut, count: int) -> Counter[tuple[int, int]]:
-    """Read and acknowledge until so many different records have come."""
+    """Read and acknowledge until so many different records were delivered."""
     seen: Counter[tuple[int, int]] = Counter()
     async with asyncio.timeout(30):
         while len(seen) < count:
@@ -98,7 +98,7 @@ async def take(stream: fanout.FanOut, count: int) -> Counter[tuple[int, int]]:
 
 
 async def first(stream: fanout.FanOut) -> fanout.Batch:
-    """Return the next batch, but do not wait for ever."""
+    """Return the next batch; fail after 20 seconds without one."""
     async with asyncio.timeout(20):
         return await anext(stream)
 
@@ -122,7 +122,7 @@ def lent(stream: fanout.FanOut) -> LendingStatistics:
 
 
 async def until(stream: fanout.FanOut, condition: Callable[[LendingStatistics], object]) -> None:
-    """Wait for a number of which nobody tells."""
+    """Poll the statistics until a condition holds."""
     async with asyncio.timeout(20):
-        while not condition(lent(stream)):  # noqa: ASYNC110 - nobody tells
+        while not condition(lent(stream)):  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)

@@ -6,7 +6,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.share.acquired import AcquiredRecords
 from fanout.kafka.share.poll_columns import NO_RECORDS, PolledRecords
 
-# Topic and partition of each record, and its offset: neighbours that are none, and a gap.
+# Topic, partition and offset of each record: with a gap, and consecutive offsets of two topics.
 WHERE = [("a", 0, 4), ("a", 0, 5), ("a", 0, 7), ("a", 1, 8), ("b", 1, 9), ("b", 1, 10)]
 A0, A1, B1 = Partition("a", 0), Partition("a", 1), Partition("b", 1)
 

@@ -52,7 +52,7 @@ async def letters(topic: Topic) -> list[tuple[int, dict[str, Any]]]:
 
 
 def numbers(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Make numbers of the values; what is none raises, and a null is left out."""
+    """Parse the values as numbers; raise for other text, and leave nulls out."""
     records = records.filter(pc.is_valid(records.column("value")))
     value = records.column("value").cast(pa.string()).cast(pa.int64())
     fields = [*records.schema]

@@ -83,7 +83,7 @@ async def test_members_that_come_and_go_lose_nothing(kafka_broker: KafkaBroker) 
             t.create_task(read(other, 2000))
         await read(stream, 4000)
     assert seen.keys() == group.written
-    # What is in the slots when a stream is closed was counted by nobody, and comes again.
+    # Batches that wait in a stream when it is closed were not counted, and come again.
     assert max(seen.values()) == 1
 
 
@@ -94,7 +94,7 @@ async def test_a_broker_that_is_killed_and_restarted_loses_nothing(
     group = await new_group(broker, 400, partitions=2)
     seen: Counter[tuple[int, int]] = Counter()
     other = await new_group(broker, 3)
-    waits = {"fetch.max.wait.ms": 29_000}  # which the broker's word may wait for as well
+    waits = {"fetch.max.wait.ms": 29_000}  # the broker's response may wait as long
     async with (
         group.open(consumers=2, max_poll_records=50) as stream,
         other.open(max_poll_records=3, consumer_options=waits) as quiet,
@@ -137,10 +137,10 @@ async def test_what_a_lock_could_not_hold_is_delivered_once_to_who_remembers(
         unconfirmed = spooling(stream).unconfirmed({batch.split.id: batch.range.until})
         assert f'"{group.topic.name}"' in unconfirmed
         assert await nothing_comes(stream, 0.2)
-        assert lent(stream).accepted == 0  # nobody has said that they are safe
+        assert lent(stream).accepted == 0  # they are not acknowledged yet
         with pytest.raises(AcknowledgementError):
             await stream.acknowledge(batch)
-        # They are accepted when they come again, and then nobody doubts them.
+        # They are accepted when they come again, and are confirmed then.
         await until(stream, lambda counts: counts.accepted == 5)
         assert lent(stream).unconfirmed == 0
         assert f'"{group.topic.name}"' not in spooling(stream).unconfirmed({})
@@ -174,7 +174,7 @@ async def test_doubts_about_what_the_group_is_done_with_are_given_up(
         batch = await first(stream)
         unconfirmed = spooling(stream).unconfirmed({batch.split.id: batch.range.until})
         await stream.acknowledge(batch)
-        # The group writes down where it begins with its next acknowledgement.
+        # The group stores its start offset with its next acknowledgement.
         await group.put(1)
         await stream.acknowledge(await first(stream))
     async with group.open() as stream:
@@ -192,7 +192,7 @@ async def test_what_is_known_of_a_topic_is_not_taken_for_another_one_of_its_name
         unconfirmed = spooling(stream).unconfirmed({batch.split.id: batch.range.until})
         await stream.acknowledge(batch)
         await asyncio.to_thread(kafka_broker.delete_topic, group.topic.name)
-        # Offsets 0 to 3 were confirmed a moment ago, and are those of other records now.
+        # Offsets 0 to 3 were confirmed a moment ago, and belong to other records now.
         await new_group(kafka_broker, 4, name=group.topic.name)
         assert offsets(await first(stream)) == [0, 1, 2, 3]
         assert lent(stream).repeated == 0
@@ -207,7 +207,7 @@ async def test_a_pause_asks_for_nothing_and_costs_no_delivery(kafka_broker: Kafk
     async with group.open(consumers=8) as stream:
         assert await nothing_comes(stream, 2.0)
         spooling(stream).pause()
-        # A fetch of each is under way still, which are more than the group allows deliveries.
+        # A fetch of each member is under way: more fetches than the group allows deliveries.
         await group.put(3)
         batch, polls = await first(stream), 1
         with suppress(TimeoutError):
@@ -247,7 +247,7 @@ async def test_a_process_that_stood_still_does_not_use_up_the_deliveries_of_a_re
         assert await nothing_comes(stream, 2.0)  # every member has a fetch under way
         writing = threading.Thread(target=group.topic.put, args=(1,))
         writing.start()
-        time.sleep(2.0)  # noqa: ASYNC251 - the loop stands still
+        time.sleep(2.0)  # noqa: ASYNC251 - it blocks the loop
         writing.join()
         assert max(deliveries(await first(stream))) <= 3
 

@@ -31,7 +31,7 @@ async def test_the_settings_of_a_group_are_changed_on_request_and_stay(
         assert stream.lending.seconds == 6.0
     async with group.open(group_settings=None) as stream:
         assert stream.lending.seconds == 6.0
-        await take(stream, 1)  # from the earliest on
+        await take(stream, 1)  # from the earliest offset
 
 
 async def test_a_setting_that_was_changed_is_waited_for(kafka_broker: KafkaBroker) -> None:
@@ -41,7 +41,7 @@ async def test_a_setting_that_was_changed_is_waited_for(kafka_broker: KafkaBroke
     ) as connections:
         group = ShareGroupAdmin(connections, "waited-for")
         wanted = {"share.isolation.level": "read_committed"}
-        with pytest.raises(StaleMetadata):  # which is tried again
+        with pytest.raises(StaleMetadata):  # which is retried
             await group.settings(wanted)
         await group.alter(wanted)
         async with asyncio.timeout(20):

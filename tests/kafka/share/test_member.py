@@ -1,4 +1,4 @@
-"""What the client does that fanout has to know, and what it makes of that."""
+"""The behaviour of librdkafka's share consumer that fanout depends on, and how a member uses it."""
 
 from __future__ import annotations
 
@@ -74,19 +74,19 @@ async def test_records_may_be_as_old_as_the_last_poll_that_brought_none(
         before = time.monotonic()
         await group.put(3)
         async with group.open(group_settings=None) as stream:
-            # The client of the member has them, until their locks expire.
+            # The member's client holds the records until their locks expire.
             batch = await first(stream)
             assert batch.records.column("deliveryCount").to_pylist() == [2, 2, 2]
             await stream.acknowledge(batch)
         polled = await poll(member)
-        # They are delivered once more, and the broker would take their acknowledgement.
+        # They are delivered once more, and the broker would confirm their acknowledgement.
         assert polled.records.column("offset").to_pylist() == [1, 2, 3]
         assert polled.acquired_after <= before
         assert await member.acknowledge(ranges(group, 1, 2), ACCEPT) == {}
 
 
 class Scripted:
-    """A client with a clock of its own: what a poll brings and takes, and the broker's words."""
+    """A client with a clock of its own, scripted polls and scripted responses."""
 
     def __init__(self, *polls: tuple[float, list[Message]], words: Iterable[Word] = ()) -> None:
         self.now = 0.0
@@ -164,7 +164,7 @@ async def test_the_word_for_a_partition_is_told_from_others(
 ) -> None:
     no = KafkaException(KafkaError(KafkaError.INVALID_RECORD_STATE))
     records = [Message(topic="orders", partition=number, offset=4) for number in range(2)]
-    # The first is for an answer that was given up, the second for the other partition.
+    # The first is for an abandoned acknowledgement, the second for the other partition.
     words: list[Word] = [(0, 3, no), (1, 4, no), (0, 4, None)]
     client = Scripted((0.0, records), (0.0, []), words=words)
     async with client.join(monkeypatch) as member:
@@ -235,7 +235,7 @@ async def test_an_answer_goes_with_a_poll_where_there_is_more(kafka_broker: Kafk
     async with join(group, max_poll_records=2) as member:
         await poll(member)
         response = member.acknowledge(ranges(group, 0, 2), ACCEPT)
-        # It could not poll before it has answered.
+        # It cannot poll while a record is unacknowledged.
         polled = await member.poll()
         assert polled is not None
         assert polled.offsets.tolist() == [2, 3]
@@ -253,7 +253,7 @@ async def test_an_answer_is_told_at_once_where_a_poll_would_wait(
     await set_up(group, LONG)
     async with join(group, consumer_options={"fetch.max.wait.ms": 29_000}) as member:
         await poll(member)
-        polling = asyncio.create_task(member.poll())  # could take the answer along
+        polling = asyncio.create_task(member.poll())  # could carry the acknowledgement
         response = member.acknowledge(ranges(group, 0, 2), ACCEPT)
         try:
             async with asyncio.timeout(15):

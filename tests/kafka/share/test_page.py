@@ -1,4 +1,4 @@
-"""What docs/share-groups.md says is so."""
+"""The examples and tables of docs/share-groups.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a share group is told that may not read, by a broker that goes by permissions."""
+"""Errors of a share group without permissions, on a broker with an authorizer."""
 
 from __future__ import annotations
 

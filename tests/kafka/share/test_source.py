@@ -175,7 +175,7 @@ async def test_an_acknowledgement_whose_waiter_is_gone_is_made_and_counted(
     group = await new_group(kafka_broker, 3)
     async with group.open(max_poll_records=3) as stream:
         waiting = asyncio.create_task(stream.acknowledge(await first(stream)))
-        await until(stream, lambda counts: counts.pending_records == 0)  # it is on its way
+        await until(stream, lambda counts: counts.pending_records == 0)  # it is under way
         waiting.cancel()
         await until(stream, lambda counts: counts.accepted == 3)
 

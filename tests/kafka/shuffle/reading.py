@@ -1,4 +1,4 @@
-"""Read a shuffle to its end, and hold what comes against its watermarks."""
+"""Read a shuffle to its end, and compare its records with its watermarks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MS = pa.timestamp("ms", "UTC")
 
 @dataclass
 class Drained:
-    """What was read, by partition: keys, values and times; and what producers have said there.
+    """The records of each partition, as keys, values and times, and its producers.
 
     `late` are the records that came although the watermark of their partition had excluded them.
     """
@@ -55,7 +55,7 @@ class Drained:
 
 
 async def drain(topic: Topic, kafka: dict[str, Any] | None = None, **options: Any) -> Drained:
-    """Read everything that is there and committed."""
+    """Read all committed records."""
     drained = Drained()
     source = ShuffleSource(topic.source(stop="latest", **(kafka or {})), **options)
     async with asyncio.timeout(20), fanout.open(source, random=seeded()) as stream:

@@ -39,7 +39,7 @@ def mark(millis: int) -> WatermarkFrame:
 
 
 def value(frame: ControlFrame | int | bytes) -> bytes:
-    """The value of a frame, of a record with a number, or of what is neither."""
+    """The value of a control frame, of a record with a number, or of neither."""
     match frame:
         case bytes():
             return frame
@@ -52,7 +52,7 @@ def value(frame: ControlFrame | int | bytes) -> bytes:
 def read(
     log: Sequence[ControlFrame | int | bytes], first: int = 0, *, until: int | None = None
 ) -> Batch:
-    """What a reader of Kafka delivers of a log, of which each second offset is compacted."""
+    """The batch of a Kafka reader for a log of which every second offset is compacted."""
     rows = [Row(2 * at, 0, None, value(frame)) for at, frame in enumerate(log)][first:]
     records = read_answer(sent(rows) if rows else b"")
     end = Cursor(2 * len(log) - 1 if until is None else until)
@@ -212,12 +212,12 @@ entries = st.one_of(
 def test_a_log_says_the_same_wherever_it_is_fetched_in_parts_and_resumed(
     log: list[ControlFrame | int | bytes], cuts: list[int]
 ) -> None:
-    """The state at each place is that of all frames before it, and the records are all there."""
+    """The state at each position follows from all frames before it, and no record is missing."""
     position: Cursor = Cursor(-1)
     seen: list[int] = []
     bounds = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
     for first, end in pairwise(bounds):
-        # A new subscription each time: all that it knows is in the position.
+        # A new subscription each time: its state comes from the position alone.
         for piece in cutter(position, skip_bad_frames=True).cut(read(log[:end], first)):
             assert piece.range.after == position
             assert isinstance(piece.range.until, Cursor)

@@ -1,4 +1,4 @@
-"""A shuffle on the real broker; what it holds is written by aiokafka, byte by byte."""
+"""A shuffle on a real broker, whose frames aiokafka writes byte by byte."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MS = pa.timestamp("ms", "UTC")
 
 
 class Writer:
-    """Write to every partition of a topic what a producer of a shuffle writes."""
+    """Write the frames of a producer to every partition of a topic."""
 
     def __init__(self, topic: Topic, producer: AIOKafkaProducer) -> None:
         self._topic = topic.name
@@ -47,7 +47,7 @@ class Writer:
                 await self._send(partition, None, encode_control(frame))
 
     async def writes(self, times: Iterable[int], *, partition: int | None = None) -> None:
-        """Write records at these times; the time is the key and tells the partition as well."""
+        """Write records at these times; the time is the key, and determines the partition."""
         column = pa.array(list(times), pa.int64())
         keys = column.cast(pa.string())
         for time, value in zip(column, encode(keys, keys, column.view(MS)), strict=True):
@@ -79,7 +79,7 @@ def hellos(count: int, generation: int = 1, partitions: int = PARTITIONS) -> lis
 
 
 class Read:
-    """What streams have delivered, one after the other; times never go back in a partition."""
+    """The records of consecutive streams; event times never go back in a partition."""
 
     def __init__(self) -> None:
         self.times: dict[str, list[int]] = {}
@@ -87,7 +87,7 @@ class Read:
         self.positions: str | None = None
 
     async def until(self, source: ShuffleSource, count: int) -> fanout.FanOut:
-        """Read on until there are so many records in all."""
+        """Read until there are so many records in all."""
         async with (
             asyncio.timeout(20),
             fanout.open(source, resume=self.positions, random=seeded()) as stream,
@@ -146,7 +146,7 @@ async def test_a_stream_goes_on_where_it_was_with_its_watermark(topic: Topic) ->
         for tick in range(10, 40, 10):
             await writer.writes(range(tick + 1, tick + 7))
             await writer.says(WatermarkFrame(1, 1, tick))
-            # Opened anew each time; nothing but the positions knows of producer 0.
+            # Opened anew each time; only the positions have the state of producer 0.
             stream = await read.until(shuffle(topic), tick // 10 * 6)
             told = stream.statistics().splits[f"{topic.name}-0"].position
             assert producers_at(told).seen[0].watermark == 100
@@ -256,7 +256,7 @@ async def test_a_topic_that_grows_while_it_is_read_stops_the_stream(topic: Topic
         await read.until(shuffle(topic), 4)
 
     task = asyncio.create_task(reading())
-    while read.count < 3:  # noqa: ASYNC110 - nobody tells
+    while read.count < 3:  # noqa: ASYNC110 - there is no event
         await asyncio.sleep(0.01)
     await asyncio.to_thread(topic.broker.grow_topic, topic.name, 4)
     with pytest.raises(ServiceError, match="has 4 partitions, and by what its writers announce"):

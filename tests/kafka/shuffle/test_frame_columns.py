@@ -34,7 +34,7 @@ others = st.one_of(
 
 
 def framed(row: tuple[bytes, int | None]) -> bytes:
-    """Frame a row as the layout says, byte by byte."""
+    """Frame a row byte by byte."""
     value, millis = row
     return (
         b"\x01\x01" + value

@@ -1,4 +1,4 @@
-"""What docs/shuffle.md shows of writers is so."""
+"""The example of a writer in docs/shuffle.md."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from fanout.kafka.shuffle.frames import (
     IdleFrame,
     WatermarkFrame,
 )
-from fanout.kafka.shuffle.producers import Activity, Producers, ProducerState
+from fanout.kafka.shuffle.producers import Activity, Liveness, Producers, ProducerState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,7 +198,7 @@ generations = st.integers(1, 3)
 producer_numbers = st.integers(0, 2)
 frames = st.one_of(
     st.builds(WatermarkFrame, producer_numbers, generations, st.integers(0, 9)),
-    # All of a generation announce the same, and there is a generation of each size.
+    # All producers of a generation announce the same; there is a generation of each size.
     st.builds(
         lambda generation, producer: HelloFrame(producer % generation, generation, generation, 4),
         generations,
@@ -210,7 +210,7 @@ frames = st.one_of(
 
 
 def by_the_book(log: Sequence[ControlFrame]) -> int | None:
-    """Return the watermark after a log, by looking at all of it again for each frame."""
+    """Return the watermark after a log, computed from the whole log for each frame."""
     highest: int | None = None
     for end in range(1, len(log) + 1):
         newest = max(frame.generation for frame in log[:end])
@@ -232,7 +232,7 @@ def by_the_book(log: Sequence[ControlFrame]) -> int | None:
 
 
 def accepted(log: Sequence[ControlFrame]) -> list[ControlFrame]:
-    """Leave out what contradicts what comes before it."""
+    """Leave out the frames that contradict earlier ones."""
     producers, kept = Producers.unknown(), list[ControlFrame]()
     for frame in log:
         try:
@@ -262,7 +262,7 @@ def test_the_watermark_is_that_of_a_model_and_survives_being_stored_anywhere(
 
 @dataclass
 class Writer:
-    """A producer that keeps its word: no record at or below its own watermark.
+    """A producer that writes no record at or below its own watermark.
 
     `floor` is the watermark of the partition as it was raised while this producer counted.
     """
@@ -287,13 +287,13 @@ class Writer:
 
     def rises(self, by: int) -> None:
         if self.resting:
-            # It may be behind the watermark, and counts from here on.
+            # Its watermark may be below that of the partition, and counts from here on.
             self.resting, self.floor = False, -1
         self.mark += by
         self.says(says(self.mark, self.hello.producer, self.hello.generation))
 
     def writes(self, later: int) -> None:
-        """Write a record, unless it has said that it writes none."""
+        """Write a record, unless the producer is idle or has ended."""
         if not self.resting and self.hello.generation == self.known.generation:
             assert self.mark + later > self.floor
 
@@ -302,7 +302,7 @@ class Writer:
             self.known.apply(frame)
 
     def learns(self) -> None:
-        """Note what the watermark is, where this producer counts."""
+        """Note the watermark, if it covers this producer."""
         assert self.known.watermark is not None
         one = self.known.seen.get(self.hello.producer)
         if self.hello.generation == self.known.generation and one is not None:
@@ -315,7 +315,7 @@ class Writer:
 def test_no_record_of_a_producer_that_counts_is_at_or_below_the_watermark(
     data: st.DataObject,
 ) -> None:
-    """Writers that keep their word, in any order, repeat themselves, and outlive successors."""
+    """Correct producers in any order, that repeat frames, and write on after their successors."""
     known = Producers.unknown()
     writers: list[Writer] = []
     for generation in range(1, data.draw(st.integers(1, 3)) + 1):
@@ -417,3 +417,38 @@ def test_another_version_is_refused_by_its_number(version: int) -> None:
 def test_a_damaged_state_is_refused(text: str) -> None:
     with pytest.raises(PositionError):
         Producers.from_state(text)
+
+
+def test_a_producer_is_silent_as_long_as_the_reader_has_waited_since() -> None:
+    liveness = Liveness(60.0)
+    liveness.note_frame(1, 0)
+    liveness.waited(59.0)
+    liveness.note_frame(1, 1)
+    assert liveness.timed_out([0, 1]) == []
+    liveness.waited(1.0)
+    assert liveness.timed_out([0, 1]) == [0]
+    liveness.waited(59.0)
+    assert liveness.timed_out([0, 1]) == [0, 1]
+
+
+def test_one_that_was_never_heard_is_silent_since_the_reader_began() -> None:
+    liveness = Liveness(60.0)
+    liveness.waited(60.0)
+    assert liveness.timed_out([3]) == [3]
+
+
+def test_a_new_generation_has_all_of_its_time() -> None:
+    liveness = Liveness(60.0)
+    liveness.note_frame(1, 1)
+    liveness.waited(50.0)
+    liveness.note_frame(2, 0)
+    liveness.waited(50.0)
+    assert liveness.timed_out([0, 1]) == []
+    liveness.waited(10.0)
+    assert liveness.timed_out([0, 1]) == [0, 1]
+
+
+def test_without_a_timeout_nobody_is_silent() -> None:
+    liveness = Liveness(None)
+    liveness.waited(1e9)
+    assert liveness.timed_out([0]) == []

@@ -58,7 +58,7 @@ def mark(millis: int, producer: int = 0, generation: int = 1) -> WatermarkFrame:
 
 
 class Reader:
-    """A stream, and what it has delivered."""
+    """A stream, and the batches that it has delivered."""
 
     def __init__(self, stream: fanout.FanOut) -> None:
         self.stream = stream
@@ -76,7 +76,7 @@ class Reader:
         return batch
 
     async def quiet(self, seconds: float = 60.0) -> None:
-        """Wait for as long, and expect no record."""
+        """Wait, and expect no record."""
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(seconds):
                 await anext(self.stream)
@@ -113,7 +113,7 @@ async def reading(
 
 
 def with_state(positions: Checkpoint, state: str) -> str:
-    """Store something else with the position of the first partition."""
+    """Replace the state that is stored with the position of the first partition."""
     split = positions.splits["t-0"]
     assert isinstance(split.position, Cursor)
     changed = replace(split, position=replace(split.position, state=state))
@@ -226,7 +226,7 @@ def test_the_watermark_goes_on_where_it_was_stored() -> None:
         async with reading(cluster, resume=positions) as reader:
             assert reader.watermark == 10
             first = await reader.one()
-            # Of producer 1 it is known from before that it is at 50.
+            # Producer 1 is at 50, by the stored state.
             assert (first.watermark, reader.watermark) == (30, 10)
             assert reader.stream.statistics().splits["t-1"].watermark == 10
 
@@ -235,7 +235,7 @@ def test_the_watermark_goes_on_where_it_was_stored() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_a_restart_anywhere_lets_the_watermark_never_go_back(most: int) -> None:
-    """Each drain is stored and the stream opened anew from it, as a query that is killed does."""
+    """Each drain is stored, and the stream resumes from it, as a killed query does."""
 
     async def test() -> None:
         cluster = cluster_of(*(hello(n, of=2, partitions=2) for n in range(2)), partitions=2)
@@ -316,7 +316,7 @@ def test_a_topic_without_a_single_frame_is_told_as_one() -> None:
 
 
 def test_a_watermark_behind_a_gap_that_was_not_told_is_not_told_either() -> None:
-    """What is stored stays before the gap, and a restart would have a lower watermark."""
+    """The stored position stays before the gap, so a restart would have a lower watermark."""
 
     async def test() -> None:
         cluster = cluster_of(hello(partitions=2), 1, mark(10), partitions=2)
@@ -678,7 +678,7 @@ def test_memory_is_reserved_for_each_piece() -> None:
         async with reading(cluster) as reader:
             await reader.one()
             await asyncio.sleep(0.1)
-            # The large one is in the slot, and the last one in the hand.
+            # The large one waits in the slot, and the last one was read.
             batch_bytes = 5_000
             assert batch_bytes < reader.stream.statistics().bytes_in_flight < 3 * batch_bytes
 
@@ -690,7 +690,7 @@ def test_a_stream_cancelled_at_any_step_leaves_nothing_and_is_continued_exactly(
 
 
 async def cancelled_and_continued(cancellation: Any) -> None:
-    """Read everything, cancelled once on the way."""
+    """Read everything, with one cancellation."""
     cluster = cluster_of(*(hello(n, of=2, partitions=2) for n in range(2)), partitions=2)
     cluster.fetch_faults.append(OSError("a broker is gone"))
     for log in cluster.logs.values():

@@ -1,4 +1,4 @@
-"""Writers of a shuffle on the real broker, and what its readers make of it."""
+"""Writers of a shuffle on a real broker, and the readers of their frames."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def at(millis: int) -> datetime:
 
 
 async def drain(topic: Topic, **options: Any) -> Drained:
-    """Read everything that is committed, in all partitions: brokers tell them one by one."""
+    """Read all committed frames; the partitions are committed one by one."""
     await told(topic.broker, *(f"fanout-{topic.name}-producer-{n}" for n in range(3)))
     return await drain_now(topic, **options)
 
 
 async def producers(topic: Topic) -> Producers:
-    """Return what all partitions know of their producers, which has to be the same."""
+    """Return the producers of the topic; all partitions have to agree on them."""
     found = await drain(topic)
     assert set(found.producers) == set(range(PARTITIONS))
     first, *others = found.producers.values()
@@ -135,7 +135,7 @@ async def test_a_commit_tells_the_watermark_that_follows_from_the_records(topic:
         await writer.write(rows(100, 95, 103))
         await writer.commit()
         assert (await drain(topic)).watermark == 97
-        # 98 is exactly as late as it may be.
+        # 98 is exactly as late as allowed.
         await writer.write(rows(98, 101))
         await writer.commit()
         assert (await producers(topic)).repeated == 0, "what is no higher is not told again"
@@ -151,7 +151,7 @@ async def test_nothing_is_seen_before_a_commit_and_all_of_it_after(topic: Topic)
     async with writing(topic) as writer:
         await writer.write(rows(1, 2, 3))
         await writer.watermark(3)
-        # What is committed ends where the transaction begins.
+        # Committed records end where the transaction begins.
         assert (await drain(topic)).producers == {}
         await writer.commit()
         assert (await producers(topic)).watermark == 3
@@ -209,7 +209,7 @@ async def test_what_is_written_after_a_commit_that_was_cancelled_is_committed_by
             await asyncio.wait([committing])
         if carried_out:
             async with transactions(topic.broker) as connection:
-                # Once its marker can be read, it has been carried out everywhere.
+                # Once its marker can be read, it is complete in every partition.
                 assert await connection.marked(f"fanout-{topic.name}-producer-0-marker")
         await writer.write(rows(2, 6))
         await writer.commit()
@@ -277,7 +277,7 @@ async def test_an_idle_writer_says_so_and_is_waited_for_when_it_writes_again(
         await first.commit()
         await second.watermark(100)
         await second.commit()
-        # It told nothing of itself, and nobody called it.
+        # It wrote no frame, and no call was made.
         while (last := (await producers(topic))).seen[0].activity is not Activity.IDLE:
             assert last.watermark == 10
         assert last.watermark == 100
@@ -348,7 +348,7 @@ async def test_what_is_written_after_an_end_that_was_cancelled_has_its_producer_
 
 
 class Lingering:
-    """A delivery that takes its time to commit."""
+    """A commit mode whose commits are slow."""
 
     def __init__(self) -> None:
         self.pending = False

@@ -1,4 +1,4 @@
-"""What a person is told whom the brokers do not let do something about a group."""
+"""Errors of admin requests about a share group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fanout.kafka.share.groups import ShareGroupAdmin, StartOffset
 
 
 class SameResponse:
-    """Connections to a broker that gives the same answer to everything but where it is."""
+    """Connections to a broker with the same response to every request but FindCoordinator."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
