@@ -13,9 +13,9 @@ from tests.provers.__main__ import app
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
 from tests.provers.planted.kinesis_bugs import KINESIS_BUGS
 from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
-from tests.provers.planted.spark_bugs import PLANTED
-from tests.provers.simulation import Kind, Sometimes
-from tests.provers.simulation.kafka.faults import ClusterKind
+from tests.provers.planted.spark_bugs import SPARK_BUGS
+from tests.provers.simulation import KinesisFaultKind, KinesisSometimes
+from tests.provers.simulation.kafka.faults import KafkaFaultKind
 from tests.provers.simulation.kafka.moments import KafkaSometimes
 
 PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
@@ -28,11 +28,11 @@ WORDS = " ".join(TEXT.split())
 @pytest.mark.parametrize(
     ("sentence", "count"),
     [
-        ("There are {} kinds of faults", len(Kind)),
+        ("There are {} kinds of faults", len(KinesisFaultKind)),
         ("the suite also plants {} bugs", len(KINESIS_BUGS)),
-        ("And {} rare coincidences are counted", len(Sometimes)),
-        ("{} bugs are planted there", len(PLANTED)),
-        ("There are {} kinds of faults of the cluster", len(ClusterKind)),
+        ("And {} rare coincidences are counted", len(KinesisSometimes)),
+        ("{} bugs are planted there", len(SPARK_BUGS)),
+        ("There are {} kinds of faults of the cluster", len(KafkaFaultKind)),
         ("Here {} bugs are planted", len(KAFKA_BUGS)),
         ("and {} coincidences are required", len(KafkaSometimes)),
         ("{} bugs are planted for these", len(SHUFFLE_BUGS)),
@@ -43,7 +43,7 @@ def test_the_page_counts_what_there_is(sentence: str, count: int) -> None:
 
 
 def test_the_readme_counts_the_kinds_of_faults() -> None:
-    assert f"with {len(Kind)} kinds of faults" in " ".join(README.read_text().split())
+    assert f"with {len(KinesisFaultKind)} kinds of faults" in " ".join(README.read_text().split())
 
 
 def test_every_link_leads_somewhere() -> None:

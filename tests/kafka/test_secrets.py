@@ -15,7 +15,7 @@ from fanout.errors import OptionError
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
-from tests.provers.record_batches import Row, batch, sealed
+from tests.provers.record_batches import BatchRow, batch, sealed
 from tests.test_secrets import DATA, KEY, SECRET_KEY, TOKEN, Said, drive, said
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ("said",)
 
-ROW = Row(0, 1, KEY.encode(), DATA, ((KEY, DATA),))
+ROW = BatchRow(0, 1, KEY.encode(), DATA, ((KEY, DATA),))
 GOOD = batch([ROW])
 SECOND = batch([ROW], 1)
 BROKEN = sealed(SECOND + b"more", base=1, flags=0, last=0)

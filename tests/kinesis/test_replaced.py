@@ -14,7 +14,7 @@ from fanout.kinesis import KinesisSource
 from fanout.kinesis.aws.api import ConsumerDescription, StreamDescription
 from fanout.kinesis.source import open_kinesis_connection
 from tests.provers.simulation import simulate
-from tests.provers.simulation.kinesis.service.refusals import client_error
+from tests.provers.simulation.kinesis.service.client_errors import client_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

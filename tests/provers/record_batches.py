@@ -17,7 +17,7 @@ __all__ = (
     "CODECS",
     "COMMIT",
     "HEADER_SIZE",
-    "Row",
+    "BatchRow",
     "batch",
     "compress",
     "empty",
@@ -32,7 +32,7 @@ HEADER_SIZE = 61
 COMMIT, ABORT = 1, 0
 
 
-class Row(NamedTuple):
+class BatchRow(NamedTuple):
     """A record; its offset counts from the first offset of its batch."""
 
     offset: int
@@ -42,13 +42,13 @@ class Row(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-def rows(count: int) -> list[Row]:
+def rows(count: int) -> list[BatchRow]:
     """Return some records, each unlike the others."""
-    return [Row(i, 1_700_000_000_000 + i, b"k%d" % i, b"v%d" % i) for i in range(count)]
+    return [BatchRow(i, 1_700_000_000_000 + i, b"k%d" % i, b"v%d" % i) for i in range(count)]
 
 
 def batch(
-    records: Sequence[Row],
+    records: Sequence[BatchRow],
     base: int = 0,
     *,
     codec: str = "none",
@@ -115,7 +115,7 @@ def xerial(body: bytes, block: int) -> bytes:
 
 def marker(kind: int, base: int, producer: int) -> bytes:
     """End a transaction: COMMIT or ABORT."""
-    row = Row(0, 1_700_000_000_000, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0))
+    row = BatchRow(0, 1_700_000_000_000, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0))
     return batch([row], base, producer=producer, transactional=True, control=True)
 
 
@@ -128,6 +128,6 @@ def empty(base: int, last: int, *, producer: int = -1, transactional: bool = Fal
         producer: Who wrote it.
         transactional: Whether it is part of a transaction.
     """
-    whole = bytearray(batch([Row(0, 0, None, None)], producer=producer))[:HEADER_SIZE]
+    whole = bytearray(batch([BatchRow(0, 0, None, None)], producer=producer))[:HEADER_SIZE]
     struct.pack_into(">i", whole, HEADER_SIZE - 4, 0)
     return sealed(bytes(whole), base=base, flags=transactional << 4, last=last)

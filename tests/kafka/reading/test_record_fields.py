@@ -18,7 +18,7 @@ from fanout.kafka.reading.record_fields import find_records
 from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import Fetched
 from tests.damage import damaged
-from tests.provers.record_batches import CODECS, HEADER_SIZE, Row, batch, compress, sealed
+from tests.provers.record_batches import CODECS, HEADER_SIZE, BatchRow, batch, compress, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,11 +106,11 @@ def read_one_by_one(plain: bytes) -> Read:
 
 
 @st.composite
-def records(draw: st.DrawFn) -> list[Row]:
+def records(draw: st.DrawFn) -> list[BatchRow]:
     few = draw(
         st.lists(
             st.builds(
-                Row, st.just(0), st.integers(0, 2**41), nullable_bytes, nullable_bytes, headers
+                BatchRow, st.just(0), st.integers(0, 2**41), nullable_bytes, nullable_bytes, headers
             ),
             min_size=1,
             max_size=6,
@@ -123,7 +123,7 @@ def records(draw: st.DrawFn) -> list[Row]:
 
 @given(rows=records(), codec=st.sampled_from(CODECS), base=st.integers(0, 2**62), data=st.data())
 def test_whole_records_are_those_of_aiokafka(
-    rows: list[Row], codec: str, base: int, data: st.DataObject
+    rows: list[BatchRow], codec: str, base: int, data: st.DataObject
 ) -> None:
     how: dict[str, Any] = {
         "log_append_time": data.draw(st.booleans()),
@@ -136,7 +136,7 @@ def test_whole_records_are_those_of_aiokafka(
 
 @given(rows=records(), codec=st.sampled_from(CODECS), data=st.data())
 def test_damaged_records_are_those_of_aiokafka_up_to_the_first_that_it_refuses(
-    rows: list[Row], codec: str, data: st.DataObject
+    rows: list[BatchRow], codec: str, data: st.DataObject
 ) -> None:
     rows = [row._replace(key=(row.key or b"")[:9], value=(row.value or b"")[:9]) for row in rows]
     last = rows[-1].offset
@@ -236,7 +236,7 @@ def test_what_a_record_says_of_itself_is_checked(
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_many_broken_records_are_as_bad_as_one(broken: bytes) -> None:
-    data = batch([Row(0, 0, None, b"first")]) + sealed(
+    data = batch([BatchRow(0, 0, None, b"first")]) + sealed(
         answer(*[broken] * MANY), base=1, flags=0, last=MANY
     )
     fetched = Fetched(0, 0, 0, (), data)
@@ -262,7 +262,7 @@ def test_a_length_that_leads_back_is_not_followed() -> None:
 
 
 def test_records_of_a_batch_that_reach_into_the_next_one_are_an_error() -> None:
-    second = batch([Row(0, 0, None, b"second")], 2)
+    second = batch([BatchRow(0, 0, None, b"second")], 2)
     first = answer(record(0, 0, -1, -1, 0), record(0, 1, -1, len(second), 0))
     found = read(first + second)
     assert (found.whole, [row[2] for row in found.rows]) == (False, [0])
@@ -275,7 +275,7 @@ def test_lengths_below_minus_one_are_null_as_for_java() -> None:
 
 def test_one_record_may_have_more_headers_than_the_others() -> None:
     many = tuple((f"k{number}", b"%d" % number) for number in range(MANY * 50))
-    rows = [Row(number, 0, None, None, many[: number % 3]) for number in range(MANY)]
+    rows = [BatchRow(number, 0, None, None, many[: number % 3]) for number in range(MANY)]
     rows[7] = rows[7]._replace(headers=many)
     found = read(batch(rows))
     assert [row[-1] for row in found.rows] == [row.headers for row in rows]
@@ -283,7 +283,7 @@ def test_one_record_may_have_more_headers_than_the_others() -> None:
 
 def test_batches_that_are_compressed_and_not_are_read_together() -> None:
     data = b"".join(
-        batch([Row(0, 5, b"k%d" % at, b"v" * at, (("h", b"%d" % at),))], at, codec=codec)
+        batch([BatchRow(0, 5, b"k%d" % at, b"v" * at, (("h", b"%d" % at),))], at, codec=codec)
         for at, codec in enumerate(CODECS * 3)
     )
     count = len(CODECS) * 3
@@ -298,7 +298,7 @@ def views(data: bytes) -> Sequence[bytes | memoryview]:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_an_answer_may_be_a_view_of_what_came(codec: str) -> None:
-    rows = [Row(number, 0, b"k", b"v") for number in range(3)]
+    rows = [BatchRow(number, 0, b"k", b"v") for number in range(3)]
     data = batch(rows, codec=codec) + batch(rows, 3)
     whole = read(data)
     for view in views(data):

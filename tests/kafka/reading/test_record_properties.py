@@ -22,7 +22,7 @@ from tests.provers.record_batches import (
     CODECS,
     COMMIT,
     HEADER_SIZE,
-    Row,
+    BatchRow,
     batch,
     marker,
     sealed,
@@ -58,12 +58,12 @@ class Log(NamedTuple):
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> list[Row]:
+def rows(draw: st.DrawFn) -> list[BatchRow]:
     """Make records with holes between their offsets, as compaction leaves them."""
     offsets = sorted(draw(st.sets(st.integers(0, 12), max_size=6)))
     bare = draw(st.booleans())
     return [
-        Row(
+        BatchRow(
             offset,
             draw(times),
             draw(nullable_bytes),

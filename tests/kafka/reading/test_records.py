@@ -24,7 +24,7 @@ from tests.provers.record_batches import (
     CODECS,
     COMMIT,
     HEADER_SIZE,
-    Row,
+    BatchRow,
     batch,
     compress,
     marker,
@@ -71,8 +71,8 @@ def offsets(data: bytes, **how: Any) -> tuple[list[int], int]:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_of_each_codec_becomes_the_columns_of_sparks_kafka_source(codec: str) -> None:
-    first = Row(0, 1_700_000_000_123, b"k", b"v", (("a", b"1"), ("b", None), ("a", b"2")))
-    (decoded,) = read(batch([first, Row(1, -1, None, None)], 7, codec=codec), offset=7)
+    first = BatchRow(0, 1_700_000_000_123, b"k", b"v", (("a", b"1"), ("b", None), ("a", b"2")))
+    (decoded,) = read(batch([first, BatchRow(1, -1, None, None)], 7, codec=codec), offset=7)
     assert decoded.records.schema == SCHEMA
     assert decoded.next_offset == 9
     records = decoded.records.to_pydict()
@@ -112,7 +112,7 @@ def test_a_bounded_read_ends_at_its_stop() -> None:
 
 
 def test_compacted_holes_and_empty_batches_move_the_position() -> None:
-    holes = [Row(2, 0, b"k", b"v"), Row(5, 0, b"k", b"v")]
+    holes = [BatchRow(2, 0, b"k", b"v"), BatchRow(5, 0, b"k", b"v")]
     assert offsets(batch(holes, 10, last=9), offset=10) == ([12, 15], 20)
     assert offsets(batch([], 10, last=9), offset=10) == ([], 20)
 
@@ -188,7 +188,7 @@ def test_a_control_batch_that_compaction_has_emptied_ends_nothing() -> None:
 
 def test_a_marker_without_a_type_is_an_error() -> None:
     for key in (None, b"", b"\0\0\0"):
-        data = batch([Row(0, 0, key, None)], producer=7, transactional=True, control=True)
+        data = batch([BatchRow(0, 0, key, None)], producer=7, transactional=True, control=True)
         with pytest.raises(MalformedEventError, match="control record at offset 0"):
             read(data)
         assert offsets(data, read_committed=False) == ([], 1)
@@ -225,13 +225,15 @@ def test_timestamps_that_the_broker_set_are_those_of_the_append() -> None:
 @pytest.mark.parametrize("timestamp", [-1, -5, 253_402_300_800_000, 2**62])
 def test_a_timestamp_that_is_none_or_has_no_date_is_null(timestamp: int) -> None:
     last = 253_402_300_799_999
-    (decoded,) = read(batch([Row(0, last, b"k", b"v"), Row(1, timestamp, b"k", b"v")]))
+    (decoded,) = read(batch([BatchRow(0, last, b"k", b"v"), BatchRow(1, timestamp, b"k", b"v")]))
     times = [datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC), None]
     assert decoded.records["timestamp"].to_pylist() == times
 
 
 def test_the_parts_of_an_answer_are_bounded() -> None:
-    data = b"".join(batch([Row(0, 0, None, b"v" * 1000)], at, codec="zstd") for at in range(10))
+    data = b"".join(
+        batch([BatchRow(0, 0, None, b"v" * 1000)], at, codec="zstd") for at in range(10)
+    )
     parts = read(data, max_bytes=3000)
     assert [part.next_offset for part in parts] == [2, 4, 6, 8, 10]
     assert [part.records["offset"].to_pylist() for part in parts] == [
@@ -240,14 +242,14 @@ def test_the_parts_of_an_answer_are_bounded() -> None:
 
 
 def test_a_batch_that_is_larger_than_a_part_comes_alone_if_it_is_not_compressed() -> None:
-    data = batch(rows(1)) + batch([Row(0, 0, None, b"v" * 5000)], 1) + batch(rows(1), 2)
+    data = batch(rows(1)) + batch([BatchRow(0, 0, None, b"v" * 5000)], 1) + batch(rows(1), 2)
     assert [part.next_offset for part in read(data, max_bytes=3000)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_a_bomb_is_refused_before_its_memory_is_taken(codec: str) -> None:
     most = 1 << 20
-    data = batch([Row(0, 0, None, bytes(16 << 20))], codec=codec)
+    data = batch([BatchRow(0, 0, None, bytes(16 << 20))], codec=codec)
     with (
         peak_memory() as peak,
         pytest.raises(DamagedFrameError, match=r"offsets 0 to 0 .* more than max_event_bytes"),
@@ -257,7 +259,7 @@ def test_a_bomb_is_refused_before_its_memory_is_taken(codec: str) -> None:
 
 
 def test_a_bomb_of_many_little_records_is_refused() -> None:
-    data = batch([Row(i, 0, None, None) for i in range(1000)], codec="gzip")
+    data = batch([BatchRow(i, 0, None, None) for i in range(1000)], codec="gzip")
     with pytest.raises(DamagedFrameError, match="more than max_event_bytes"):
         read(data, max_bytes=64_000)
     assert read(data, max_bytes=128_000)
@@ -272,13 +274,13 @@ def test_batches_that_are_not_in_the_order_of_their_offsets_are_an_error() -> No
 def test_records_that_are_not_in_the_order_of_their_offsets_are_an_error() -> None:
     for disorder in ((0, 2, 1, 3), (0, 1, 1, 3)):
         with pytest.raises(MalformedEventError, match="not in the order of their offsets"):
-            read(batch([Row(offset, 0, None, None) for offset in disorder]))
+            read(batch([BatchRow(offset, 0, None, None) for offset in disorder]))
 
 
 @pytest.mark.parametrize("offset", [-1, 5])
 def test_a_record_with_an_offset_of_another_batch_is_an_error(offset: int) -> None:
     with pytest.raises(DamagedFrameError, match="offsets of other batches"):
-        read(batch([Row(offset, 0, None, None)], 10, last=4), offset=10)
+        read(batch([BatchRow(offset, 0, None, None)], 10, last=4), offset=10)
 
 
 def test_an_unknown_codec_is_an_error() -> None:
@@ -334,7 +336,7 @@ def test_a_header_with_a_field_that_cannot_be_is_an_error(at: int, field: bytes)
 
 def test_a_read_that_is_at_its_stop_delivers_nothing_and_reads_nothing_beyond() -> None:
     assert offsets(batch(rows(2)), stop=0) == ([], 0)
-    bomb = batch([Row(0, 0, None, bytes(10_000))], 2, codec="gzip")
+    bomb = batch([BatchRow(0, 0, None, bytes(10_000))], 2, codec="gzip")
     assert offsets(batch(rows(2)) + bomb, stop=2, max_bytes=5_000) == ([0, 1], 2)
 
 
@@ -352,7 +354,7 @@ def test_nothing_comes_before_an_error_in_the_first_batch_nor_before_a_large_one
 
 
 def test_a_length_without_end_is_an_error() -> None:
-    good = batch([Row(0, 0, None, None, (("key", b""),))])
+    good = batch([BatchRow(0, 0, None, None, (("key", b""),))])
     endless = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
     with pytest.raises(DamagedFrameError, match="break the format"):
         read(sealed(good[:66] + endless + good[67:], base=0, flags=0, last=0))
@@ -363,8 +365,8 @@ def test_a_headers_key_that_is_no_text_has_marks_for_its_bytes(codec: str) -> No
     headers = (("before", None), ("Gr\u00f6\u00dfe__", b"\xff"), ("", b"after"))
     records = [
         *rows(MANY),
-        Row(MANY, 5, b"\xfe", b"\xfd" * 200, headers),
-        Row(MANY + 1, 6, None, None),
+        BatchRow(MANY, 5, b"\xfe", b"\xfd" * 200, headers),
+        BatchRow(MANY + 1, 6, None, None),
     ]
     plain = bytearray(batch(records))
     begin = plain.index("Gr\u00f6\u00dfe__".encode())
@@ -385,7 +387,7 @@ def test_a_headers_key_that_is_no_text_has_marks_for_its_bytes(codec: str) -> No
 @given(st.data())
 def test_damage_behind_a_key_that_is_no_text_is_an_error_or_bytes(data: st.DataObject) -> None:
     good = bytearray(
-        batch([Row(n, 0, b"k", None, (("key", b"v"), ("other", None))) for n in (0, 1)])
+        batch([BatchRow(n, 0, b"k", None, (("key", b"v"), ("other", None))) for n in (0, 1)])
     )
     good[good.index(b"key")] = 0xFF
     for _ in range(data.draw(st.integers(0, 3))):

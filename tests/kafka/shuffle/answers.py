@@ -8,7 +8,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import Fetched
 from fanout.kafka.shuffle.frame_columns import FRAMED
-from tests.provers.record_batches import Row, batch
+from tests.provers.record_batches import BatchRow, batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,5 +33,5 @@ def read_answer(answer: bytes) -> pa.RecordBatch:
 
 def read_values(values: Sequence[bytes | None], codec: str = "none") -> pa.RecordBatch:
     """Read records with some values, one batch of them where there are any."""
-    rows = [Row(at, 0, None, value) for at, value in enumerate(values)]
+    rows = [BatchRow(at, 0, None, value) for at, value in enumerate(values)]
     return read_answer(batch(rows, codec=codec) if rows else b"")

@@ -11,7 +11,7 @@ from fanout.kafka.cluster import Cluster
 from fanout.kafka.shuffle import ShuffleSource
 from fanout.kafka.shuffle.frames import ControlFrame, encode_control
 from fanout.kafka.shuffle.source import open_shuffle
-from tests.provers.record_batches import Row, batch
+from tests.provers.record_batches import BatchRow, batch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ def write(log: Log, *entries: ControlFrame | int | bytes, **how: Any) -> None:
                 record = b"k", entry
             case _:
                 record = None, encode_control(entry)
-        rows.append(Row(at, 1_700_000_000_000, *record))
+        rows.append(BatchRow(at, 1_700_000_000_000, *record))
     log.batches.append((log.end, log.end + len(rows), batch(rows, log.end, **how)))
     log.end += len(rows)
 

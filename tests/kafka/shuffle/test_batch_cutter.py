@@ -23,7 +23,7 @@ from fanout.kafka.shuffle.frames import (
 )
 from fanout.kafka.shuffle.producers import Producers
 from tests.kafka.shuffle.answers import read_answer
-from tests.provers.record_batches import Row
+from tests.provers.record_batches import BatchRow
 from tests.provers.record_batches import batch as sent
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def read(
     log: Sequence[ControlFrame | int | bytes], first: int = 0, *, until: int | None = None
 ) -> Batch:
     """The batch of a Kafka reader for a log of which every second offset is compacted."""
-    rows = [Row(2 * at, 0, None, value(frame)) for at, frame in enumerate(log)][first:]
+    rows = [BatchRow(2 * at, 0, None, value(frame)) for at, frame in enumerate(log)][first:]
     records = read_answer(sent(rows) if rows else b"")
     end = Cursor(2 * len(log) - 1 if until is None else until)
     return Batch(SPLIT, records, Range(Cursor(2 * first - 1), end), 0.0, behind=0)

@@ -17,25 +17,25 @@ import msgspec
 from fanout.testing.kafka.broker import KafkaBroker
 from fanout.testing.kinesis.process import KinesisProcess
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.provers.crash.comparison import PARTITIONS, compare
 from tests.provers.crash.control import Control
 from tests.provers.crash.driver_messages import DriverOptions
-from tests.provers.crash.front import open_front
+from tests.provers.crash.final_comparison import PARTITIONS, compare
 from tests.provers.crash.inputs import KinesisInput, keep_producing, open_kafka_input
-from tests.provers.crash.job import Job
+from tests.provers.crash.job import CrashJob
+from tests.provers.crash.kinesis_proxy import open_kinesis_proxy
 from tests.provers.crash.moments import Pipeline, input_of, output_of
-from tests.provers.crash.oracle import Oracle
-from tests.provers.crash.plan import CampaignFailedError, draw_plan
+from tests.provers.crash.oracle import OutputOracle
+from tests.provers.crash.plan import CampaignFailedError, draw_crash_plan
 from tests.provers.crash.reader import open_reader
-from tests.provers.crash.records import Producer
+from tests.provers.crash.records import RecordProducer
 from tests.provers.crash.report import CrashReport
 from tests.provers.crash.rounds import Rounds, Services
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-    from tests.provers.crash.front import Front
     from tests.provers.crash.inputs import Input
+    from tests.provers.crash.kinesis_proxy import KinesisProxy
     from tests.provers.crash.plan import CrashOptions, Round
     from tests.provers.crash.report import RoundResult
 
@@ -87,7 +87,7 @@ def run_campaign(
             if Pipeline.KAFKA in options.pipelines:
                 broker.create_topic(input_of(Pipeline.KAFKA), PARTITIONS)
             campaign = _Campaign(options, root, log, broker=broker, kinesis=kinesis)
-            rounds = _run(campaign.run(plan or draw_plan(options), tell))
+            rounds = _run(campaign.run(plan or draw_crash_plan(options), tell))
             comparison = compare(campaign.producers, campaign.oracles, broker.bootstrap_servers)
         report = CrashReport(
             seed=options.seed,
@@ -147,8 +147,8 @@ class _Campaign:
         self._broker = broker
         self._kinesis = kinesis
         random = Random(options.seed)
-        self.producers = {name: Producer(name, random) for name in options.pipelines}
-        self.oracles = {name: Oracle(name) for name in options.pipelines}
+        self.producers = {name: RecordProducer(name, random) for name in options.pipelines}
+        self.oracles = {name: OutputOracle(name) for name in options.pipelines}
 
     async def run(
         self, plan: Sequence[Round], tell: Callable[[RoundResult], None]
@@ -202,7 +202,7 @@ class _Campaign:
             reading.cancel()
         return results
 
-    def _job(self, front: Front | None, tasks: asyncio.TaskGroup) -> Job:
+    def _job(self, front: KinesisProxy | None, tasks: asyncio.TaskGroup) -> CrashJob:
         options = DriverOptions(
             root=str(self._root),
             pipelines=self._options.pipelines,
@@ -212,14 +212,14 @@ class _Campaign:
             at_least_once=self._options.at_least_once,
         )
         environment = {} if self._kinesis is None else self._kinesis.environment
-        return Job(options, self._root, environment, self._log, tasks)
+        return CrashJob(options, self._root, environment, self._log, tasks)
 
-    async def _open_front(self, scope: AsyncExitStack) -> Front | None:
+    async def _open_front(self, scope: AsyncExitStack) -> KinesisProxy | None:
         if self._kinesis is None:
             return None
         port = urlsplit(self._kinesis.endpoint_url).port
         assert port is not None
-        return await scope.enter_async_context(open_front("127.0.0.1", port))
+        return await scope.enter_async_context(open_kinesis_proxy("127.0.0.1", port))
 
     async def _open_input(self, scope: AsyncExitStack, pipeline: Pipeline) -> Input:
         match pipeline:

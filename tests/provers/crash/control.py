@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, final
 
 import msgspec
 
-from tests.provers.crash.moments import Blow, Moment, Pipeline, Strike
+from tests.provers.crash.moments import Blow, CrashMoment, Pipeline, Strike
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,7 @@ class Control:
         scratch.write_bytes(msgspec.json.encode(pids))
         scratch.rename(self._pids)
 
-    def reach(self, moment: Moment, pipeline: Pipeline | None) -> None:
+    def reach(self, moment: CrashMoment, pipeline: Pipeline | None) -> None:
         """Come to a moment in a process of the job: take what is armed for it, and suffer it.
 
         Args:

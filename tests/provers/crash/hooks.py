@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fanout.landing.entries import BATCHES, SEGMENTS
-from tests.provers.crash.moments import Moment, Pipeline
+from tests.provers.crash.moments import CrashMoment, Pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,19 +41,32 @@ def install_in_driver(control: Control) -> None:
 
     reach = functools.partial(_reach, control)
     # Spark commits a batch when its function has returned, and then asks for the next one.
-    _wrap(BatchRunner, "run", reach, (Moment.AFTER_COMMIT, Moment.BEFORE_COMMIT))
-    _wrap(BatchRunner, "_handle", reach, (Moment.BEFORE_HANDLER, Moment.AFTER_HANDLER))
-    _wrap(BatchLedger, "prune", reach, (Moment.BEFORE_PRUNE, Moment.AFTER_PRUNE))
-    _wrap(LocalStorage, "publish", reach, (Moment.BEFORE_SEGMENT, Moment.AFTER_SEGMENT), SEGMENTS)
-    _wrap(LocalStorage, "create", reach, (Moment.BEFORE_ENTRY, Moment.AFTER_ENTRY), BATCHES)
-    prune = (Moment.BEFORE_TOKEN_PRUNE, Moment.AFTER_TOKEN_PRUNE)
+    _wrap(BatchRunner, "run", reach, (CrashMoment.AFTER_COMMIT, CrashMoment.BEFORE_COMMIT))
+    _wrap(BatchRunner, "_handle", reach, (CrashMoment.BEFORE_HANDLER, CrashMoment.AFTER_HANDLER))
+    _wrap(BatchLedger, "prune", reach, (CrashMoment.BEFORE_PRUNE, CrashMoment.AFTER_PRUNE))
+    _wrap(
+        LocalStorage,
+        "publish",
+        reach,
+        (CrashMoment.BEFORE_SEGMENT, CrashMoment.AFTER_SEGMENT),
+        SEGMENTS,
+    )
+    _wrap(
+        LocalStorage, "create", reach, (CrashMoment.BEFORE_ENTRY, CrashMoment.AFTER_ENTRY), BATCHES
+    )
+    prune = (CrashMoment.BEFORE_TOKEN_PRUNE, CrashMoment.AFTER_TOKEN_PRUNE)
     _wrap(LocalStorage, "delete", reach, prune, SINKS)
-    _wrap(SinkState, "record", reach, (Moment.BEFORE_TOKEN, Moment.AFTER_TOKEN))
-    _wrap(SinkState, "record_committed", reach, (Moment.BEFORE_OUTCOME, Moment.AFTER_OUTCOME))
-    _wrap(Transactions, "begin", reach, (Moment.BEFORE_BEGIN, Moment.AFTER_BEGIN))
-    _wrap(Transactions, "mark", reach, (Moment.BEFORE_MARKER, Moment.AFTER_MARKER))
-    _wrap(Transactions, "commit", reach, (Moment.BEFORE_END, Moment.AFTER_END))
-    _wrap(KafkaSink, "recover", reach, (Moment.BEFORE_RECOVERY, Moment.AFTER_RECOVERY))
+    _wrap(SinkState, "record", reach, (CrashMoment.BEFORE_TOKEN, CrashMoment.AFTER_TOKEN))
+    _wrap(
+        SinkState,
+        "record_committed",
+        reach,
+        (CrashMoment.BEFORE_OUTCOME, CrashMoment.AFTER_OUTCOME),
+    )
+    _wrap(Transactions, "begin", reach, (CrashMoment.BEFORE_BEGIN, CrashMoment.AFTER_BEGIN))
+    _wrap(Transactions, "mark", reach, (CrashMoment.BEFORE_MARKER, CrashMoment.AFTER_MARKER))
+    _wrap(Transactions, "commit", reach, (CrashMoment.BEFORE_END, CrashMoment.AFTER_END))
+    _wrap(KafkaSink, "recover", reach, (CrashMoment.BEFORE_RECOVERY, CrashMoment.AFTER_RECOVERY))
     _know_pipeline(BatchRunner, "run", lambda runner, *_: runner._storage.location)
     _know_pipeline(KafkaSink, "recover", lambda _sink, context: context.storage.location)
 
@@ -67,11 +80,11 @@ def install_in_worker(control: Control) -> None:
     from fanout.kafka.writing.writer import KafkaWriter  # noqa: PLC0415 - not for the driver
 
     reach = functools.partial(_reach, control)
-    _wrap(KafkaWriter, "write", reach, (Moment.BEFORE_WRITE, None))
-    _wrap(KafkaWriter, "flush", reach, (Moment.BEFORE_FLUSH, Moment.AFTER_FLUSH))
+    _wrap(KafkaWriter, "write", reach, (CrashMoment.BEFORE_WRITE, None))
+    _wrap(KafkaWriter, "flush", reach, (CrashMoment.BEFORE_FLUSH, CrashMoment.AFTER_FLUSH))
 
 
-def _reach(control: Control, moment: Moment | None) -> None:
+def _reach(control: Control, moment: CrashMoment | None) -> None:
     if moment is not None:
         control.reach(moment, _pipeline.get())
 
@@ -94,8 +107,8 @@ def _know_pipeline(owner: Any, name: str, location: Callable[..., str]) -> None:
 def _wrap(
     owner: Any,
     name: str,
-    reach: Callable[[Moment | None], None],
-    moments: tuple[Moment, Moment | None],
+    reach: Callable[[CrashMoment | None], None],
+    moments: tuple[CrashMoment, CrashMoment | None],
     directory: str | None = None,
 ) -> None:
     """Come to moments before and after each call of a method.

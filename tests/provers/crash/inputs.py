@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from fanout.testing.kinesis.process import KinesisProcess
-    from tests.provers.crash.oracle import Oracle
-    from tests.provers.crash.records import Producer
+    from tests.provers.crash.oracle import OutputOracle
+    from tests.provers.crash.records import RecordProducer
 
 __all__ = ("Input", "KafkaInput", "KinesisInput", "keep_producing", "open_kafka_input")
 
@@ -87,7 +87,7 @@ async def open_kafka_input(bootstrap_servers: str, topic: str) -> AsyncIterator[
 
 
 async def keep_producing(
-    producer: Producer, target: Input, oracle: Oracle, stopping: asyncio.Event
+    producer: RecordProducer, target: Input, oracle: OutputOracle, stopping: asyncio.Event
 ) -> None:
     """Put records until told to stop, but never so many that the job falls behind for long.
 

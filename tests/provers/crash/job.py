@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fanout.testing.spark.driver_process import DriverProcess
     from tests.provers.crash.driver_messages import DriverOptions
 
-__all__ = ("Job",)
+__all__ = ("CrashJob",)
 
 _MODULE = "tests.provers.crash.driver"
 
@@ -28,7 +28,7 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 @final
-class Job:
+class CrashJob:
     """Run one driver after the other, on the same checkpoints.
 
     `gone` is set while none runs. `failure` then tells why the last one ended, until whoever has

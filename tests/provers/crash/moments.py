@@ -7,7 +7,7 @@ from typing import final
 
 import msgspec
 
-__all__ = ("Blow", "Moment", "Pipeline", "Strike", "input_of", "output_of")
+__all__ = ("Blow", "CrashMoment", "Pipeline", "Strike", "input_of", "output_of")
 
 
 @final
@@ -19,7 +19,7 @@ class Pipeline(StrEnum):
 
 
 @final
-class Moment(StrEnum):
+class CrashMoment(StrEnum):
     """A step of a batch, in the order in which a batch takes them, or any moment."""
 
     BEFORE_SEGMENT = "before the segment is published"
@@ -74,7 +74,7 @@ class Strike(msgspec.Struct, frozen=True):
         pipeline: Whose step it is.
     """
 
-    moment: Moment
+    moment: CrashMoment
     blow: Blow
     pipeline: Pipeline
 

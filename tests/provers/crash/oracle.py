@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from tests.provers.crash.moments import Pipeline
 
-__all__ = ("Oracle", "Verdict")
+__all__ = ("OutputOracle", "OutputVerdict")
 
 
 @final
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class OutputVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a comparison found.
 
     Args:
@@ -43,10 +43,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the output is exactly the input."""
         return not (self.lost or self.duplicated or self.altered or self.out_of_order)
 
-    def worse(self, other: Verdict) -> Verdict:
+    def worse(self, other: OutputVerdict) -> OutputVerdict:
         """Return the larger of each count."""
         pairs = zip(astuple(self), astuple(other), strict=True)
-        return Verdict(**dict(zip(self.__struct_fields__, starmap(max, pairs), strict=True)))
+        return OutputVerdict(**dict(zip(self.__struct_fields__, starmap(max, pairs), strict=True)))
 
 
 class _Key:
@@ -75,7 +75,7 @@ class _Key:
 
 
 @final
-class Oracle:
+class OutputOracle:
     """Judge the output of one pipeline while it is read.
 
     Args:
@@ -118,7 +118,7 @@ class Oracle:
             key in self._keys and self._keys[key].has(count - 1) for key, count in produced.items()
         )
 
-    def verdict(self, produced: Mapping[str, int]) -> Verdict:
+    def verdict(self, produced: Mapping[str, int]) -> OutputVerdict:
         """Compare what was read with what was produced.
 
         Args:
@@ -126,7 +126,7 @@ class Oracle:
         """
         none = _Key()
         read = {key: self._keys.get(key, none) for key in produced}
-        return Verdict(
+        return OutputVerdict(
             produced=sum(produced.values()),
             read=self._read,
             lost=sum(count - read[key].count_below(count) for key, count in produced.items()),

@@ -8,34 +8,34 @@ from random import Random
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import FanOutError, OptionError
-from tests.provers.crash.moments import Blow, Moment, Pipeline, Strike
+from tests.provers.crash.moments import Blow, CrashMoment, Pipeline, Strike
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ("MAX_ROUNDS", "CampaignFailedError", "CrashOptions", "Round", "draw_plan")
+__all__ = ("MAX_ROUNDS", "CampaignFailedError", "CrashOptions", "Round", "draw_crash_plan")
 
 MAX_ROUNDS: Final = 10_000
 
 # Each driver dies at the first, and the next one, as it takes over, at the second.
 _TWICE = (
-    (Moment.AFTER_TOKEN, Moment.BEFORE_RECOVERY),
-    (Moment.AFTER_TOKEN, Moment.AFTER_END),
-    (Moment.BEFORE_FLUSH, Moment.AFTER_RECOVERY),
+    (CrashMoment.AFTER_TOKEN, CrashMoment.BEFORE_RECOVERY),
+    (CrashMoment.AFTER_TOKEN, CrashMoment.AFTER_END),
+    (CrashMoment.BEFORE_FLUSH, CrashMoment.AFTER_RECOVERY),
 )
 _OTHERS = (
-    (Moment.BEFORE_WRITE, Blow.KILL_WORKER),
-    (Moment.BEFORE_FLUSH, Blow.KILL_WORKER),
-    (Moment.AFTER_FLUSH, Blow.KILL_WORKER),
-    (Moment.RANDOM, Blow.KILL_BROKER),
-    (Moment.BEFORE_FLUSH, Blow.KILL_BROKER),
-    (Moment.BEFORE_END, Blow.KILL_BROKER),
-    (Moment.AFTER_END, Blow.KILL_BROKER),
-    (Moment.RANDOM, Blow.PAUSE_BROKER),
-    (Moment.BEFORE_MARKER, Blow.PAUSE_BROKER),
+    (CrashMoment.BEFORE_WRITE, Blow.KILL_WORKER),
+    (CrashMoment.BEFORE_FLUSH, Blow.KILL_WORKER),
+    (CrashMoment.AFTER_FLUSH, Blow.KILL_WORKER),
+    (CrashMoment.RANDOM, Blow.KILL_BROKER),
+    (CrashMoment.BEFORE_FLUSH, Blow.KILL_BROKER),
+    (CrashMoment.BEFORE_END, Blow.KILL_BROKER),
+    (CrashMoment.AFTER_END, Blow.KILL_BROKER),
+    (CrashMoment.RANDOM, Blow.PAUSE_BROKER),
+    (CrashMoment.BEFORE_MARKER, Blow.PAUSE_BROKER),
 )
-_OF_KINESIS = ((Moment.RANDOM, Blow.KILL_KINESIS), (Moment.RANDOM, Blow.CUT_KINESIS))
-_NOT_IN_A_BATCH = {Moment.BEFORE_RECOVERY, Moment.AFTER_RECOVERY}
+_OF_KINESIS = ((CrashMoment.RANDOM, Blow.KILL_KINESIS), (CrashMoment.RANDOM, Blow.CUT_KINESIS))
+_NOT_IN_A_BATCH = {CrashMoment.BEFORE_RECOVERY, CrashMoment.AFTER_RECOVERY}
 
 
 @final
@@ -87,7 +87,7 @@ class Round:
     outage: float
 
 
-def draw_plan(options: CrashOptions) -> Sequence[Round]:
+def draw_crash_plan(options: CrashOptions) -> Sequence[Round]:
     """Draw the rounds; the same options draw the same.
 
     Every strike of the catalogue comes once, in an order that the seed decides, before any comes
@@ -102,8 +102,8 @@ def draw_plan(options: CrashOptions) -> Sequence[Round]:
 
 
 def _strikes(pipelines: Sequence[Pipeline], random: Random) -> Iterator[tuple[Strike, ...]]:
-    catalogue: list[tuple[tuple[Moment, Blow], ...]] = [
-        ((moment, Blow.KILL_DRIVER),) for moment in Moment if moment not in _NOT_IN_A_BATCH
+    catalogue: list[tuple[tuple[CrashMoment, Blow], ...]] = [
+        ((moment, Blow.KILL_DRIVER),) for moment in CrashMoment if moment not in _NOT_IN_A_BATCH
     ]
     catalogue += [tuple((each, Blow.KILL_DRIVER) for each in both) for both in _TWICE]
     catalogue += [(other,) for other in _OTHERS]

@@ -18,7 +18,7 @@ from tests.provers.crash.plan import CampaignFailedError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from tests.provers.crash.oracle import Oracle
+    from tests.provers.crash.oracle import OutputOracle
 
 __all__ = ("Reader", "end_offsets", "open_reader", "read_again")
 
@@ -36,7 +36,7 @@ class Reader:
         oracles: Who is told what was read of each topic.
     """
 
-    def __init__(self, consumer: AIOKafkaConsumer, oracles: Mapping[str, Oracle]) -> None:
+    def __init__(self, consumer: AIOKafkaConsumer, oracles: Mapping[str, OutputOracle]) -> None:
         self._consumer = consumer
         self._oracles = oracles
 
@@ -57,7 +57,7 @@ class Reader:
 
 @asynccontextmanager
 async def open_reader(
-    bootstrap_servers: str, oracles: Mapping[str, Oracle], partitions: int
+    bootstrap_servers: str, oracles: Mapping[str, OutputOracle], partitions: int
 ) -> AsyncIterator[Reader]:
     """Read topics from their beginning while the block runs.
 
@@ -97,7 +97,7 @@ def end_offsets(bootstrap_servers: str, topic: str, partitions: int) -> list[tup
     return list(zip(*ends, strict=True))
 
 
-def read_again(bootstrap_servers: str, topic: str, oracle: Oracle, partitions: int) -> None:
+def read_again(bootstrap_servers: str, topic: str, oracle: OutputOracle, partitions: int) -> None:
     """Tell an oracle all that is committed in a topic, by another client; it blocks.
 
     Raises:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from tests.provers.crash.moments import Pipeline
 
-__all__ = ("SUFFIX", "Producer", "read_number", "value_of")
+__all__ = ("SUFFIX", "RecordProducer", "read_number", "value_of")
 
 # What the job's transform appends to each value.
 SUFFIX = "!"
@@ -37,7 +37,7 @@ def read_number(pipeline: Pipeline, key: str, value: str, suffix: str) -> int | 
 
 @final
 @dataclass(slots=True)
-class Producer:
+class RecordProducer:
     """Make the records of one pipeline: the numbers of a key follow each other, from 0.
 
     Args:

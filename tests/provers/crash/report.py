@@ -11,8 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tests.provers.crash.moments import Blow, Moment, Pipeline, Strike
-from tests.provers.crash.oracle import Verdict
+from tests.provers.crash.moments import Blow, CrashMoment, Pipeline, Strike
+from tests.provers.crash.oracle import OutputVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +68,7 @@ class CrashReport(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     rounds: tuple[RoundResult, ...]
-    verdicts: dict[Pipeline, Verdict]
+    verdicts: dict[Pipeline, OutputVerdict]
     open_transactions: int
     seconds: float
     kept: str | None = None
@@ -136,7 +136,7 @@ def moments_table(report: CrashReport) -> Table:
     reached = Counter(each.strike for each in report.struck if each.reached)
     missed = Counter(_what(each.strike) for each in report.struck if not each.reached)
     seen = {_what(each.strike) for each in report.struck}
-    for moment, blow in product(Moment, Blow):
+    for moment, blow in product(CrashMoment, Blow):
         if (moment, blow) in seen:
             times = [reached[Strike(moment, blow, pipeline)] for pipeline in report.verdicts]
             counts = [*times, missed[moment, blow]]
@@ -159,11 +159,11 @@ def verdicts_table(report: CrashReport) -> Table:
     return table
 
 
-def _when(moment: Moment) -> str:
-    return f"at {moment}" if moment is Moment.RANDOM else str(moment)
+def _when(moment: CrashMoment) -> str:
+    return f"at {moment}" if moment is CrashMoment.RANDOM else str(moment)
 
 
-def _what(strike: Strike) -> tuple[Moment, Blow]:
+def _what(strike: Strike) -> tuple[CrashMoment, Blow]:
     return strike.moment, strike.blow
 
 
@@ -175,8 +175,8 @@ def _counted(struck: Iterable[Struck]) -> dict[str, Counter[str]]:
     return counted
 
 
-def _summed(verdicts: Iterable[Verdict]) -> Counter[str]:
-    total: Counter[str] = Counter(dict.fromkeys(Verdict.__struct_fields__, 0))
+def _summed(verdicts: Iterable[OutputVerdict]) -> Counter[str]:
+    total: Counter[str] = Counter(dict.fromkeys(OutputVerdict.__struct_fields__, 0))
     for verdict in verdicts:
         total.update(msgspec.structs.asdict(verdict))
     return total

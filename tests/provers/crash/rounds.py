@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from tests.provers.crash.moments import Blow, Moment
+from tests.provers.crash.moments import Blow, CrashMoment
 from tests.provers.crash.report import RoundResult, Struck
 
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from fanout.testing.kafka.broker import KafkaBroker
     from tests.provers.crash.control import Control
-    from tests.provers.crash.front import Front
-    from tests.provers.crash.job import Job
+    from tests.provers.crash.job import CrashJob
+    from tests.provers.crash.kinesis_proxy import KinesisProxy
     from tests.provers.crash.moments import Pipeline, Strike
-    from tests.provers.crash.oracle import Oracle
+    from tests.provers.crash.oracle import OutputOracle
     from tests.provers.crash.plan import Round
-    from tests.provers.crash.records import Producer
+    from tests.provers.crash.records import RecordProducer
 
 __all__ = ("Rounds", "Services")
 
@@ -43,7 +43,7 @@ class Services:
     """
 
     broker: KafkaBroker
-    kinesis: Front | None
+    kinesis: KinesisProxy | None
 
     async def strike(self, blow: Blow, control: Control, outage: float) -> None:
         """Strike a service, let the job go on, and bring the service back after a while.
@@ -94,11 +94,11 @@ class Rounds:
 
     def __init__(
         self,
-        job: Job,
+        job: CrashJob,
         control: Control,
         services: Services,
-        producers: Mapping[Pipeline, Producer],
-        oracles: Mapping[Pipeline, Oracle],
+        producers: Mapping[Pipeline, RecordProducer],
+        oracles: Mapping[Pipeline, OutputOracle],
     ) -> None:
         self._job = job
         self._control = control
@@ -141,7 +141,7 @@ class Rounds:
         )
 
     async def _strike(self, strike: Strike, outage: float) -> Struck:
-        if strike.moment is not Moment.RANDOM:
+        if strike.moment is not CrashMoment.RANDOM:
             await asyncio.to_thread(self._control.arm, strike)
             if not await self._reached():
                 return Struck(strike, reached=False)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, final
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
 from tests.provers.planted.kinesis_bugs import HARMLESS, KINESIS_BUGS
 from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
-from tests.provers.simulation import SimulationError, draw_plan, run_plan
+from tests.provers.simulation import SimulationError, draw_kinesis_plan, run_plan
 from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.provers.planted.edits import Change
     from tests.provers.simulation import AnyPlan
 
-__all__ = ("CHANGES", "SEEDS", "SHOWN", "Found", "find", "hunt", "hunters", "planted")
+__all__ = ("CHANGES", "SEEDS", "SHOWN", "BugFound", "find", "hunt", "hunters", "planted")
 
 SEEDS: Final = 500
 _WRITTEN_DOWN: Final = Path(__file__).with_name("shown.json")
@@ -43,7 +43,7 @@ _OF_THE_EDIT: Final = (AttributeError, NameError, TypeError)
 
 @final
 @dataclass(frozen=True, slots=True)
-class Found:
+class BugFound:
     """How a change was found out.
 
     Args:
@@ -66,16 +66,16 @@ def planted(change: Change) -> Iterator[None]:
         yield
 
 
-def find(name: str) -> Found | None:
+def find(name: str) -> BugFound | None:
     """Try the seed that is written down for a change, and hunt where that one does not show it."""
     if name in SHOWN:
         error = _shown(name, SHOWN[name])
         if error is not None:
-            return Found(1, SHOWN[name], error)
+            return BugFound(1, SHOWN[name], error)
     return hunt(name)
 
 
-def hunt(name: str, seeds: int = SEEDS) -> Found | None:
+def hunt(name: str, seeds: int = SEEDS) -> BugFound | None:
     """Run seeds until one shows a change; return None where none does.
 
     Args:
@@ -86,7 +86,7 @@ def hunt(name: str, seeds: int = SEEDS) -> Found | None:
     for tried, seed in enumerate(cheapest[:seeds], 1):
         error = _shown(name, seed)
         if error is not None:
-            return Found(tried, seed, error)
+            return BugFound(tried, seed, error)
     return None
 
 
@@ -99,7 +99,7 @@ def _shown(name: str, seed: int) -> str | None:
 
 
 def _draw_for(name: str) -> Callable[[int], AnyPlan]:
-    return draw_plan if name in KINESIS_BUGS | HARMLESS else draw_kafka_plan
+    return draw_kinesis_plan if name in KINESIS_BUGS | HARMLESS else draw_kafka_plan
 
 
 @contextmanager
@@ -174,7 +174,7 @@ def _write_down(words: list[str]) -> None:
             match future.result():
                 case None:
                     sys.stdout.write(f"   - {name}\n")
-                case Found(tried, seed, error):
+                case BugFound(tried, seed, error):
                     shown[name] = seed
                     sys.stdout.write(f"{tried:4} {name}: seed {seed}: {error}\n")
             sys.stdout.flush()

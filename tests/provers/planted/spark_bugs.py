@@ -14,9 +14,9 @@ from fanout.landing.ownership import Ownership
 from fanout.landing.segments import Filled, OpenSegment, SegmentLog
 from fanout.spark.batches import BatchResult, BatchRunner
 from fanout.spark.pump import Idle, Pump, Stopped
-from tests.provers.simulation.spark.disk import File, Folder
-from tests.provers.simulation.spark.files import Descriptor, DiskOs
-from tests.provers.simulation.spark.remote import RemoteStorage
+from tests.provers.simulation.spark.disk import DiskFile, DiskFolder
+from tests.provers.simulation.spark.disk_stand_ins import Descriptor, DiskOs
+from tests.provers.simulation.spark.object_store import RemoteStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,12 +32,12 @@ hand_over = Pump._hand_over
 
 
 def fsync_of_directories_alone(descriptor: Descriptor) -> None:
-    if isinstance(descriptor.node, Folder):
+    if isinstance(descriptor.node, DiskFolder):
         fsync(descriptor)
 
 
 def fsync_of_files_alone(descriptor: Descriptor) -> None:
-    if isinstance(descriptor.node, File):
+    if isinstance(descriptor.node, DiskFile):
         fsync(descriptor)
 
 
@@ -164,7 +164,7 @@ def lock_without_waiting(*_: object) -> None:
     """Have no lock."""
 
 
-PLANTED: dict[str, tuple[Any, str, Any]] = {
+SPARK_BUGS: dict[str, tuple[Any, str, Any]] = {
     "a segment or an entry is not fsynced": (DiskOs, "fsync", fsync_of_directories_alone),
     "a directory is not fsynced": (DiskOs, "fsync", fsync_of_files_alone),
     "names of an earlier run are not fsynced": (LocalStorage, "sweep", sweep_without_fsync),
@@ -198,6 +198,6 @@ PLANTED: dict[str, tuple[Any, str, Any]] = {
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Let the library make a mistake while the block runs."""
-    target, attribute, replacement = PLANTED[name]
+    target, attribute, replacement = SPARK_BUGS[name]
     with mock.patch.object(target, attribute, replacement):
         yield

@@ -12,36 +12,41 @@ from fanout.testing.virtual_time.cancellation import Cancellation, Moment, sweep
 from fanout.testing.virtual_time.loop import DeadlockError, LeakError, SimLoop, simulate
 from fanout.testing.virtual_time.schedule import Fifo, Priorities, Schedule, Shuffled
 from fanout.testing.virtual_time.trace import Trace
-from tests.provers.simulation.kinesis.faults.faults import Fault, Kind
-from tests.provers.simulation.kinesis.plan import Plan, draw_plan
-from tests.provers.simulation.moments.moments import NeverMetError, Sometimes, check_met, missing
+from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
+from tests.provers.simulation.kinesis.plan import KinesisPlan, draw_kinesis_plan
+from tests.provers.simulation.moments.moments import (
+    KinesisSometimes,
+    NeverMetError,
+    check_met,
+    missing,
+)
 from tests.provers.simulation.plans import AnyPlan
-from tests.provers.simulation.run import Outcome, SimulationError, run_plan, run_seed
+from tests.provers.simulation.run import RunOutcome, SimulationError, run_kinesis_seed, run_plan
 
 __all__ = (
     "AnyPlan",
     "Cancellation",
     "DeadlockError",
-    "Fault",
     "Fifo",
-    "Kind",
+    "KinesisFault",
+    "KinesisFaultKind",
+    "KinesisPlan",
+    "KinesisSometimes",
     "LeakError",
     "Moment",
     "NeverMetError",
-    "Outcome",
-    "Plan",
     "Priorities",
+    "RunOutcome",
     "Schedule",
     "Shuffled",
     "SimLoop",
     "SimulationError",
-    "Sometimes",
     "Trace",
     "check_met",
-    "draw_plan",
+    "draw_kinesis_plan",
     "missing",
+    "run_kinesis_seed",
     "run_plan",
-    "run_seed",
     "simulate",
     "sweep",
 )

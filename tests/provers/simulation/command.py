@@ -162,11 +162,15 @@ def _campaign(
 
     from tests.provers.simulation.campaign.campaign import run_campaign  # noqa: PLC0415
     from tests.provers.simulation.campaign.display import shown  # noqa: PLC0415
-    from tests.provers.simulation.campaign.failures import Failure, try_kafka_seed, try_seed  # noqa: PLC0415
+    from tests.provers.simulation.campaign.failures import (  # noqa: PLC0415
+        RunFailure,
+        try_kafka_seed,
+        try_kinesis_seed,
+    )
     from tests.provers.simulation.campaign.totals import Totals  # noqa: PLC0415
     from tests.provers.simulation.plans import SourceName  # noqa: PLC0415
 
-    attempt = try_kafka_seed if source is _Source.KAFKA else try_seed
+    attempt = try_kafka_seed if source is _Source.KAFKA else try_kinesis_seed
     totals, interrupted = Totals(), False
     began = time.monotonic()
     try:
@@ -175,7 +179,7 @@ def _campaign(
             closing(shown(results, len(seeds), Console(stderr=True, quiet=json))) as watched,
         ):
             for result in watched:
-                if isinstance(result, Failure):
+                if isinstance(result, RunFailure):
                     totals += Totals.of(replace(result, source=SourceName(source)))
                 else:
                     totals += Totals.of(result)
@@ -211,9 +215,9 @@ def _print_totals(
 
     from tests.provers.simulation.campaign.report import report, summary_table  # noqa: PLC0415 - the same
     from tests.provers.simulation.kafka.moments import KafkaSometimes  # noqa: PLC0415 - the same
-    from tests.provers.simulation.moments.moments import Sometimes  # noqa: PLC0415 - the same
+    from tests.provers.simulation.moments.moments import KinesisSometimes  # noqa: PLC0415 - the same
 
-    moments = KafkaSometimes if source is _Source.KAFKA else Sometimes
+    moments = KafkaSometimes if source is _Source.KAFKA else KinesisSometimes
     if json:
         print_json(report(totals, smallest, first=first, seconds=seconds, moments=moments))
         return

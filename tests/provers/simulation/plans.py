@@ -10,11 +10,11 @@ import msgspec
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import OptionError
 from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
-from tests.provers.simulation.kinesis.plan import Plan, draw_plan
+from tests.provers.simulation.kinesis.plan import KinesisPlan, draw_kinesis_plan
 
 __all__ = ("AnyPlan", "SourceName", "draw_plan_of", "read_plan")
 
-AnyPlan: TypeAlias = Plan | KafkaPlan
+AnyPlan: TypeAlias = KinesisPlan | KafkaPlan
 
 
 @final
@@ -34,7 +34,7 @@ def draw_plan_of(source: SourceName, seed: int) -> AnyPlan:
     """
     match source:
         case SourceName.KINESIS:
-            return draw_plan(seed)
+            return draw_kinesis_plan(seed)
         case SourceName.KAFKA:
             return draw_kafka_plan(seed)
 
@@ -50,4 +50,4 @@ def read_plan(text: str | bytes) -> AnyPlan:
     except MALFORMED_JSON as error:
         raise OptionError(f"this is not a plan of a simulation: {error}") from error
     of_kafka = isinstance(document, dict) and "cluster_faults" in document
-    return KafkaPlan.from_json(text) if of_kafka else Plan.from_json(text)
+    return KafkaPlan.from_json(text) if of_kafka else KinesisPlan.from_json(text)

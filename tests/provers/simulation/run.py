@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.testing.virtual_time.loop import SimLoop, simulate
 from fanout.testing.virtual_time.trace import Trace
 from tests.provers.simulation.chance import happens
-from tests.provers.simulation.job.process import Process
+from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.job.process import SimProcess
 from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
 from tests.provers.simulation.kafka.world import KafkaWorld
-from tests.provers.simulation.kinesis.faults.faults import OF_THE_PROCESS, Kind
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
-from tests.provers.simulation.kinesis.plan import Plan, draw_plan, stream_of
+from tests.provers.simulation.kinesis.faults import PROCESS_FAULTS, KinesisFaultKind
+from tests.provers.simulation.kinesis.plan import KinesisPlan, draw_kinesis_plan, stream_of
 from tests.provers.simulation.kinesis.world import KinesisWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from fanout.errors import FanOutError
-    from tests.provers.simulation.job.world import World
-    from tests.provers.simulation.kinesis.faults.faults import Fault
+    from tests.provers.simulation.job.world import SourceWorld
+    from tests.provers.simulation.kinesis.faults import KinesisFault
     from tests.provers.simulation.plans import AnyPlan
 
-__all__ = ("Outcome", "SimulationError", "run_kafka_seed", "run_plan", "run_seed")
+__all__ = ("RunOutcome", "SimulationError", "run_kafka_seed", "run_kinesis_seed", "run_plan")
 
 
 # Who looks after a process starts it again: at once, or later where it did not even begin.
@@ -40,7 +40,7 @@ class SimulationError(AssertionError):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """What a run was.
 
     Args:
@@ -72,17 +72,17 @@ class Outcome:
     close: float
 
 
-def run_kafka_seed(seed: int) -> Outcome:
+def run_kafka_seed(seed: int) -> RunOutcome:
     """Run the plan of a seed over Kafka; see `run_plan`."""
     return run_plan(draw_kafka_plan(seed))
 
 
-def run_seed(seed: int) -> Outcome:
+def run_kinesis_seed(seed: int) -> RunOutcome:
     """Run the plan of a seed; see `run_plan`."""
-    return run_plan(draw_plan(seed))
+    return run_plan(draw_kinesis_plan(seed))
 
 
-def run_plan(plan: AnyPlan, trace: Trace | None = None) -> Outcome:
+def run_plan(plan: AnyPlan, trace: Trace | None = None) -> RunOutcome:
     """Run a plan.
 
     Args:
@@ -103,11 +103,11 @@ def run_plan(plan: AnyPlan, trace: Trace | None = None) -> Outcome:
         raise SimulationError(f"{type(error).__name__}: {error}\n{plan.to_json()}") from error
 
 
-def _world_of(plan: AnyPlan, note: Callable[[str], None]) -> World:
+def _world_of(plan: AnyPlan, note: Callable[[str], None]) -> SourceWorld:
     match plan:
         case KafkaPlan():
             return KafkaWorld(plan, note)
-        case Plan():
+        case KinesisPlan():
             return KinesisWorld(plan, note)
 
 
@@ -118,17 +118,17 @@ class _Run:
         self._trace = trace
         self._world = _world_of(plan, self._note)
         self._random = stream_of(plan.seed, "processes")
-        self._ends = deque(f for f in plan.faults if f.kind in OF_THE_PROCESS)
-        self._predecessor: Process | None = None
+        self._ends = deque(f for f in plan.faults if f.kind in PROCESS_FAULTS)
+        self._predecessor: SimProcess | None = None
         self._lives = 0
         self._repaired_at = float("inf")
         self._allowed = 0.0
         self._recovery = 0.0
         self._slowest_close = 0.0
 
-    async def conduct(self) -> Outcome:
+    async def conduct(self) -> RunOutcome:
         """Run the job through its faults, then without, and look at what it leaves."""
-        self._weather = asyncio.create_task(self._world.befall(), name="weather")
+        self._weather = asyncio.create_task(self._world.strike_service(), name="weather")
         try:
             with self._world.observed():
                 while not await self._life():
@@ -140,7 +140,7 @@ class _Run:
         world = self._world
         if world.violations:
             raise OracleError(f"broke a rule: {'; '.join(world.violations)}")
-        return Outcome(
+        return RunOutcome(
             seed=self._plan.seed,
             digest=self._trace.digest,
             steps=self._trace.steps,
@@ -158,7 +158,7 @@ class _Run:
     async def _life(self) -> bool:
         """Run the job's process once; return whether there is nothing more to see."""
         self._lives += 1
-        process = self._newest = Process(self._world, self._lives, self._note)
+        process = self._newest = SimProcess(self._world, self._lives, self._note)
         try:
             pause = await self._watch(process)
             if process is self._predecessor:
@@ -175,7 +175,7 @@ class _Run:
         await asyncio.sleep(pause)
         return False
 
-    async def _watch(self, process: Process) -> float:
+    async def _watch(self, process: SimProcess) -> float:
         """Wait until the process is over, or end it; return the pause before the next one."""
         while True:
             end = self._ends[0] if self._ends else None
@@ -198,16 +198,16 @@ class _Run:
             else:
                 self._repair(process)
 
-    async def _end(self, process: Process, end: Fault) -> float:
+    async def _end(self, process: SimProcess, end: KinesisFault) -> float:
         """Let happen to a process what happens to it; return the pause before the next one."""
         self._world.armed.strikes(end)
         match end.kind:
-            case Kind.DEPLOYED:
+            case KinesisFaultKind.DEPLOYED:
                 await self._dismiss()
                 process.leaves_at = self._world.now + end.seconds
                 self._predecessor = process
                 return 0.0
-            case Kind.CRASH:
+            case KinesisFaultKind.CRASH:
                 await process.kill()
             case _:
                 await process.tell()
@@ -225,7 +225,7 @@ class _Run:
         await process.end()
         self._look_back(process)
 
-    def _look_back(self, process: Process) -> FanOutError | None:
+    def _look_back(self, process: SimProcess) -> FanOutError | None:
         """Look at what a process that is over leaves; return what it has failed of.
 
         Raises:
@@ -236,7 +236,7 @@ class _Run:
         self._check_left(process)
         return failure
 
-    def _check_left(self, process: Process) -> None:
+    def _check_left(self, process: SimProcess) -> None:
         """Check that nothing is left of a process, where no other one runs at the same time.
 
         Raises:
@@ -256,7 +256,7 @@ class _Run:
         repaired = self._world.armed.stopped
         return self._repaired_at + self._allowed if repaired else self._plan.seconds
 
-    def _repair(self, process: Process) -> None:
+    def _repair(self, process: SimProcess) -> None:
         """Let nothing go wrong any more, except with one shard."""
         self._note("repaired")
         self._world.repair()

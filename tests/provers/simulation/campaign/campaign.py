@@ -8,7 +8,7 @@ from itertools import islice
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Final, final
 
-from tests.provers.simulation.campaign.failures import try_seed
+from tests.provers.simulation.campaign.failures import try_kinesis_seed
 from tests.provers.simulation.campaign.worker import Worker
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def run_campaign(
     *,
     processes: int | None = None,
     patience: float = 180.0,
-    run: Callable[[int], Result] = try_seed,
+    run: Callable[[int], Result] = try_kinesis_seed,
 ) -> Generator[Result]:
     """Run seeds, and yield what each has come to as soon as it is known.
 

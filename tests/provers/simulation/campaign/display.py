@@ -13,7 +13,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from tests.provers.simulation.campaign.failures import Failure
+from tests.provers.simulation.campaign.failures import RunFailure
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -50,7 +50,7 @@ def shown(results: Iterable[Result], total: int, console: Console) -> Generator[
     with progress:
         task = progress.add_task("", total=total, rate=0.0, failures=0)
         for done, result in enumerate(results, 1):
-            if isinstance(result, Failure):
+            if isinstance(result, RunFailure):
                 failures += 1
                 progress.console.print(
                     f"seed {result.seed}: {result.summary}",

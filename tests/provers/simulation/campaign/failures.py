@@ -7,14 +7,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.virtual_time.loop import DeadlockError, LeakError
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
+from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.plans import SourceName
-from tests.provers.simulation.run import SimulationError, run_kafka_seed, run_seed
+from tests.provers.simulation.run import SimulationError, run_kafka_seed, run_kinesis_seed
 
 if TYPE_CHECKING:
-    from tests.provers.simulation.run import Outcome
+    from tests.provers.simulation.run import RunOutcome
 
-__all__ = ("Failure", "FailureKind", "kind_of", "try_kafka_seed", "try_seed")
+__all__ = ("FailureKind", "RunFailure", "kind_of", "try_kafka_seed", "try_kinesis_seed")
 
 # The stacks of a few hundred tasks say no more than those of some.
 _LONGEST: Final = 10_000
@@ -49,7 +49,7 @@ class FailureKind(StrEnum):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RunFailure:
     """A seed that failed.
 
     Args:
@@ -65,7 +65,7 @@ class Failure:
     source: SourceName = SourceName.KINESIS
 
     @classmethod
-    def of(cls, seed: int, error: SimulationError) -> Failure:
+    def of(cls, seed: int, error: SimulationError) -> RunFailure:
         """Make it of what `run_plan` raised.
 
         Args:
@@ -105,17 +105,17 @@ def kind_of(error: SimulationError) -> FailureKind:
             return FailureKind.OTHER
 
 
-def try_seed(seed: int) -> Outcome | Failure:
+def try_kinesis_seed(seed: int) -> RunOutcome | RunFailure:
     """Run a seed, and return a failure as a value."""
     try:
-        return run_seed(seed)
+        return run_kinesis_seed(seed)
     except SimulationError as error:
-        return Failure.of(seed, error)
+        return RunFailure.of(seed, error)
 
 
-def try_kafka_seed(seed: int) -> Outcome | Failure:
+def try_kafka_seed(seed: int) -> RunOutcome | RunFailure:
     """Run a seed over Kafka, and return a failure as a value."""
     try:
         return run_kafka_seed(seed)
     except SimulationError as error:
-        return Failure.of(seed, error)
+        return RunFailure.of(seed, error)

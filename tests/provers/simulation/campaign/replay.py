@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
 from fanout.testing.virtual_time.trace import Trace
-from tests.provers.simulation.campaign.failures import Failure
+from tests.provers.simulation.campaign.failures import RunFailure
 from tests.provers.simulation.run import SimulationError, run_plan
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Replay:
     plan: AnyPlan
     digest: str
     lines: tuple[str, ...] = field(repr=False)
-    failure: Failure | None
+    failure: RunFailure | None
 
 
 def replay(plan: AnyPlan) -> Replay:
@@ -46,7 +46,7 @@ def replay(plan: AnyPlan) -> Replay:
         try:
             run_plan(plan, trace)
         except SimulationError as error:
-            failure = Failure.of(plan.seed, error)
+            failure = RunFailure.of(plan.seed, error)
     return Replay(plan, trace.digest, tuple(trace.lines), failure)
 
 

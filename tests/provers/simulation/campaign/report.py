@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tests.provers.simulation.campaign.failures import FailureKind
-from tests.provers.simulation.moments.moments import Sometimes
+from tests.provers.simulation.moments.moments import KinesisSometimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def report(
     *,
     first: int,
     seconds: float,
-    moments: type[StrEnum] = Sometimes,
+    moments: type[StrEnum] = KinesisSometimes,
 ) -> dict[str, Any]:
     """Return the totals as an object of JSON.
 
@@ -85,7 +85,9 @@ def report(
     }
 
 
-def summary_table(totals: Totals, *, seconds: float, moments: type[StrEnum] = Sometimes) -> Table:
+def summary_table(
+    totals: Totals, *, seconds: float, moments: type[StrEnum] = KinesisSometimes
+) -> Table:
     """Show what went wrong, what was checked, and what became of each promise.
 
     Args:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from tests.provers.simulation.campaign.failures import FailureKind, kind_of
 from tests.provers.simulation.kafka.plan import KafkaPlan
-from tests.provers.simulation.kinesis.plan import Plan
+from tests.provers.simulation.kinesis.plan import KinesisPlan
 from tests.provers.simulation.run import SimulationError, run_plan
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ _PLAINEST: Final[Mapping[str, Any]] = MappingProxyType(
         "on_data_loss": "earliest",
         "group": False,
         "fetch_bytes": 1 << 20,
-        **{each.name: each.default for each in fields(Plan) if each.default is not MISSING},
+        **{each.name: each.default for each in fields(KinesisPlan) if each.default is not MISSING},
     }
 )
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, final
 
-from tests.provers.simulation.campaign.failures import Failure, FailureKind
+from tests.provers.simulation.campaign.failures import FailureKind, RunFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.provers.simulation.run import Outcome
+    from tests.provers.simulation.run import RunOutcome
 
 __all__ = ("Totals",)
 
@@ -52,12 +52,12 @@ class Totals:
     moments: Mapping[str, int] = field(default_factory=Counter)
     recoveries: Mapping[int, int] = field(default_factory=Counter)
     slowest_close: float = 0.0
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[RunFailure, ...] = ()
 
     @classmethod
-    def of(cls, result: Outcome | Failure) -> Totals:
+    def of(cls, result: RunOutcome | RunFailure) -> Totals:
         """Return the totals of one run."""
-        if isinstance(result, Failure):
+        if isinstance(result, RunFailure):
             return cls(seeds=1, failures=(result,))
         return cls(
             seeds=1,

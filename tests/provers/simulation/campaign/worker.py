@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.errors import SetupError
-from tests.provers.simulation.campaign.failures import Failure, FailureKind
-from tests.provers.simulation.run import Outcome
+from tests.provers.simulation.campaign.failures import FailureKind, RunFailure
+from tests.provers.simulation.run import RunOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ("Result", "Worker")
 
-Result: TypeAlias = Outcome | Failure
+Result: TypeAlias = RunOutcome | RunFailure
 
 # For the imports, in real seconds, on a machine that does much else.
 _STARTUP: Final = 60.0
@@ -103,18 +103,18 @@ class Worker:
         self._process.join()
         self.connection.close()
 
-    def _late(self) -> Failure:
+    def _late(self) -> RunFailure:
         self.end()
         return self._lost(FailureKind.HUNG, f"it ran for more than {self._limit:g} s")
 
-    def _lost(self, kind: FailureKind, text: str) -> Failure:
+    def _lost(self, kind: FailureKind, text: str) -> RunFailure:
         self.end()
         if not self._began:
             raise SetupError(
                 f"a process that was to run seeds could not begin ({text}); what it has printed "
                 f"says why"
             )
-        return Failure(self.seeds.popleft(), kind, f"{kind}: {text}")
+        return RunFailure(self.seeds.popleft(), kind, f"{kind}: {text}")
 
 
 def _work(connection: Connection, run: Callable[[int], Result]) -> None:

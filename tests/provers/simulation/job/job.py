@@ -13,20 +13,25 @@ from fanout.core.opening import open_stream, resolve_start
 from fanout.errors import FanOutError, PositionError
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.chance import happens
-from tests.provers.simulation.kinesis.faults.faults import Kind, Site
-from tests.provers.simulation.kinesis.oracle.judge import check_stays_failed
+from tests.provers.simulation.kinesis.faults import KinesisFaultKind, KinesisFaultSite
+from tests.provers.simulation.kinesis.oracle.failure_check import check_stays_failed
 
 if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.core.source import Source
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.job.world import Reading, World
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.world import SourceReading, SourceWorld
 
-__all__ = ("Job",)
+__all__ = ("SimJob",)
 
 # A read that will be cancelled as something comes waits no longer than this, in seconds.
 _UNTIL_SOMETHING_COMES: Final = 300.0
-_ON_READING: Final = {Kind.SLOW, Kind.BLOCKED, Kind.CANCELLED, Kind.RAISES}
+_ON_READING: Final = {
+    KinesisFaultKind.SLOW,
+    KinesisFaultKind.BLOCKED,
+    KinesisFaultKind.CANCELLED,
+    KinesisFaultKind.RAISES,
+}
 
 
 class _ReaderError(Exception):
@@ -34,7 +39,7 @@ class _ReaderError(Exception):
 
 
 @final
-class Job:
+class SimJob:
     """Read a stream as one process does.
 
     Args:
@@ -42,7 +47,7 @@ class Job:
         life: The process.
     """
 
-    def __init__(self, world: World, life: Life) -> None:
+    def __init__(self, world: SourceWorld, life: ProcessLife) -> None:
         self.left_at = 0.0
         self.busy_until = 0.0
         self.closing_took = 0.0
@@ -50,7 +55,7 @@ class Job:
         self._world = world
         self._life = life
         self._witness = world.witness(life)
-        self._reading: Reading | None = None
+        self._reading: SourceReading | None = None
         self._drained: Drained | None = None
         self._pending: list[Batch] = []
         self._leave: asyncio.Timeout | None = None
@@ -163,7 +168,7 @@ class Job:
             try:
                 async with asyncio.timeout(patience) as waiting:
                     if patience == _UNTIL_SOMETHING_COMES:
-                        self._life.hands.on_take = partial(self._interrupt, waiting)
+                        self._life.held.on_take = partial(self._interrupt, waiting)
                     batches = await self._next(stream)
             except TimeoutError:
                 if not waiting.expired():
@@ -173,12 +178,12 @@ class Job:
                 await check_stays_failed(stream, error, self._life, self._world)
                 raise
             finally:
-                self._life.hands.on_take = None
+                self._life.held.on_take = None
             for batch in batches:
                 if not self._life.dead and self._reading is not None:
                     self._world.armed.note(f"got {batch.num_records} of {batch.split.id}")
                     self._reading.deliver(batch)
-                    self._life.hands.get(batch)
+                    self._life.held.get(batch)
             await self._process()
             await self._acknowledge(stream, batches)
             reads += 1
@@ -187,16 +192,16 @@ class Job:
 
     async def _pause(self) -> float:
         """Let what happens to a job happen; return how long it waits for records."""
-        fault = self._world.armed.strike(Site.JOB, self._now, kinds=_ON_READING)
+        fault = self._world.armed.strike(KinesisFaultSite.JOB, self._now, kinds=_ON_READING)
         if fault is None:
             return self._world.random.uniform(1, 300)
         match fault.kind:
-            case Kind.SLOW:
+            case KinesisFaultKind.SLOW:
                 self.busy_until = self._now + fault.seconds
                 await asyncio.sleep(fault.seconds)
-            case Kind.BLOCKED:
+            case KinesisFaultKind.BLOCKED:
                 running_loop().block(fault.seconds)
-            case Kind.RAISES:
+            case KinesisFaultKind.RAISES:
                 raise _ReaderError
             case _ if happens(self._world.random, 0.5):
                 return _UNTIL_SOMETHING_COMES
@@ -206,12 +211,14 @@ class Job:
 
     def _interrupt(self, waiting: asyncio.Timeout) -> None:
         """Cancel a read at the moment in which there is something to read."""
-        self._life.hands.on_take = None
+        self._life.held.on_take = None
         waiting.reschedule(self._now)
 
     async def _process(self) -> None:
         """Take as long with records as a job may."""
-        fault = self._world.armed.strike(Site.JOB, self._now, kinds={Kind.SLOW})
+        fault = self._world.armed.strike(
+            KinesisFaultSite.JOB, self._now, kinds={KinesisFaultKind.SLOW}
+        )
         if fault is not None:
             self.busy_until = self._now + fault.seconds
             await asyncio.sleep(fault.seconds)
@@ -221,19 +228,19 @@ class Job:
         self._drained = None
         if reading == "iterate" or (reading == "mixed" and happens(random, 0.5)):
             return (await anext(stream),)
-        hands = self._life.hands
-        hands.drain_rows = random.choice((1, 2, 7, 1000))
+        held = self._life.held
+        held.drain_rows = random.choice((1, 2, 7, 1000))
         try:
             self._drained = await stream.drain(
-                max_records=hands.drain_rows,
+                max_records=held.drain_rows,
                 max_bytes=random.choice((1, 300, 1 << 20)),
                 max_wait=random.choice((0.0, 0.01, 1.0, 20.0)),
             )
         except asyncio.CancelledError:
-            hands.excuse()
+            held.excuse()
             raise
         finally:
-            hands.drain_rows = 0
+            held.drain_rows = 0
         return self._drained.batches
 
     async def _acknowledge(self, stream: FanOut, batches: tuple[Batch, ...]) -> None:

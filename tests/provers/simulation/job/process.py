@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import FanOutError
 from fanout.testing.virtual_time.loop import running_loop
-from tests.provers.simulation.job.job import Job
-from tests.provers.simulation.job.life import Life
-from tests.provers.simulation.kinesis.oracle.bounds import Hands
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
+from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.job.job import SimJob
+from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.provers.simulation.job.world import World
+    from tests.provers.simulation.job.world import SourceWorld
 
-__all__ = ("Process",)
+__all__ = ("SimProcess",)
 
 # A job that is told to leave may just be storing its positions, and its store may be slow.
 _STORE_GRACE: Final = 300.0
@@ -30,7 +30,7 @@ _UNDER_WAY: Final = 120.0 + 60.0
 
 
 @final
-class Process:
+class SimProcess:
     """One process of the job; it starts as it is made.
 
     `leaves_at` is when it has to leave, because another one has taken its place.
@@ -41,12 +41,12 @@ class Process:
         note: Told what becomes of it.
     """
 
-    def __init__(self, world: World, number: int, note: Callable[[str], None]) -> None:
+    def __init__(self, world: SourceWorld, number: int, note: Callable[[str], None]) -> None:
         self.leaves_at = math.inf
         may_drain = world.plan.reading != "iterate"
-        hands = Hands(world.pacing.max_bytes_in_flight, may_drain=may_drain)
-        self.life = Life(number, hands)
-        self.job = Job(world, self.life)
+        held = HeldEvents(world.pacing.max_bytes_in_flight, may_drain=may_drain)
+        self.life = ProcessLife(number, held)
+        self.job = SimJob(world, self.life)
         self._world = world
         self._note = note
         self._blocked_before = running_loop().blocked

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.source import Source
     from fanout.errors import FanOutError
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.job.store import Store
-    from tests.provers.simulation.kinesis.faults.armed import Armed
-    from tests.provers.simulation.kinesis.faults.faults import Fault
+    from tests.provers.simulation.armed_faults import ArmedFaults
+    from tests.provers.simulation.job.position_store import PositionStore
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.faults import KinesisFault
 
-__all__ = ("Manner", "Oracle", "Reading", "Witness", "World")
+__all__ = ("JobPlan", "SourceOracle", "SourceReading", "SourceWitness", "SourceWorld")
 
 
-class Manner(Protocol):
+class JobPlan(Protocol):
     """What of a plan is about the job; see `tests.provers.simulation.kinesis.plan.Plan`."""
 
     @property
@@ -55,7 +55,7 @@ class Manner(Protocol):
         """The split that stays broken when everything else is repaired."""
 
 
-class Reading(Protocol):
+class SourceReading(Protocol):
     """Compare what one run of a reader gets with what it must get."""
 
     def missing(self, broken: str | None) -> dict[str, int]:
@@ -77,7 +77,7 @@ class Reading(Protocol):
         """Check positions that are about to be stored."""
 
 
-class Oracle(Protocol):
+class SourceOracle(Protocol):
     """Know what the source holds, and what of it all runs of a reader have got together."""
 
     @property
@@ -92,11 +92,11 @@ class Oracle(Protocol):
     def generations(self) -> int:
         """How many splits can continue each other at the most."""
 
-    def begin(self, positions: str, life: Life, *, anew: bool = False) -> Reading:
+    def begin(self, positions: str, life: ProcessLife, *, anew: bool = False) -> SourceReading:
         """Take note from where a run of the reader goes on."""
 
 
-class Witness(Protocol):
+class SourceWitness(Protocol):
     """Check what one process is told of its subscriptions."""
 
     def opened(self, stream: FanOut) -> None:
@@ -115,23 +115,23 @@ class Witness(Protocol):
         """Look at what is left of the stream."""
 
 
-class World(Protocol):
+class SourceWorld(Protocol):
     """What every run of a job meets: the service, what goes wrong, and who looks at everything."""
 
     @property
-    def plan(self) -> Manner:
+    def plan(self) -> JobPlan:
         """How the job reads."""
 
     @property
-    def armed(self) -> Armed[Fault]:
+    def armed(self) -> ArmedFaults[KinesisFault]:
         """What goes wrong with the job and its store."""
 
     @property
-    def oracle(self) -> Oracle:
+    def oracle(self) -> SourceOracle:
         """What looks at everything that the job gets."""
 
     @property
-    def store(self) -> Store:
+    def store(self) -> PositionStore:
         """Where its positions are kept."""
 
     @property
@@ -177,23 +177,23 @@ class World(Protocol):
     def observed(self) -> AbstractContextManager[None]:
         """Look out for coincidences while the block runs."""
 
-    async def befall(self) -> None:
+    async def strike_service(self) -> None:
         """Let happen to the service what happens to it."""
 
     def repair(self) -> None:
         """Let nothing go wrong any more, except with a split that stays broken."""
 
-    def source(self, life: Life) -> Source:
+    def source(self, life: ProcessLife) -> Source:
         """Return what a process reads from."""
 
-    def witness(self, life: Life) -> Witness:
+    def witness(self, life: ProcessLife) -> SourceWitness:
         """Return who looks over the shoulder of a process."""
 
-    def live_of(self, life: Life) -> list[str]:
+    def live_of(self, life: ProcessLife) -> list[str]:
         """Return what a process holds open."""
 
-    def still_read(self, life: Life) -> list[str]:
+    def still_read(self, life: ProcessLife) -> list[str]:
         """Return what a process that has failed a second ago still reads."""
 
-    def judge(self, failure: FanOutError, life: Life) -> None:
+    def judge(self, failure: FanOutError, life: ProcessLife) -> None:
         """Check that a stream has failed of something that makes it fail."""

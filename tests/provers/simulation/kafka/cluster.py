@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from tests.provers.simulation.kafka.faults import ClusterFault, ClusterKind
+from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from random import Random
 
     from fanout.kafka.partitions import Partition
-    from tests.provers.simulation.kafka.log import PartitionLog
+    from tests.provers.simulation.kafka.partition_log import PartitionLog
 
-__all__ = ("Cluster", "Span")
+__all__ = ("LeaderSpan", "SimCluster")
 
 # How long an election takes where a leader has died, and how long a broker that has just started
 # knows no topic, in seconds.
@@ -30,7 +30,7 @@ _Timeline: TypeAlias = "list[tuple[float, int | None]]"
 
 @final
 @dataclass(frozen=True, slots=True)
-class Span:
+class LeaderSpan:
     """From when to when something is so, in virtual seconds."""
 
     since: float
@@ -43,17 +43,17 @@ class Span:
 
 @final
 @dataclass(slots=True)
-class _Broker:
+class _SimBroker:
     """When a broker is down, silent, slow, or has just started."""
 
-    down: list[Span] = field(default_factory=list)
-    silent: list[Span] = field(default_factory=list)
-    slow: list[Span] = field(default_factory=list)
-    warming: list[Span] = field(default_factory=list)
+    down: list[LeaderSpan] = field(default_factory=list)
+    silent: list[LeaderSpan] = field(default_factory=list)
+    slow: list[LeaderSpan] = field(default_factory=list)
+    warming: list[LeaderSpan] = field(default_factory=list)
 
 
 @final
-class Cluster:
+class SimCluster:
     """A few brokers, and the partitions that they lead.
 
     Args:
@@ -68,27 +68,27 @@ class Cluster:
         self,
         logs: Mapping[Partition, PartitionLog],
         brokers: int,
-        faults: Iterable[ClusterFault],
+        faults: Iterable[KafkaFault],
         *,
         until: float,
         random: Random,
     ) -> None:
         self.logs = logs
-        self.brokers = {number: _Broker() for number in range(1, brokers + 1)}
+        self.brokers = {number: _SimBroker() for number in range(1, brokers + 1)}
         self._until = until
         self._random = random
         self._leaders: dict[Partition, _Timeline] = {}
         # When a listing says it, since when it is so, and who leads.
         self._told: dict[Partition, list[tuple[float, float, int | None]]] = {}
-        self._lagging: defaultdict[Partition, list[Span]] = defaultdict(list)
-        self._unseen: defaultdict[str, list[Span]] = defaultdict(list)
+        self._lagging: defaultdict[Partition, list[LeaderSpan]] = defaultdict(list)
+        self._unseen: defaultdict[str, list[LeaderSpan]] = defaultdict(list)
         for partition in logs:
             first = random.randint(1, brokers)
             self._leaders[partition] = [(-math.inf, first)]
             self._told[partition] = [(-math.inf, -math.inf, first)]
         for fault in faults:
             for partition in self._meant(fault):
-                self._befall(fault, partition)
+                self._strike_service(fault, partition)
             self._befall_broker(fault)
 
     def leader(self, partition: Partition, now: float) -> int | None:
@@ -152,47 +152,49 @@ class Cluster:
         """Tell whether a broker has just started, and knows no topic yet."""
         return any(now in span for span in self.brokers[broker].warming)
 
-    def _meant(self, fault: ClusterFault) -> list[Partition]:
+    def _meant(self, fault: KafkaFault) -> list[Partition]:
         if fault.partition is None:
             return list(self.logs)
         return [partition for partition in self.logs if str(partition) == fault.partition]
 
-    def _span(self, fault: ClusterFault) -> Span:
-        return Span(fault.at, min(fault.at + fault.seconds, self._until), fault.amount)
+    def _span(self, fault: KafkaFault) -> LeaderSpan:
+        return LeaderSpan(fault.at, min(fault.at + fault.seconds, self._until), fault.amount)
 
-    def _befall(self, fault: ClusterFault, partition: Partition) -> None:
+    def _strike_service(self, fault: KafkaFault, partition: Partition) -> None:
         span = self._span(fault)
         match fault.kind:
-            case ClusterKind.LEADER_MOVES:
+            case KafkaFaultKind.LEADER_MOVES:
                 self._lead(partition, span.since, self._another(partition, span.since), span.until)
-            case ClusterKind.NO_LEADER:
+            case KafkaFaultKind.NO_LEADER:
                 self._lead(partition, span.since, None, span.since)
                 self._lead(partition, span.until, self._anyone(span.until) or 1, span.until)
-            case ClusterKind.LAGGING_LEADER:
+            case KafkaFaultKind.LAGGING_LEADER:
                 self._lagging[partition].append(span)
-            case ClusterKind.UNSEEN if not self._unseen[partition.topic]:
+            case KafkaFaultKind.UNSEEN if not self._unseen[partition.topic]:
                 self._unseen[partition.topic].append(span)
             case _:
                 pass
 
-    def _befall_broker(self, fault: ClusterFault) -> None:
+    def _befall_broker(self, fault: KafkaFault) -> None:
         number = 1 + fault.amount % len(self.brokers)
         broker, span = self.brokers[number], self._span(fault)
         match fault.kind:
-            case ClusterKind.BROKER_HANGS:
+            case KafkaFaultKind.BROKER_HANGS:
                 broker.silent.append(span)
-            case ClusterKind.BROKER_SLOW:
+            case KafkaFaultKind.BROKER_SLOW:
                 broker.slow.append(span)
-            case ClusterKind.BROKER_DIES:
+            case KafkaFaultKind.BROKER_DIES:
                 broker.down.append(span)
-                broker.warming.append(Span(span.until, min(span.until + _WARMING, self._until)))
+                broker.warming.append(
+                    LeaderSpan(span.until, min(span.until + _WARMING, self._until))
+                )
                 for partition in self.logs:
                     if self.leader(partition, span.since) == number:
                         self._elect(partition, span, number)
             case _:
                 pass
 
-    def _elect(self, partition: Partition, span: Span, number: int) -> None:
+    def _elect(self, partition: Partition, span: LeaderSpan, number: int) -> None:
         """Let another broker lead what one that dies has led; where none is up, wait for it."""
         over = min(span.since + _ELECTION, span.until)
         successor = self._anyone(over)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.provers.simulation.kafka.log import Record
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
+from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.kafka.partition_log import KafkaRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fanout.core.events import Batch
     from fanout.kafka.partitions import Partition
-    from tests.provers.simulation.kafka.log import Era
+    from tests.provers.simulation.kafka.partition_log import LogEra
 
 __all__ = ("difference", "records_of")
 
 _EVENT_TIME: Final = "eventTime"
 
 
-def records_of(batch: Batch, partition: Partition) -> Iterable[Record]:
+def records_of(batch: Batch, partition: Partition) -> Iterable[KafkaRecord]:
     """Return the records of a batch, as a reader has got them.
 
     Raises:
@@ -38,7 +38,7 @@ def records_of(batch: Batch, partition: Partition) -> Iterable[Record]:
     if _EVENT_TIME in batch.records.schema.names:
         happened = batch.records.column(_EVENT_TIME).view("int64").to_pylist()
     return (
-        Record(
+        KafkaRecord(
             offset,
             micro // 1000,
             key,
@@ -59,7 +59,13 @@ def records_of(batch: Batch, partition: Partition) -> Iterable[Record]:
 
 
 def difference(
-    partition: Partition, era: Era, got: list[Record], first: int, until: int, *, committed: bool
+    partition: Partition,
+    era: LogEra,
+    got: list[KafkaRecord],
+    first: int,
+    until: int,
+    *,
+    committed: bool,
 ) -> str:
     """Name what is wrong, without quoting data.
 

@@ -12,11 +12,11 @@ from aiokafka import errors as kafka
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("CLUSTER_CATALOGUE", "ERRORS", "ClusterFault", "ClusterKind", "ClusterSite")
+__all__ = ("ERRORS", "KAFKA_FAULTS", "KafkaFault", "KafkaFaultKind", "KafkaFaultSite")
 
 
 @final
-class ClusterSite(Enum):
+class KafkaFaultSite(Enum):
     """What a fault strikes."""
 
     LOG = "what a partition holds"
@@ -29,7 +29,7 @@ class ClusterSite(Enum):
 
 
 @final
-class ClusterKind(StrEnum):
+class KafkaFaultKind(StrEnum):
     """Name what goes wrong."""
 
     # The log is another one than before.
@@ -66,7 +66,7 @@ class ClusterKind(StrEnum):
 
 @final
 @dataclass(frozen=True, slots=True)
-class ClusterTraits:
+class KafkaFaultTraits:
     """What is known about a kind of fault.
 
     Args:
@@ -81,7 +81,7 @@ class ClusterTraits:
         times: How often it may be in one plan.
     """
 
-    site: ClusterSite
+    site: KafkaFaultSite
     seconds: tuple[float, float] | None = None
     most: tuple[int, int] = (0, 0)
     codes: tuple[str, ...] = ()
@@ -136,50 +136,52 @@ _OF_A_GROUP: Final = (
 # What a reader cannot tell from a loss once it lasts longer than this, in seconds.
 _DOUBTFUL: Final = (0.1, 8.0)
 
-CLUSTER_CATALOGUE: Final[Mapping[ClusterKind, ClusterTraits]] = MappingProxyType(
+KAFKA_FAULTS: Final[Mapping[KafkaFaultKind, KafkaFaultTraits]] = MappingProxyType(
     {
-        ClusterKind.EXPIRED: ClusterTraits(ClusterSite.LOG, most=(0, 6), lossy=True),
-        ClusterKind.TRUNCATED: ClusterTraits(ClusterSite.LOG, most=(1, 6), lossy=True),
-        ClusterKind.RECREATED: ClusterTraits(
-            ClusterSite.LOG, seconds=(0.01, 60), most=(1, 4), lossy=True, times=1
+        KafkaFaultKind.EXPIRED: KafkaFaultTraits(KafkaFaultSite.LOG, most=(0, 6), lossy=True),
+        KafkaFaultKind.TRUNCATED: KafkaFaultTraits(KafkaFaultSite.LOG, most=(1, 6), lossy=True),
+        KafkaFaultKind.RECREATED: KafkaFaultTraits(
+            KafkaFaultSite.LOG, seconds=(0.01, 60), most=(1, 4), lossy=True, times=1
         ),
-        ClusterKind.DELETED: ClusterTraits(ClusterSite.LOG, lossy=True, times=1),
-        ClusterKind.PARTITIONS_ADDED: ClusterTraits(ClusterSite.LOG, most=(1, 2), times=2),
-        ClusterKind.HELD_TRANSACTION: ClusterTraits(ClusterSite.LOG, seconds=(1, 300)),
-        ClusterKind.LEADER_MOVES: ClusterTraits(ClusterSite.LEADERS, seconds=(0.01, 20)),
-        ClusterKind.NO_LEADER: ClusterTraits(ClusterSite.LEADERS, seconds=(0.1, 60)),
-        ClusterKind.LAGGING_LEADER: ClusterTraits(
-            ClusterSite.LEADERS, seconds=_DOUBTFUL, most=(1, 6), times=1
+        KafkaFaultKind.DELETED: KafkaFaultTraits(KafkaFaultSite.LOG, lossy=True, times=1),
+        KafkaFaultKind.PARTITIONS_ADDED: KafkaFaultTraits(KafkaFaultSite.LOG, most=(1, 2), times=2),
+        KafkaFaultKind.HELD_TRANSACTION: KafkaFaultTraits(KafkaFaultSite.LOG, seconds=(1, 300)),
+        KafkaFaultKind.LEADER_MOVES: KafkaFaultTraits(KafkaFaultSite.LEADERS, seconds=(0.01, 20)),
+        KafkaFaultKind.NO_LEADER: KafkaFaultTraits(KafkaFaultSite.LEADERS, seconds=(0.1, 60)),
+        KafkaFaultKind.LAGGING_LEADER: KafkaFaultTraits(
+            KafkaFaultSite.LEADERS, seconds=_DOUBTFUL, most=(1, 6), times=1
         ),
-        ClusterKind.UNSEEN: ClusterTraits(ClusterSite.LEADERS, seconds=_DOUBTFUL, times=1),
-        ClusterKind.BROKER_DIES: ClusterTraits(ClusterSite.BROKER, seconds=(0.5, 60)),
-        ClusterKind.BROKER_HANGS: ClusterTraits(ClusterSite.BROKER, seconds=(0.5, 120)),
-        ClusterKind.BROKER_SLOW: ClusterTraits(ClusterSite.BROKER, seconds=(1, 60)),
-        ClusterKind.FETCH_CUT: ClusterTraits(ClusterSite.REQUEST, lasting=True),
-        ClusterKind.FETCH_HANGS: ClusterTraits(ClusterSite.REQUEST, seconds=(0.1, 120)),
-        ClusterKind.REFUSED: ClusterTraits(
-            ClusterSite.ANSWER, codes=(*_PASSING, *_WAITING), lasting=True
+        KafkaFaultKind.UNSEEN: KafkaFaultTraits(KafkaFaultSite.LEADERS, seconds=_DOUBTFUL, times=1),
+        KafkaFaultKind.BROKER_DIES: KafkaFaultTraits(KafkaFaultSite.BROKER, seconds=(0.5, 60)),
+        KafkaFaultKind.BROKER_HANGS: KafkaFaultTraits(KafkaFaultSite.BROKER, seconds=(0.5, 120)),
+        KafkaFaultKind.BROKER_SLOW: KafkaFaultTraits(KafkaFaultSite.BROKER, seconds=(1, 60)),
+        KafkaFaultKind.FETCH_CUT: KafkaFaultTraits(KafkaFaultSite.REQUEST, lasting=True),
+        KafkaFaultKind.FETCH_HANGS: KafkaFaultTraits(KafkaFaultSite.REQUEST, seconds=(0.1, 120)),
+        KafkaFaultKind.REFUSED: KafkaFaultTraits(
+            KafkaFaultSite.ANSWER, codes=(*_PASSING, *_WAITING), lasting=True
         ),
-        ClusterKind.CORRUPT: ClusterTraits(ClusterSite.ANSWER),
-        ClusterKind.STAYS_CORRUPT: ClusterTraits(ClusterSite.ANSWER, fatal=True),
-        ClusterKind.CALL_REFUSED: ClusterTraits(
-            ClusterSite.CALL, codes=(*_PASSING, *_WAITING), lasting=True
+        KafkaFaultKind.CORRUPT: KafkaFaultTraits(KafkaFaultSite.ANSWER),
+        KafkaFaultKind.STAYS_CORRUPT: KafkaFaultTraits(KafkaFaultSite.ANSWER, fatal=True),
+        KafkaFaultKind.CALL_REFUSED: KafkaFaultTraits(
+            KafkaFaultSite.CALL, codes=(*_PASSING, *_WAITING), lasting=True
         ),
-        ClusterKind.CALL_HANGS: ClusterTraits(ClusterSite.CALL, seconds=(0.1, 120)),
-        ClusterKind.LISTING_OLD: ClusterTraits(ClusterSite.CALL, seconds=(1, 120)),
-        ClusterKind.COMMIT_REFUSED: ClusterTraits(
-            ClusterSite.COMMIT, codes=_OF_A_GROUP, lasting=True
+        KafkaFaultKind.CALL_HANGS: KafkaFaultTraits(KafkaFaultSite.CALL, seconds=(0.1, 120)),
+        KafkaFaultKind.LISTING_OLD: KafkaFaultTraits(KafkaFaultSite.CALL, seconds=(1, 120)),
+        KafkaFaultKind.COMMIT_REFUSED: KafkaFaultTraits(
+            KafkaFaultSite.COMMIT, codes=_OF_A_GROUP, lasting=True
         ),
-        ClusterKind.COMMIT_REFUSED_PARTLY: ClusterTraits(ClusterSite.COMMIT, codes=_OF_A_GROUP),
-        ClusterKind.COMMIT_HANGS: ClusterTraits(ClusterSite.COMMIT, seconds=(0.1, 120)),
-        ClusterKind.COMMIT_UNHEARD: ClusterTraits(ClusterSite.COMMIT),
+        KafkaFaultKind.COMMIT_REFUSED_PARTLY: KafkaFaultTraits(
+            KafkaFaultSite.COMMIT, codes=_OF_A_GROUP
+        ),
+        KafkaFaultKind.COMMIT_HANGS: KafkaFaultTraits(KafkaFaultSite.COMMIT, seconds=(0.1, 120)),
+        KafkaFaultKind.COMMIT_UNHEARD: KafkaFaultTraits(KafkaFaultSite.COMMIT),
     }
 )
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFault:
+class KafkaFault:
     """One thing that goes wrong: at a moment, or the next time that it can from then on.
 
     Args:
@@ -192,7 +194,7 @@ class ClusterFault:
         amount: How many batches or partitions it is about, or the number of a broker.
     """
 
-    kind: ClusterKind
+    kind: KafkaFaultKind
     at: float
     partition: str | None = None
     seconds: float = 0.0
@@ -206,9 +208,9 @@ class ClusterFault:
         return self.partition
 
     @property
-    def traits(self) -> ClusterTraits:
+    def traits(self) -> KafkaFaultTraits:
         """What is known about its kind."""
-        return CLUSTER_CATALOGUE[self.kind]
+        return KAFKA_FAULTS[self.kind]
 
     def __str__(self) -> str:
         partition = "" if self.partition is None else f" {self.partition}"

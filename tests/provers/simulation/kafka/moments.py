@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanout.kafka.reading.transport import PartitionFetch
-    from tests.provers.simulation.kafka.log import Era, Stored
+    from tests.provers.simulation.kafka.partition_log import LogEra, StoredBatch
 
 __all__ = ("KafkaSometimes", "note_answer")
 
@@ -60,8 +60,8 @@ class KafkaSometimes(StrEnum):
 
 def note_answer(
     moments: Counter[str],
-    era: Era,
-    batches: Sequence[Stored],
+    era: LogEra,
+    batches: Sequence[StoredBatch],
     data: bytes,
     want: PartitionFetch,
     *,
@@ -82,7 +82,7 @@ def note_answer(
     if not data:
         moments[KafkaSometimes.LEFT_OUT] += not whole
         return
-    sent: list[Stored] = []
+    sent: list[StoredBatch] = []
     size = 0
     for stored in batches:
         if size + len(stored.data) > len(data):
@@ -96,7 +96,7 @@ def note_answer(
 
 
 def _note_transactions(
-    moments: Counter[str], era: Era, sent: Sequence[Stored], offset: int
+    moments: Counter[str], era: LogEra, sent: Sequence[StoredBatch], offset: int
 ) -> None:
     end = sent[-1].next_offset
     records = era.records(offset, end, committed=True)

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Literal, final
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.positions import Cursor
-from tests.provers.simulation.kafka.origin import check_origin
 from tests.provers.simulation.kafka.reading import KafkaReading
+from tests.provers.simulation.kafka.start_check import check_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fanout.kafka.partitions import Partition
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.kafka.served import Served
-    from tests.provers.simulation.kafka.service import Service
-    from tests.provers.simulation.kafka.shuffle.watch import Past
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kafka.sent_answers import SentAnswers
+    from tests.provers.simulation.kafka.service import KafkaSimService
+    from tests.provers.simulation.kafka.shuffle.watermark_check import WatermarkHistory
 
 __all__ = ("KafkaOracle",)
 
@@ -37,11 +37,11 @@ class KafkaOracle:
 
     def __init__(
         self,
-        service: Service,
-        served: dict[int, Served],
+        service: KafkaSimService,
+        sent_answers: dict[int, SentAnswers],
         reads: Callable[[Partition], bool],
         start: Literal["earliest", "latest", "timestamp"],
-        past: Past | None = None,
+        past: WatermarkHistory | None = None,
     ) -> None:
         self.logs = {p: log for p, log in service.cluster.logs.items() if reads(p)}
         self.moments = service.moments
@@ -54,9 +54,9 @@ class KafkaOracle:
         self.readings: dict[int, KafkaReading] = {}
         self.reached: dict[Partition, int] = {}
         """The furthest offset of each partition that any run has got to."""
-        self._served = served
+        self._sent_answers = sent_answers
 
-    def begin(self, positions: str, life: Life, *, anew: bool = False) -> KafkaReading:
+    def begin(self, positions: str, life: ProcessLife, *, anew: bool = False) -> KafkaReading:
         """Take note from where a run of the reader goes on.
 
         Args:
@@ -74,8 +74,8 @@ class KafkaOracle:
             for id_, state in stored.items()
             if isinstance(state.position, Cursor)
         }
-        reading = KafkaReading(self, self._served[life.number], cursors)
+        reading = KafkaReading(self, self._sent_answers[life.number], cursors)
         if anew:
-            check_origin(self, cursors, self._served[life.number].since)
+            check_start(self, cursors, self._sent_answers[life.number].since)
         self.readings[life.number] = reading
         return reading

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-__all__ = ("Place",)
+__all__ = ("PartitionProgress",)
 
 
 @final
 @dataclass(slots=True)
-class Place:
+class PartitionProgress:
     """How far one run of the reader has come in one partition.
 
     Args:

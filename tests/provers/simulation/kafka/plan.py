@@ -12,21 +12,21 @@ import msgspec
 from fanout.errors import OptionError
 from fanout.kafka.partitions import Partition
 from tests.provers.simulation.chance import happens
-from tests.provers.simulation.kafka.draws import (
+from tests.provers.simulation.kafka.fault_draws import (
     draw_cluster_fault,
     draw_cluster_faults,
     draw_job_faults,
 )
-from tests.provers.simulation.kafka.faults import CLUSTER_CATALOGUE, ClusterFault, ClusterKind
-from tests.provers.simulation.kafka.load import make_logs
-from tests.provers.simulation.kinesis.faults.faults import Fault
+from tests.provers.simulation.kafka.faults import KAFKA_FAULTS, KafkaFault, KafkaFaultKind
+from tests.provers.simulation.kafka.log_draws import make_logs
+from tests.provers.simulation.kinesis.faults import KinesisFault
 from tests.provers.simulation.kinesis.plan import decode_plan, order_of, stream_of
 
 if TYPE_CHECKING:
     from random import Random
 
     from fanout.testing.virtual_time.schedule import Schedule
-    from tests.provers.simulation.kafka.log import PartitionLog
+    from tests.provers.simulation.kafka.partition_log import PartitionLog
 
 __all__ = ("KafkaPlan", "draw_kafka_plan")
 
@@ -101,8 +101,8 @@ class KafkaPlan:
     storing: Literal["positions", "drained", "delivered"]
     tight: bool
     broken: str | None
-    faults: tuple[Fault, ...] = field(repr=False)
-    cluster_faults: tuple[ClusterFault, ...] = field(repr=False)
+    faults: tuple[KinesisFault, ...] = field(repr=False)
+    cluster_faults: tuple[KafkaFault, ...] = field(repr=False)
     producers: int = 0
     generations: int = 1
     producer_timeout: float | None = None
@@ -140,7 +140,7 @@ class KafkaPlan:
         Raises:
             OptionError: If it is not one; see `tests.provers.simulation.kinesis.plan.decode_plan`.
         """
-        plan = decode_plan(text, cls, {"faults": Fault, "cluster_faults": ClusterFault})
+        plan = decode_plan(text, cls, {"faults": KinesisFault, "cluster_faults": KafkaFault})
         return replace(
             plan,
             faults=tuple(sorted(plan.faults, key=attrgetter("at"))),
@@ -214,10 +214,10 @@ def draw_kafka_plan(seed: int) -> KafkaPlan:
     lossy = on_data_loss == "earliest" or happens(faults, 0.1)
     # A shuffle has its number of partitions for ever.
     fixed = plan.listing_every is None or plan.producers
-    unlisted = {ClusterKind.PARTITIONS_ADDED} if fixed else set()
+    unlisted = {KafkaFaultKind.PARTITIONS_ADDED} if fixed else set()
     cluster_faults = draw_cluster_faults(faults, names, plan.seconds, lossy=lossy, but=unlisted)
     if happens(faults, 0.03):
-        fatal = [kind for kind in ClusterKind if CLUSTER_CATALOGUE[kind].fatal]
+        fatal = [kind for kind in KafkaFaultKind if KAFKA_FAULTS[kind].fatal]
         kind = faults.choice(fatal)
         cluster_faults.append(draw_cluster_fault(faults, kind, names, plan.seconds))
     if plan.producers:
@@ -243,6 +243,6 @@ def _with_shuffle(plan: KafkaPlan, random: Random) -> KafkaPlan:
     )
 
 
-def _whole(fault: ClusterFault, partitions: int) -> int:
+def _whole(fault: KafkaFault, partitions: int) -> int:
     """Return the amount of a fault with which a topic has all of its partitions again."""
-    return partitions if fault.kind is ClusterKind.RECREATED else fault.amount
+    return partitions if fault.kind is KafkaFaultKind.RECREATED else fault.amount

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, final
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.positions import Cursor
 from fanout.kafka.partitions import Partition
+from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.kafka.comparison import difference, records_of
 from tests.provers.simulation.kafka.moments import KafkaSometimes
-from tests.provers.simulation.kafka.place import Place
-from tests.provers.simulation.kafka.shuffle.watch import Watch
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
+from tests.provers.simulation.kafka.place import PartitionProgress
+from tests.provers.simulation.kafka.shuffle.watermark_check import WatermarkCheck
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch, Gap
     from fanout.core.fan_out import FanOut
     from fanout.core.positions import Position
-    from tests.provers.simulation.kafka.log import Era, Record
     from tests.provers.simulation.kafka.oracle import KafkaOracle
-    from tests.provers.simulation.kafka.served import Served
+    from tests.provers.simulation.kafka.partition_log import KafkaRecord, LogEra
+    from tests.provers.simulation.kafka.sent_answers import SentAnswers
 
 __all__ = ("KafkaReading",)
 
@@ -37,9 +37,11 @@ class KafkaReading:
         stored: The offset of each partition with which it goes on, by the partition's name.
     """
 
-    def __init__(self, oracle: KafkaOracle, served: Served, stored: Mapping[str, int]) -> None:
+    def __init__(
+        self, oracle: KafkaOracle, sent_answers: SentAnswers, stored: Mapping[str, int]
+    ) -> None:
         self._oracle = oracle
-        self._served = served
+        self._sent_answers = sent_answers
         self.places = {
             partition: self._stored_place(partition, stored.get(str(partition)))
             for partition in oracle.logs
@@ -49,10 +51,10 @@ class KafkaReading:
             log = oracle.logs[partition].eras[place.era]
             oracle.replayed += len(log.records(place.next, reached, committed=oracle.committed))
         self.stream: FanOut | None = None
-        self._watch: Watch | None = None
+        self._watch: WatermarkCheck | None = None
         if oracle.past is not None:
             eras = {partition: place.era for partition, place in self.places.items()}
-            self._watch = Watch(oracle.logs, oracle.past, served, stored, eras)
+            self._watch = WatermarkCheck(oracle.logs, oracle.past, sent_answers, stored, eras)
 
     def look(self) -> None:
         """Check the watermarks that the stream tells between two reads, where it has any.
@@ -101,7 +103,7 @@ class KafkaReading:
         stood = batch.range.after.sequence + 1 if isinstance(batch.range.after, Cursor) else until
         eras = self._oracle.logs[partition].eras
         for number in range(place.era, len(eras)):
-            if number in self._served.eras[partition] and (
+            if number in self._sent_answers.eras[partition] and (
                 got == self._due(partition, number, got[0].offset, stood, until)
             ):
                 break
@@ -183,16 +185,16 @@ class KafkaReading:
         era = self._oracle.logs[partition].era(self._now)
         return 0 if era is None else era.start(self._now)
 
-    def _stored_place(self, partition: Partition, offset: int | None) -> Place:
+    def _stored_place(self, partition: Partition, offset: int | None) -> PartitionProgress:
         """Return where a run begins that goes on with an offset, or with the oldest there is."""
         log = self._oracle.logs[partition]
         era = log.place(self._now) or 0
         if offset is None:
-            return Place(
+            return PartitionProgress(
                 log.eras[era].start(self._now), era, begun=False, acknowledged=0, furthest=0
             )
         # The position may be of an era that is over; nobody can tell.
-        return Place(offset, 0, begun=True, acknowledged=offset, furthest=offset)
+        return PartitionProgress(offset, 0, begun=True, acknowledged=offset, furthest=offset)
 
     def _missing(self, partition: Partition) -> int:
         log, now = self._oracle.logs[partition], self._now
@@ -200,7 +202,7 @@ class KafkaReading:
         if era is None:
             return 0
         start, end = era.start(now), era.end(now, committed=self._oracle.committed)
-        stands = self._served.asked.get(partition, 0)
+        stands = self._sent_answers.asked.get(partition, 0)
         if self.owed(partition, place.next, stands, era=place.era):
             stands = 0  # what it has asked for is on its way
         first = max(place.next, stands)
@@ -209,7 +211,7 @@ class KafkaReading:
 
     def _due(
         self, partition: Partition, number: int, offset: int, stood: int, until: int
-    ) -> list[Record]:
+    ) -> list[KafkaRecord]:
         """Return what comes next in an era.
 
         Args:
@@ -232,7 +234,7 @@ class KafkaReading:
                 first = max(first, skipped)
         return eras[number].records(first, until, committed=committed)
 
-    def _take_gap(self, partition: Partition, place: Place, gap: Gap) -> None:
+    def _take_gap(self, partition: Partition, place: PartitionProgress, gap: Gap) -> None:
         """Check that what is said to be lost is lost; go on behind it.
 
         Raises:
@@ -245,7 +247,7 @@ class KafkaReading:
             raise OracleError(
                 f"lost: {partition} was read up to {place.next}, but a gap begins at {stood}"
             )
-        if not log.lost(stood, self._served.since, now):
+        if not log.lost(stood, self._sent_answers.since, now):
             raise OracleError(
                 f"lost: {partition} was given up at {stood} ({gap.reason}), although the cluster "
                 f"still had it"
@@ -268,7 +270,7 @@ class KafkaReading:
             self._watch.lose(partition, stood, to, place.era)
 
     @staticmethod
-    def _may_begin(era: Era, to: int, now: float) -> bool:
+    def _may_begin(era: LogEra, to: int, now: float) -> bool:
         return to == 0 or any(start == to for at, start in era.starts if at <= now)
 
     @property

@@ -16,7 +16,7 @@ from aiokafka.errors import (
 )
 
 from fanout.kafka.reading.transport import AbortedTransaction, Fetched, OffsetSpec
-from tests.provers.simulation.kafka.faults import ERRORS, ClusterFault, ClusterKind, ClusterSite
+from tests.provers.simulation.kafka.faults import ERRORS, KafkaFault, KafkaFaultKind, KafkaFaultSite
 from tests.provers.simulation.kafka.moments import KafkaSometimes, note_answer
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.transport import PartitionFetch
-    from tests.provers.simulation.kafka.cluster import Cluster
-    from tests.provers.simulation.kafka.log import Era, Stored
-    from tests.provers.simulation.kafka.served import Served
-    from tests.provers.simulation.kinesis.faults.armed import Armed
+    from tests.provers.simulation.armed_faults import ArmedFaults
+    from tests.provers.simulation.kafka.cluster import SimCluster
+    from tests.provers.simulation.kafka.partition_log import LogEra, StoredBatch
+    from tests.provers.simulation.kafka.sent_answers import SentAnswers
 
-__all__ = ("Service",)
+__all__ = ("KafkaSimService",)
 
 # How long a broker takes, in seconds: usually, and where it is slow.
 _LATENCY: Final = 0.002
@@ -40,7 +40,7 @@ _LONG: Final = 10.0
 
 
 @final
-class Service:
+class KafkaSimService:
     """Answer requests as brokers do; each may be refused, cut, late, or damaged.
 
     Args:
@@ -54,8 +54,8 @@ class Service:
 
     def __init__(
         self,
-        cluster: Cluster,
-        armed: Armed[ClusterFault],
+        cluster: SimCluster,
+        armed: ArmedFaults[KafkaFault],
         random: Random,
         *,
         committed: bool,
@@ -81,18 +81,18 @@ class Service:
         return asyncio.get_running_loop().time()
 
     @contextmanager
-    def counted(self, name: str, served: Served) -> Iterator[None]:
+    def counted(self, name: str, sent_answers: SentAnswers) -> Iterator[None]:
         """Count a call, and know of it while it is under way."""
         self.calls[name] += 1
         self._requests += 1
         number = self._requests
-        served.calling[number] = name, self.now
+        sent_answers.calling[number] = name, self.now
         try:
             yield
         finally:
-            del served.calling[number]
+            del sent_answers.calling[number]
 
-    async def reach(self, broker: int, served: Served, hang: float = 0.0) -> None:
+    async def reach(self, broker: int, sent_answers: SentAnswers, hang: float = 0.0) -> None:
         """Let a request travel to a broker and its answer back, however long that takes.
 
         Args:
@@ -107,16 +107,16 @@ class Service:
         began, cluster = self.now, self.cluster
         if broker not in cluster.brokers or cluster.down(broker, began):
             await asyncio.sleep(_LATENCY)
-            raise served.gives(KafkaConnectionError(f"broker {broker} is down"))
+            raise sent_answers.gives(KafkaConnectionError(f"broker {broker} is down"))
         takes = self._random.uniform(*_SLOW) if cluster.slow(broker, began) else _LATENCY
         silent = cluster.silent_until(broker, began)
         takes = max(takes, hang, 0.0 if silent is None else silent - began)
-        served.hung += takes > _LONG
+        sent_answers.hung += takes > _LONG
         await asyncio.sleep(min(takes, self._request_timeout))
         if cluster.died(broker, began, self.now):
-            raise served.gives(KafkaConnectionError(f"broker {broker} has died"))
+            raise sent_answers.gives(KafkaConnectionError(f"broker {broker} has died"))
         if takes > self._request_timeout:
-            raise served.gives(RequestTimedOutError(f"broker {broker} did not answer"))
+            raise sent_answers.gives(RequestTimedOutError(f"broker {broker} did not answer"))
 
     def any_broker(self, but: Sequence[int] = ()) -> int:
         """Return a broker for a request that any can answer: one that is up, if there is one."""
@@ -143,7 +143,7 @@ class Service:
         # A timer may strike by the resolution of the clock too early.
         await asyncio.sleep(max(0.0, min(first, until) - now) + 1e-6)
 
-    def check_leader(self, broker: int, partition: Partition) -> Era:
+    def check_leader(self, broker: int, partition: Partition) -> LogEra:
         """Return what a broker that is asked for a partition has of it.
 
         Raises:
@@ -166,7 +166,7 @@ class Service:
         broker: int,
         partition: Partition,
         want: PartitionFetch,
-        served: Served,
+        sent_answers: SentAnswers,
         *,
         room: int,
         whole: bool,
@@ -194,7 +194,7 @@ class Service:
             raise OffsetOutOfRangeError(f"{partition} is asked for {want.offset}")
         place = self.cluster.logs[partition].place(now)
         assert place is not None, "it has an era"
-        seen = served.eras[partition]
+        seen = sent_answers.eras[partition]
         if not seen or seen[-1] != place:
             self.moments[KafkaSometimes.CUT_UNSEEN] += bool(seen) and want.offset > era.starts[0][1]
             seen.append(place)
@@ -205,7 +205,7 @@ class Service:
         ]
         data = self._cut(batches, min(want.max_bytes, room), whole=whole)
         note_answer(self.moments, era, batches, data, want, whole=whole)
-        data = self._damaged(partition, batches, data, served)
+        data = self._damaged(partition, batches, data, sent_answers)
         end = batches[-1].next_offset if batches else want.offset
         return Fetched(
             high_watermark=high,
@@ -220,7 +220,7 @@ class Service:
             batches=data,
         )
 
-    def offset(self, partition: Partition, what: OffsetSpec | int, era: Era) -> int | None:
+    def offset(self, partition: Partition, what: OffsetSpec | int, era: LogEra) -> int | None:
         """Return the offset of an edge, or of the first record that is not older than a time."""
         now = self.now
         match what:
@@ -235,17 +235,17 @@ class Service:
                 return era.at_time(what, now, committed=self.committed)
 
     def strike(
-        self, site: ClusterSite, *, partition: Partition | None = None
-    ) -> ClusterFault | None:
+        self, site: KafkaFaultSite, *, partition: Partition | None = None
+    ) -> KafkaFault | None:
         """Take what goes wrong here and now."""
         shard = None if partition is None else str(partition)
         return self.armed.strike(site, self.now, shard=shard)
 
-    def error_of(self, fault: ClusterFault) -> Exception:
+    def error_of(self, fault: KafkaFault) -> Exception:
         """Return the error that a fault is."""
         return ERRORS[fault.code](f"simulated: {fault.code}")
 
-    def _note_refused(self, era: Era, offset: int) -> None:
+    def _note_refused(self, era: LogEra, offset: int) -> None:
         """Take note of why an offset is refused."""
         now, moments = self.now, self.moments
         moments[KafkaSometimes.EXPIRED_UNDER_READER] += offset < era.start(now)
@@ -253,14 +253,14 @@ class Service:
         moments[KafkaSometimes.CUT_BELOW_READER] += lost
         moments[KafkaSometimes.LAGGING] += not lost and offset >= era.start(now)
 
-    def _lagging_end(self, era: Era, batches: int) -> int:
+    def _lagging_end(self, era: LogEra, batches: int) -> int:
         """Return the end of a log by a leader that lacks the newest batches."""
         now = self.now
         known = [b.next_offset for b in era.batches if b.at <= now]
         end = known[-1 - batches] if len(known) > batches else 0
         return max(era.start(now), min(end, era.last_stable(now)))
 
-    def _cut(self, batches: Sequence[Stored], room: int, *, whole: bool) -> bytes:
+    def _cut(self, batches: Sequence[StoredBatch], room: int, *, whole: bool) -> bytes:
         """Return batches as far as there is room; the last one may be cut short."""
         data = b"".join(stored.data for stored in batches[:64])
         if batches and whole:
@@ -272,16 +272,18 @@ class Service:
     def _damaged(
         self,
         partition: Partition,
-        batches: Sequence[Stored],
+        batches: Sequence[StoredBatch],
         data: bytes,
-        served: Served,
+        sent_answers: SentAnswers,
     ) -> bytes:
         """Damage what is damaged for good, or by a fault that strikes now."""
         if not data:
             return data
-        kinds = (ClusterKind.CORRUPT, ClusterKind.STAYS_CORRUPT)
-        fault = self.armed.strike(ClusterSite.ANSWER, self.now, shard=str(partition), kinds=kinds)
-        if fault is not None and fault.kind is ClusterKind.STAYS_CORRUPT:
+        kinds = (KafkaFaultKind.CORRUPT, KafkaFaultKind.STAYS_CORRUPT)
+        fault = self.armed.strike(
+            KafkaFaultSite.ANSWER, self.now, shard=str(partition), kinds=kinds
+        )
+        if fault is not None and fault.kind is KafkaFaultKind.STAYS_CORRUPT:
             self._rotten.add((partition, batches[0].base))
         at, damaged = 0, bytearray(data)
         for number, stored in enumerate(batches):
@@ -292,6 +294,6 @@ class Service:
             if rotten or (fault is not None and number == 0):
                 bit = self._random.randrange(8 * 21, 8 * size)
                 damaged[at + bit // 8] ^= 1 << bit % 8
-                served.damaged[partition, stored.base] += 1
+                sent_answers.damaged[partition, stored.base] += 1
             at += size
         return bytes(damaged)

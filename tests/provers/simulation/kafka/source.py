@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.security import Security
 from fanout.kafka.source import KafkaSource, open_kafka_connection
-from tests.provers.simulation.kinesis.stream import EPOCH_MILLIS
+from tests.provers.simulation.service_clock import EPOCH_MILLIS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

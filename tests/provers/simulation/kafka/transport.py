@@ -13,7 +13,7 @@ from aiokafka.errors import (
 )
 
 from fanout.kafka.reading.transport import Fetched, FetchRefused
-from tests.provers.simulation.kafka.faults import ClusterKind, ClusterSite
+from tests.provers.simulation.kafka.faults import KafkaFaultKind, KafkaFaultSite
 from tests.provers.simulation.kafka.moments import KafkaSometimes
 
 if TYPE_CHECKING:
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.transport import FetchAnswer, OffsetSpec, PartitionFetch
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.kafka.log import Era
-    from tests.provers.simulation.kafka.served import Served
-    from tests.provers.simulation.kafka.service import Service
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kafka.partition_log import LogEra
+    from tests.provers.simulation.kafka.sent_answers import SentAnswers
+    from tests.provers.simulation.kafka.service import KafkaSimService
     from tests.provers.simulation.kafka.witness import KafkaWitness
 
-__all__ = ("CLUSTER_ID", "SimTransport")
+__all__ = ("CLUSTER_ID", "KafkaSimTransport")
 
 CLUSTER_ID: Final = "simulated"
 
 
 @final
-class SimTransport:
+class KafkaSimTransport:
     """Talk to a simulated cluster for one process; a dead one reaches nobody.
 
     Args:
@@ -43,10 +43,16 @@ class SimTransport:
         witness: Looks at what it asks.
     """
 
-    def __init__(self, service: Service, life: Life, served: Served, witness: KafkaWitness) -> None:
+    def __init__(
+        self,
+        service: KafkaSimService,
+        life: ProcessLife,
+        sent_answers: SentAnswers,
+        witness: KafkaWitness,
+    ) -> None:
         self._service = service
         self._life = life
-        self._served = served
+        self._sent_answers = sent_answers
         self._witness = witness
         self._leaders: dict[Partition, int] = {}
 
@@ -102,25 +108,25 @@ class SimTransport:
     ) -> Mapping[Partition, Exception]:
         """Commit next offsets for the group."""
         del group_id
-        service, served = self._service, self._served
+        service, sent_answers = self._service, self._sent_answers
         self._witness.commits(offsets)
-        fault = service.strike(ClusterSite.COMMIT)
+        fault = service.strike(KafkaFaultSite.COMMIT)
         kind = None if fault is None else fault.kind
-        hang = fault.seconds if fault is not None and kind is ClusterKind.COMMIT_HANGS else 0.0
-        with service.counted("OffsetCommit", served):
-            await service.reach(service.any_broker(), served, hang)
+        hang = fault.seconds if fault is not None and kind is KafkaFaultKind.COMMIT_HANGS else 0.0
+        with service.counted("OffsetCommit", sent_answers):
+            await service.reach(service.any_broker(), sent_answers, hang)
         self._check_alive()
-        if fault is not None and kind is ClusterKind.COMMIT_REFUSED:
-            raise served.gives(service.error_of(fault))
+        if fault is not None and kind is KafkaFaultKind.COMMIT_REFUSED:
+            raise sent_answers.gives(service.error_of(fault))
         refused: dict[Partition, Exception] = {}
-        if fault is not None and kind is ClusterKind.COMMIT_REFUSED_PARTLY:
+        if fault is not None and kind is KafkaFaultKind.COMMIT_REFUSED_PARTLY:
             first = min(offsets)
-            refused[first] = served.gives(service.error_of(fault))
+            refused[first] = sent_answers.gives(service.error_of(fault))
         done = {p: offset for p, offset in offsets.items() if p not in refused}
         service.offsets.update(done)
-        if kind is ClusterKind.COMMIT_UNHEARD:
+        if kind is KafkaFaultKind.COMMIT_UNHEARD:
             service.moments[KafkaSometimes.COMMIT_UNHEARD] += 1
-            raise served.gives(KafkaConnectionError("simulated: the answer is lost"))
+            raise sent_answers.gives(KafkaConnectionError("simulated: the answer is lost"))
         return refused
 
     async def fetch(
@@ -138,21 +144,21 @@ class SimTransport:
     async def _fetch(
         self, broker: int, wanted: Mapping[Partition, PartitionFetch], max_wait: float
     ) -> Mapping[Partition, FetchAnswer]:
-        service, served = self._service, self._served
-        fault = service.strike(ClusterSite.REQUEST)
+        service, sent_answers = self._service, self._sent_answers
+        fault = service.strike(KafkaFaultSite.REQUEST)
         began = service.now
-        with service.counted("Fetch", served):
-            hangs = fault is not None and fault.kind is ClusterKind.FETCH_HANGS
-            await service.reach(broker, served, fault.seconds if fault and hangs else 0.0)
+        with service.counted("Fetch", sent_answers):
+            hangs = fault is not None and fault.kind is KafkaFaultKind.FETCH_HANGS
+            await service.reach(broker, sent_answers, fault.seconds if fault and hangs else 0.0)
             self._check_alive()
-            if fault is not None and fault.kind is ClusterKind.FETCH_CUT:
-                raise served.gives(KafkaConnectionError("simulated: the connection is cut"))
+            if fault is not None and fault.kind is KafkaFaultKind.FETCH_CUT:
+                raise sent_answers.gives(KafkaConnectionError("simulated: the connection is cut"))
             answers = self._answers(broker, wanted)
             while not _has_content(answers) and service.now < began + max_wait:
                 await service.wait_for_change(broker, list(wanted), began + max_wait)
                 if service.cluster.died(broker, began, service.now):
                     service.moments[KafkaSometimes.DIED_WAITING] += 1
-                    raise served.gives(KafkaConnectionError(f"broker {broker} has died"))
+                    raise sent_answers.gives(KafkaConnectionError(f"broker {broker} has died"))
                 answers = self._answers(broker, wanted)
         self._check_alive()
         return answers
@@ -175,20 +181,20 @@ class SimTransport:
     def _answer(
         self, broker: int, partition: Partition, want: PartitionFetch, *, room: int, whole: bool
     ) -> FetchAnswer:
-        service, served = self._service, self._served
+        service, sent_answers = self._service, self._sent_answers
         fault = service.armed.strike(
-            ClusterSite.ANSWER, service.now, shard=str(partition), kinds={ClusterKind.REFUSED}
+            KafkaFaultSite.ANSWER, service.now, shard=str(partition), kinds={KafkaFaultKind.REFUSED}
         )
         try:
             if fault is not None:
                 raise service.error_of(fault)
-            return service.read(broker, partition, want, served, room=room, whole=whole)
+            return service.read(broker, partition, want, sent_answers, room=room, whole=whole)
         except KafkaError as error:
-            served.refused[partition, want.offset, type(error).__name__] += 1
-            return FetchRefused(served.gives(error))
+            sent_answers.refused[partition, want.offset, type(error).__name__] += 1
+            return FetchRefused(sent_answers.gives(error))
 
     async def _metadata(self, topics: Sequence[str] | None) -> dict[str, Sequence[int] | Exception]:
-        service, served = self._service, self._served
+        service, sent_answers = self._service, self._sent_answers
         cluster = service.cluster
         broker = service.any_broker()
         old = await self._call("Metadata", broker)
@@ -197,8 +203,8 @@ class SimTransport:
         for topic in cluster.topics if topics is None else topics:
             if not cluster.is_seen(topic, now) or cluster.warming(broker, now):
                 if topics is not None:
-                    told[topic] = served.gives(UnknownTopicOrPartitionError(topic))
-                served.unseen = True
+                    told[topic] = sent_answers.gives(UnknownTopicOrPartitionError(topic))
+                sent_answers.unseen = True
                 continue
             told[topic] = cluster.numbers(topic, now)
         for partition in cluster.logs:
@@ -217,16 +223,16 @@ class SimTransport:
         Raises:
             KafkaError: It is refused, or nobody answers.
         """
-        service, served = self._service, self._served
-        fault = service.strike(ClusterSite.CALL)
+        service, sent_answers = self._service, self._sent_answers
+        fault = service.strike(KafkaFaultSite.CALL)
         kind = None if fault is None else fault.kind
-        hang = fault.seconds if fault is not None and kind is ClusterKind.CALL_HANGS else 0.0
-        with service.counted(name, served):
-            await service.reach(broker, served, hang)
+        hang = fault.seconds if fault is not None and kind is KafkaFaultKind.CALL_HANGS else 0.0
+        with service.counted(name, sent_answers):
+            await service.reach(broker, sent_answers, hang)
         self._check_alive()
-        if fault is not None and kind is ClusterKind.CALL_REFUSED:
-            raise served.gives(service.error_of(fault))
-        return fault.seconds if fault is not None and kind is ClusterKind.LISTING_OLD else 0.0
+        if fault is not None and kind is KafkaFaultKind.CALL_REFUSED:
+            raise sent_answers.gives(service.error_of(fault))
+        return fault.seconds if fault is not None and kind is KafkaFaultKind.LISTING_OLD else 0.0
 
     def _leader(self, partition: Partition, told: Sequence[int] | Exception | None) -> int:
         """Return who leads a partition, as far as is known.
@@ -241,22 +247,22 @@ class SimTransport:
         if isinstance(told, Exception):
             raise told
         if told is not None and partition.number not in told:
-            raise self._served.gives(UnknownTopicOrPartitionError(str(partition)))
+            raise self._sent_answers.gives(UnknownTopicOrPartitionError(str(partition)))
         leader = self._leaders.get(partition)
         if leader is None:
-            raise self._served.gives(LeaderNotAvailableError(str(partition)))
+            raise self._sent_answers.gives(LeaderNotAvailableError(str(partition)))
         return leader
 
-    def _check_leader(self, leader: int, partition: Partition) -> Era:
+    def _check_leader(self, leader: int, partition: Partition) -> LogEra:
         try:
             return self._service.check_leader(leader, partition)
         except KafkaError as error:
-            raise self._served.gives(error) from None
+            raise self._sent_answers.gives(error) from None
 
     def _check_alive(self) -> None:
         """Let a dead process reach nobody."""
         if self._life.dead:
-            raise self._served.gives(KafkaConnectionError("this process is dead"))
+            raise self._sent_answers.gives(KafkaConnectionError("this process is dead"))
 
 
 def _has_content(answers: Mapping[Partition, FetchAnswer]) -> bool:

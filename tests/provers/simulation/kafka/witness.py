@@ -13,8 +13,8 @@ from fanout.errors import MalformedEventError, SubscribeTimeoutError, Subscripti
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.transport import Fetched
 from fanout.testing.virtual_time.loop import running_loop
+from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.kafka.moments import KafkaSometimes
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from fanout.core.events import Split
     from fanout.core.fan_out import FanOut
     from fanout.kafka.reading.transport import FetchAnswer, PartitionFetch
-    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.job.process_life import ProcessLife
     from tests.provers.simulation.kafka.oracle import KafkaOracle
     from tests.provers.simulation.kafka.reading import KafkaReading
-    from tests.provers.simulation.kafka.served import Served
-    from tests.provers.simulation.kafka.service import Service
+    from tests.provers.simulation.kafka.sent_answers import SentAnswers
+    from tests.provers.simulation.kafka.service import KafkaSimService
 
 __all__ = ("KafkaWitness",)
 
@@ -47,10 +47,15 @@ class KafkaWitness:
     """
 
     def __init__(
-        self, life: Life, served: Served, service: Service, oracle: KafkaOracle, pacing: Pacing
+        self,
+        life: ProcessLife,
+        sent_answers: SentAnswers,
+        service: KafkaSimService,
+        oracle: KafkaOracle,
+        pacing: Pacing,
     ) -> None:
         self._life = life
-        self._served = served
+        self._sent_answers = sent_answers
         self._service = service
         self._oracle = oracle
         self._pacing = pacing
@@ -76,24 +81,24 @@ class KafkaWitness:
 
     def asks(self, wanted: Mapping[Partition, PartitionFetch]) -> None:
         """Take note of a fetch: who asks for more has handed on what there was before."""
-        hands, moments = self._life.hands, self._service.moments
+        held, moments = self._life.held, self._service.moments
         for partition, want in wanted.items():
-            if partition not in self._served.asked:
+            if partition not in self._sent_answers.asked:
                 moments[KafkaSometimes.RESUMED_INSIDE_BATCH] += self._is_inside(partition, want)
-            self._served.asked[partition] = want.offset
+            self._sent_answers.asked[partition] = want.offset
             first, size = self._answers.pop(partition, (want.offset, 0))
             if want.offset <= first:
-                hands.resume(str(partition), want.offset - 1)
+                held.resume(str(partition), want.offset - 1)
                 continue
-            place = self._served.eras[partition][-1]
+            place = self._sent_answers.eras[partition][-1]
             records = (
                 self._oracle.logs[partition]
                 .eras[place]
                 .records(first, want.offset, committed=self._oracle.committed)
             )
             # Of what has no record nothing is held, and nobody hears that it is over.
-            held = size if records else 0
-            hands.hold(str(partition), first, want.offset - 1, len(records), held)
+            nbytes = size if records else 0
+            held.hold(str(partition), first, want.offset - 1, len(records), nbytes)
 
         self._asking |= {partition: want.max_bytes for partition, want in wanted.items()}
         asking = sum(self._asking.values())
@@ -121,10 +126,10 @@ class KafkaWitness:
         reading = self._reading
         moments = self._service.moments
         for partition, offset in offsets.items():
-            before = self._served.committed.get(partition, offset)
+            before = self._sent_answers.committed.get(partition, offset)
             failed = self._service.offsets.get(partition) != before
             moments[KafkaSometimes.COMMITTED_NEWER] += failed and offset > before
-            self._served.committed[partition] = offset
+            self._sent_answers.committed[partition] = offset
             if reading is None or self._life.dead:
                 continue
             place = reading.places[partition]
@@ -149,15 +154,15 @@ class KafkaWitness:
         partition = Partition.of(split.id)
         match cause:
             case MalformedEventError():
-                known = any(where == partition for where, _ in self._served.damaged)
+                known = any(where == partition for where, _ in self._sent_answers.damaged)
             case SubscribeTimeoutError() | SubscriptionSilentError():
                 # A loop may have stood still for about as long as a broker may be silent.
                 blocked = running_loop().blocked > self._blocked_before
-                known = blocked or self._served.hung > 0
+                known = blocked or self._sent_answers.hung > 0
             case LeaderNotAvailableError():
                 known = True  # the reader's own word for what a listing has told it
             case _:
-                known = self._served.knows(cause)
+                known = self._sent_answers.knows(cause)
         if not known:
             self._wrong(f"a wrong cause was told for {split}: {cause!r}")
         longest = max(self._pacing.floor, self._pacing.backoff.cap, self._pacing.slow)
@@ -176,7 +181,7 @@ class KafkaWitness:
         if self._stream is None or self._life.dead:
             return
         self._closed_when_repaired = self._service.armed.stopped
-        committing = any(name == "OffsetCommit" for name, _ in self._served.calling.values())
+        committing = any(name == "OffsetCommit" for name, _ in self._sent_answers.calling.values())
         self._service.moments[KafkaSometimes.CLOSED_COMMITTING] += committing
         for name, counted in self._stream.statistics().splits.items():
             place = reading.places[Partition.of(name)]
@@ -206,7 +211,7 @@ class KafkaWitness:
                 self._wrong(f"leaked: {in_flight} bytes are in flight in a closed stream")
             if self._closed_when_repaired and self._stream.failure is None:
                 self._check_commits()
-        wrongs = self._served.wrongs + self._life.hands.wrongs
+        wrongs = self._sent_answers.wrongs + self._life.held.wrongs
         if wrongs:
             raise OracleError("; ".join(wrongs[:_MOST_WRONGS]))
 
@@ -216,7 +221,7 @@ class KafkaWitness:
         if reading is None or not self._service.calls["OffsetCommit"]:
             return
         # A loss that is not told yet may have led back to before what is acknowledged.
-        for partition in sorted(self._served.committed.keys() - self._untold):
+        for partition in sorted(self._sent_answers.committed.keys() - self._untold):
             offset = self._service.offsets.get(partition, 0)
             acknowledged = reading.places[partition].acknowledged
             if reading.owed(partition, offset, acknowledged):
@@ -241,4 +246,4 @@ class KafkaWitness:
         return asyncio.get_running_loop().time()
 
     def _wrong(self, what: str) -> None:
-        self._served.wrongs.append(what)
+        self._sent_answers.wrongs.append(what)

@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.kafka.shuffle.source import ShuffleSource
-from tests.provers.simulation.job.store import Store
-from tests.provers.simulation.kafka.cluster import Cluster
-from tests.provers.simulation.kafka.faults import ClusterFault, ClusterKind, ClusterSite
-from tests.provers.simulation.kafka.judge import judge_kafka_failure
+from tests.provers.simulation.armed_faults import ArmedFaults
+from tests.provers.simulation.job.position_store import PositionStore
+from tests.provers.simulation.kafka.cluster import SimCluster
+from tests.provers.simulation.kafka.failure_check import check_kafka_failure
+from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind, KafkaFaultSite
 from tests.provers.simulation.kafka.oracle import KafkaOracle
-from tests.provers.simulation.kafka.served import Served
-from tests.provers.simulation.kafka.service import Service
+from tests.provers.simulation.kafka.sent_answers import SentAnswers
+from tests.provers.simulation.kafka.service import KafkaSimService
 from tests.provers.simulation.kafka.shuffle.source import ShuffleSimSource
-from tests.provers.simulation.kafka.shuffle.watch import Past
+from tests.provers.simulation.kafka.shuffle.watermark_check import WatermarkHistory
 from tests.provers.simulation.kafka.source import KafkaSimSource, kafka_options
-from tests.provers.simulation.kafka.transport import SimTransport
+from tests.provers.simulation.kafka.transport import KafkaSimTransport
 from tests.provers.simulation.kafka.witness import KafkaWitness
-from tests.provers.simulation.kinesis.faults.armed import Armed
-from tests.provers.simulation.kinesis.faults.faults import OF_THE_PROCESS, Fault
+from tests.provers.simulation.kinesis.faults import PROCESS_FAULTS, KinesisFault
 from tests.provers.simulation.kinesis.plan import stream_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import Pacing
     from fanout.errors import FanOutError
-    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.job.process_life import ProcessLife
     from tests.provers.simulation.kafka.plan import KafkaPlan
 
 __all__ = ("KafkaWorld",)
@@ -39,7 +39,7 @@ __all__ = ("KafkaWorld",)
 _CLOSE_GRACE: Final = 5.0
 # A little less than the second that a stream that has failed has to stop reading.
 _RECENT: Final = 0.9
-_AT_ONCE: Final = {ClusterSite.LOG, ClusterSite.LEADERS, ClusterSite.BROKER}
+_AT_ONCE: Final = {KafkaFaultSite.LOG, KafkaFaultSite.LEADERS, KafkaFaultSite.BROKER}
 
 
 @final
@@ -55,23 +55,23 @@ class KafkaWorld:
         self.plan = plan
         self.gone = False
         self.violations: list[str] = []
-        self.armed: Armed[Fault] = Armed(
-            [f for f in plan.faults if f.kind not in OF_THE_PROCESS], note
+        self.armed: ArmedFaults[KinesisFault] = ArmedFaults(
+            [f for f in plan.faults if f.kind not in PROCESS_FAULTS], note
         )
-        self._troubles: Armed[ClusterFault] = Armed(plan.cluster_faults, note)
-        self.store = Store(self.armed)
+        self._troubles: ArmedFaults[KafkaFault] = ArmedFaults(plan.cluster_faults, note)
+        self.store = PositionStore(self.armed)
         self.random = stream_of(plan.seed, "job")
         self.product = stream_of(plan.seed, "product")
         self._options = kafka_options(plan)
         fetching = self._options.fetching
-        cluster = Cluster(
+        cluster = SimCluster(
             plan.logs(),
             plan.brokers,
             plan.cluster_faults,
             until=plan.seconds,
             random=stream_of(plan.seed, "kafka leaders"),
         )
-        self._service = Service(
+        self._service = KafkaSimService(
             cluster,
             self._troubles,
             stream_of(plan.seed, "kafka service"),
@@ -79,11 +79,11 @@ class KafkaWorld:
             request_timeout=fetching.request_timeout,
             fetch_max_bytes=fetching.fetch_max_bytes,
         )
-        self._served: dict[int, Served] = {}
+        self._sent_answers: dict[int, SentAnswers] = {}
         self._witnesses: dict[int, KafkaWitness] = {}
         self.oracle = KafkaOracle(
             self._service,
-            self._served,
+            self._sent_answers,
             self._options.selection.includes,
             plan.start,
             self._past() if plan.producers else None,
@@ -124,7 +124,7 @@ class KafkaWorld:
         """Do nothing: the cluster counts coincidences itself."""
         yield
 
-    async def befall(self) -> None:
+    async def strike_service(self) -> None:
         """Count what happens to the cluster at its moment; that it does is known beforehand."""
         for fault in self.plan.cluster_faults:
             if fault.traits.site in _AT_ONCE:
@@ -136,12 +136,14 @@ class KafkaWorld:
         self.armed.stop()
         self._troubles.stop(*self._for_ever())
 
-    def source(self, life: Life) -> KafkaSimSource | ShuffleSimSource:
+    def source(self, life: ProcessLife) -> KafkaSimSource | ShuffleSimSource:
         """Return what a process reads from."""
 
-        def transport() -> SimTransport:
+        def transport() -> KafkaSimTransport:
             number = life.number
-            return SimTransport(self._service, life, self._served[number], self._witnesses[number])
+            return KafkaSimTransport(
+                self._service, life, self._sent_answers[number], self._witnesses[number]
+            )
 
         if self.plan.producers:
             shuffle = ShuffleSource(
@@ -152,47 +154,47 @@ class KafkaWorld:
             return ShuffleSimSource(shuffle, transport, self.product)
         return KafkaSimSource(self._options, transport, self.product)
 
-    def witness(self, life: Life) -> KafkaWitness:
+    def witness(self, life: ProcessLife) -> KafkaWitness:
         """Return who looks over the shoulder of a process."""
-        served = self._served[life.number] = Served(self.now)
-        witness = KafkaWitness(life, served, self._service, self.oracle, self.pacing)
+        sent_answers = self._sent_answers[life.number] = SentAnswers(self.now)
+        witness = KafkaWitness(life, sent_answers, self._service, self.oracle, self.pacing)
         self._witnesses[life.number] = witness
         return witness
 
-    def live_of(self, life: Life) -> list[str]:
+    def live_of(self, life: ProcessLife) -> list[str]:
         """Return the requests of a process that are under way."""
-        return [name for name, _ in self._served[life.number].calling.values()]
+        return [name for name, _ in self._sent_answers[life.number].calling.values()]
 
-    def still_read(self, life: Life) -> list[str]:
+    def still_read(self, life: ProcessLife) -> list[str]:
         """Return the fetches that a process has begun after its failure, which is a second ago."""
-        calling = self._served[life.number].calling.values()
+        calling = self._sent_answers[life.number].calling.values()
         return [name for name, began in calling if name == "Fetch" and began > self.now - _RECENT]
 
-    def judge(self, failure: FanOutError, life: Life) -> None:
+    def judge(self, failure: FanOutError, life: ProcessLife) -> None:
         """Check that a stream has failed of something that makes it fail."""
         reading = self.oracle.readings.get(life.number)
-        self.gone = judge_kafka_failure(
+        self.gone = check_kafka_failure(
             failure,
             life,
-            self._served[life.number],
+            self._sent_answers[life.number],
             self._service,
             self._options,
             silent=lambda partition: reading is not None and reading.may_be_silent(partition),
             worked=reading is not None and any(place.records for place in reading.places.values()),
         )
 
-    def _past(self) -> Past:
+    def _past(self) -> WatermarkHistory:
         plan = self.plan
-        return Past(
+        return WatermarkHistory(
             self._service.moments,
             timeout=math.inf if plan.producer_timeout is None else plan.producer_timeout,
             last_words=plan.seconds if plan.leaves_out else math.inf,
         )
 
-    def _for_ever(self) -> Iterator[ClusterFault]:
+    def _for_ever(self) -> Iterator[KafkaFault]:
         if self.plan.broken is not None:
-            yield ClusterFault(
-                kind=ClusterKind.REFUSED,
+            yield KafkaFault(
+                kind=KafkaFaultKind.REFUSED,
                 at=0,
                 partition=self.plan.broken,
                 lasts=math.inf,

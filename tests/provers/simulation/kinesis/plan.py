@@ -14,18 +14,18 @@ from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import OptionError
 from fanout.testing.virtual_time.schedule import Fifo, Priorities, Schedule, Shuffled
 from tests.provers.simulation.chance import happens
-from tests.provers.simulation.kinesis.faults.conjunctions import draw_conjunction
-from tests.provers.simulation.kinesis.faults.draws import draw_fatal_kind, draw_faults
-from tests.provers.simulation.kinesis.faults.faults import CATALOGUE, Fault, Kind
-from tests.provers.simulation.kinesis.service.load import make_log
-from tests.provers.simulation.kinesis.stream import shard_id_of
+from tests.provers.simulation.kinesis.fault_combinations import draw_combination
+from tests.provers.simulation.kinesis.fault_draws import draw_fatal_kind, draw_faults
+from tests.provers.simulation.kinesis.faults import KINESIS_FAULTS, KinesisFault, KinesisFaultKind
+from tests.provers.simulation.kinesis.service.log_draws import make_log
+from tests.provers.simulation.service_clock import shard_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.provers.simulation.kinesis.service.log import SourceLog
+    from tests.provers.simulation.kinesis.service.stream_log import SourceLog
 
-__all__ = ("Plan", "decode_plan", "draw_plan", "order_of", "stream_of")
+__all__ = ("KinesisPlan", "decode_plan", "draw_kinesis_plan", "order_of", "stream_of")
 
 P = TypeVar("P")
 
@@ -37,19 +37,19 @@ _BROKEN = 0.1
 
 # What a reader goes on asking after; damage ends the stream instead.
 _FOR_EVER: Final = (
-    Kind.REFUSED,
-    Kind.HANGS,
-    Kind.UNREACHABLE,
-    Kind.STALL,
-    Kind.RESET,
-    Kind.ENDED_EARLY,
-    Kind.RAISED,
+    KinesisFaultKind.REFUSED,
+    KinesisFaultKind.HANGS,
+    KinesisFaultKind.UNREACHABLE,
+    KinesisFaultKind.STALL,
+    KinesisFaultKind.RESET,
+    KinesisFaultKind.ENDED_EARLY,
+    KinesisFaultKind.RAISED,
 )
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class KinesisPlan:
     """What one run does; the same plan gives the same run.
 
     Plans are kept as JSON, and must still be read when there is more to say in one: a field that
@@ -97,13 +97,13 @@ class Plan:
     reading: Literal["iterate", "drain", "mixed"]
     checkpoint_every: int
     broken: str | None
-    faults: tuple[Fault, ...] = field(repr=False)
+    faults: tuple[KinesisFault, ...] = field(repr=False)
     acknowledging: Literal["each", "twice", "some", "all"] = "each"
     storing: Literal["positions", "drained", "delivered"] = "positions"
     deregister: Literal["never", "on_close"] = "never"
     listing_every: float = 10.0
     tight: bool = False
-    broken_by: Kind = Kind.REFUSED
+    broken_by: KinesisFaultKind = KinesisFaultKind.REFUSED
     consumer: Literal["name", "arn"] = "name"
     on_bad_aggregate: Literal["fail", "gap"] = "fail"
     on_bad_frame: Literal["fail", "gap"] = "fail"
@@ -117,11 +117,11 @@ class Plan:
             raise OptionError(f"reshards must not be negative, not {self.reshards}")
 
     @property
-    def fatal_kinds(self) -> frozenset[Kind]:
+    def fatal_kinds(self) -> frozenset[KinesisFaultKind]:
         """The kinds of faults of which its stream has to fail."""
         return frozenset(
             kind
-            for kind, traits in CATALOGUE.items()
+            for kind, traits in KINESIS_FAULTS.items()
             if traits.fatal
             or (traits.fatal_with and getattr(self, traits.fatal_with[0]) == traits.fatal_with[1])
         )
@@ -135,14 +135,14 @@ class Plan:
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Plan:
+    def from_json(cls, text: str | bytes) -> KinesisPlan:
         """Read a plan back; its faults may be in any order.
 
         Raises:
             OptionError: If it is not one: not JSON, a field that is missing, or one that this
                 version does not know, without which the run would be another one.
         """
-        plan = decode_plan(text, cls, {"faults": Fault})
+        plan = decode_plan(text, cls, {"faults": KinesisFault})
         return replace(plan, faults=tuple(sorted(plan.faults, key=attrgetter("at"))))
 
     def log(self, generation: int = 0) -> SourceLog:
@@ -166,7 +166,7 @@ class Plan:
         """Make the schedule of task steps."""
         return order_of(self.schedule, self.seed)
 
-    def without_faults(self) -> Plan:
+    def without_faults(self) -> KinesisPlan:
         """Return the same plan with nothing that goes wrong."""
         return replace(self, faults=(), broken=None)
 
@@ -231,7 +231,7 @@ def stream_of(seed: int, purpose: str) -> Random:
     return Random(f"{seed}/{purpose}")
 
 
-def draw_plan(seed: int) -> Plan:
+def draw_kinesis_plan(seed: int) -> KinesisPlan:
     """Draw a plan: small ones mostly, with some kinds of faults and not with others.
 
     Leaving kinds out finds more than a little of everything: swarm testing, by Groce, Zhang, Eide,
@@ -248,7 +248,7 @@ def draw_plan(seed: int) -> Plan:
     else:  # a shard is polled every second at least, so there is more to do
         shards = random.choices((1, 2, 4), (60, 35, 5))[0]
         seconds = random.choices((20.0, 60.0, 300.0), (50, 47, 3))[0]
-    plan = Plan(
+    plan = KinesisPlan(
         seed=seed,
         schedule=random.choices(("fifo", "shuffled", "priorities"), (20, 50, 30))[0],
         mode=mode,
@@ -272,16 +272,16 @@ def draw_plan(seed: int) -> Plan:
         listing_every=manner.choice((10.0, 30.0, 60.0)),
         tight=happens(manner, 0.3),
         broken_by=manner.choice(
-            [kind for kind in _FOR_EVER if CATALOGUE[kind].mode in {None, mode}]
+            [kind for kind in _FOR_EVER if KINESIS_FAULTS[kind].mode in {None, mode}]
         ),
     )
     fatal = draw_fatal_kind(random, mode)
-    if fatal is not None and (field_of := CATALOGUE[fatal].fatal_with) is not None:
+    if fatal is not None and (field_of := KINESIS_FAULTS[fatal].fatal_with) is not None:
         options: dict[str, Any] = dict([field_of])
         plan = replace(plan, **options)
     faults = draw_faults(stream_of(seed, "faults"), plan, fatal)
     together = stream_of(seed, "together")
     if happens(together, 0.5):
-        faults += draw_conjunction(together, plan)
+        faults += draw_combination(together, plan)
     faults.sort(key=lambda fault: fault.at)
     return replace(plan, faults=tuple(faults))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.kinesis.source import KinesisSource, open_kinesis_connection
 from tests.provers.simulation.kinesis.service.service import CONSUMER, CONSUMER_ARN, STREAM
-from tests.provers.simulation.kinesis.stream import EPOCH_MILLIS
+from tests.provers.simulation.service_clock import EPOCH_MILLIS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch
     from fanout.core.positions import Cursor
     from fanout.kinesis.connection import KinesisConnection
-    from tests.provers.simulation.kinesis.plan import Plan
-    from tests.provers.simulation.kinesis.service.service import SimService
-    from tests.provers.simulation.kinesis.service.transport import SimTransport
+    from tests.provers.simulation.kinesis.plan import KinesisPlan
+    from tests.provers.simulation.kinesis.service.service import KinesisSimService
+    from tests.provers.simulation.kinesis.service.transport import KinesisSimTransport
 
-__all__ = ("SimSource", "options_of")
+__all__ = ("KinesisSimSource", "kinesis_options")
 
 # What an event takes beside its records: its headers, its continuation, two child shards.
 _BESIDE_RECORDS: Final = 2000
@@ -34,7 +34,7 @@ _BESIDE_RECORDS: Final = 2000
 
 @final
 @dataclass(frozen=True, slots=True)
-class SimSource:
+class KinesisSimSource:
     """A Kinesis source whose calls a simulated service answers.
 
     Args:
@@ -45,7 +45,7 @@ class SimSource:
     """
 
     kinesis: KinesisSource
-    transport: SimTransport
+    transport: KinesisSimTransport
     random: Random
     pending_subscribes: int = 64
 
@@ -77,7 +77,7 @@ class SimSource:
         return self.kinesis.arrival(records, row)
 
 
-def options_of(plan: Plan, service: SimService) -> KinesisSource:
+def kinesis_options(plan: KinesisPlan, service: KinesisSimService) -> KinesisSource:
     """Return what the user of a plan's job asks for.
 
     Args:
@@ -102,7 +102,7 @@ def options_of(plan: Plan, service: SimService) -> KinesisSource:
     return replace(options, max_event_bytes=largest, max_bytes_in_flight=largest)
 
 
-def _largest_event(service: SimService) -> int:
+def _largest_event(service: KinesisSimService) -> int:
     """Return how many bytes the largest event takes that a service may send."""
     rules = service.rules
     largest, most = 0, max(rules.max_event_records, rules.max_poll_records)

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.kinesis.registration import DEREGISTRATION_TIMEOUT
-from tests.provers.simulation.job.store import Store
-from tests.provers.simulation.kinesis.faults.armed import Armed
-from tests.provers.simulation.kinesis.faults.faults import OF_THE_PROCESS, Fault, Site
-from tests.provers.simulation.kinesis.oracle.judge import judge_failure
-from tests.provers.simulation.kinesis.oracle.oracle import Oracle
-from tests.provers.simulation.kinesis.oracle.witness import Witness
+from tests.provers.simulation.armed_faults import ArmedFaults
+from tests.provers.simulation.job.position_store import PositionStore
+from tests.provers.simulation.kinesis.faults import PROCESS_FAULTS, KinesisFault, KinesisFaultSite
+from tests.provers.simulation.kinesis.oracle.failure_check import check_kinesis_failure
+from tests.provers.simulation.kinesis.oracle.oracle import KinesisOracle
+from tests.provers.simulation.kinesis.oracle.witness import KinesisWitness
 from tests.provers.simulation.kinesis.plan import stream_of
-from tests.provers.simulation.kinesis.service.service import SimService
-from tests.provers.simulation.kinesis.service.transport import SimTransport
-from tests.provers.simulation.kinesis.source import SimSource, options_of
+from tests.provers.simulation.kinesis.service.service import KinesisSimService
+from tests.provers.simulation.kinesis.service.transport import KinesisSimTransport
+from tests.provers.simulation.kinesis.source import KinesisSimSource, kinesis_options
 from tests.provers.simulation.moments.observers import Observers
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import Pacing
     from fanout.errors import FanOutError
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.kinesis.plan import Plan
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.plan import KinesisPlan
 
 __all__ = ("KinesisWorld",)
 
@@ -42,16 +42,16 @@ class KinesisWorld:
         note: Told each fault that strikes, and other events.
     """
 
-    def __init__(self, plan: Plan, note: Callable[[str], None]) -> None:
+    def __init__(self, plan: KinesisPlan, note: Callable[[str], None]) -> None:
         self.plan = plan
-        self.armed = Armed([f for f in plan.faults if f.kind not in OF_THE_PROCESS], note)
-        self.store = Store(self.armed)
+        self.armed = ArmedFaults([f for f in plan.faults if f.kind not in PROCESS_FAULTS], note)
+        self.store = PositionStore(self.armed)
         self.random = stream_of(plan.seed, "job")
         self.product = stream_of(plan.seed, "product")
         log = plan.log()
-        self._service = SimService(plan, log, stream_of(plan.seed, "service"), self.armed)
-        self.oracle = Oracle(log, self._service)
-        self._options = options_of(plan, self._service)
+        self._service = KinesisSimService(plan, log, stream_of(plan.seed, "service"), self.armed)
+        self.oracle = KinesisOracle(log, self._service)
+        self._options = kinesis_options(plan, self._service)
         self._observers = Observers(log)
 
     @property
@@ -101,11 +101,11 @@ class KinesisWorld:
         with self._observers.installed():
             yield
 
-    async def befall(self) -> None:
+    async def strike_service(self) -> None:
         """Let happen to the stream what happens to it."""
-        for fault in list(self.armed.of(Site.SERVICE)):
+        for fault in list(self.armed.of(KinesisFaultSite.SERVICE)):
             await asyncio.sleep(fault.at - self.now)
-            if self._service.befall(fault):
+            if self._service.strike_service(fault):
                 self.armed.strikes(fault)
 
     def repair(self) -> None:
@@ -113,30 +113,30 @@ class KinesisWorld:
         self.armed.stop(*self._for_ever())
         self._service.conditions.pass_by()
 
-    def source(self, life: Life) -> SimSource:
+    def source(self, life: ProcessLife) -> KinesisSimSource:
         """Return what a process reads from."""
-        transport = SimTransport(self._service, self.armed, life)
+        transport = KinesisSimTransport(self._service, self.armed, life)
         pending = 1 if self.plan.tight else 64
-        return SimSource(self._options, transport, self.product, pending)
+        return KinesisSimSource(self._options, transport, self.product, pending)
 
-    def witness(self, life: Life) -> Witness:
+    def witness(self, life: ProcessLife) -> KinesisWitness:
         """Return who looks over the shoulder of a process."""
-        return Witness(life, self.oracle.log, self._options)
+        return KinesisWitness(life, self.oracle.log, self._options)
 
-    def live_of(self, life: Life) -> list[str]:
+    def live_of(self, life: ProcessLife) -> list[str]:
         """Return the shards of which a process has a subscription."""
         return self._service.live_of(life)
 
-    def still_read(self, life: Life) -> list[str]:
+    def still_read(self, life: ProcessLife) -> list[str]:
         """Return the shards that a process still subscribes to."""
         return self.live_of(life)
 
-    def judge(self, failure: FanOutError, life: Life) -> None:
+    def judge(self, failure: FanOutError, life: ProcessLife) -> None:
         """Check that a stream has failed of something that makes it fail."""
-        judge_failure(failure, life, self._options, self.now, gone=self.gone)
+        check_kinesis_failure(failure, life, self._options, self.now, gone=self.gone)
 
-    def _for_ever(self) -> Iterator[Fault]:
+    def _for_ever(self) -> Iterator[KinesisFault]:
         by, broken = self.plan.broken_by, self.plan.broken
         if broken is not None:
             code = "InternalFailureException"
-            yield Fault(kind=by, at=0, shard=broken, seconds=60, lasts=math.inf, code=code)
+            yield KinesisFault(kind=by, at=0, shard=broken, seconds=60, lasts=math.inf, code=code)

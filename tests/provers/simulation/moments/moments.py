@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("NeverMetError", "Sometimes", "check_met", "missing")
+__all__ = ("KinesisSometimes", "NeverMetError", "check_met", "missing")
 
 
 @final
-class Sometimes(StrEnum):
+class KinesisSometimes(StrEnum):
     """Name a coincidence, and say in a sentence what has happened when it is met."""
 
     # The pill.
@@ -92,13 +92,13 @@ class NeverMetError(AssertionError):
     """A campaign has missed a coincidence; the text names each."""
 
 
-def missing(met: Mapping[str, int]) -> tuple[Sometimes, ...]:
+def missing(met: Mapping[str, int]) -> tuple[KinesisSometimes, ...]:
     """Return the coincidences that were never met.
 
     Args:
         met: How often each was, as in the sum of `Outcome.moments` over a campaign.
     """
-    return tuple(moment for moment in Sometimes if not met.get(moment))
+    return tuple(moment for moment in KinesisSometimes if not met.get(moment))
 
 
 def check_met(met: Mapping[str, int]) -> None:

@@ -6,35 +6,45 @@ the power of its machine, and two drivers of one checkpoint change places at eac
 """
 
 from tests.provers.simulation.spark.faults import (
-    Damage,
-    Fault,
+    DiskRefusal,
+    DriverFault,
+    DriverKill,
+    FileDamage,
     HandlerFails,
-    Kill,
     LostAnswer,
     PowerLoss,
-    Refuse,
-    Slow,
+    SlowOperation,
 )
-from tests.provers.simulation.spark.plan import Plan, Run, draw_plan, draw_race
-from tests.provers.simulation.spark.run import Outcome, ViolationError, run_driver, run_plan
+from tests.provers.simulation.spark.plan import (
+    DriverRun,
+    QueryPlan,
+    draw_query_plan,
+    draw_race_plan,
+)
+from tests.provers.simulation.spark.run import (
+    QueryOutcome,
+    QueryViolationError,
+    run_query_plan,
+    run_query_seed,
+)
 from tests.provers.simulation.spark.sweep import strike_everywhere
 
 __all__ = (
-    "Damage",
-    "Fault",
+    "DiskRefusal",
+    "DriverFault",
+    "DriverKill",
+    "DriverRun",
+    "FileDamage",
     "HandlerFails",
-    "Kill",
     "LostAnswer",
-    "Outcome",
-    "Plan",
     "PowerLoss",
-    "Refuse",
-    "Run",
-    "Slow",
-    "ViolationError",
-    "draw_plan",
-    "draw_race",
-    "run_driver",
-    "run_plan",
+    "QueryOutcome",
+    "QueryPlan",
+    "QueryViolationError",
+    "SlowOperation",
+    "draw_query_plan",
+    "draw_race_plan",
+    "run_query_plan",
+    "run_query_seed",
     "strike_everywhere",
 )

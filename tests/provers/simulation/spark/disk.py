@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from random import Random
 
-__all__ = ("Disk", "File", "Folder", "Node", "sync")
+__all__ = ("Disk", "DiskFile", "DiskFolder", "Node", "sync")
 
 
 @final
 @dataclass(slots=True, eq=False)
-class File:
+class DiskFile:
     """The bytes of a file, under however many names.
 
     Args:
@@ -33,7 +33,7 @@ class File:
     data: bytes = b""
     synced: bytes = b""
 
-    def after_power_loss(self, random: Random) -> File:
+    def after_power_loss(self, random: Random) -> DiskFile:
         """Return what may be left: what was fsynced, and some of what was written since."""
         kept, written = self.synced, self.data
         if written != kept:
@@ -41,12 +41,12 @@ class File:
             end = random.randint(begin, len(written))
             zeros = random.choice((0, random.randint(0, len(written) - end)))
             kept = random.choice((kept, written[:end] + bytes(zeros), written))
-        return File(kept, kept)
+        return DiskFile(kept, kept)
 
 
 @final
 @dataclass(slots=True, eq=False)
-class Folder:
+class DiskFolder:
     """The names in a directory.
 
     Args:
@@ -67,7 +67,7 @@ class Folder:
         else:
             self.entries[name] = node
 
-    def after_power_loss(self, random: Random, files: dict[File, File]) -> Folder:
+    def after_power_loss(self, random: Random, files: dict[DiskFile, DiskFile]) -> DiskFolder:
         """Return what may be left: each unsynced name as it was at some moment since the fsync.
 
         Args:
@@ -82,18 +82,18 @@ class Folder:
         left: dict[str, Node] = {}
         for name, node in chosen.items():
             match node:
-                case Folder():
+                case DiskFolder():
                     left[name] = node.after_power_loss(random, files)
-                case File():
+                case DiskFile():
                     if node not in files:
                         files[node] = node.after_power_loss(random)
                     left[name] = files[node]
                 case None:
                     pass
-        return Folder(left, dict(left))
+        return DiskFolder(left, dict(left))
 
 
-Node: TypeAlias = File | Folder
+Node: TypeAlias = DiskFile | DiskFolder
 
 
 @final
@@ -101,7 +101,7 @@ class Disk:
     """Files and directories by absolute path; every refusal is the OSError of a real disk."""
 
     def __init__(self) -> None:
-        self.root = Folder()
+        self.root = DiskFolder()
 
     def find(self, path: str) -> Node:
         """Return what a path names.
@@ -112,14 +112,14 @@ class Disk:
         """
         node: Node = self.root
         for part in _parts(path):
-            if isinstance(node, File):
+            if isinstance(node, DiskFile):
                 raise _refusal(errno.ENOTDIR, path)
             if part not in node.entries:
                 raise _refusal(errno.ENOENT, path)
             node = node.entries[part]
         return node
 
-    def folder(self, path: str) -> Folder:
+    def folder(self, path: str) -> DiskFolder:
         """Return a directory.
 
         Raises:
@@ -127,11 +127,11 @@ class Disk:
             NotADirectoryError: If it is a file.
         """
         node = self.find(path)
-        if isinstance(node, File):
+        if isinstance(node, DiskFile):
             raise _refusal(errno.ENOTDIR, path)
         return node
 
-    def file(self, path: str) -> File:
+    def file(self, path: str) -> DiskFile:
         """Return a file.
 
         Raises:
@@ -139,11 +139,11 @@ class Disk:
             IsADirectoryError: If it is a directory.
         """
         node = self.find(path)
-        if isinstance(node, Folder):
+        if isinstance(node, DiskFolder):
             raise _refusal(errno.EISDIR, path)
         return node
 
-    def create(self, path: str, *, exclusive: bool) -> File:
+    def create(self, path: str, *, exclusive: bool) -> DiskFile:
         """Make an empty file, or empty the one that is there unless `exclusive` refuses it.
 
         Raises:
@@ -151,7 +151,7 @@ class Disk:
         """
         folder, name = self._place(path)
         if name not in folder.entries:
-            folder.put(name, File())
+            folder.put(name, DiskFile())
         elif exclusive:
             raise _refusal(errno.EEXIST, path)
         file = self.file(path)
@@ -167,7 +167,7 @@ class Disk:
         folder, name = self._place(path)
         if name in folder.entries:
             raise _refusal(errno.EEXIST, path)
-        folder.put(name, Folder())
+        folder.put(name, DiskFolder())
 
     def link(self, source: str, target: str) -> None:
         """Give a file a second name.
@@ -191,7 +191,7 @@ class Disk:
     def walk(self, path: str) -> Iterator[tuple[str, list[str], list[str]]]:
         """Yield each directory below a path with the names in it, as `os.walk` does."""
         entries = self.folder(path).entries
-        folders = [name for name, node in entries.items() if isinstance(node, Folder)]
+        folders = [name for name, node in entries.items() if isinstance(node, DiskFolder)]
         yield path, folders, [name for name in entries if name not in folders]
         for name in folders:
             yield from self.walk(f"{path}/{name}")
@@ -200,7 +200,7 @@ class Disk:
         """Return what a path would name after the worst loss of power; None for nothing."""
         node: Node = self.root
         for part in _parts(path):
-            if isinstance(node, File) or part not in node.synced:
+            if isinstance(node, DiskFile) or part not in node.synced:
                 return None
             node = node.synced[part]
         return node
@@ -209,7 +209,7 @@ class Disk:
         """Forget what was not fsynced, and by chance not all of it."""
         self.root = self.root.after_power_loss(random, {})
 
-    def _place(self, path: str) -> tuple[Folder, str]:
+    def _place(self, path: str) -> tuple[DiskFolder, str]:
         above, _, name = path.rpartition("/")
         return self.folder(above), name
 
@@ -217,9 +217,9 @@ class Disk:
 def sync(node: Node) -> None:
     """Bring a file's bytes, or a directory's names, to the disk for certain."""
     match node:
-        case File():
+        case DiskFile():
             node.synced = node.data
-        case Folder():
+        case DiskFolder():
             node.synced = dict(node.entries)
             node.changes.clear()
 

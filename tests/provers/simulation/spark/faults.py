@@ -5,12 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
-__all__ = ("Damage", "Fault", "HandlerFails", "Kill", "LostAnswer", "PowerLoss", "Refuse", "Slow")
+__all__ = (
+    "DiskRefusal",
+    "DriverFault",
+    "DriverKill",
+    "FileDamage",
+    "HandlerFails",
+    "LostAnswer",
+    "PowerLoss",
+    "SlowOperation",
+)
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Kill:
+class DriverKill:
     """SIGKILL for the driver's Python; its JVM lives on for a while.
 
     Args:
@@ -38,7 +47,7 @@ class PowerLoss:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class DiskRefusal:
     """The disk or the store refuses an operation.
 
     Args:
@@ -54,7 +63,7 @@ class Refuse:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Slow:
+class SlowOperation:
     """An operation takes long; in a store it may take effect long after it was asked for.
 
     Args:
@@ -94,7 +103,7 @@ class HandlerFails:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Damage:
+class FileDamage:
     """Between two runs a file of the checkpoint that was durable is cut off, or goes.
 
     Args:
@@ -106,4 +115,6 @@ class Damage:
     keep: float | None
 
 
-Fault: TypeAlias = Kill | PowerLoss | Refuse | Slow | LostAnswer | HandlerFails
+DriverFault: TypeAlias = (
+    DriverKill | PowerLoss | DiskRefusal | SlowOperation | LostAnswer | HandlerFails
+)

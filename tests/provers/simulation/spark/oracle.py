@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.core.positions import Position
-    from tests.provers.simulation.spark.checkpoint import Files
-    from tests.provers.simulation.spark.process import Process
-    from tests.provers.simulation.spark.source import Log, Row
-    from tests.provers.simulation.spark.spark import SparkLog
+    from tests.provers.simulation.spark.arriving_source import ArrivalLog, Row
+    from tests.provers.simulation.spark.checkpoint_files import CheckpointFiles
+    from tests.provers.simulation.spark.process import SimDriverProcess
+    from tests.provers.simulation.spark.spark_session import SparkCheckpointLog
 
-__all__ = ("Claims", "Oracle")
+__all__ = ("AcquiredByDriver", "QueryOracle")
 
 _KEPT = 10
 _KEPT_RUNS = 5
@@ -31,7 +31,7 @@ _KEPT_RUNS = 5
 
 @final
 @dataclass(eq=False)
-class Claims:
+class AcquiredByDriver:
     """Who owns the checkpoint: of two drivers at most one makes progress.
 
     Args:
@@ -42,10 +42,10 @@ class Claims:
 
     exclusive: bool
     violations: list[str]
-    owners: dict[Process, int] = field(default_factory=dict)
+    owners: dict[SimDriverProcess, int] = field(default_factory=dict)
     late: Counter[str] = field(default_factory=Counter)
 
-    def begin(self, process: Process, run: int) -> None:
+    def begin(self, process: SimDriverProcess, run: int) -> None:
         """Note that a driver has claimed the checkpoint, under a number."""
         if self.exclusive:
             for owner in self.owners:
@@ -53,12 +53,12 @@ class Claims:
                     self.violations.append(f"{process.name} did not wait for {owner.name}")
         self.owners[process] = run
 
-    def end(self, process: Process) -> None:
+    def end(self, process: SimDriverProcess) -> None:
         """Note that a driver gives the checkpoint back of its own will."""
         if self.exclusive:
             del self.owners[process]
 
-    def progress(self, process: Process) -> None:
+    def progress(self, process: SimDriverProcess) -> None:
         """Note that a driver has made a new batch."""
         newest = max(self.owners, key=lambda owner: self.owners[owner])
         if newest is not process:
@@ -69,7 +69,7 @@ class Claims:
 
 @final
 @dataclass(eq=False)
-class Oracle:
+class QueryOracle:
     """Follow what the handler and the service are told, and hold it against what is durable.
 
     Args:
@@ -80,9 +80,9 @@ class Oracle:
         lending: Whether the source lends its records: they come in no order.
     """
 
-    logs: tuple[Log, ...]
-    files: Files
-    spark: SparkLog
+    logs: tuple[ArrivalLog, ...]
+    files: CheckpointFiles
+    spark: SparkCheckpointLog
     exclusive: bool
     lending: bool = False
     contents: dict[int, list[Row]] = field(default_factory=dict)
@@ -93,10 +93,10 @@ class Oracle:
     damaged: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.claims = Claims(self.exclusive, self.violations)
+        self.claims = AcquiredByDriver(self.exclusive, self.violations)
         self._left = {log.split.id: log.rows for log in self.logs}
 
-    def handled(self, process: Process, batch_id: int, rows: list[Row]) -> None:
+    def handled(self, process: SimDriverProcess, batch_id: int, rows: list[Row]) -> None:
         """Check a call of the handler: what is in the ledger is what it gets, for ever."""
         self._expect_durable(batch_id)
         if batch_id in self.contents:

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 from tests.provers.simulation.chance import happens
 from tests.provers.simulation.spark.faults import (
-    Damage,
+    DiskRefusal,
+    DriverKill,
+    FileDamage,
     HandlerFails,
-    Kill,
     LostAnswer,
     PowerLoss,
-    Refuse,
-    Slow,
+    SlowOperation,
 )
 
 if TYPE_CHECKING:
-    from tests.provers.simulation.spark.faults import Fault
+    from tests.provers.simulation.spark.faults import DriverFault
 
-__all__ = ("Plan", "Run", "draw_plan", "draw_race")
+__all__ = ("DriverRun", "QueryPlan", "draw_query_plan", "draw_race_plan")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class DriverRun:
     """One start of the query, in a process of its own.
 
     Args:
@@ -39,8 +39,8 @@ class Run:
             None where the next one begins when this one has ended.
     """
 
-    faults: tuple[Fault, ...] = ()
-    damage: Damage | None = None
+    faults: tuple[DriverFault, ...] = ()
+    damage: FileDamage | None = None
     stop_after: float = 8.0
     bounded: bool = False
     overlap: float | None = None
@@ -48,7 +48,7 @@ class Run:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class QueryPlan:
     """A life of a query; after its runs comes one without faults that reads what is left.
 
     Args:
@@ -75,7 +75,7 @@ class Plan:
     max_bytes: int = 1 << 20
     handler_seconds: float = 0.1
     stalls: float = 0.0
-    runs: tuple[Run, ...] = ()
+    runs: tuple[DriverRun, ...] = ()
 
     def __str__(self) -> str:
         head = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)[:-1])
@@ -83,28 +83,30 @@ class Plan:
         return f"Plan({head}, runs=({runs}))"
 
 
-def _kill(random: Random) -> Fault:
-    return Kill(_effect(random), linger=random.choice((0.0, 2.0, random.uniform(0.0, 2.0))))
+def _kill(random: Random) -> DriverFault:
+    return DriverKill(_effect(random), linger=random.choice((0.0, 2.0, random.uniform(0.0, 2.0))))
 
 
-def _power(random: Random) -> Fault:
+def _power(random: Random) -> DriverFault:
     return PowerLoss(_effect(random), forgotten=random.choice((0, 1, 2, 3, 4)))
 
 
-def _refuse(random: Random) -> Fault:
+def _refuse(random: Random) -> DriverFault:
     code = random.choice((errno.EIO, errno.ENOSPC))
-    return Refuse(_effect(random) * 2, code, times=random.choice((1, 1, 3, 1000)))
+    return DiskRefusal(_effect(random) * 2, code, times=random.choice((1, 1, 3, 1000)))
 
 
-def _slow(random: Random) -> Fault:
-    return Slow(_effect(random) * 2, seconds=random.choice((0.5, 5.0, random.uniform(0, 200))))
+def _slow(random: Random) -> DriverFault:
+    return SlowOperation(
+        _effect(random) * 2, seconds=random.choice((0.5, 5.0, random.uniform(0, 200)))
+    )
 
 
-def _lost(random: Random) -> Fault:
+def _lost(random: Random) -> DriverFault:
     return LostAnswer(_effect(random))
 
 
-def _handler(random: Random) -> Fault:
+def _handler(random: Random) -> DriverFault:
     return HandlerFails(random.randint(1, 3), after=happens(random, 0.5))
 
 
@@ -116,7 +118,7 @@ def _race(_: Random) -> None:
     """Leave the process alone: another one begins beside it."""
 
 
-_Kind: TypeAlias = Callable[[Random], "Fault | None"]
+_Kind: TypeAlias = Callable[[Random], "DriverFault | None"]
 _KINDS: tuple[_Kind, ...] = (_kill, _power, _refuse, _slow, _lost, _handler, _damage, _race)
 
 
@@ -125,15 +127,15 @@ def _effect(random: Random) -> int:
     return int(2 ** random.uniform(0, 8))
 
 
-def draw_plan(seed: int) -> Plan:
+def draw_query_plan(seed: int) -> QueryPlan:
     """Draw a life of a query: a few kinds of faults, at moments that are likely to matter."""
     random = Random(f"{seed}/faults")
     if happens(random, 0.2):
-        return draw_race(seed)
+        return draw_race_plan(seed)
     remote = happens(random, 0.4)
     kinds = [kind for kind in _KINDS if happens(random, 0.5)] or [_kill]
     runs = tuple(_draw_run(random, kinds, remote=remote) for _ in range(random.randint(1, 5)))
-    return Plan(
+    return QueryPlan(
         seed=seed,
         remote=remote,
         splits=random.choice((1, 1, 2, 3)),
@@ -147,7 +149,7 @@ def draw_plan(seed: int) -> Plan:
     )
 
 
-def _draw_run(random: Random, kinds: list[_Kind], *, remote: bool) -> Run:
+def _draw_run(random: Random, kinds: list[_Kind], *, remote: bool) -> DriverRun:
     faults = [random.choice(kinds)(random) for _ in range(random.choice((0, 1, 1, 2)))]
     possible = tuple(
         fault
@@ -158,28 +160,28 @@ def _draw_run(random: Random, kinds: list[_Kind], *, remote: bool) -> Run:
     keep = random.choice((None, 0.0, random.random()))
     damaged = _damage in kinds and happens(random, 0.3)
     overlap = random.choice((0.0, random.uniform(0, 3), random.uniform(0, 12), 61.0))
-    return Run(
+    return DriverRun(
         faults=possible,
-        damage=Damage(kind, keep) if damaged else None,
+        damage=FileDamage(kind, keep) if damaged else None,
         stop_after=random.choice((0.0, 2.0, 8.0, 8.0, 70.0)),
         bounded=happens(random, 0.2),
         overlap=overlap if _race in kinds and happens(random, 0.5) else None,
     )
 
 
-def draw_race(seed: int) -> Plan:
+def draw_race_plan(seed: int) -> QueryPlan:
     """Draw a life in which drivers meet, again and again, while records come all the time."""
     random = Random(f"{seed}/race")
     kinds = (_slow, _lost, _kill)
     runs = tuple(
-        Run(
+        DriverRun(
             faults=(random.choice(kinds)(random),) if happens(random, 0.2) else (),
             stop_after=random.choice((3.0, 8.0)),
             overlap=random.uniform(0.0, random.choice((0.5, 4.0))),
         )
         for _ in range(random.randint(2, 5))
     )
-    return Plan(
+    return QueryPlan(
         seed=seed,
         remote=happens(random, 0.8),
         records=40,

@@ -10,19 +10,25 @@ from typing import TYPE_CHECKING, Any, final
 
 from tests.provers.simulation.chance import happens
 from tests.provers.simulation.spark.disk import Disk
-from tests.provers.simulation.spark.faults import Kill, LostAnswer, PowerLoss, Refuse, Slow
-from tests.provers.simulation.spark.threads import Killed
+from tests.provers.simulation.spark.faults import (
+    DiskRefusal,
+    DriverKill,
+    LostAnswer,
+    PowerLoss,
+    SlowOperation,
+)
+from tests.provers.simulation.spark.threads import ThreadKilled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from tests.provers.simulation.spark.faults import Fault
+    from tests.provers.simulation.spark.faults import DriverFault
     from tests.provers.simulation.spark.threads import SimThread, Threads
 
-__all__ = ("Jvm", "Machine", "Process", "current_process")
+__all__ = ("SimDriverProcess", "SimJvm", "SimMachine", "current_process")
 
-current_process: ContextVar[Process] = ContextVar("current process")
+current_process: ContextVar[SimDriverProcess] = ContextVar("current process")
 
 # Seconds that an operation takes on the average; enough for two drivers to change places.
 _LATENCY = 0.0005
@@ -31,7 +37,7 @@ _STALL = 1.0
 
 @final
 @dataclass(slots=True, eq=False)
-class Jvm:
+class SimJvm:
     """The JVM of a driver, which outlives its Python for a while."""
 
     alive: bool = True
@@ -43,7 +49,7 @@ class Jvm:
 
 @final
 @dataclass(eq=False)
-class Machine:
+class SimMachine:
     """A disk, and the processes that stop with it.
 
     Args:
@@ -52,7 +58,7 @@ class Machine:
 
     random: Random
     disk: Disk = field(default_factory=Disk)
-    processes: list[Process] = field(default_factory=list)
+    processes: list[SimDriverProcess] = field(default_factory=list)
 
     def lose_power(self) -> None:
         """End every process at once, and forget what was not fsynced."""
@@ -64,7 +70,7 @@ class Machine:
 
 @final
 @dataclass(eq=False)
-class Process:
+class SimDriverProcess:
     """A driver's Python on a machine, with its JVM.
 
     Args:
@@ -77,16 +83,16 @@ class Process:
     """
 
     name: str
-    machine: Machine
+    machine: SimMachine
     scheduler: Threads
     random: Random
-    faults: Sequence[Fault] = ()
+    faults: Sequence[DriverFault] = ()
     stalls: float = 0.0
-    jvm: Jvm = field(default_factory=Jvm)
+    jvm: SimJvm = field(default_factory=SimJvm)
     alive: bool = True
     operations: int = 0
     effects: int = 0
-    happened: list[Fault] = field(default_factory=list)
+    happened: list[DriverFault] = field(default_factory=list)
     threads: dict[SimThread, None] = field(default_factory=dict)
     tasks: dict[asyncio.Task[Any], None] = field(default_factory=dict)
     unexpected: list[BaseException] = field(default_factory=list)
@@ -106,9 +112,11 @@ class Process:
             Killed: If it does not.
         """
         if not self.alive:
-            raise Killed
+            raise ThreadKilled
 
-    def operation(self, name: str, target: str, *, effect: bool = True) -> LostAnswer | Slow | None:
+    def operation(
+        self, name: str, target: str, *, effect: bool = True
+    ) -> LostAnswer | SlowOperation | None:
         """Begin an operation; others may run before it is done.
 
         Args:
@@ -129,16 +137,16 @@ class Process:
         self.operations += 1
         self.effects += effect
         self.scheduler.loop.note(f"{self.name} {name} {target}")
-        left: LostAnswer | Slow | None = None
+        left: LostAnswer | SlowOperation | None = None
         for fault in self.faults:
             match fault:
-                case Kill(number) | PowerLoss(number) if effect and number == self.effects:
+                case DriverKill(number) | PowerLoss(number) if effect and number == self.effects:
                     self._end_by(fault)
-                    raise Killed
-                case Refuse(first, code, times) if first <= self.operations < first + times:
+                    raise ThreadKilled
+                case DiskRefusal(first, code, times) if first <= self.operations < first + times:
                     self.happened.append(fault)
                     raise OSError(code, os.strerror(code), target)
-                case Slow(number) | LostAnswer(number) if number == self.operations:
+                case SlowOperation(number) | LostAnswer(number) if number == self.operations:
                     self.happened.append(fault)
                     left = fault
                 case _:
@@ -151,7 +159,7 @@ class Process:
         self.effects += 1
         self.scheduler.loop.note(f"{self.name} {name}")
         for fault in self.faults:
-            if isinstance(fault, Kill | PowerLoss) and fault.effect == self.effects:
+            if isinstance(fault, DriverKill | PowerLoss) and fault.effect == self.effects:
                 self._end_by(fault)
                 await (
                     self.scheduler.loop.create_future()
@@ -160,15 +168,15 @@ class Process:
     def slow_operation(self, name: str, target: str, *, effect: bool = True) -> None:
         """Begin an operation, and let it take as long as the plan says."""
         match self.operation(name, target, effect=effect):
-            case Slow(seconds=seconds):
+            case SlowOperation(seconds=seconds):
                 self.scheduler.sleep(seconds)
             case _:
                 pass
 
-    def _end_by(self, fault: Kill | PowerLoss) -> None:
+    def _end_by(self, fault: DriverKill | PowerLoss) -> None:
         self.happened.append(fault)
         match fault:
-            case Kill(linger=linger):
+            case DriverKill(linger=linger):
                 self.end()
                 self.scheduler.loop.call_later(linger, self.jvm.end)
             case PowerLoss():

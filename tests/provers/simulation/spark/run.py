@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, final
 
 from fanout.testing.virtual_time.loop import SimLoop, simulate
 from fanout.testing.virtual_time.schedule import Shuffled
-from tests.provers.simulation.spark.life import Life
-from tests.provers.simulation.spark.plan import draw_plan
+from tests.provers.simulation.spark.plan import draw_query_plan
+from tests.provers.simulation.spark.query_life import QueryLife
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.testing.virtual_time.trace import Trace
-    from tests.provers.simulation.spark.faults import Fault
-    from tests.provers.simulation.spark.plan import Plan
+    from tests.provers.simulation.spark.faults import DriverFault
+    from tests.provers.simulation.spark.plan import QueryPlan
 
-__all__ = ("Outcome", "ViolationError", "run_driver", "run_plan")
+__all__ = ("QueryOutcome", "QueryViolationError", "run_query_plan", "run_query_seed")
 
 
-class ViolationError(AssertionError):
+class QueryViolationError(AssertionError):
     """A promise was broken, or a life did not end; the message has the plan that shows it."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class QueryOutcome:
     """What a life was, in which every promise was kept.
 
     Args:
@@ -50,7 +50,7 @@ class Outcome:
     replays: int
     restarts: int
     operations: int
-    happened: tuple[tuple[Fault, ...], ...]
+    happened: tuple[tuple[DriverFault, ...], ...]
     errors: Mapping[str, int]
     digest: str
 
@@ -60,7 +60,7 @@ class Outcome:
         return Counter(type(fault).__name__ for faults in self.happened for fault in faults)
 
 
-def run_driver(seed: int, trace: Trace | None = None) -> Outcome:
+def run_query_seed(seed: int, trace: Trace | None = None) -> QueryOutcome:
     """Live through the plan of a seed.
 
     Args:
@@ -70,10 +70,10 @@ def run_driver(seed: int, trace: Trace | None = None) -> Outcome:
     Raises:
         ViolationError: If a promise was broken, or something hangs or is left behind.
     """
-    return run_plan(draw_plan(seed), trace)
+    return run_query_plan(draw_query_plan(seed), trace)
 
 
-def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
+def run_query_plan(plan: QueryPlan, trace: Trace | None = None) -> QueryOutcome:
     """Live through a plan.
 
     Args:
@@ -85,18 +85,18 @@ def run_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     """
     schedule = Shuffled(Random(f"{plan.seed}/sched"))
     loop = SimLoop(schedule=schedule, trace=trace)
-    life = Life(plan, loop)
+    life = QueryLife(plan, loop)
     try:
         simulate(life.live, loop_factory=lambda: loop)
     except Exception as error:
-        raise ViolationError(f"{type(error).__name__}: {error}\n{plan}") from error
+        raise QueryViolationError(f"{type(error).__name__}: {error}\n{plan}") from error
     finally:
         for process in life.processes:
             process.abandon()
     oracle, processes = life.oracle, life.processes
     if oracle.violations:
-        raise ViolationError("\n".join((*oracle.violations, str(plan))))
-    return Outcome(
+        raise QueryViolationError("\n".join((*oracle.violations, str(plan))))
+    return QueryOutcome(
         seed=plan.seed,
         records=oracle.rows,
         batches=len(oracle.contents),

@@ -6,18 +6,18 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.provers.simulation.spark.run import run_plan
+from tests.provers.simulation.spark.run import run_query_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.provers.simulation.spark.faults import Fault
-    from tests.provers.simulation.spark.plan import Plan
+    from tests.provers.simulation.spark.faults import DriverFault
+    from tests.provers.simulation.spark.plan import QueryPlan
 
 __all__ = ("strike_everywhere",)
 
 
-def strike_everywhere(plan: Plan, fault_at: Callable[[int], Fault]) -> int:
+def strike_everywhere(plan: QueryPlan, fault_at: Callable[[int], DriverFault]) -> int:
     """Live through a plan again and again, until its first run ends before the fault.
 
     Args:
@@ -33,6 +33,6 @@ def strike_everywhere(plan: Plan, fault_at: Callable[[int], Fault]) -> int:
     first, *others = plan.runs
     for number in itertools.count(1):
         faulty = replace(first, faults=(fault_at(number),))
-        if not run_plan(replace(plan, runs=(faulty, *others))).happened[0]:
+        if not run_query_plan(replace(plan, runs=(faulty, *others))).happened[0]:
             return number - 1
     raise AssertionError("counted to the end")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fanout.testing.virtual_time.loop import SimLoop
 
-__all__ = ("Host", "Killed", "SimThread", "Threads")
+__all__ = ("SimThread", "ThreadHost", "ThreadKilled", "Threads")
 
 T = TypeVar("T")
 
@@ -27,11 +27,11 @@ T = TypeVar("T")
 _STUCK: Final = 20.0
 
 
-class Killed(BaseException):
+class ThreadKilled(BaseException):
     """Raised in a thread whose process was killed, wherever it blocks; nothing handles it."""
 
 
-class Host(Protocol):
+class ThreadHost(Protocol):
     """What a thread belongs to, and dies with."""
 
     threads: dict[SimThread, None]
@@ -59,7 +59,7 @@ class SimThread:
     """
 
     def __init__(
-        self, loop: SimLoop, host: Host, work: Callable[[], object], done: asyncio.Future[Any]
+        self, loop: SimLoop, host: ThreadHost, work: Callable[[], object], done: asyncio.Future[Any]
     ) -> None:
         self._loop = loop
         self._host = host
@@ -128,7 +128,7 @@ class SimThread:
         try:
             self._host.check_alive()
             result = self._work()
-        except Killed:
+        except ThreadKilled:
             self._outcome = self._done.cancel
         except BaseException as error:  # noqa: BLE001 - whoever waits for the thread gets it
             failure = error
@@ -176,7 +176,7 @@ class Threads:
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
 
-    def start(self, host: Host, work: Callable[[], T]) -> asyncio.Future[T]:
+    def start(self, host: ThreadHost, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run a function in a new thread.
 
         Returns:

@@ -8,18 +8,20 @@ from typer.testing import CliRunner
 from fanout.errors import SetupError
 from tests.provers.__main__ import app
 from tests.provers.crash.moments import Pipeline
-from tests.provers.crash.oracle import Verdict
+from tests.provers.crash.oracle import OutputVerdict
 from tests.provers.crash.plan import CampaignFailedError, CrashOptions
 from tests.provers.crash.report import CrashReport
 
 if TYPE_CHECKING:
     from typer.testing import Result
 
-GOOD = Verdict(produced=1, read=1, lost=0, duplicated=0, altered=0, out_of_order=0)
+GOOD = OutputVerdict(produced=1, read=1, lost=0, duplicated=0, altered=0, out_of_order=0)
 
 
 def report(**counts: int) -> CrashReport:
-    verdict = Verdict(**{name: getattr(GOOD, name) for name in GOOD.__struct_fields__} | counts)
+    verdict = OutputVerdict(
+        **{name: getattr(GOOD, name) for name in GOOD.__struct_fields__} | counts
+    )
     return CrashReport(
         seed=1, rounds=(), verdicts={Pipeline.KAFKA: verdict}, open_transactions=0, seconds=1.0
     )

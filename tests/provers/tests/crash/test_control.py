@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.provers.crash.control import Control
-from tests.provers.crash.moments import Blow, Moment, Pipeline, Strike
+from tests.provers.crash.moments import Blow, CrashMoment, Pipeline, Strike
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-STRIKE = Strike(Moment.BEFORE_END, Blow.KILL_BROKER, Pipeline.KAFKA)
+STRIKE = Strike(CrashMoment.BEFORE_END, Blow.KILL_BROKER, Pipeline.KAFKA)
 
 _REACH = """
 import sys
 from pathlib import Path
-from fanout.testing.crash.control import Control
-from fanout.testing.crash.moments import Moment, Pipeline
-Control(Path(sys.argv[1])).reach(Moment(sys.argv[2]), Pipeline.KAFKA)
+from tests.provers.crash.control import Control
+from tests.provers.crash.moments import CrashMoment, Pipeline
+Control(Path(sys.argv[1])).reach(CrashMoment(sys.argv[2]), Pipeline.KAFKA)
 print("went on")
 """
 
@@ -34,10 +34,10 @@ def control(tmp_path: Path) -> Control:
 
 @pytest.mark.parametrize(
     ("moment", "pipeline"),
-    [(Moment.AFTER_END, Pipeline.KAFKA), (Moment.BEFORE_END, Pipeline.KINESIS)],
+    [(CrashMoment.AFTER_END, Pipeline.KAFKA), (CrashMoment.BEFORE_END, Pipeline.KINESIS)],
 )
 def test_only_the_moment_that_is_armed_is_taken(
-    control: Control, moment: Moment, pipeline: Pipeline
+    control: Control, moment: CrashMoment, pipeline: Pipeline
 ) -> None:
     control.arm(STRIKE)
     control.reach(moment, pipeline)
@@ -74,9 +74,9 @@ def test_one_alone_takes_a_strike_and_waits_until_it_is_released(control: Contro
 
 
 def struck(control: Control, blow: Blow) -> subprocess.CompletedProcess[bytes]:
-    control.arm(Strike(Moment.BEFORE_FLUSH, blow, Pipeline.KAFKA))
+    control.arm(Strike(CrashMoment.BEFORE_FLUSH, blow, Pipeline.KAFKA))
     return subprocess.run(  # noqa: S603 - our own interpreter and code
-        [sys.executable, "-c", _REACH, str(control.root), Moment.BEFORE_FLUSH],
+        [sys.executable, "-c", _REACH, str(control.root), CrashMoment.BEFORE_FLUSH],
         capture_output=True,
         check=False,
         timeout=50,

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.provers.crash import hooks
-from tests.provers.crash.moments import Moment
+from tests.provers.crash.moments import CrashMoment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BOTH = (Moment.BEFORE_END, Moment.AFTER_END)
+BOTH = (CrashMoment.BEFORE_END, CrashMoment.AFTER_END)
 
 
 class Owner:
@@ -40,17 +40,17 @@ def owner() -> type[Owner]:
 
 
 @pytest.fixture
-def reached() -> list[Moment]:
+def reached() -> list[CrashMoment]:
     return []
 
 
 @pytest.fixture
-def reach(reached: list[Moment]) -> Callable[[Moment | None], None]:
+def reach(reached: list[CrashMoment]) -> Callable[[CrashMoment | None], None]:
     return lambda moment: reached.append(moment) if moment is not None else None
 
 
 def test_a_call_has_a_moment_before_and_one_after(
-    owner: type[Owner], reached: list[Moment], reach: Callable[[Moment | None], None]
+    owner: type[Owner], reached: list[CrashMoment], reach: Callable[[CrashMoment | None], None]
 ) -> None:
     hooks._wrap(owner, "store", reach, BOTH)
     made = owner()
@@ -59,7 +59,7 @@ def test_a_call_has_a_moment_before_and_one_after(
 
 
 async def test_so_has_a_coroutine_function(
-    owner: type[Owner], reached: list[Moment], reach: Callable[[Moment | None], None]
+    owner: type[Owner], reached: list[CrashMoment], reach: Callable[[CrashMoment | None], None]
 ) -> None:
     hooks._wrap(owner, "end", reach, BOTH)
     made = owner()
@@ -70,16 +70,16 @@ async def test_so_has_a_coroutine_function(
 
 
 def test_a_call_that_raises_never_comes_to_the_moment_after(
-    owner: type[Owner], reached: list[Moment], reach: Callable[[Moment | None], None]
+    owner: type[Owner], reached: list[CrashMoment], reach: Callable[[CrashMoment | None], None]
 ) -> None:
     hooks._wrap(owner, "store", reach, BOTH)
     with pytest.raises(OSError):  # noqa: PT011 - it says nothing
         owner().store("a", b"bad")
-    assert reached == [Moment.BEFORE_END]
+    assert reached == [CrashMoment.BEFORE_END]
 
 
 def test_only_calls_about_a_directory_count_where_one_is_named(
-    owner: type[Owner], reached: list[Moment], reach: Callable[[Moment | None], None]
+    owner: type[Owner], reached: list[CrashMoment], reach: Callable[[CrashMoment | None], None]
 ) -> None:
     hooks._wrap(owner, "store", reach, BOTH, "batches")
     made = owner()
@@ -93,8 +93,8 @@ def test_only_calls_about_a_directory_count_where_one_is_named(
 _NAMES = """
 import json, sys
 from pathlib import Path
-from fanout.testing.crash import hooks
-from fanout.testing.crash.control import Control
+from tests.provers.crash import hooks
+from tests.provers.crash.control import Control
 
 wrapped = []
 hooks._wrap = lambda owner, name, reach, moments, directory=None: wrapped.append(
@@ -116,4 +116,4 @@ def test_every_step_of_a_batch_is_wrapped_once_in_the_process_that_takes_it() ->
     wrapped = wrapped_by("install_in_driver") + wrapped_by("install_in_worker")
     assert all(there for _, there, _ in wrapped)
     moments = [moment for _, _, moments in wrapped for moment in moments]
-    assert sorted(moments) == sorted(set(Moment) - {Moment.RANDOM})
+    assert sorted(moments) == sorted(set(CrashMoment) - {CrashMoment.RANDOM})

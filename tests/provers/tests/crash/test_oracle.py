@@ -3,16 +3,16 @@ from __future__ import annotations
 import pytest
 
 from tests.provers.crash.moments import Pipeline
-from tests.provers.crash.oracle import Oracle, Verdict
+from tests.provers.crash.oracle import OutputOracle, OutputVerdict
 from tests.provers.crash.records import SUFFIX, value_of
 
 PIPELINE = Pipeline.KAFKA
 PRODUCED = {"a": 5, "b": 3}
 
 
-def judged(*records: tuple[str, int]) -> Oracle:
+def judged(*records: tuple[str, int]) -> OutputOracle:
     """Let an oracle read records, by key and number."""
-    oracle = Oracle(PIPELINE)
+    oracle = OutputOracle(PIPELINE)
     for key, number in records:
         oracle.read(key.encode(), written(key, number))
     return oracle
@@ -26,8 +26,8 @@ WHOLE = [(key, number) for key, count in PRODUCED.items() for number in range(co
 COUNTS = {"produced": 8, "read": 8, "lost": 0, "duplicated": 0, "altered": 0, "out_of_order": 0}
 
 
-def verdict(**counts: int) -> Verdict:
-    return Verdict(**COUNTS | counts)
+def verdict(**counts: int) -> OutputVerdict:
+    return OutputVerdict(**COUNTS | counts)
 
 
 def test_an_output_that_is_its_input_holds() -> None:

@@ -7,14 +7,14 @@ from random import Random
 import pytest
 
 from fanout.errors import OptionError
-from tests.provers.crash.moments import Blow, Moment, Pipeline, Strike
-from tests.provers.crash.plan import CrashOptions, draw_plan
+from tests.provers.crash.moments import Blow, CrashMoment, Pipeline, Strike
+from tests.provers.crash.plan import CrashOptions, draw_crash_plan
 
 BOTH = tuple(Pipeline)
 
 
 def strikes(**options: object) -> list[tuple[Strike, ...]]:
-    return [each.strikes for each in draw_plan(CrashOptions(**options))]  # type: ignore[arg-type]
+    return [each.strikes for each in draw_crash_plan(CrashOptions(**options))]  # type: ignore[arg-type]
 
 
 def catalogue(*pipelines: Pipeline) -> int:
@@ -28,14 +28,14 @@ def catalogue(*pipelines: Pipeline) -> int:
 
 def test_the_same_seed_draws_the_same_plan_and_another_does_not() -> None:
     options = CrashOptions(rounds=50, seed=4)
-    assert draw_plan(options) == draw_plan(options)
+    assert draw_crash_plan(options) == draw_crash_plan(options)
     assert strikes(rounds=50, seed=4) != strikes(rounds=50, seed=5)
 
 
 def test_every_step_of_a_batch_is_struck_in_one_deal() -> None:
     dealt = strikes(rounds=catalogue(*BOTH), seed=Random(0).randrange(100))
     moments = {each.moment for both in dealt for each in both}
-    assert moments == set(Moment)
+    assert moments == set(CrashMoment)
     assert {each.blow for both in dealt for each in both} == set(Blow)
 
 
@@ -47,7 +47,7 @@ def test_the_next_deal_strikes_the_other_pipeline() -> None:
 
 
 def test_a_driver_that_takes_over_is_struck_as_one_that_was_killed_before() -> None:
-    taking_over = {Moment.BEFORE_RECOVERY, Moment.AFTER_RECOVERY}
+    taking_over = {CrashMoment.BEFORE_RECOVERY, CrashMoment.AFTER_RECOVERY}
     for first, *others in strikes(rounds=catalogue(*BOTH)):
         assert first.moment not in taking_over
         assert all(first.blow is each.blow is Blow.KILL_DRIVER for each in others)
@@ -61,7 +61,7 @@ def test_kinesis_is_left_alone_where_nobody_reads_it() -> None:
 
 
 def test_outages_and_delays_are_short() -> None:
-    plan = list(islice(draw_plan(CrashOptions(rounds=100)), 100))
+    plan = list(islice(draw_crash_plan(CrashOptions(rounds=100)), 100))
     assert all(0 < each.delay <= 1 and 0 < each.outage <= 3 for each in plan)
 
 

@@ -19,7 +19,7 @@ from tests.provers.planted.edits import (
     with_value,
 )
 from tests.provers.planted.hunt import CHANGES
-from tests.provers.simulation.kafka.faults import ClusterFault
+from tests.provers.simulation.kafka.faults import KafkaFault
 
 
 class Counter:
@@ -79,9 +79,9 @@ def test_a_property_is_changed_too() -> None:
 
 
 def test_a_field_is_named_that_there_is() -> None:
-    assert field_of(ClusterFault, "at") == "at"
-    with pytest.raises(PlantError, match="ClusterFault has no field when"):
-        field_of(ClusterFault, "when")
+    assert field_of(KafkaFault, "at") == "at"
+    with pytest.raises(PlantError, match="KafkaFault has no field when"):
+        field_of(KafkaFault, "when")
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tests.provers.simulation import Fault, Kind, draw_plan
+from tests.provers.simulation import KinesisFault, KinesisFaultKind, draw_kinesis_plan
 
 if TYPE_CHECKING:
     import pytest
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ("SHOWING", "begin_again")
 
 SHOWING = replace(
-    draw_plan(0),
+    draw_kinesis_plan(0),
     schedule="shuffled",
     mode="efo",
     start="TRIM_HORIZON",
@@ -31,9 +31,9 @@ SHOWING = replace(
     deregister="never",
     broken=None,
     faults=tuple(
-        Fault(kind=kind, at=float(at), seconds=1.0)
+        KinesisFault(kind=kind, at=float(at), seconds=1.0)
         for at in range(100, 250, 20)
-        for kind in (Kind.SLOW, Kind.CRASH, Kind.STORE_SLOW)
+        for kind in (KinesisFaultKind.SLOW, KinesisFaultKind.CRASH, KinesisFaultKind.STORE_SLOW)
     ),
 )
 """A plan that shows the defect, and has more in it than that needs."""

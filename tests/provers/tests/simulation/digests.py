@@ -8,9 +8,9 @@ import sys
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from tests.provers.simulation import Shuffled, SimLoop, Trace, run_seed, simulate
+from tests.provers.simulation import Shuffled, SimLoop, Trace, run_kinesis_seed, simulate
 from tests.provers.simulation.run import run_kafka_seed
-from tests.provers.simulation.spark import run_driver
+from tests.provers.simulation.spark import run_query_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,9 +49,9 @@ def _of_tasks() -> list[str]:
 
 DIGESTS: Final[dict[str, Callable[[], list[str]]]] = {
     "tasks in sets": _of_tasks,
-    "a reader of Kinesis": lambda: [run_seed(seed).digest for seed in range(3)],
+    "a reader of Kinesis": lambda: [run_kinesis_seed(seed).digest for seed in range(3)],
     "a reader of Kafka": lambda: [run_kafka_seed(seed).digest for seed in range(5)],
-    "a driver": lambda: [run_driver(seed).digest for seed in range(8)],
+    "a driver": lambda: [run_query_seed(seed).digest for seed in range(8)],
 }
 
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from tests.provers.__main__ import app
 from tests.provers.planted.hunt import planted
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
-from tests.provers.simulation import Plan, draw_plan
-from tests.provers.simulation.campaign.failures import Failure, FailureKind
+from tests.provers.simulation import KinesisPlan, draw_kinesis_plan
+from tests.provers.simulation.campaign.failures import FailureKind, RunFailure
 from tests.provers.simulation.campaign.replay import replay
 from tests.provers.simulation.kafka.plan import draw_kafka_plan
 from tests.provers.tests.simulation.defect import SHOWING, begin_again
@@ -88,8 +88,8 @@ def test_a_defect_is_counted_named_and_shrunk_and_exits_with_1(
     answer = json.loads(result.stdout)
     first = answer["failed"][0]
     assert answer["failures"][first["kind"]] > 0
-    smallest = Plan.from_json(json.dumps(answer["smallest_plan"]))
-    assert len(smallest.faults) < len(draw_plan(first["seed"]).faults)
+    smallest = KinesisPlan.from_json(json.dumps(answer["smallest_plan"]))
+    assert len(smallest.faults) < len(draw_kinesis_plan(first["seed"]).faults)
     again = replay(smallest).failure
     assert again is not None
     assert again.kind == first["kind"]
@@ -97,9 +97,9 @@ def test_a_defect_is_counted_named_and_shrunk_and_exits_with_1(
 
 
 def test_the_table_names_what_failed_and_how_to_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hanging(seeds: range, **_: object) -> Iterator[Failure]:
+    def hanging(seeds: range, **_: object) -> Iterator[RunFailure]:
         for seed in seeds:
-            yield Failure(seed, FailureKind.HUNG, "hung: it ran for more than 60 s")
+            yield RunFailure(seed, FailureKind.HUNG, "hung: it ran for more than 60 s")
 
     monkeypatch.setattr("tests.provers.simulation.campaign.campaign.run_campaign", hanging)
     result = run(*HERE, "--seeds", "8")
@@ -113,8 +113,8 @@ def test_the_table_names_what_failed_and_how_to_see_it(monkeypatch: pytest.Monke
 
 
 def test_ctrl_c_shows_what_was_found_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> Iterator[Failure]:
-        yield Failure(4, FailureKind.HUNG, "hung")
+    def interrupted(*_: object, **__: object) -> Iterator[RunFailure]:
+        yield RunFailure(4, FailureKind.HUNG, "hung")
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tests.provers.simulation.campaign.campaign.run_campaign", interrupted)
@@ -122,7 +122,7 @@ def test_ctrl_c_shows_what_was_found_until_then(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_ctrl_c_before_anything_was_found_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> Iterator[Failure]:
+    def interrupted(*_: object, **__: object) -> Iterator[RunFailure]:
         yield from ()
         raise KeyboardInterrupt
 
@@ -132,13 +132,13 @@ def test_ctrl_c_before_anything_was_found_exits_with_130(monkeypatch: pytest.Mon
 
 
 def test_a_replay_shows_the_plan_what_happened_and_when() -> None:
-    plan = draw_plan(8)
+    plan = draw_kinesis_plan(8)
 
     result = run("sim", "replay", "8")
 
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("Plan(seed=8,")
+    assert lines[0].startswith("KinesisPlan(seed=8,")
     assert f"  {plan.faults[0]}" in lines
     assert "       0.000  process 1 starts" in lines
     assert any(" got " in line for line in lines)
@@ -149,8 +149,8 @@ def test_a_replay_shows_the_plan_what_happened_and_when() -> None:
 def test_a_replay_runs_what_the_campaign_ran() -> None:
     answer = json.loads(run("sim", "replay", "8", "--json").stdout)
 
-    assert answer["digest"] == replay(draw_plan(8)).digest
-    assert Plan.from_json(json.dumps(answer["plan"])) == draw_plan(8)
+    assert answer["digest"] == replay(draw_kinesis_plan(8)).digest
+    assert KinesisPlan.from_json(json.dumps(answer["plan"])) == draw_kinesis_plan(8)
     assert answer["failure"] is None
     assert answer["trace"][0] == "       0.000  process 1 starts"
 
@@ -188,7 +188,9 @@ def test_what_does_not_fail_is_not_shrunk() -> None:
     result = run("sim", "replay", "8", "--shrink")
 
     assert result.exit_code == 0
-    assert json.JSONDecoder().raw_decode(result.stdout)[0] == json.loads(draw_plan(8).to_json())
+    assert json.JSONDecoder().raw_decode(result.stdout)[0] == json.loads(
+        draw_kinesis_plan(8).to_json()
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields, replace
 import pytest
 
 from fanout.errors import OptionError
-from tests.provers.simulation import Fault, Kind, Plan, draw_plan
+from tests.provers.simulation import KinesisFault, KinesisFaultKind, KinesisPlan, draw_kinesis_plan
 
 # As the first version wrote it: whatever a plan says by now, it has to be read as it was meant.
 FIRST = """{
@@ -22,19 +22,19 @@ def changed(**changes: object) -> str:
 
 
 def test_a_plan_of_the_first_version_is_read_and_what_it_does_not_say_is_as_it_was_then() -> None:
-    plan = Plan.from_json(FIRST)
+    plan = KinesisPlan.from_json(FIRST)
 
     said = json.loads(FIRST)
-    added = {each.name: each.default for each in fields(Plan) if each.name not in said}
+    added = {each.name: each.default for each in fields(KinesisPlan) if each.name not in said}
     assert MISSING not in added.values()
     assert json.loads(plan.to_json()) == {**said, **added}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_plan_survives_json(seed: int) -> None:
-    plan = draw_plan(seed)
+    plan = draw_kinesis_plan(seed)
 
-    assert Plan.from_json(plan.to_json()) == plan
+    assert KinesisPlan.from_json(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_a_plan_survives_json(seed: int) -> None:
 )
 def test_what_is_no_plan_is_refused(text: str | bytes, complaint: str) -> None:
     with pytest.raises(OptionError, match=complaint):
-        Plan.from_json(text)
+        KinesisPlan.from_json(text)
 
 
 def test_faults_that_were_written_by_hand_need_no_order() -> None:
-    early, late = (Fault(kind=Kind.STALL, at=at) for at in (1.0, 2.0))
-    plan = replace(draw_plan(0), faults=(late, early))
+    early, late = (KinesisFault(kind=KinesisFaultKind.STALL, at=at) for at in (1.0, 2.0))
+    plan = replace(draw_kinesis_plan(0), faults=(late, early))
 
-    assert Plan.from_json(plan.to_json()).faults == (early, late)
+    assert KinesisPlan.from_json(plan.to_json()).faults == (early, late)

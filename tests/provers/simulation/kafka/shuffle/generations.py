@@ -11,12 +11,12 @@ from tests.provers.simulation.chance import happens
 if TYPE_CHECKING:
     from random import Random
 
-__all__ = ("Generation", "Member", "draw_generations")
+__all__ = ("GenerationMember", "ProducerGeneration", "draw_generations")
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Member:
+class GenerationMember:
     """One producer of a generation.
 
     Args:
@@ -30,7 +30,7 @@ class Member:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Generation:
+class ProducerGeneration:
     """Producers that were started together.
 
     Args:
@@ -41,7 +41,7 @@ class Generation:
     """
 
     number: int
-    members: tuple[Member, ...]
+    members: tuple[GenerationMember, ...]
     partitions: int
     transactional: bool
 
@@ -54,7 +54,7 @@ def draw_generations(
     partitions: int,
     seconds: float,
     transactions: bool,
-) -> tuple[Generation, ...]:
+) -> tuple[ProducerGeneration, ...]:
     """Draw the generations of a topic; an older one may write on beside its successor.
 
     Args:
@@ -74,17 +74,19 @@ def draw_generations(
         members = tuple(
             _member(random, began, replaced, seconds) for _ in range(random.randint(1, producers))
         )
-        drawn.append(Generation(number, members, partitions, transactions and happens(random, 0.6)))
+        drawn.append(
+            ProducerGeneration(number, members, partitions, transactions and happens(random, 0.6))
+        )
     return tuple(drawn)
 
 
-def _member(random: Random, began: float, replaced: float, seconds: float) -> Member:
+def _member(random: Random, began: float, replaced: float, seconds: float) -> GenerationMember:
     if happens(random, 0.05):
-        return Member(math.inf, math.inf)  # it was announced, and never starts
+        return GenerationMember(math.inf, math.inf)  # it was announced, and never starts
     late = random.uniform(0, 0.2) * seconds if happens(random, 0.2) else 0.0
     first = max(began, 0.0) + late if late else began
     if happens(random, 0.15):
-        return Member(first, random.uniform(max(first, 0.0), seconds))  # it dies
+        return GenerationMember(first, random.uniform(max(first, 0.0), seconds))  # it dies
     if replaced < math.inf and happens(random, 0.7):
         replaced += random.uniform(0, 0.4) * seconds  # it has not noticed its successor
-    return Member(first, replaced)
+    return GenerationMember(first, replaced)

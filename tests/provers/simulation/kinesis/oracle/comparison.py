@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fanout.core.events import Batch
-    from tests.provers.simulation.kinesis.service.log import Row
+    from tests.provers.simulation.kinesis.service.stream_log import KinesisRow
 
 __all__ = ("difference", "tuple_of", "tuples_of")
 
 
-def tuple_of(row: Row) -> tuple[Any, ...]:
+def tuple_of(row: KinesisRow) -> tuple[Any, ...]:
     """Return a row as a reader has to get it."""
     return (str(row.sequence), row.sub, row.key, row.arrival, row.data)
 
@@ -36,7 +36,7 @@ def difference(
     shard_id: str,
     got: list[tuple[Any, ...]],
     expected: list[tuple[Any, ...]],
-    rows: list[Row],
+    rows: list[KinesisRow],
     following: int,
 ) -> str:
     """Name what is wrong, without quoting data.

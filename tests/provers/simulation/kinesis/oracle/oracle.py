@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from fanout.core.checkpoint import Checkpoint
-from tests.provers.simulation.kinesis.oracle.reading import Reading
-from tests.provers.simulation.kinesis.oracle.rows import ShardRows
+from tests.provers.simulation.kinesis.oracle.reading import KinesisReading
+from tests.provers.simulation.kinesis.oracle.shard_rows import ShardRows
 
 if TYPE_CHECKING:
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.kinesis.service.log import SourceLog
-    from tests.provers.simulation.kinesis.service.service import SimService
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.service.service import KinesisSimService
+    from tests.provers.simulation.kinesis.service.stream_log import SourceLog
 
-__all__ = ("Oracle",)
+__all__ = ("KinesisOracle",)
 
 
 @final
-class Oracle:
+class KinesisOracle:
     """Know what the stream holds, and what of it all runs of a reader have got together.
 
     Args:
@@ -25,7 +25,7 @@ class Oracle:
         service: Which of it has expired.
     """
 
-    def __init__(self, log: SourceLog, service: SimService) -> None:
+    def __init__(self, log: SourceLog, service: KinesisSimService) -> None:
         self.log = log
         self.retention = service.retention
         self.damage = service.damage
@@ -41,7 +41,7 @@ class Oracle:
         """How many shards can continue each other at the most."""
         return len(self.shards)
 
-    def begin(self, positions: str, life: Life, *, anew: bool = False) -> Reading:
+    def begin(self, positions: str, life: ProcessLife, *, anew: bool = False) -> KinesisReading:
         """Take note from where a run of the reader goes on.
 
         Args:
@@ -58,6 +58,6 @@ class Oracle:
             for shard_id, shard in self.shards.items():
                 # Another process may have begun at the same time, and have read on.
                 shard.reached = max(shard.reached, shard.stored_place(stored.get(shard_id)))
-        reading = Reading(self, life, stored)
+        reading = KinesisReading(self, life, stored)
         reading.check_stored(positions)
         return reading

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.positions import Cursor, Horizon
+from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.kinesis.oracle.comparison import difference, tuple_of, tuples_of
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import SplitPosition
     from fanout.core.events import Batch, Gap
     from fanout.core.positions import Position
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.kinesis.oracle.oracle import Oracle
-    from tests.provers.simulation.kinesis.service.log import Row
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.oracle.oracle import KinesisOracle
+    from tests.provers.simulation.kinesis.service.stream_log import KinesisRow
 
-__all__ = ("Reading", "Standing")
+__all__ = ("KinesisReading", "ShardProgress")
 
 
 @dataclass(slots=True)
-class Standing:
+class ShardProgress:
     """How far one run of the reader has come in one shard.
 
     Args:
@@ -51,7 +51,7 @@ class Standing:
 
 
 @final
-class Reading:
+class KinesisReading:
     """Compare what one run gets with the slice of the source log after its stored position.
 
     Rows are compared by position, key, arrival and bytes; nothing is only counted.
@@ -62,8 +62,10 @@ class Reading:
         stored: The positions from which it goes on.
     """
 
-    def __init__(self, oracle: Oracle, life: Life, stored: Mapping[str, SplitPosition]) -> None:
-        self.standings: dict[str, Standing] = {}
+    def __init__(
+        self, oracle: KinesisOracle, life: ProcessLife, stored: Mapping[str, SplitPosition]
+    ) -> None:
+        self.standings: dict[str, ShardProgress] = {}
         self._oracle = oracle
         self._life = life
         self._known = list(stored)
@@ -72,7 +74,7 @@ class Reading:
             begun = state is not None and isinstance(state.position, Cursor)
             place = shard.stored_place(state)
             newest = None if state is None else state.newest
-            standing = Standing(place, begun, newest=newest, acknowledged=place)
+            standing = ShardProgress(place, begun, newest=newest, acknowledged=place)
             self.standings[shard_id] = standing
             oracle.replayed += max(0, shard.reached - standing.next)
 
@@ -105,7 +107,7 @@ class Reading:
         rows = self._oracle.shards[shard_id].rows[first:end]
         return sum(not self._optional(shard_id, row) for row in rows)
 
-    def _optional(self, shard_id: str, row: Row) -> bool:
+    def _optional(self, shard_id: str, row: KinesisRow) -> bool:
         return row.foreign or self._oracle.damage.may_be_lost(shard_id, row.sequence)
 
     def _untold(self, shard_id: str) -> int:
@@ -234,7 +236,7 @@ class Reading:
         first = self._oracle.shards[shard_id].place(Cursor(number, -1))
         return min(first, self._expired(shard_id, self._life.passed_over))
 
-    def _check_lineage(self, shard_id: str, standing: Standing) -> None:
+    def _check_lineage(self, shard_id: str, standing: ShardProgress) -> None:
         if standing.begun:
             return
         for parent in self._oracle.log.shards[shard_id].parents:
@@ -245,7 +247,7 @@ class Reading:
                 )
 
     def _take_gaps(
-        self, shard_id: str, standing: Standing, gaps: Iterable[Gap], oldest: int
+        self, shard_id: str, standing: ShardProgress, gaps: Iterable[Gap], oldest: int
     ) -> None:
         shard = self._oracle.shards[shard_id]
         for gap in gaps:

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.statistics import SplitState
 from fanout.kinesis.aws.error_hints import code_of
 from fanout.testing.virtual_time.loop import running_loop
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
-from tests.provers.simulation.kinesis.oracle.waits import Waits
+from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.kinesis.oracle.backoff_check import BackoffCheck
 
 if TYPE_CHECKING:
     from fanout.core.events import Split
     from fanout.core.fan_out import FanOut
     from fanout.core.statistics import SplitStatistics
     from fanout.kinesis.options import KinesisOptions
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.kinesis.oracle.attempts import Attempt
-    from tests.provers.simulation.kinesis.oracle.reading import Reading
-    from tests.provers.simulation.kinesis.service.log import SourceLog
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.oracle.reading import KinesisReading
+    from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
+    from tests.provers.simulation.kinesis.service.stream_log import SourceLog
 
-__all__ = ("Witness",)
+__all__ = ("KinesisWitness",)
 
 _PROMPT: Final = 1.0
 # More than all that a simulated stream holds, so that nobody waits for memory.
@@ -37,7 +37,7 @@ _OF_AN_END: Final = {"ResourceNotFoundException", "InvalidArgumentException"}
 
 
 @final
-class Witness:
+class KinesisWitness:
     """Check what one process is told of its subscriptions, and that it is told in time.
 
     Args:
@@ -46,13 +46,13 @@ class Witness:
         options: What its user has asked for.
     """
 
-    def __init__(self, life: Life, log: SourceLog, options: KinesisOptions) -> None:
+    def __init__(self, life: ProcessLife, log: SourceLog, options: KinesisOptions) -> None:
         self._life = life
         self._log = log
         self._options = options
         self._stream: FanOut | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._waits: dict[str, Waits] = {}
+        self._waits: dict[str, BackoffCheck] = {}
         life.attempts.on_end = self._ended
 
     def opened(self, stream: FanOut) -> None:
@@ -75,7 +75,7 @@ class Witness:
             return
         self._check_patience(life.attempts.last(split.id))
         life.attempts.tell(split.id, cause, self._now, self._options)
-        last, waits = life.attempts.last(split.id), self._waits.setdefault(split.id, Waits())
+        last, waits = life.attempts.last(split.id), self._waits.setdefault(split.id, BackoffCheck())
         progressed = last is not None and last.progressed
         if why := waits.check(cause, delay, self._options.pacing, progressed=progressed):
             self._wrong(f"{split}: {why}")
@@ -85,10 +85,10 @@ class Witness:
             self._wrong(f"{split} backs off, but is said to be {told.state}, {told.lag} s behind")
         if told.last_cause is not cause:
             self._wrong(f"{split} backs off because of {cause!r}, not {told.last_cause!r}")
-        if statistics.bytes_in_flight > life.hands.limit:
+        if statistics.bytes_in_flight > life.held.limit:
             self._wrong(f"unbounded: {statistics.bytes_in_flight} bytes are in flight")
 
-    def closing(self, reading: Reading) -> None:
+    def closing(self, reading: KinesisReading) -> None:
         """Compare the counters of a stream that is about to be closed with what was seen."""
         for timer in self._timers.values():
             timer.cancel()
@@ -125,7 +125,7 @@ class Witness:
             in_flight = self._stream.statistics().bytes_in_flight
             if in_flight:
                 self._wrong(f"leaked: {in_flight} bytes are in flight in a closed stream")
-        wrongs = life.attempts.wrongs + life.hands.wrongs
+        wrongs = life.attempts.wrongs + life.held.wrongs
         if wrongs and not life.dead:
             raise OracleError("; ".join(wrongs[:5]))
 
@@ -142,7 +142,7 @@ class Witness:
     def _wrong(self, what: str) -> None:
         self._life.attempts.wrongs.append(what)
 
-    def _check_patience(self, attempt: Attempt | None) -> None:
+    def _check_patience(self, attempt: SubscribeAttempt | None) -> None:
         """Check that a service that says nothing was not waited for too long."""
         if attempt is None or attempt.ending is not None or self._options.mode != "efo":
             return
@@ -155,7 +155,7 @@ class Witness:
             self._wrong(f"late: {attempt.shard_id} was waited for {waited:g} s")
 
     def _counters(
-        self, shard_id: str, counted: SplitStatistics, reading: Reading
+        self, shard_id: str, counted: SplitStatistics, reading: KinesisReading
     ) -> list[tuple[str, object, object]]:
         standing, attempts = reading.standings[shard_id], self._life.attempts
         return [
@@ -165,7 +165,7 @@ class Witness:
             ("resubscriptions", counted.resubscriptions, attempts.told[shard_id]),
         ]
 
-    def _ended(self, attempt: Attempt) -> None:
+    def _ended(self, attempt: SubscribeAttempt) -> None:
         """See to it that the end of a subscription is told within a second."""
         if self._life.dead or self._stream is None:
             return
@@ -180,7 +180,7 @@ class Witness:
             return
         self._look_at(attempt)
 
-    def _look_at(self, attempt: Attempt) -> None:
+    def _look_at(self, attempt: SubscribeAttempt) -> None:
         if timer := self._timers.pop(attempt.shard_id, None):
             timer.cancel()
         loop = running_loop()
@@ -188,7 +188,7 @@ class Witness:
             _PROMPT, self._check_told, attempt, loop.blocked
         )
 
-    def _check_told(self, attempt: Attempt, blocked: float) -> None:
+    def _check_told(self, attempt: SubscribeAttempt, blocked: float) -> None:
         del self._timers[attempt.shard_id]
         life = self._life
         if life.dead or attempt.cause is not None or self._stream is None:

@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
 from fanout.kinesis.aws.api import ConsumerDescription
-from tests.provers.simulation.kinesis.service.refusals import client_error
+from tests.provers.simulation.kinesis.service.client_errors import client_error
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.kinesis.service.body import SubscriptionBody
-    from tests.provers.simulation.kinesis.service.service import SimService
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.service.service import KinesisSimService
+    from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
 
-__all__ = ("SimConsumers",)
+__all__ = ("KinesisConsumers",)
 
 _SUBSCRIBE = "SubscribeToShard"
 _STRANGER = 0
 
 
 @dataclass(slots=True)
-class _Desk:
+class _ShardState:
     """What the service remembers of one consumer and shard; callers are numbers of lives."""
 
     called_at: float = -1e9
@@ -40,7 +40,7 @@ class _Consumer:
     created: datetime
     active_at: float
     gone_at: float = math.inf
-    desks: dict[str, _Desk] = field(default_factory=dict)
+    desks: dict[str, _ShardState] = field(default_factory=dict)
 
     def end_all(self, code: str | None, shard_id: str | None = None) -> bool:
         live = [
@@ -54,7 +54,7 @@ class _Consumer:
 
 
 @final
-class SimConsumers:
+class KinesisConsumers:
     """Register consumers, and let each have one subscription to a shard.
 
     Args:
@@ -62,7 +62,7 @@ class SimConsumers:
         stream_arn: Its stream.
     """
 
-    def __init__(self, service: SimService, stream_arn: str) -> None:
+    def __init__(self, service: KinesisSimService, stream_arn: str) -> None:
         self._service = service
         self._stream_arn = stream_arn
         self._consumers: dict[str, _Consumer] = {}
@@ -138,7 +138,7 @@ class SimConsumers:
         ended = [consumer.end_all(code, shard_id) for consumer in self._consumers.values()]
         return any(ended)
 
-    def call(self, life: Life, arn: str, shard_id: str) -> None:
+    def call(self, life: ProcessLife, arn: str, shard_id: str) -> None:
         """Count a subscribe call towards the rate limit.
 
         Args:
@@ -156,7 +156,7 @@ class SimConsumers:
             raise client_error("LimitExceededException", _SUBSCRIBE)
         desk.called_at, desk.caller = now, life.number
 
-    def admit(self, life: Life, arn: str, shard_id: str) -> None:
+    def admit(self, life: ProcessLife, arn: str, shard_id: str) -> None:
         """Check that a subscription may begin.
 
         Args:
@@ -223,16 +223,16 @@ class SimConsumers:
                 desk.succeeded_at = self._service.now
         return taken
 
-    def live_of(self, life: Life) -> list[str]:
+    def live_of(self, life: ProcessLife) -> list[str]:
         """Return the shards to which a process has a connection."""
         return [body.shard.shard_id for body in self._open if body.life is life]
 
-    def _desk(self, arn: str, shard_id: str) -> _Desk:
+    def _desk(self, arn: str, shard_id: str) -> _ShardState:
         self._forget_deleted()
         consumer = self._consumers.get(arn)
         if consumer is None or consumer.gone_at < math.inf:
             raise client_error("ResourceNotFoundException", _SUBSCRIBE)
-        return self._consumers[arn].desks.setdefault(shard_id, _Desk())
+        return self._consumers[arn].desks.setdefault(shard_id, _ShardState())
 
     def _description(self, consumer: _Consumer) -> ConsumerDescription:
         status = "ACTIVE" if self._service.now >= consumer.active_at else "CREATING"

@@ -11,14 +11,14 @@ from fanout.testing.kinesis.frames import child_shard, encode_event
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.provers.simulation.kinesis.service.log import SourceRecord, SourceShard
+    from tests.provers.simulation.kinesis.service.stream_log import SourceRecord, SourceShard
 
-__all__ = ("Page", "answer_of", "event_of", "read_page")
+__all__ = ("ShardPage", "answer_of", "event_of", "read_page")
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Page:
+class ShardPage:
     """What one event or answer carries.
 
     Args:
@@ -39,7 +39,7 @@ class Page:
 
 def read_page(
     shard: SourceShard, cursor: int, moment: int, *, limit: int, room: int, between: bool
-) -> Page:
+) -> ShardPage:
     """Return what a shard has after a number at a moment.
 
     Args:
@@ -60,9 +60,11 @@ def read_page(
         stop += 1
     records = shard.records[first:stop]
     if stop < arrived:
-        return Page(records, _inside(shard, stop, between), _millis_behind(shard, stop, moment))
+        return ShardPage(
+            records, _inside(shard, stop, between), _millis_behind(shard, stop, moment)
+        )
     tip = None if shard.closed_at(moment) else max(cursor, shard.number_at(moment) - 1)
-    return Page(records, tip, 0)
+    return ShardPage(records, tip, 0)
 
 
 def _inside(shard: SourceShard, stop: int, between: bool) -> int:  # noqa: FBT001 - of read_page
@@ -74,7 +76,7 @@ def _millis_behind(shard: SourceShard, stop: int, moment: int) -> int:
     return max(1, moment - shard.arrivals[stop - 1])
 
 
-def event_of(page: Page, children: Iterable[SourceShard]) -> bytes:
+def event_of(page: ShardPage, children: Iterable[SourceShard]) -> bytes:
     """Write a page as an event of a subscription, in its frame.
 
     Args:
@@ -89,7 +91,7 @@ def event_of(page: Page, children: Iterable[SourceShard]) -> bytes:
     return encode_event("SubscribeToShardEvent", _document(page, following))
 
 
-def answer_of(page: Page, iterator: str | None, children: Iterable[SourceShard]) -> bytes:
+def answer_of(page: ShardPage, iterator: str | None, children: Iterable[SourceShard]) -> bytes:
     """Write a page as the answer of GetRecords.
 
     Args:
@@ -103,7 +105,7 @@ def answer_of(page: Page, iterator: str | None, children: Iterable[SourceShard])
     return _document(page, following)
 
 
-def _document(page: Page, following: dict[str, Any]) -> bytes:
+def _document(page: ShardPage, following: dict[str, Any]) -> bytes:
     records = b",".join(record.encoded for record in page.records)
     tail = json.dumps(following | {"MillisBehindLatest": page.millis_behind}).removeprefix("{")
     return b"".join((b'{"Records":[', records, b"],", tail.encode()))

@@ -12,33 +12,38 @@ import aiohttp
 from fanout.errors import MalformedEventError, UnconfirmedEndError
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.chance import happens
-from tests.provers.simulation.kinesis.faults.faults import Kind
-from tests.provers.simulation.kinesis.service.pages import Page, answer_of
-from tests.provers.simulation.kinesis.service.refusals import client_error
-from tests.provers.simulation.kinesis.service.spoiling import UNKNOWN_CHILD, pieces_of
+from tests.provers.simulation.kinesis.faults import KinesisFaultKind
+from tests.provers.simulation.kinesis.service.client_errors import client_error
+from tests.provers.simulation.kinesis.service.event_faults import UNKNOWN_CHILD, pieces_of
+from tests.provers.simulation.kinesis.service.pages import ShardPage, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from random import Random
 
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.kinesis.faults.faults import Fault
-    from tests.provers.simulation.kinesis.oracle.attempts import Attempt
-    from tests.provers.simulation.kinesis.service.log import SourceShard
-    from tests.provers.simulation.kinesis.service.service import SimService
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.faults import KinesisFault
+    from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
+    from tests.provers.simulation.kinesis.service.service import KinesisSimService
+    from tests.provers.simulation.kinesis.service.stream_log import SourceShard
 
-__all__ = ("Answer", "ShardIterator", "SimPolling")
+__all__ = ("KinesisPolling", "PolledAnswer", "SimShardIterator")
 
 _TOO_LARGE: Final = 1 << 31
 # How many of the answers do not say how large they are; the reader takes 24 MiB for each.
 _UNSIZED: Final = 0.1
-_UNREADABLE: Final = {Kind.HALF_CLOSED, Kind.DAMAGED, Kind.OVERSIZE, Kind.GARBAGE}
-_DAMAGES: Final = {*_UNREADABLE, Kind.HALF_AN_END}
+_UNREADABLE: Final = {
+    KinesisFaultKind.HALF_CLOSED,
+    KinesisFaultKind.DAMAGED,
+    KinesisFaultKind.OVERSIZE,
+    KinesisFaultKind.GARBAGE,
+}
+_DAMAGES: Final = {*_UNREADABLE, KinesisFaultKind.HALF_AN_END}
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class ShardIterator:
+class SimShardIterator:
     """A place in a shard, as the service hands it out.
 
     Args:
@@ -59,7 +64,7 @@ class ShardIterator:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PolledAnswer:
     """An answer of GetRecords on its way.
 
     Args:
@@ -71,14 +76,14 @@ class Answer:
         ending: The error that its reader has to make of it; None for none.
     """
 
-    service: SimService
-    page: Page
+    service: KinesisSimService
+    page: ShardPage
     body: bytes
     size: int | None
-    fault: Fault | None = None
+    fault: KinesisFault | None = None
     ending: type[Exception] | None = None
 
-    def announce(self, life: Life, attempt: Attempt) -> None:
+    def announce(self, life: ProcessLife, attempt: SubscribeAttempt) -> None:
         """Take note of the error that its reader has to make of it.
 
         Args:
@@ -88,7 +93,9 @@ class Answer:
         if self.ending is not None:
             life.attempts.end(attempt, (self.ending, ""), self.service.now)
 
-    async def chunks(self, life: Life, attempt: Attempt) -> AsyncGenerator[bytes, None]:
+    async def chunks(
+        self, life: ProcessLife, attempt: SubscribeAttempt
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the body as it arrives.
 
         Args:
@@ -100,7 +107,7 @@ class Answer:
         """
         service, fault = self.service, self.fault
         kind = None if fault is None else fault.kind
-        if kind is Kind.RESET:
+        if kind is KinesisFaultKind.RESET:
             yield self.body[: len(self.body) // 2]
             error = aiohttp.ClientPayloadError("Response payload is not completed")
             life.attempts.end(attempt, error, service.now)
@@ -110,7 +117,7 @@ class Answer:
         if kind not in _UNREADABLE:
             self._heard(life, attempt)
 
-    def _heard(self, life: Life, attempt: Attempt) -> None:
+    def _heard(self, life: ProcessLife, attempt: SubscribeAttempt) -> None:
         """Take note that its reader has all of it."""
         if not attempt.live:
             life.attempts.answer(attempt, self.service.now)
@@ -127,12 +134,12 @@ class Answer:
         kind = None if self.fault is None else self.fault.kind
         seconds = 0.0 if self.fault is None else self.fault.seconds
         half = len(self.body) // 2
-        if kind is Kind.STALL:
+        if kind is KinesisFaultKind.STALL:
             yield self.body[:half]
             await asyncio.sleep(seconds)
             yield self.body[half:]
             return
-        drips = kind is Kind.DRIP
+        drips = kind is KinesisFaultKind.DRIP
         for number, piece in enumerate(
             pieces_of(self.body, None if drips else self.service.random)
         ):
@@ -142,21 +149,21 @@ class Answer:
 
 
 @final
-class SimPolling:
+class KinesisPolling:
     """Hand out shard iterators, and answer what is polled with them.
 
     Args:
         service: The service that they belong to.
     """
 
-    def __init__(self, service: SimService) -> None:
+    def __init__(self, service: KinesisSimService) -> None:
         self._service = service
 
     def shard_id_of(self, token: str) -> str:
         """Return the shard of an iterator, whatever it is worth."""
         return token.split("/")[1]
 
-    def decode(self, token: str) -> ShardIterator:
+    def decode(self, token: str) -> SimShardIterator:
         """Read an iterator.
 
         Raises:
@@ -174,16 +181,16 @@ class SimPolling:
             raise client_error("ResourceNotFoundException", "GetRecords")
         if self._service.now - float(issued) >= self._service.rules.iterator_life:
             raise client_error("ExpiredIteratorException", "GetRecords")
-        return ShardIterator(shard, int(cursor), float(issued))
+        return SimShardIterator(shard, int(cursor), float(issued))
 
     def answer(
         self,
-        life: Life,
-        attempt: Attempt,
-        iterator: ShardIterator,
+        life: ProcessLife,
+        attempt: SubscribeAttempt,
+        iterator: SimShardIterator,
         limit: int | None,
-        fault: Fault | None,
-    ) -> Answer:
+        fault: KinesisFault | None,
+    ) -> PolledAnswer:
         """Answer GetRecords.
 
         Args:
@@ -198,40 +205,44 @@ class SimPolling:
         service.rates.returned(life, shard.shard_id, page.size)
         following = None
         if page.continuation is not None:
-            following = ShardIterator(shard, page.continuation, service.now).encode()
+            following = SimShardIterator(shard, page.continuation, service.now).encode()
         body = answer_of(page, following, service.log.children(shard.shard_id))
         size = None if happens(service.random, _UNSIZED) else len(body)
         refused = service.fails_of_aggregates and service.is_broken(shard, page)
         if fault is not None and fault.kind in _DAMAGES:
             if not refused:
-                return _damaged(Answer(service, page, body, size, fault))
+                return _damaged(PolledAnswer(service, page, body, size, fault))
             fault = None  # an answer that is refused as it is needs no damage
         service.sends(life, attempt, shard, page)
-        return Answer(service, page, body, size, fault, MalformedEventError if refused else None)
+        return PolledAnswer(
+            service, page, body, size, fault, MalformedEventError if refused else None
+        )
 
-    def _page(self, iterator: ShardIterator, limit: int | None, fault: Fault | None) -> Page:
+    def _page(
+        self, iterator: SimShardIterator, limit: int | None, fault: KinesisFault | None
+    ) -> ShardPage:
         service, rules = self._service, self._service.rules
-        if fault is not None and fault.kind is Kind.EMPTY_EVENTS:
-            return Page((), iterator.cursor, 1000)
+        if fault is not None and fault.kind is KinesisFaultKind.EMPTY_EVENTS:
+            return ShardPage((), iterator.cursor, 1000)
         most = min(limit or rules.max_poll_records, rules.max_poll_records)
         return service.page(
             iterator.shard, iterator.cursor, service.now, most, rules.max_poll_bytes
         )
 
 
-def _damaged(answer: Answer) -> Answer:
+def _damaged(answer: PolledAnswer) -> PolledAnswer:
     """Return an answer that no reader may believe."""
     assert answer.fault is not None, "something damages it"
     body, random = answer.body, answer.service.random
     worthless = replace(answer, ending=MalformedEventError)
     match answer.fault.kind:
-        case Kind.DAMAGED:
+        case KinesisFaultKind.DAMAGED:
             return replace(worthless, body=body[:-1] + bytes([body[-1] ^ 1]), size=len(body))
-        case Kind.OVERSIZE:
+        case KinesisFaultKind.OVERSIZE:
             return replace(worthless, size=_TOO_LARGE)
-        case Kind.GARBAGE:
+        case KinesisFaultKind.GARBAGE:
             return replace(worthless, body=random.randbytes(64), size=None)
-        case Kind.HALF_CLOSED:
+        case KinesisFaultKind.HALF_CLOSED:
             return replace(worthless, body=body[: len(body) // 2], size=None)
         case _:
             halved = _half_an_end(body, random)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, final
 
-from tests.provers.simulation.kinesis.service.refusals import client_error
+from tests.provers.simulation.kinesis.service.client_errors import client_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from random import Random
 
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.kinesis.service.log import SourceLog, SourceShard
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.service.stream_log import SourceLog, SourceShard
 
 __all__ = ("Retention",)
 
@@ -71,7 +71,12 @@ class Retention:
         return [shard.shard_id for shard in gone]
 
     def cursor(
-        self, life: Life, shard: SourceShard, position: Mapping[str, Any], moment: int, clock: int
+        self,
+        life: ProcessLife,
+        shard: SourceShard,
+        position: Mapping[str, Any],
+        moment: int,
+        clock: int,
     ) -> int:
         """Return the number after which a starting position begins.
 

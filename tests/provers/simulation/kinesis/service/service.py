@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING, Any, Final, final
 from fanout.kinesis.aws.api import ShardDescription, StreamDescription
 from fanout.testing.kinesis.rules import KinesisRules
 from tests.provers.simulation.chance import happens
-from tests.provers.simulation.kinesis.faults.faults import Kind
-from tests.provers.simulation.kinesis.service.conditions import Conditions
-from tests.provers.simulation.kinesis.service.consumers import SimConsumers
-from tests.provers.simulation.kinesis.service.damage import Damage
-from tests.provers.simulation.kinesis.service.pages import Page, read_page
-from tests.provers.simulation.kinesis.service.polling import SimPolling
-from tests.provers.simulation.kinesis.service.rates import Rates
-from tests.provers.simulation.kinesis.service.refusals import client_error
+from tests.provers.simulation.kinesis.faults import KinesisFaultKind
+from tests.provers.simulation.kinesis.service.client_errors import client_error
+from tests.provers.simulation.kinesis.service.consumers import KinesisConsumers
+from tests.provers.simulation.kinesis.service.damaged_records import DamagedRecords
+from tests.provers.simulation.kinesis.service.outages import Outages
+from tests.provers.simulation.kinesis.service.pages import ShardPage, read_page
+from tests.provers.simulation.kinesis.service.polling import KinesisPolling
+from tests.provers.simulation.kinesis.service.rate_limits import RateLimits
 from tests.provers.simulation.kinesis.service.retention import Retention
-from tests.provers.simulation.kinesis.service.upheaval import befall
-from tests.provers.simulation.kinesis.stream import EPOCH_MILLIS, millis
+from tests.provers.simulation.kinesis.service.upheaval import strike_service
+from tests.provers.simulation.service_clock import EPOCH_MILLIS, millis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from random import Random
 
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.kinesis.faults.armed import Armed
-    from tests.provers.simulation.kinesis.faults.faults import Fault
-    from tests.provers.simulation.kinesis.oracle.attempts import Attempt
-    from tests.provers.simulation.kinesis.plan import Plan
-    from tests.provers.simulation.kinesis.service.body import SubscriptionBody
-    from tests.provers.simulation.kinesis.service.log import SourceLog, SourceShard
+    from tests.provers.simulation.armed_faults import ArmedFaults
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.faults import KinesisFault
+    from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
+    from tests.provers.simulation.kinesis.plan import KinesisPlan
+    from tests.provers.simulation.kinesis.service.stream_log import SourceLog, SourceShard
+    from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
 
-__all__ = ("CONSUMER", "CONSUMER_ARN", "STREAM", "STREAM_ARN", "SimService")
+__all__ = ("CONSUMER", "CONSUMER_ARN", "STREAM", "STREAM_ARN", "KinesisSimService")
 
 STREAM: Final = "simulated"
 STREAM_ARN: Final = f"arn:aws:kinesis:eu-central-1:123456789012:stream/{STREAM}"
@@ -47,7 +47,7 @@ _DAMAGE_LIMIT: Final = 3
 
 
 @final
-class SimService:
+class KinesisSimService:
     """Answer calls about one stream, at the moment of the running loop.
 
     `violations` tells which rules of the service a reader has broken, each with its moment; `doom`
@@ -60,7 +60,9 @@ class SimService:
         armed: What goes wrong.
     """
 
-    def __init__(self, plan: Plan, log: SourceLog, random: Random, armed: Armed[Fault]) -> None:
+    def __init__(
+        self, plan: KinesisPlan, log: SourceLog, random: Random, armed: ArmedFaults[KinesisFault]
+    ) -> None:
         self.log = log
         self.random = random
         self.armed = armed
@@ -77,16 +79,16 @@ class SimService:
         self.calls: Counter[str] = Counter()
         self.doom = ""
         self.retention = Retention(log)
-        self.conditions = Conditions(self)
-        self.damage = Damage()
-        self.rates = Rates(self)
-        self.polling = SimPolling(self)
+        self.conditions = Outages(self)
+        self.damage = DamagedRecords()
+        self.rates = RateLimits(self)
+        self.polling = KinesisPolling(self)
         self._plan = plan
         self._sent_damage: Counter[tuple[int, str, str, int]] = Counter()
         self._between = happens(random, 0.5)
         self._created = _EPOCH - timedelta(days=1)
         self._back_at = 0.0
-        self._consumers = SimConsumers(self, STREAM_ARN)
+        self._consumers = KinesisConsumers(self, STREAM_ARN)
         if plan.consumer == "arn":
             self._consumers.add(CONSUMER, self._created)
 
@@ -96,7 +98,7 @@ class SimService:
         return bool(self.doom)
 
     @property
-    def consumers(self) -> SimConsumers:
+    def consumers(self) -> KinesisConsumers:
         """The stream's consumers.
 
         Raises:
@@ -165,11 +167,11 @@ class SimService:
             and shard.shard_id not in self.retention.expired
         ]
 
-    def befall(self, fault: Fault) -> bool:
+    def strike_service(self, fault: KinesisFault) -> bool:
         """Let something happen to the stream; return whether there was anything to happen to."""
-        return befall(self, fault)
+        return strike_service(self, fault)
 
-    def live_of(self, life: Life) -> list[str]:
+    def live_of(self, life: ProcessLife) -> list[str]:
         """Return the shards to which a process has a connection."""
         return self._consumers.live_of(life)
 
@@ -197,7 +199,7 @@ class SimService:
         return shard
 
     def shard_at(
-        self, life: Life, shard_id: str, position: Mapping[str, Any], action: str
+        self, life: ProcessLife, shard_id: str, position: Mapping[str, Any], action: str
     ) -> tuple[SourceShard, int]:
         """Return a shard, and the number after which a starting position of a process begins.
 
@@ -218,7 +220,7 @@ class SimService:
             self._blame(str(error))
             raise client_error("InvalidArgumentException", action) from error
 
-    def page(self, shard: SourceShard, cursor: int, at: float, limit: int, room: int) -> Page:
+    def page(self, shard: SourceShard, cursor: int, at: float, limit: int, room: int) -> ShardPage:
         """Return what a shard has after a number at a moment.
 
         Args:
@@ -234,9 +236,9 @@ class SimService:
     @property
     def fails_of_aggregates(self) -> bool:
         """Whether a reader has to fail of an aggregated record that it cannot read."""
-        return Kind.AGGREGATE_DAMAGED in self._plan.fatal_kinds
+        return KinesisFaultKind.AGGREGATE_DAMAGED in self._plan.fatal_kinds
 
-    def is_broken(self, shard: SourceShard, page: Page) -> bool:
+    def is_broken(self, shard: SourceShard, page: ShardPage) -> bool:
         """Say whether a page has an aggregated record that nobody can read.
 
         Args:
@@ -245,7 +247,9 @@ class SimService:
         """
         return bool(shard.broken) and any(r.sequence in shard.broken for r in page.records)
 
-    def sends(self, life: Life, attempt: Attempt, shard: SourceShard, page: Page) -> None:
+    def sends(
+        self, life: ProcessLife, attempt: SubscribeAttempt, shard: SourceShard, page: ShardPage
+    ) -> None:
         """Take note of records on their way to a reader that it cannot read.
 
         Args:
@@ -255,9 +259,11 @@ class SimService:
             page: The records.
         """
         if self.is_broken(shard, page):
-            self.sends_damage(life, attempt, Kind.AGGREGATE_DAMAGED)
+            self.sends_damage(life, attempt, KinesisFaultKind.AGGREGATE_DAMAGED)
 
-    def sends_damage(self, life: Life, attempt: Attempt, kind: Kind) -> None:
+    def sends_damage(
+        self, life: ProcessLife, attempt: SubscribeAttempt, kind: KinesisFaultKind
+    ) -> None:
         """Take note of what is damaged for good, on its way to a reader.
 
         Args:
@@ -284,7 +290,7 @@ class SimService:
         self.retention = Retention(self.log)
         self._created = self.clock + timedelta(seconds=seconds)
 
-    def doom_of(self, kind: Kind) -> None:
+    def doom_of(self, kind: KinesisFaultKind) -> None:
         """Take note that no reader can go on after a fault of a kind, where the plan says so."""
         if kind in self._plan.fatal_kinds:
             self.doom = self.doom or str(kind)

@@ -11,11 +11,11 @@ from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalE
 from fanout.kinesis.aws.api import NO_TAGS, UnreadRecords
 from fanout.kinesis.aws.error_hints import code_of
 from fanout.testing.virtual_time.loop import running_loop
-from tests.provers.simulation.kinesis.faults.faults import WAITING, Kind, Site
-from tests.provers.simulation.kinesis.service.body import SubscriptionBody
-from tests.provers.simulation.kinesis.service.conditions import no_answer
-from tests.provers.simulation.kinesis.service.polling import ShardIterator
-from tests.provers.simulation.kinesis.service.refusals import client_error
+from tests.provers.simulation.kinesis.faults import WAITED_FOR, KinesisFaultKind, KinesisFaultSite
+from tests.provers.simulation.kinesis.service.client_errors import client_error
+from tests.provers.simulation.kinesis.service.outages import no_answer
+from tests.provers.simulation.kinesis.service.polling import SimShardIterator
+from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -25,21 +25,30 @@ if TYPE_CHECKING:
         ShardDescription,
         StreamDescription,
     )
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.kinesis.faults.armed import Armed
-    from tests.provers.simulation.kinesis.faults.faults import Fault
-    from tests.provers.simulation.kinesis.oracle.attempts import Attempt
-    from tests.provers.simulation.kinesis.service.service import SimService
+    from tests.provers.simulation.armed_faults import ArmedFaults
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.faults import KinesisFault
+    from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
+    from tests.provers.simulation.kinesis.service.service import KinesisSimService
 
-__all__ = ("SimTransport",)
+__all__ = ("KinesisSimTransport",)
 
 _SUBSCRIBE: Final = "SubscribeToShard"
-_ON_CALLS: Final = {Kind.CALL_REFUSED, Kind.CALL_HANGS, Kind.CALL_CUT}
-_ON_READING: Final = {Kind.REFUSED, Kind.REFUSED_LATE, Kind.HANGS, Kind.UNREACHABLE}
+_ON_CALLS: Final = {
+    KinesisFaultKind.CALL_REFUSED,
+    KinesisFaultKind.CALL_HANGS,
+    KinesisFaultKind.CALL_CUT,
+}
+_ON_READING: Final = {
+    KinesisFaultKind.REFUSED,
+    KinesisFaultKind.REFUSED_LATE,
+    KinesisFaultKind.HANGS,
+    KinesisFaultKind.UNREACHABLE,
+}
 
 
 @final
-class SimTransport:
+class KinesisSimTransport:
     """Make the calls of one process to the simulated service.
 
     Args:
@@ -48,7 +57,9 @@ class SimTransport:
         life: The process; once it is dead its calls reach nobody.
     """
 
-    def __init__(self, service: SimService, armed: Armed[Fault], life: Life) -> None:
+    def __init__(
+        self, service: KinesisSimService, armed: ArmedFaults[KinesisFault], life: ProcessLife
+    ) -> None:
         self._service = service
         self._armed = armed
         self._life = life
@@ -65,8 +76,8 @@ class SimTransport:
         life.calling += 1
         try:
             await self._latency()
-            fault = self._strike(Site.RENEWAL)
-            if fault is not None and fault.kind is Kind.RENEWAL_FAILS:
+            fault = self._strike(KinesisFaultSite.RENEWAL)
+            if fault is not None and fault.kind is KinesisFaultKind.RENEWAL_FAILS:
                 raise CredentialRetrievalError(provider="simulated", error_msg="simulated")
             if fault is not None:
                 await asyncio.sleep(fault.seconds)
@@ -84,8 +95,8 @@ class SimTransport:
         """Call ListShards."""
         self._life.listed_at = running_loop().awake
         async with self._call("ListShards"):
-            late = self._strike(Site.CALL, kinds={Kind.LISTING_LATE})
-            children = self._strike(Site.CALL, kinds={Kind.CHILDREN_LATE})
+            late = self._strike(KinesisFaultSite.CALL, kinds={KinesisFaultKind.LISTING_LATE})
+            children = self._strike(KinesisFaultSite.CALL, kinds={KinesisFaultKind.CHILDREN_LATE})
             return self._service.list_shards(
                 late.seconds if late else 0.0, children.seconds if children else 0.0
             )
@@ -145,7 +156,7 @@ class SimTransport:
         consumer_arn: str,
         shard_id: str,
         starting_position: Mapping[str, Any],
-        attempt: Attempt,
+        attempt: SubscribeAttempt,
     ) -> SubscriptionBody:
         """Let a subscription begin.
 
@@ -161,7 +172,7 @@ class SimTransport:
         service.consumers.admit(life, consumer_arn, shard_id)
         shard, cursor = service.shard_at(life, shard_id, starting_position, _SUBSCRIBE)
         inside = starting_position["Type"] == "AT_SEQUENCE_NUMBER"
-        life.hands.resume(shard_id, cursor, inside=inside)
+        life.held.resume(shard_id, cursor, inside=inside)
         body = SubscriptionBody(
             service, self._armed, life, attempt=attempt, shard=shard, cursor=cursor
         )
@@ -188,7 +199,7 @@ class SimTransport:
             await self._meet(action, shard_id)
             shard, cursor = service.shard_at(life, shard_id, starting_position, action)
             await self._latency()
-        return ShardIterator(shard, cursor, service.now).encode()
+        return SimShardIterator(shard, cursor, service.now).encode()
 
     @asynccontextmanager
     async def get_records(
@@ -207,7 +218,7 @@ class SimTransport:
             iterator = service.polling.decode(shard_iterator)
             service.rates.poll(life, action, shard_id)
             await self._meet(action, shard_id)
-            fault = self._strike(Site.EVENT, shard=shard_id)
+            fault = self._strike(KinesisFaultSite.EVENT, shard=shard_id)
             answer = service.polling.answer(life, attempt, iterator, limit, fault)
             await self._latency()
             answer.announce(life, attempt)
@@ -255,12 +266,12 @@ class SimTransport:
             life.called_at = self._service.now
 
     async def _go_wrong(self, action: str) -> None:
-        fault = self._strike(Site.CALL, kinds=_ON_CALLS)
+        fault = self._strike(KinesisFaultSite.CALL, kinds=_ON_CALLS)
         if fault is None:
             return
-        if fault.kind is Kind.CALL_CUT:
+        if fault.kind is KinesisFaultKind.CALL_CUT:
             raise no_answer(self._service.random)
-        if fault.kind is Kind.CALL_REFUSED:
+        if fault.kind is KinesisFaultKind.CALL_REFUSED:
             raise client_error(fault.code, action)
         self._life.hung += 1
         await asyncio.sleep(fault.seconds)
@@ -272,15 +283,17 @@ class SimTransport:
             ClientError: It is refused.
             BotoCoreError: Nobody answers.
         """
-        kinds = _ON_READING | ({Kind.ITERATOR_EXPIRED} if action == "GetRecords" else set())
-        fault = self._strike(Site.SUBSCRIBE, shard=shard_id, kinds=kinds)
+        kinds = _ON_READING | (
+            {KinesisFaultKind.ITERATOR_EXPIRED} if action == "GetRecords" else set()
+        )
+        fault = self._strike(KinesisFaultSite.SUBSCRIBE, shard=shard_id, kinds=kinds)
         if fault is None:
             return
-        if fault.kind is Kind.UNREACHABLE:
+        if fault.kind is KinesisFaultKind.UNREACHABLE:
             raise no_answer(self._service.random)
-        if fault.kind is Kind.HANGS:
+        if fault.kind is KinesisFaultKind.HANGS:
             await asyncio.get_running_loop().create_future()
-        if fault.kind is Kind.ITERATOR_EXPIRED:
+        if fault.kind is KinesisFaultKind.ITERATOR_EXPIRED:
             raise client_error("ExpiredIteratorException", action)
         await asyncio.sleep(fault.seconds)
         raise client_error(fault.code, action)
@@ -292,7 +305,11 @@ class SimTransport:
         await asyncio.sleep(self._service.random.choice((0.001, 0.01, 0.05, 0.5)))
 
     def _strike(
-        self, site: Site, *, shard: str | None = None, kinds: set[Kind] | None = None
-    ) -> Fault | None:
-        but = () if self._life.settled else WAITING
+        self,
+        site: KinesisFaultSite,
+        *,
+        shard: str | None = None,
+        kinds: set[KinesisFaultKind] | None = None,
+    ) -> KinesisFault | None:
+        but = () if self._life.settled else WAITED_FOR
         return self._armed.strike(site, self._service.now, shard=shard, kinds=kinds, but=but)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.provers.simulation.kinesis.faults.faults import Kind
-from tests.provers.simulation.kinesis.stream import millis
+from tests.provers.simulation.kinesis.faults import KinesisFaultKind
+from tests.provers.simulation.service_clock import millis
 
 if TYPE_CHECKING:
-    from tests.provers.simulation.kinesis.faults.faults import Fault
-    from tests.provers.simulation.kinesis.service.service import SimService
+    from tests.provers.simulation.kinesis.faults import KinesisFault
+    from tests.provers.simulation.kinesis.service.service import KinesisSimService
 
-__all__ = ("befall",)
+__all__ = ("strike_service",)
 
 
-def befall(service: SimService, fault: Fault) -> bool:
+def strike_service(service: KinesisSimService, fault: KinesisFault) -> bool:
     """Let something happen to the stream.
 
     Args:
@@ -24,18 +24,21 @@ def befall(service: SimService, fault: Fault) -> bool:
     Returns:
         Whether there was anything that it could happen to.
     """
-    if fault.kind in {Kind.STREAM_GONE, Kind.STREAM_REPLACED} or service.gone:
+    if (
+        fault.kind in {KinesisFaultKind.STREAM_GONE, KinesisFaultKind.STREAM_REPLACED}
+        or service.gone
+    ):
         return _end(service, fault)
     match fault.kind:
-        case Kind.TAKEN_OVER | Kind.TAKEN_OVER_STALE:
-            stale = fault.kind is Kind.TAKEN_OVER_STALE
+        case KinesisFaultKind.TAKEN_OVER | KinesisFaultKind.TAKEN_OVER_STALE:
+            stale = fault.kind is KinesisFaultKind.TAKEN_OVER_STALE
             return service.consumers.take_over(fault.shard, stale=stale)
-        case Kind.CONSUMER_GONE | Kind.CONSUMER_DELETING:
+        case KinesisFaultKind.CONSUMER_GONE | KinesisFaultKind.CONSUMER_DELETING:
             service.doom_of(fault.kind)
             return service.consumers.remove_all(fault.seconds)
-        case Kind.TRIMMED:
+        case KinesisFaultKind.TRIMMED:
             return service.retention.trim(fault.shard, millis(service.now), service.random)
-        case Kind.SHARDS_EXPIRED:
+        case KinesisFaultKind.SHARDS_EXPIRED:
             expired = service.retention.expire(millis(service.now - fault.seconds))
             for shard_id in expired:
                 service.consumers.end_all("ResourceNotFoundException", shard_id)
@@ -44,32 +47,32 @@ def befall(service: SimService, fault: Fault) -> bool:
             return _suffer(service, fault)
 
 
-def _end(service: SimService, fault: Fault) -> bool:
+def _end(service: KinesisSimService, fault: KinesisFault) -> bool:
     """Delete the stream; what would happen to one that is gone happens to nobody."""
     if service.gone:
         return False
-    if fault.kind is Kind.STREAM_REPLACED:
+    if fault.kind is KinesisFaultKind.STREAM_REPLACED:
         service.replace(fault.seconds)
     else:
         service.delete()
     return True
 
 
-def _suffer(service: SimService, fault: Fault) -> bool:
+def _suffer(service: KinesisSimService, fault: KinesisFault) -> bool:
     """Let every call meet something."""
     match fault.kind:
-        case Kind.RESHARD_STORM:
+        case KinesisFaultKind.RESHARD_STORM:
             pass  # the log was made with it
-        case Kind.OUTAGE:
+        case KinesisFaultKind.OUTAGE:
             service.conditions.go_down(fault.seconds)
             service.consumers.end_all(None)
-        case Kind.THROTTLED:
+        case KinesisFaultKind.THROTTLED:
             service.conditions.throttle(fault.code, fault.seconds)
-        case Kind.CLOCK_AHEAD:
+        case KinesisFaultKind.CLOCK_AHEAD:
             service.conditions.skew = fault.seconds
-        case Kind.CLOCK_BEHIND:
+        case KinesisFaultKind.CLOCK_BEHIND:
             service.conditions.skew = -fault.seconds
-        case Kind.ROTATED:
+        case KinesisFaultKind.ROTATED:
             service.conditions.rotate()
         case kind:
             raise AssertionError(f"{kind} does not happen to a stream")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import final
 
-__all__ = ("Window",)
+__all__ = ("ConnectionWindow",)
 
 
 @final
-class Window:
+class ConnectionWindow:
     """Remember when a reader took what was written, and so when its connection had room again.
 
     Args:

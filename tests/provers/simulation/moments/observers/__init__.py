@@ -15,7 +15,7 @@ from tests.provers.simulation.moments.observers.subscribers import SubscriberObs
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from tests.provers.simulation.kinesis.service.log import SourceLog
+    from tests.provers.simulation.kinesis.service.stream_log import SourceLog
 
 __all__ = ("Observers",)
 

@@ -11,8 +11,8 @@ from fanout.kinesis.aws.credential_refresh import CredentialRefresh
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.reading.polling import Poller
 from fanout.kinesis.reading.recovery import Recovery
-from tests.provers.simulation.kinesis.service.transport import SimTransport
-from tests.provers.simulation.moments.moments import Sometimes
+from tests.provers.simulation.kinesis.service.transport import KinesisSimTransport
+from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, around, before, together
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Connection, Reserve
-    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.job.process_life import ProcessLife
 
 __all__ = ("ConnectionObservers", "life_of")
 
@@ -75,7 +75,7 @@ class ConnectionObservers:
         try:
             yield
         except Exception:  # it is counted, and passes on
-            self._moments[Sometimes.HURRIED_LISTING_FAILED] += hurried
+            self._moments[KinesisSometimes.HURRIED_LISTING_FAILED] += hurried
             raise
 
     @contextmanager
@@ -90,7 +90,7 @@ class ConnectionObservers:
 
     def _polls_from(self, poller: Poller, _: Position, split: Split, __: Reserve) -> None:
         if (poller, split.id) in self._going_on:
-            self._moments[Sometimes.ITERATOR_EXPIRED] += 1
+            self._moments[KinesisSometimes.ITERATOR_EXPIRED] += 1
 
     @contextmanager
     def _looks(self, triage: Recovery) -> Iterator[None]:
@@ -102,13 +102,13 @@ class ConnectionObservers:
 
     def _looked_at_consumer(self, verdict: Verdict | None, triage: Recovery) -> None:
         together = isinstance(verdict, Retry) and self._looking[triage] >= _SEVERAL
-        self._moments[Sometimes.REGISTERED_FOR_SEVERAL] += together
+        self._moments[KinesisSometimes.REGISTERED_FOR_SEVERAL] += together
 
     def _is_blind(self, *_: object) -> None:
-        self._moments[Sometimes.LOOK_FAILED] += 1
+        self._moments[KinesisSometimes.LOOK_FAILED] += 1
 
     def _half_an_end(self, verdict: Verdict, *_: object) -> None:
-        self._moments[Sometimes.END_CONFIRMED] += isinstance(verdict, Finish)
+        self._moments[KinesisSometimes.END_CONFIRMED] += isinstance(verdict, Finish)
 
     @contextmanager
     def _is_refused(self, access: CredentialRefresh, *_: object) -> Iterator[None]:
@@ -119,11 +119,11 @@ class ConnectionObservers:
             self._refused[access] -= 1
 
     def _renewed(self, _: None, access: CredentialRefresh) -> None:
-        self._moments[Sometimes.RENEWED_FOR_SEVERAL] += self._refused[access] >= _SEVERAL
+        self._moments[KinesisSometimes.RENEWED_FOR_SEVERAL] += self._refused[access] >= _SEVERAL
 
 
-def life_of(connection: Connection) -> Life:
+def life_of(connection: Connection) -> ProcessLife:
     """Return the process that a connection belongs to."""
     assert isinstance(connection, KinesisConnection)
-    assert isinstance(connection._client, SimTransport)
+    assert isinstance(connection._client, KinesisSimTransport)
     return connection._client._life

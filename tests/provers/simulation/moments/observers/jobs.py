@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.fan_out import FanOut
 from fanout.errors import FanOutError, PositionError
-from tests.provers.simulation.job.job import Job
-from tests.provers.simulation.job.process import Process
-from tests.provers.simulation.job.store import Store
-from tests.provers.simulation.kinesis.oracle.oracle import Oracle
-from tests.provers.simulation.moments.moments import Sometimes
+from tests.provers.simulation.job.job import SimJob
+from tests.provers.simulation.job.position_store import PositionStore
+from tests.provers.simulation.job.process import SimProcess
+from tests.provers.simulation.kinesis.oracle.oracle import KinesisOracle
+from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, around, before, together
 from tests.provers.simulation.moments.observers.connections import life_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from tests.provers.simulation.job.life import Life
+    from tests.provers.simulation.job.process_life import ProcessLife
 
 __all__ = ("JobObservers",)
 
@@ -46,24 +46,24 @@ class JobObservers:
     def installed(self) -> AbstractContextManager[None]:
         """Look for as long as the block runs."""
         return together(
-            around(Job, "live", self._lives),
-            before(Process, "kill", self._dies),
-            around(Job, "_process", self._works),
+            around(SimJob, "live", self._lives),
+            before(SimProcess, "kill", self._dies),
+            around(SimJob, "_process", self._works),
             after(FanOut, "acknowledge", self._acknowledges),
-            around(Store, "save", self._saves),
-            around(Oracle, "begin", self._begins),
+            around(PositionStore, "save", self._saves),
+            around(KinesisOracle, "begin", self._begins),
         )
 
-    def _dies(self, process: Process) -> None:
+    def _dies(self, process: SimProcess) -> None:
         number, opened = process.life.number, process.life.opened
         idle = opened and number not in self._storing | self._working
-        self._moments[Sometimes.DIED_OPENING] += not opened
-        self._moments[Sometimes.DIED_STORING] += number in self._storing
-        self._moments[Sometimes.DIED_UNACKNOWLEDGED] += number in self._working
-        self._moments[Sometimes.DIED_UNSTORED] += idle and number in self._unstored
+        self._moments[KinesisSometimes.DIED_OPENING] += not opened
+        self._moments[KinesisSometimes.DIED_STORING] += number in self._storing
+        self._moments[KinesisSometimes.DIED_UNACKNOWLEDGED] += number in self._working
+        self._moments[KinesisSometimes.DIED_UNSTORED] += idle and number in self._unstored
 
     @contextmanager
-    def _lives(self, job: Job) -> Iterator[None]:
+    def _lives(self, job: SimJob) -> Iterator[None]:
         try:
             yield
         except FanOutError:
@@ -72,10 +72,10 @@ class JobObservers:
         finally:
             if job._life.opened and self._unopened:
                 self._unopened = False
-                self._moments[Sometimes.OPENED_AFTER_FAILURE] += 1
+                self._moments[KinesisSometimes.OPENED_AFTER_FAILURE] += 1
 
     @contextmanager
-    def _works(self, job: Job) -> Iterator[None]:
+    def _works(self, job: SimJob) -> Iterator[None]:
         self._working.add(job._life.number)
         try:
             yield
@@ -86,7 +86,7 @@ class JobObservers:
         self._unstored.add(life_of(stream._connection).number)
 
     @contextmanager
-    def _saves(self, _: Store, __: str, life: Life) -> Iterator[None]:
+    def _saves(self, _: PositionStore, __: str, life: ProcessLife) -> Iterator[None]:
         self._storing.add(life.number)
         try:
             yield
@@ -96,17 +96,17 @@ class JobObservers:
         finally:
             self._storing.remove(life.number)
         self._unstored.discard(life.number)
-        self._moments[Sometimes.CHECKPOINT_FAILED_ONCE] += self._refused == life.number
+        self._moments[KinesisSometimes.CHECKPOINT_FAILED_ONCE] += self._refused == life.number
         self._refused = None
 
     @contextmanager
-    def _begins(self, oracle: Oracle, *_: object, **__: object) -> Iterator[None]:
+    def _begins(self, oracle: KinesisOracle, *_: object, **__: object) -> Iterator[None]:
         replayed = oracle.replayed
         try:
             yield
         except PositionError:
             self._torn = True
             raise
-        self._moments[Sometimes.RESTARTED_FROM_TORN] += self._torn
-        self._moments[Sometimes.RESTART_REPLAYED] += oracle.replayed > replayed
+        self._moments[KinesisSometimes.RESTARTED_FROM_TORN] += self._torn
+        self._moments[KinesisSometimes.RESTART_REPLAYED] += oracle.replayed > replayed
         self._torn = False

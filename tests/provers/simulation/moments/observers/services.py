@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.statistics import SplitState
 from fanout.errors import SubscriptionEndedError
-from tests.provers.simulation.kinesis.faults.faults import Kind
-from tests.provers.simulation.kinesis.service.body import SubscriptionBody
-from tests.provers.simulation.kinesis.service.consumers import SimConsumers
-from tests.provers.simulation.kinesis.service.service import SimService
-from tests.provers.simulation.moments.moments import Sometimes
+from tests.provers.simulation.kinesis.faults import KinesisFaultKind
+from tests.provers.simulation.kinesis.service.consumers import KinesisConsumers
+from tests.provers.simulation.kinesis.service.service import KinesisSimService
+from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
+from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, before, together
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from fanout.kinesis.aws.api import ShardDescription
-    from tests.provers.simulation.job.life import Life
-    from tests.provers.simulation.kinesis.faults.faults import Fault
-    from tests.provers.simulation.kinesis.service.pages import Page
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.faults import KinesisFault
+    from tests.provers.simulation.kinesis.service.pages import ShardPage
     from tests.provers.simulation.moments.observers.streams import StreamObservers
 
 __all__ = ("ServiceObservers",)
@@ -48,56 +48,62 @@ class ServiceObservers:
     def installed(self) -> AbstractContextManager[None]:
         """Look for as long as the block runs."""
         return together(
-            before(SimService, "befall", self._befalls),
-            after(SimService, "list_shards", self._lists),
-            before(SimConsumers, "admit", self._admits),
-            before(SimConsumers, "begin", self._begins),
+            before(KinesisSimService, "strike_service", self._befalls),
+            after(KinesisSimService, "list_shards", self._lists),
+            before(KinesisConsumers, "admit", self._admits),
+            before(KinesisConsumers, "begin", self._begins),
             after(SubscriptionBody, "page", self._writes),
             before(SubscriptionBody, "ends", self._ends),
         )
 
-    def _befalls(self, _: SimService, fault: Fault) -> None:
+    def _befalls(self, _: KinesisSimService, fault: KinesisFault) -> None:
         """Look at what is about to happen to the stream."""
-        if fault.kind not in {Kind.TAKEN_OVER, Kind.CONSUMER_GONE}:
+        if fault.kind not in {KinesisFaultKind.TAKEN_OVER, KinesisFaultKind.CONSUMER_GONE}:
             return
-        gone = fault.kind is Kind.CONSUMER_GONE
+        gone = fault.kind is KinesisFaultKind.CONSUMER_GONE
         struck = [s for s in self._streams.subscribers if gone or fault.shard in {None, s.split.id}]
         states = [subscriber.state for subscriber in struck]
-        self._moments[Sometimes.CUT_TOGETHER] += states.count(SplitState.LIVE) > 1
+        self._moments[KinesisSometimes.CUT_TOGETHER] += states.count(SplitState.LIVE) > 1
         if gone:
             all_waiting = bool(states) and set(states) == {SplitState.BACKING_OFF}
-            self._moments[Sometimes.CONSUMER_GONE_BACKING_OFF] += all_waiting
+            self._moments[KinesisSometimes.CONSUMER_GONE_BACKING_OFF] += all_waiting
         else:
             full = any(s.slot.occupied and s.state is SplitState.LIVE for s in struck)
-            self._moments[Sometimes.TAKEN_OVER_FULL] += full
-            self._moments[Sometimes.TAKEN_OVER_BACKING_OFF] += SplitState.BACKING_OFF in states
+            self._moments[KinesisSometimes.TAKEN_OVER_FULL] += full
+            self._moments[KinesisSometimes.TAKEN_OVER_BACKING_OFF] += (
+                SplitState.BACKING_OFF in states
+            )
 
     def _lists(self, listed: list[ShardDescription], *_: object) -> None:
         """Hold a listing against the one before it."""
         ended = {shard.shard_id: shard.last is not None for shard in listed}
-        self._moments[Sometimes.OLD_LISTING] += not self._listed.keys() <= ended.keys()
-        self._moments[Sometimes.LIVED_BETWEEN_LISTINGS] += bool(self._listed) and any(
+        self._moments[KinesisSometimes.OLD_LISTING] += not self._listed.keys() <= ended.keys()
+        self._moments[KinesisSometimes.LIVED_BETWEEN_LISTINGS] += bool(self._listed) and any(
             ended[shard_id] and shard_id not in self._listed for shard_id in ended
         )
         self._listed = ended
 
-    def _admits(self, consumers: SimConsumers, life: Life, arn: str, shard_id: str) -> None:
+    def _admits(
+        self, consumers: KinesisConsumers, life: ProcessLife, arn: str, shard_id: str
+    ) -> None:
         desk = consumers._desk(arn, shard_id)
         early = _now() - desk.succeeded_at < _TAKEOVER
-        self._moments[Sometimes.NEW_PROCESS_TOO_EARLY] += early and 0 < desk.succeeder < life.number
+        self._moments[KinesisSometimes.NEW_PROCESS_TOO_EARLY] += (
+            early and 0 < desk.succeeder < life.number
+        )
 
-    def _begins(self, consumers: SimConsumers, arn: str, body: SubscriptionBody) -> None:
+    def _begins(self, consumers: KinesisConsumers, arn: str, body: SubscriptionBody) -> None:
         live = consumers._desk(arn, body.shard.shard_id).live
         succeeds = live is not None and live.life.number < body.life.number
-        self._moments[Sometimes.TAKEN_OVER_BY_SUCCESSOR] += succeeds
+        self._moments[KinesisSometimes.TAKEN_OVER_BY_SUCCESSOR] += succeeds
 
-    def _writes(self, page: Page, _: SubscriptionBody, at: float) -> None:
+    def _writes(self, page: ShardPage, _: SubscriptionBody, at: float) -> None:
         if _now() - at >= _LATE and not page.records and page.continuation is not None:
-            self._moments[Sometimes.HEARTBEAT_READ_LATE] += 1
+            self._moments[KinesisSometimes.HEARTBEAT_READ_LATE] += 1
 
     def _ends(self, body: SubscriptionBody, kind: type[Exception], *_: object) -> None:
         unread = _now() - body._expires >= _LATE
-        self._moments[Sometimes.OVER_UNREAD] += kind is SubscriptionEndedError and unread
+        self._moments[KinesisSometimes.OVER_UNREAD] += kind is SubscriptionEndedError and unread
 
 
 def _now() -> float:

@@ -11,7 +11,7 @@ from fanout.core.fan_out import FanOut
 from fanout.core.positions import WHOLE_RECORD, Cursor
 from fanout.core.statistics import SplitState
 from fanout.core.supervisor import Supervisor
-from tests.provers.simulation.moments.moments import Sometimes
+from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, around, before, together
 from tests.provers.simulation.moments.observers.connections import life_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fanout.core.events import Split
     from fanout.core.positions import Position
     from fanout.core.subscriber import Subscriber
-    from tests.provers.simulation.kinesis.service.log import SourceLog
+    from tests.provers.simulation.kinesis.service.stream_log import SourceLog
     from tests.provers.simulation.moments.observers.connections import ConnectionObservers
 
 __all__ = ("StreamObservers", "is_inside")
@@ -92,8 +92,8 @@ class StreamObservers:
         among_children = any(
             state.split.parents and isinstance(state.delivered, Cursor) for state in unread
         )
-        self._moments[Sometimes.RESUMED_INSIDE_AGGREGATE] += inside
-        self._moments[Sometimes.RESTARTED_AMONG_CHILDREN] += among_children
+        self._moments[KinesisSometimes.RESUMED_INSIDE_AGGREGATE] += inside
+        self._moments[KinesisSometimes.RESTARTED_AMONG_CHILDREN] += among_children
 
     def _stops(self, supervisor: Supervisor) -> None:
         """Look at a stream that is closed by its user, and has not failed."""
@@ -106,11 +106,11 @@ class StreamObservers:
         states = {subscriber.state for subscriber in supervisor.subscribers.values()}
         full = any(subscriber.slot.occupied for subscriber in supervisor.subscribers.values())
         waiting = bool(supervisor.memory_limit._waiting)
-        self._moments[Sometimes.CLOSED_BACKING_OFF] += SplitState.BACKING_OFF in states
-        self._moments[Sometimes.CLOSED_SUBSCRIBING] += SplitState.SUBSCRIBING in states
-        self._moments[Sometimes.CLOSED_FULL] += full
-        self._moments[Sometimes.CLOSED_WAITING_FOR_MEMORY] += waiting
-        self._moments[Sometimes.CLOSED_LOOKING] += self._connections.looks(connection)
+        self._moments[KinesisSometimes.CLOSED_BACKING_OFF] += SplitState.BACKING_OFF in states
+        self._moments[KinesisSometimes.CLOSED_SUBSCRIBING] += SplitState.SUBSCRIBING in states
+        self._moments[KinesisSometimes.CLOSED_FULL] += full
+        self._moments[KinesisSometimes.CLOSED_WAITING_FOR_MEMORY] += waiting
+        self._moments[KinesisSometimes.CLOSED_LOOKING] += self._connections.looks(connection)
 
     def _learns(self, supervisor: Supervisor, listed: Sequence[Split]) -> None:
         known, finished = supervisor._progress, supervisor._finished
@@ -118,7 +118,7 @@ class StreamObservers:
             split.id not in known and any(p in known and p not in finished for p in split.parents)
             for split in listed
         )
-        self._moments[Sometimes.CHILD_LISTED_EARLY] += early
+        self._moments[KinesisSometimes.CHILD_LISTED_EARLY] += early
 
     def _finishes(self, supervisor: Supervisor, end: End) -> None:
         self._connections.hurries(supervisor._connection)
@@ -127,12 +127,12 @@ class StreamObservers:
         known = {state.split.id for state in supervisor._progress} | supervisor._listed
         parents = {p for child in end.children for p in child.parents} - {shard_id}
         others = [supervisor.subscribers.get(parent) for parent in sorted(parents)]
-        self._moments[Sometimes.END_WAITED] += waited >= _LONG
-        self._moments[Sometimes.EMPTY_SHARD_ENDED] += not self._log.shards[shard_id].records
-        self._moments[Sometimes.CHILD_KNOWN_FROM_END] += any(
+        self._moments[KinesisSometimes.END_WAITED] += waited >= _LONG
+        self._moments[KinesisSometimes.EMPTY_SHARD_ENDED] += not self._log.shards[shard_id].records
+        self._moments[KinesisSometimes.CHILD_KNOWN_FROM_END] += any(
             child.id not in known for child in end.children
         )
-        self._moments[Sometimes.BOTH_PARENTS_WAIT] += any(
+        self._moments[KinesisSometimes.BOTH_PARENTS_WAIT] += any(
             other is not None and isinstance(other.slot._event, End) for other in others
         )
 
@@ -157,14 +157,14 @@ class StreamObservers:
     def _has_drained(self, drained: Drained, stream: FanOut, **_: object) -> None:
         self._has_read(drained, stream)
         inside = any(is_inside(batch.range.until) for batch in drained.batches)
-        self._moments[Sometimes.CUT_INSIDE_AGGREGATE] += inside
+        self._moments[KinesisSometimes.CUT_INSIDE_AGGREGATE] += inside
 
     def _has_read(self, _: object, stream: FanOut) -> None:
         if stream.failure is not None:
-            self._moments[Sometimes.HANDED_OUT_AFTER_FAILURE] += 1
+            self._moments[KinesisSometimes.HANDED_OUT_AFTER_FAILURE] += 1
         if stream in self._gave_back:
             del self._gave_back[stream]
-            self._moments[Sometimes.CANCELLED_DRAIN_GAVE_BACK] += 1
+            self._moments[KinesisSometimes.CANCELLED_DRAIN_GAVE_BACK] += 1
 
 
 def is_inside(position: Position) -> bool:

@@ -14,7 +14,7 @@ from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.core.subscription import Subscription, Watchdog
 from fanout.core.supervisor import Supervisor
-from tests.provers.simulation.moments.moments import Sometimes
+from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, around, before, timed, together
 from tests.provers.simulation.moments.observers.streams import is_inside
 
@@ -90,8 +90,8 @@ class SubscriberObservers:
         seen.granted, seen.events = subscriber.subscriptions, 0
         if subscriber.subscriptions:
             inside = is_inside(subscriber.position)
-            self._moments[Sometimes.SUBSCRIBED_FULL] += subscriber.slot.occupied
-            self._moments[Sometimes.RESUBSCRIBED_INSIDE_AGGREGATE] += inside
+            self._moments[KinesisSometimes.SUBSCRIBED_FULL] += subscriber.slot.occupied
+            self._moments[KinesisSometimes.RESUBSCRIBED_INSIDE_AGGREGATE] += inside
 
     def _delivers(self, subscriber: Subscriber, subscription: Subscription) -> None:
         self._seen[subscription] = self._seen[subscriber]
@@ -100,14 +100,16 @@ class SubscriberObservers:
         seen = self._seen[subscription]
         if isinstance(event, End) and not seen.events:
             again = seen.subscriber.subscriptions > 1
-            first = Sometimes.END_AFTER_RESUBSCRIPTION if again else Sometimes.END_FIRST
+            first = (
+                KinesisSometimes.END_AFTER_RESUBSCRIPTION if again else KinesisSometimes.END_FIRST
+            )
             self._moments[first] += 1
         if subscription._watchdog._timeout.when() is not None:
-            self._moments[Sometimes.ARRIVED_IN_LAST_TURN] += 1
+            self._moments[KinesisSometimes.ARRIVED_IN_LAST_TURN] += 1
         if seen.slow:
-            self._moments[Sometimes.PERSON_NOT_NEEDED] += 1
+            self._moments[KinesisSometimes.PERSON_NOT_NEEDED] += 1
         for (_, verdict), times in seen.subscriber._retries._causes_here.items():
-            self._moments[Sometimes.LAST_ATTEMPT_SUCCEEDED] += verdict.limit == times + 1
+            self._moments[KinesisSometimes.LAST_ATTEMPT_SUCCEEDED] += verdict.limit == times + 1
         seen.events += 1
         seen.idle = isinstance(event, Batch) and not event.num_records
         seen.slow = False
@@ -116,13 +118,13 @@ class SubscriberObservers:
         if moved and retries.failures >= _GROWN:
             # The listing has retries of its own.
             seen = self._seen.get(retries)
-            self._moments[Sometimes.BACKOFF_RESET_BY_IDLE] += seen is not None and seen.idle
+            self._moments[KinesisSometimes.BACKOFF_RESET_BY_IDLE] += seen is not None and seen.idle
 
     def _retries(self, subscriber: Subscriber, _: Exception, verdict: Retry) -> None:
         seen = self._seen[subscriber]
         seen.slow |= verdict.pace is Pace.SLOW
         unheard = subscriber.subscriptions > seen.granted and not seen.events
-        self._moments[Sometimes.OVER_BEFORE_FIRST_EVENT] += unheard
+        self._moments[KinesisSometimes.OVER_BEFORE_FIRST_EVENT] += unheard
 
     def _fails(self, slot: Slot, _: Failure) -> None:
         if slot.pill is not None:
@@ -132,9 +134,9 @@ class SubscriberObservers:
             subscriber.slot.occupied and subscriber.slot is not slot
             for subscriber in supervisor.subscribers.values()
         )
-        self._moments[Sometimes.PILL_BEHIND_EVENT] += slot.occupied
-        self._moments[Sometimes.PILL_WHILE_COLLECTING] += self._streams.collects(supervisor)
-        self._moments[Sometimes.FAILED_BESIDE_FULL_SLOT] += beside
+        self._moments[KinesisSometimes.PILL_BEHIND_EVENT] += slot.occupied
+        self._moments[KinesisSometimes.PILL_WHILE_COLLECTING] += self._streams.collects(supervisor)
+        self._moments[KinesisSometimes.FAILED_BESIDE_FULL_SLOT] += beside
 
     def _puts(self, slot: Slot, event: Batch | End, _: int = 0) -> None:
         if isinstance(event, End):
@@ -142,34 +144,34 @@ class SubscriberObservers:
         elif slot.occupied and not event.num_records:
             held = slot._event
             behind = isinstance(held, Batch) and held.num_records > 0
-            self._moments[Sometimes.IDLE_BEHIND_BATCH] += behind
+            self._moments[KinesisSometimes.IDLE_BEHIND_BATCH] += behind
         if event.gaps:
             self._moments[_gap_before(event)] += 1
 
     def _waits(self, retries: Retries, pace: Pace) -> None:
         jitter = retries._jitter
         longest = jitter._ceiling(retries.failures - 1) >= jitter._options.cap
-        self._moments[Sometimes.LONGEST_BACKOFF] += pace is Pace.JITTER and longest
+        self._moments[KinesisSometimes.LONGEST_BACKOFF] += pace is Pace.JITTER and longest
 
     @contextmanager
     def _strikes(self, watchdog: Watchdog) -> Iterator[None]:
         timer = watchdog._timer
         yield
         anew = watchdog._seconds == _SILENCE and watchdog._timer is not timer
-        self._moments[Sometimes.STRUCK_BLOCKED] += anew
+        self._moments[KinesisSometimes.STRUCK_BLOCKED] += anew
 
     def _reserves(self, seconds: float) -> None:
-        self._moments[Sometimes.WAITED_FOR_MEMORY] += seconds > _SILENCE
+        self._moments[KinesisSometimes.WAITED_FOR_MEMORY] += seconds > _SILENCE
 
 
-def _gap_before(event: Batch | End) -> Sometimes:
+def _gap_before(event: Batch | End) -> KinesisSometimes:
     match event:
         case End():
-            return Sometimes.GAP_BEFORE_END
+            return KinesisSometimes.GAP_BEFORE_END
         case Batch(num_records=0):
-            return Sometimes.GAP_ON_IDLE
+            return KinesisSometimes.GAP_ON_IDLE
         case Batch():
-            return Sometimes.GAP_WITH_RECORDS
+            return KinesisSometimes.GAP_WITH_RECORDS
 
 
 def _supervisor_of(slot: Slot) -> Supervisor:

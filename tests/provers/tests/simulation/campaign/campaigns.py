@@ -10,7 +10,7 @@ from tests.provers.simulation.campaign.totals import Totals
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.provers.simulation.campaign.failures import Failure
+    from tests.provers.simulation.campaign.failures import RunFailure
     from tests.provers.simulation.campaign.worker import Result
 
 __all__ = ("Campaign",)
@@ -23,7 +23,7 @@ class Campaign:
         self.totals = Totals()
         self._results = iter(results)
 
-    def run(self, seeds: int) -> tuple[Failure, ...]:
+    def run(self, seeds: int) -> tuple[RunFailure, ...]:
         """Run some more seeds, as far as there are any; return those that fail."""
         part = Totals()
         for result in islice(self._results, seeds):

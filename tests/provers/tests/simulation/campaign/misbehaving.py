@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from tests.provers.simulation import Outcome, Sometimes
+from tests.provers.simulation import KinesisSometimes, RunOutcome
 
 __all__ = ("DEADLY", "ENDLESS", "answer", "misbehave")
 
@@ -13,9 +13,9 @@ DEADLY = 5
 ENDLESS = 12
 
 
-def answer(seed: int) -> Outcome:
+def answer(seed: int) -> RunOutcome:
     """Return an outcome in which every number is the seed's."""
-    return Outcome(
+    return RunOutcome(
         seed=seed,
         digest="",
         steps=seed,
@@ -25,13 +25,13 @@ def answer(seed: int) -> Outcome:
         restarts=seed,
         calls={"ListShards": seed, f"call {seed % 2}": 1},
         faults={"stall": seed, f"fault {seed % 2}": 1},
-        moments={Sometimes.END_FIRST: seed, tuple(Sometimes)[seed % 2]: 1},
+        moments={KinesisSometimes.END_FIRST: seed, tuple(KinesisSometimes)[seed % 2]: 1},
         recovery=seed / 3,
         close=seed / 7,
     )
 
 
-def misbehave(seed: int) -> Outcome:
+def misbehave(seed: int) -> RunOutcome:
     """Answer, except for two seeds: one ends its process, the other never returns."""
     if seed == DEADLY:
         os._exit(3)

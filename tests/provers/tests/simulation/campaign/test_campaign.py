@@ -12,15 +12,15 @@ import pytest
 from fanout.errors import SetupError
 from tests.provers.simulation.campaign import worker
 from tests.provers.simulation.campaign.campaign import run_campaign
-from tests.provers.simulation.campaign.failures import Failure, FailureKind, try_seed
+from tests.provers.simulation.campaign.failures import FailureKind, RunFailure, try_kinesis_seed
 from tests.provers.simulation.campaign.totals import Totals
 from tests.provers.tests.simulation.campaign.misbehaving import DEADLY, ENDLESS, answer, misbehave
 from tests.provers.tests.simulation.defect import begin_again
 
 _UNTIL_INTERRUPTED = """
 import itertools
-from fanout.testing.simulation.campaign.campaign import run_campaign
-from tests.testing.simulation.campaign.misbehaving import answer
+from tests.provers.simulation.campaign.campaign import run_campaign
+from tests.provers.tests.simulation.campaign.misbehaving import answer
 if __name__ == "__main__":
     try:
         for result in run_campaign(itertools.count(), processes=2, run=answer):
@@ -30,7 +30,7 @@ if __name__ == "__main__":
 """
 
 
-def not_of_another_process(_: int) -> Failure:
+def not_of_another_process(_: int) -> RunFailure:
     raise AssertionError
 
 
@@ -38,10 +38,12 @@ def test_a_seed_that_hangs_or_kills_its_process_is_a_failure_and_the_others_are_
     results = list(run_campaign(range(40), processes=2, patience=2, run=misbehave))
 
     assert sorted(result.seed for result in results) == list(range(40))
-    failures = sorted((each for each in results if isinstance(each, Failure)), key=lambda f: f.seed)
+    failures = sorted(
+        (each for each in results if isinstance(each, RunFailure)), key=lambda f: f.seed
+    )
     assert failures == [
-        Failure(DEADLY, FailureKind.DIED, "died: its process has ended with exit code 3"),
-        Failure(ENDLESS, FailureKind.HUNG, "hung: it ran for more than 2 s"),
+        RunFailure(DEADLY, FailureKind.DIED, "died: its process has ended with exit code 3"),
+        RunFailure(ENDLESS, FailureKind.HUNG, "hung: it ran for more than 2 s"),
     ]
 
 
@@ -106,8 +108,8 @@ def test_a_defect_is_found_and_named_with_its_seed(monkeypatch: pytest.MonkeyPat
 
     results = list(run_campaign(range(8), processes=0))
 
-    failures = [each for each in results if isinstance(each, Failure)]
+    failures = [each for each in results if isinstance(each, RunFailure)]
     assert len(results) == 8
     assert any("sent a record that is not after its position" in each.text for each in failures)
-    assert failures[0] == try_seed(failures[0].seed)
+    assert failures[0] == try_kinesis_seed(failures[0].seed)
     assert failures[0].command == f"python -m tests.provers sim replay {failures[0].seed}"

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tests.provers.simulation import DeadlockError, LeakError, SimulationError
-from tests.provers.simulation.campaign.failures import Failure, FailureKind, kind_of
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
+from tests.provers.simulation.campaign.failures import FailureKind, RunFailure, kind_of
+from tests.provers.simulation.errors import OracleError
 
 
 def simulation_error(cause: Exception) -> SimulationError:
@@ -29,7 +29,7 @@ def test_a_failure_is_of_the_kind_that_its_cause_says(cause: Exception, kind: Fa
 
 
 def test_a_failure_says_what_was_seen_without_the_plan() -> None:
-    failure = Failure.of(7, simulation_error(OracleError("lost: row 3\nof 5")))
+    failure = RunFailure.of(7, simulation_error(OracleError("lost: row 3\nof 5")))
 
-    assert failure == Failure(7, FailureKind.LOST, "OracleError: lost: row 3\nof 5")
+    assert failure == RunFailure(7, FailureKind.LOST, "OracleError: lost: row 3\nof 5")
     assert failure.summary == "OracleError: lost: row 3"

@@ -12,7 +12,7 @@ from tests.provers.planted.kafka_bugs import KAFKA_BUGS
 from tests.provers.simulation.campaign.campaign import run_campaign
 from tests.provers.simulation.campaign.failures import try_kafka_seed
 from tests.provers.simulation.campaign.shrink import shrink
-from tests.provers.simulation.kafka.faults import ClusterKind
+from tests.provers.simulation.kafka.faults import KafkaFaultKind
 from tests.provers.simulation.kafka.moments import KafkaSometimes
 from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
 from tests.provers.simulation.run import run_plan
@@ -52,7 +52,7 @@ def test_five_hundred_seeds_meet_every_kind_of_fault_and_every_coincidence(
 
     assert [failure.command for failure in failures] == []
     assert campaign.totals.seeds == len(SEEDS)
-    assert {str(kind) for kind in ClusterKind} <= campaign.totals.faults.keys()
+    assert {str(kind) for kind in KafkaFaultKind} <= campaign.totals.faults.keys()
     assert [moment.name for moment in KafkaSometimes if not campaign.totals.moments[moment]] == []
 
 

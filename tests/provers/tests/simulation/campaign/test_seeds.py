@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.provers.simulation import draw_plan
+from tests.provers.simulation import draw_kinesis_plan
 from tests.provers.simulation.campaign.campaign import run_campaign
 from tests.provers.simulation.campaign.shrink import shrink
 from tests.provers.simulation.moments.moments import check_met
@@ -36,8 +36,8 @@ def test_fifty_of_two_thousand_seeds_keep_every_promise(campaign: Campaign, part
     for failure in failures:
         smallest = None
         if not failure.kind.of_the_process:
-            smallest = shrink(draw_plan(failure.seed), max_seconds=10)
-        plan = draw_plan(failure.seed) if smallest is None else smallest.plan
+            smallest = shrink(draw_kinesis_plan(failure.seed), max_seconds=10)
+        plan = draw_kinesis_plan(failure.seed) if smallest is None else smallest.plan
         others = [f"{each.command}: {each.summary}" for each in failures[1:]]
         pytest.fail("\n".join([failure.command, failure.text, plan.to_json(), *others]))
 

@@ -5,17 +5,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.provers.simulation import Fault, Kind, Plan, SimulationError, draw_plan, run_plan
+from tests.provers.simulation import (
+    KinesisFault,
+    KinesisFaultKind,
+    KinesisPlan,
+    SimulationError,
+    draw_kinesis_plan,
+    run_plan,
+)
 from tests.provers.simulation.campaign.failures import kind_of
 from tests.provers.simulation.campaign.shrink import shrink
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
+from tests.provers.simulation.errors import OracleError
 from tests.provers.tests.simulation.defect import SHOWING, begin_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PLAN = replace(
-    draw_plan(0),
+    draw_kinesis_plan(0),
     schedule="shuffled",
     start="LATEST",
     shards=16,
@@ -27,16 +34,16 @@ PLAN = replace(
     checkpoint_every=10,
     acknowledging="some",
     broken="shardId-000000000000",
-    faults=tuple(Fault(kind=Kind.STALL, at=float(at)) for at in range(100)),
+    faults=tuple(KinesisFault(kind=KinesisFaultKind.STALL, at=float(at)) for at in range(100)),
 )
 
 
 def failing_if(
-    lost: Callable[[Plan], bool], altered: Callable[[Plan], bool] = lambda _: False
-) -> Callable[[Plan], None]:
+    lost: Callable[[KinesisPlan], bool], altered: Callable[[KinesisPlan], bool] = lambda _: False
+) -> Callable[[KinesisPlan], None]:
     """Make a stand-in for `run_plan` that loses or alters records under some conditions."""
 
-    def run(plan: Plan) -> None:
+    def run(plan: KinesisPlan) -> None:
         for condition, kind in ((lost, "lost"), (altered, "altered")):
             if condition(plan):
                 raise SimulationError(kind) from OracleError(f"{kind}: a row")
@@ -45,12 +52,12 @@ def failing_if(
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Plan], None]], None]:
+def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[KinesisPlan], None]], None]:
     return lambda run: monkeypatch.setattr("tests.provers.simulation.campaign.shrink.run_plan", run)
 
 
 def test_a_plan_that_does_not_fail_cannot_be_shrunk(
-    runs: Callable[[Callable[[Plan], None]], None],
+    runs: Callable[[Callable[[KinesisPlan], None]], None],
 ) -> None:
     runs(failing_if(lambda _: False))
 
@@ -59,7 +66,7 @@ def test_a_plan_that_does_not_fail_cannot_be_shrunk(
 
 @pytest.mark.parametrize("needed", [set(), {0}, {99}, {49, 50}, {3, 50, 77, 98}, set(range(100))])
 def test_exactly_the_faults_stay_that_matter(
-    runs: Callable[[Callable[[Plan], None]], None], needed: set[int]
+    runs: Callable[[Callable[[KinesisPlan], None]], None], needed: set[int]
 ) -> None:
     faults = {fault for fault in PLAN.faults if fault.at in needed}
     runs(failing_if(lambda plan: faults.issubset(plan.faults)))
@@ -72,7 +79,7 @@ def test_exactly_the_faults_stay_that_matter(
 
 
 def test_everything_becomes_as_small_and_plain_as_it_may(
-    runs: Callable[[Callable[[Plan], None]], None],
+    runs: Callable[[Callable[[KinesisPlan], None]], None],
 ) -> None:
     runs(
         failing_if(
@@ -101,12 +108,12 @@ def test_everything_becomes_as_small_and_plain_as_it_may(
         checkpoint_every=1,
         broken=None,
         faults=(),
-        **{each.name: each.default for each in fields(Plan) if each.default is not MISSING},
+        **{each.name: each.default for each in fields(KinesisPlan) if each.default is not MISSING},
     )
 
 
 def test_it_goes_on_failing_in_the_same_way(
-    runs: Callable[[Callable[[Plan], None]], None],
+    runs: Callable[[Callable[[KinesisPlan], None]], None],
 ) -> None:
     runs(failing_if(lambda plan: len(plan.faults) > 9, altered=lambda _: True))
 
@@ -118,7 +125,7 @@ def test_it_goes_on_failing_in_the_same_way(
 
 
 def test_the_number_of_runs_and_the_time_are_bounded(
-    runs: Callable[[Callable[[Plan], None]], None],
+    runs: Callable[[Callable[[KinesisPlan], None]], None],
 ) -> None:
     runs(failing_if(lambda _: True))
 
@@ -139,9 +146,9 @@ def test_a_real_failure_fails_as_before_when_its_smallest_plan_was_written_down(
     shrunk = shrink(SHOWING)
 
     assert shrunk is not None
-    assert isinstance(shrunk.plan, Plan)
-    assert [fault.kind for fault in shrunk.plan.faults] == [Kind.CRASH]
+    assert isinstance(shrunk.plan, KinesisPlan)
+    assert [fault.kind for fault in shrunk.plan.faults] == [KinesisFaultKind.CRASH]
     assert shrunk.plan.records < SHOWING.records
     with pytest.raises(SimulationError) as again:
-        run_plan(Plan.from_json(shrunk.plan.to_json()))
+        run_plan(KinesisPlan.from_json(shrunk.plan.to_json()))
     assert str(again.value) == str(shrunk.error)

@@ -4,9 +4,9 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.provers.simulation.campaign.failures import Failure, FailureKind
+from tests.provers.simulation.campaign.failures import FailureKind, RunFailure
 from tests.provers.simulation.campaign.totals import Totals
-from tests.provers.simulation.moments.moments import Sometimes
+from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.tests.simulation.campaign.misbehaving import answer
 
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 RESULTS: list[Result] = [
     *(answer(seed) for seed in range(101)),
-    Failure(102, FailureKind.LOST, "lost: a row"),
-    Failure(101, FailureKind.STUCK, "stuck: a row"),
+    RunFailure(102, FailureKind.LOST, "lost: a row"),
+    RunFailure(101, FailureKind.STUCK, "stuck: a row"),
 ]
 
 
@@ -38,8 +38,8 @@ def test_everything_is_added_up() -> None:
     assert totals.milliseconds == 505_000
     assert totals.calls == {"ListShards": 5050, "call 0": 51, "call 1": 50}
     assert totals.faults == {"stall": 5050, "fault 0": 51, "fault 1": 50}
-    first, second, *_ = Sometimes
-    assert totals.moments == {Sometimes.END_FIRST: 5050, first: 51, second: 50}
+    first, second, *_ = KinesisSometimes
+    assert totals.moments == {KinesisSometimes.END_FIRST: 5050, first: 51, second: 50}
     assert totals.slowest_close == 100 / 7
 
 

@@ -14,7 +14,14 @@ from fanout.core.subscriber import Subscriber
 from fanout.core.subscription import Watchdog
 from fanout.core.supervisor import Supervisor
 from fanout.errors import ServiceError
-from tests.provers.simulation import Fault, Kind, Plan, SimulationError, draw_plan, run_plan
+from tests.provers.simulation import (
+    KinesisFault,
+    KinesisFaultKind,
+    KinesisPlan,
+    SimulationError,
+    draw_kinesis_plan,
+    run_plan,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -27,11 +34,11 @@ def said(
     owner: object,
     name: str,
     broken: Any,
-    plans: Iterable[Plan] = (),
+    plans: Iterable[KinesisPlan] = (),
 ) -> str:
     """Return what the simulator says of a broken library, by the first plan that shows it."""
     monkeypatch.setattr(owner, name, broken)
-    for plan in plans or map(draw_plan, range(60)):
+    for plan in plans or map(draw_kinesis_plan, range(60)):
         try:
             run_plan(plan)
         except SimulationError as error:
@@ -118,8 +125,8 @@ def test_another_failure_after_the_first_is_told(monkeypatch: pytest.MonkeyPatch
         self._changed.clear()
         await self._changed.wait()
 
-    gone = Fault(kind=Kind.STREAM_GONE, at=100)
-    plans = [replace(draw_plan(seed), faults=(gone,)) for seed in range(9)]
+    gone = KinesisFault(kind=KinesisFaultKind.STREAM_GONE, at=100)
+    plans = [replace(draw_kinesis_plan(seed), faults=(gone,)) for seed in range(9)]
     assert "another failure than" in said(monkeypatch, Supervisor, "more", more, plans)
 
 

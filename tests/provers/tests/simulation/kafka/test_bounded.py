@@ -11,11 +11,11 @@ import pytest
 from fanout.core.opening import open_stream
 from fanout.errors import FanOutError
 from fanout.testing.virtual_time.loop import SimLoop, running_loop, simulate
-from tests.provers.simulation.job.life import Life
-from tests.provers.simulation.kafka.faults import ClusterKind
+from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.kafka.faults import KafkaFaultKind
 from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
 from tests.provers.simulation.kafka.world import KafkaWorld
-from tests.provers.simulation.kinesis.oracle.bounds import Hands
+from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 from tests.provers.simulation.kinesis.plan import stream_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # What is the end for one broker is not that for another, and what had to strike one after the other
 # strikes together where nobody reads before.
-_LEFT_OUT = {ClusterKind.LAGGING_LEADER, ClusterKind.REFUSED, ClusterKind.CORRUPT}
+_LEFT_OUT = {KafkaFaultKind.LAGGING_LEADER, KafkaFaultKind.REFUSED, KafkaFaultKind.CORRUPT}
 
 
 def harmless(seed: int) -> KafkaPlan:
@@ -60,7 +60,7 @@ async def read(plan: KafkaPlan) -> int:
     world = KafkaWorld(plan, lambda _: None)
     await asyncio.sleep(stream_of(plan.seed, "bounded").uniform(0, plan.seconds))
     for number in range(1, 100):
-        life = Life(number, Hands(1 << 40))
+        life = ProcessLife(number, HeldEvents(1 << 40))
         witness, first = world.witness(life), ends(world)
         opening = open_stream(
             world.source(life),
@@ -76,7 +76,7 @@ async def read(plan: KafkaPlan) -> int:
                 reading = world.oracle.begin(stream.positions, life, anew=True)
                 async for batch in stream:
                     reading.deliver(batch)
-                    life.hands.get(batch)
+                    life.held.get(batch)
                 witness.closing(reading)
         except FanOutError:
             assert not life.opened, "a stream that is open fails of nothing that passes"

@@ -3,9 +3,9 @@ from __future__ import annotations
 from random import Random
 
 from fanout.kafka.partitions import Partition
-from tests.provers.simulation.kafka.cluster import Cluster
-from tests.provers.simulation.kafka.faults import ClusterFault, ClusterKind
-from tests.provers.simulation.kafka.load import make_logs
+from tests.provers.simulation.kafka.cluster import SimCluster
+from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind
+from tests.provers.simulation.kafka.log_draws import make_logs
 from tests.provers.simulation.kafka.plan import draw_kafka_plan
 from tests.provers.simulation.kinesis.plan import stream_of
 
@@ -13,7 +13,7 @@ PARTITIONS = [Partition("t", number) for number in range(4)]
 UNTIL = 100.0
 
 
-def cluster(*faults: ClusterFault, brokers: int = 3) -> Cluster:
+def cluster(*faults: KafkaFault, brokers: int = 3) -> SimCluster:
     logs = make_logs(
         lambda purpose: stream_of(7, purpose),
         PARTITIONS,
@@ -23,11 +23,11 @@ def cluster(*faults: ClusterFault, brokers: int = 3) -> Cluster:
         transactions=False,
         large=False,
     )
-    return Cluster(logs, brokers, faults, until=UNTIL, random=Random(7))
+    return SimCluster(logs, brokers, faults, until=UNTIL, random=Random(7))
 
 
 def test_listings_say_late_that_a_leader_has_moved() -> None:
-    made = cluster(ClusterFault(kind=ClusterKind.LEADER_MOVES, at=10.0, seconds=5.0))
+    made = cluster(KafkaFault(kind=KafkaFaultKind.LEADER_MOVES, at=10.0, seconds=5.0))
     for partition in PARTITIONS:
         before, after = made.leader(partition, 9.9), made.leader(partition, 10.0)
         assert before != after
@@ -36,7 +36,7 @@ def test_listings_say_late_that_a_leader_has_moved() -> None:
 
 
 def test_a_broker_that_dies_leads_nothing_and_knows_nothing_as_it_comes_back() -> None:
-    made = cluster(ClusterFault(kind=ClusterKind.BROKER_DIES, at=10.0, seconds=20.0, amount=0))
+    made = cluster(KafkaFault(kind=KafkaFaultKind.BROKER_DIES, at=10.0, seconds=20.0, amount=0))
 
     assert made.down(1, 10.0)
     assert not made.down(1, 30.0)
@@ -48,7 +48,7 @@ def test_a_broker_that_dies_leads_nothing_and_knows_nothing_as_it_comes_back() -
 
 
 def test_nobody_leads_while_the_only_broker_is_down() -> None:
-    made = cluster(ClusterFault(kind=ClusterKind.BROKER_DIES, at=10.0, seconds=20.0), brokers=1)
+    made = cluster(KafkaFault(kind=KafkaFaultKind.BROKER_DIES, at=10.0, seconds=20.0), brokers=1)
 
     assert [made.leader(PARTITIONS[0], at) for at in (9.0, 15.0, 30.0)] == [1, None, 1]
 
@@ -56,7 +56,7 @@ def test_nobody_leads_while_the_only_broker_is_down() -> None:
 def test_every_fault_is_over_at_the_end_and_everything_is_led_by_somebody_who_is_up() -> None:
     for seed in range(100):
         plan = draw_kafka_plan(seed)
-        made = Cluster(
+        made = SimCluster(
             plan.logs(),
             plan.brokers,
             plan.cluster_faults,
@@ -73,7 +73,7 @@ def test_every_fault_is_over_at_the_end_and_everything_is_led_by_somebody_who_is
 
 
 def test_a_topic_is_unseen_for_its_time_only() -> None:
-    made = cluster(ClusterFault(kind=ClusterKind.UNSEEN, at=10.0, seconds=5.0))
+    made = cluster(KafkaFault(kind=KafkaFaultKind.UNSEEN, at=10.0, seconds=5.0))
 
     assert [made.is_seen("t", at) for at in (9.9, 10.0, 14.9, 15.0)] == [True, False, False, True]
     assert not made.is_seen("nobody", 0.0)

@@ -15,20 +15,26 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.columns import SCHEMA
 from fanout.testing.virtual_time.loop import simulate
 from tests.provers.record_batches import ABORT, COMMIT, batch, marker, rows
-from tests.provers.simulation.job.life import Life
-from tests.provers.simulation.kafka.cluster import Cluster
-from tests.provers.simulation.kafka.log import Era, PartitionLog, Record, Stored, Transaction
+from tests.provers.simulation.armed_faults import ArmedFaults
+from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.kafka.cluster import SimCluster
 from tests.provers.simulation.kafka.oracle import KafkaOracle
-from tests.provers.simulation.kafka.served import Served
-from tests.provers.simulation.kafka.service import Service
-from tests.provers.simulation.kinesis.faults.armed import Armed
-from tests.provers.simulation.kinesis.oracle.bounds import Hands
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
+from tests.provers.simulation.kafka.partition_log import (
+    KafkaRecord,
+    LogEra,
+    LoggedTransaction,
+    PartitionLog,
+    StoredBatch,
+)
+from tests.provers.simulation.kafka.sent_answers import SentAnswers
+from tests.provers.simulation.kafka.service import KafkaSimService
+from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.provers.simulation.kafka.faults import ClusterFault
+    from tests.provers.simulation.kafka.faults import KafkaFault
     from tests.provers.simulation.kafka.reading import KafkaReading
 
 import pyarrow as pa
@@ -37,20 +43,22 @@ PARTITION = Partition("t", 0)
 FOREVER = float("inf")
 
 
-def stored(base: int, count: int = 2, transaction: int | None = None, at: float = 0.0) -> Stored:
+def stored(
+    base: int, count: int = 2, transaction: int | None = None, at: float = 0.0
+) -> StoredBatch:
     made = rows(count)
     data = batch(made, base, transactional=transaction is not None)
-    records = tuple(Record(base + row.offset, *row[1:]) for row in made)
-    return Stored(base, base + count, at, data, records, transaction)
+    records = tuple(KafkaRecord(base + row.offset, *row[1:]) for row in made)
+    return StoredBatch(base, base + count, at, data, records, transaction)
 
 
-def mark(offset: int, kind: int) -> Stored:
-    return Stored(offset, offset + 1, 0.0, marker(kind, offset, 9), ())
+def mark(offset: int, kind: int) -> StoredBatch:
+    return StoredBatch(offset, offset + 1, 0.0, marker(kind, offset, 9), ())
 
 
-def era(*, since: float = -FOREVER, until: float = FOREVER, start: int = 0) -> Era:
+def era(*, since: float = -FOREVER, until: float = FOREVER, start: int = 0) -> LogEra:
     """Make an era: records 0 and 1, 2 and 3 aborted, 5 and 6 committed, 8 and 9."""
-    return Era(
+    return LogEra(
         since=since,
         until=until,
         batches=(
@@ -62,30 +70,30 @@ def era(*, since: float = -FOREVER, until: float = FOREVER, start: int = 0) -> E
             stored(8),
         ),
         transactions=(
-            Transaction(9, 2, 4, 0.0, 0.0, aborted=True),
-            Transaction(9, 5, 7, 0.0, 0.0, aborted=False),
+            LoggedTransaction(9, 2, 4, 0.0, 0.0, aborted=True),
+            LoggedTransaction(9, 5, 7, 0.0, 0.0, aborted=False),
         ),
         starts=((-FOREVER, 0), *([(1.0, start)] if start else [])),
     )
 
 
-CUT = Era(since=1.0, until=FOREVER, batches=(stored(0), stored(2)), transactions=())
+CUT = LogEra(since=1.0, until=FOREVER, batches=(stored(0), stored(2)), transactions=())
 
 
 class Case:
     """One process, which reads from an offset of one partition."""
 
-    def __init__(self, *eras: Era, offset: int = 0, seen: Sequence[int] = (0,)) -> None:
+    def __init__(self, *eras: LogEra, offset: int = 0, seen: Sequence[int] = (0,)) -> None:
         logs = {PARTITION: PartitionLog(PARTITION, eras or (era(),))}
-        cluster = Cluster(logs, 1, (), until=9.0, random=Random(7))
-        armed: Armed[ClusterFault] = Armed((), lambda _: None)
-        service = Service(
+        cluster = SimCluster(logs, 1, (), until=9.0, random=Random(7))
+        armed: ArmedFaults[KafkaFault] = ArmedFaults((), lambda _: None)
+        service = KafkaSimService(
             cluster, armed, Random(7), committed=True, request_timeout=30.0, fetch_max_bytes=1 << 20
         )
-        served = Served(0.0)
-        served.eras[PARTITION].extend(seen)
-        self.oracle = KafkaOracle(service, {1: served}, lambda _: True, "earliest")
-        life = Life(1, Hands(1 << 20))
+        sent_answers = SentAnswers(0.0)
+        sent_answers.eras[PARTITION].extend(seen)
+        self.oracle = KafkaOracle(service, {1: sent_answers}, lambda _: True, "earliest")
+        life = ProcessLife(1, HeldEvents(1 << 20))
         self.reading: KafkaReading = self.oracle.begin(self.position(offset), life)
 
     @staticmethod

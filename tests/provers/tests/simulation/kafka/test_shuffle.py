@@ -21,16 +21,16 @@ from fanout.kafka.shuffle.frames import (
     decode_control,
 )
 from tests.kafka.shuffle.answers import read_answer
-from tests.provers.simulation.kafka.log import Record, Said, Stored
+from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.kafka.partition_log import KafkaRecord, ProducerFrames, StoredBatch
 from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
-from tests.provers.simulation.kafka.shuffle.heard import Heard
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
+from tests.provers.simulation.kafka.shuffle.expected_watermark import ExpectedWatermark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fanout.kafka.shuffle.frames import ControlFrame
-    from tests.provers.simulation.kafka.log import Era
+    from tests.provers.simulation.kafka.partition_log import LogEra
 
 Frame: TypeAlias = "ControlFrame | int"
 
@@ -40,7 +40,7 @@ def plans() -> Iterator[KafkaPlan]:
     return islice((plan for plan in drawn if plan.producers), 30)
 
 
-def eras(plan: KafkaPlan) -> Iterator[Era]:
+def eras(plan: KafkaPlan) -> Iterator[LogEra]:
     for log in plan.logs().values():
         yield from log.eras
 
@@ -68,7 +68,7 @@ def test_what_producers_write_are_the_frames_that_a_reader_decodes() -> None:
                     assert row.key is None
                     continue
                 happened = None if time is None else time // 1000
-                records.append(Record(row.offset, row.timestamp, row.key, value, (), happened))
+                records.append(KafkaRecord(row.offset, row.timestamp, row.key, value, (), happened))
             assert tuple(records) == stored.records
             assert tuple(controls) == (() if stored.said is None else stored.said.controls)
             kinds.update(type(control) for _, control in controls)
@@ -90,7 +90,7 @@ def test_no_producer_writes_at_or_below_its_own_watermark_or_before_its_hello() 
                     before = told.setdefault(who, -1)
                     if isinstance(frame, WatermarkFrame):
                         told[who] = max(before, frame.millis)
-                    elif isinstance(frame, Record) and frame.event_time is not None:
+                    elif isinstance(frame, KafkaRecord) and frame.event_time is not None:
                         assert said.repeated or frame.event_time > before
                         below += frame.event_time <= max(told.values())
     assert below > 100, "watermarks of others have to be in the way"
@@ -101,7 +101,7 @@ class Log:
 
     def __init__(self, *, timeout: float = math.inf) -> None:
         self.now = 0.0
-        self.heard = Heard(Partition("t", 0), 0, 0, Counter(), timeout)
+        self.heard = ExpectedWatermark(Partition("t", 0), 0, 0, Counter(), timeout)
         self.heard.tell(None, 0.0)
 
     def say(
@@ -110,7 +110,7 @@ class Log:
         """Let a producer write: numbers are event times."""
         base = self.heard.offset
         records = [
-            Record(base + place, 0, b"k", b"v", (), frame)
+            KafkaRecord(base + place, 0, b"k", b"v", (), frame)
             for place, frame in enumerate(frames)
             if isinstance(frame, int)
         ]
@@ -118,8 +118,8 @@ class Log:
             (place, frame) for place, frame in enumerate(frames) if not isinstance(frame, int)
         )
         end = base + len(frames)
-        said = Said(generation, producer, controls, repeated)
-        stored = Stored(base, end, self.now, b"", tuple(records), None, said)
+        said = ProducerFrames(generation, producer, controls, repeated)
+        stored = StoredBatch(base, end, self.now, b"", tuple(records), None, said)
         self.heard.hear([(stored, said)], end, self.now)
         return self
 

@@ -15,17 +15,17 @@ from aiokafka.errors import (
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
 from fanout.testing.virtual_time.loop import running_loop, simulate
-from tests.provers.simulation.job.life import Life
-from tests.provers.simulation.kafka.faults import ClusterFault, ClusterKind
+from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind
 from tests.provers.simulation.kafka.plan import draw_kafka_plan
 from tests.provers.simulation.kafka.world import KafkaWorld
-from tests.provers.simulation.kinesis.oracle.bounds import Hands
+from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from fanout.kafka.reading.transport import FetchAnswer, KafkaTransport
-    from tests.provers.simulation.kafka.log import Era
+    from tests.provers.simulation.kafka.partition_log import LogEra
 
 PARTITION = Partition("t", 0)
 PLAN = replace(
@@ -48,12 +48,12 @@ PLAN = replace(
 class Cluster:
     """A cluster of two brokers, and one process that asks it."""
 
-    def __init__(self, *faults: ClusterFault) -> None:
+    def __init__(self, *faults: KafkaFault) -> None:
         plan = replace(PLAN, cluster_faults=faults)
         world = KafkaWorld(plan, lambda _: None)
-        self.life = Life(1, Hands(1 << 30))
+        self.life = ProcessLife(1, HeldEvents(1 << 30))
         world.witness(self.life)
-        self.era: Era = plan.logs()[PARTITION].eras[0]
+        self.era: LogEra = plan.logs()[PARTITION].eras[0]
         self.transport: KafkaTransport = world.source(self.life).transport()
 
     async def fetch(
@@ -139,9 +139,9 @@ def test_offsets_that_there_are_not_and_brokers_that_do_not_lead_are_refused() -
 
 def test_a_broker_that_dies_or_hangs_fails_the_fetch_that_waits_there() -> None:
     async def test() -> None:
-        kinds = (ClusterKind.BROKER_DIES, ClusterKind.BROKER_HANGS)
+        kinds = (KafkaFaultKind.BROKER_DIES, KafkaFaultKind.BROKER_HANGS)
         dies, hangs = (
-            Cluster(*(ClusterFault(kind=k, at=5.0, seconds=50.0, amount=n) for n in range(2)))
+            Cluster(*(KafkaFault(kind=k, at=5.0, seconds=50.0, amount=n) for n in range(2)))
             for k in kinds
         )
         await asyncio.sleep(4.9)

@@ -11,27 +11,27 @@ from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.kinesis.aws.api import HashRange
 from tests.provers.simulation import (
-    Fault,
-    Kind,
-    Plan,
+    KinesisFault,
+    KinesisFaultKind,
+    KinesisPlan,
     SimulationError,
+    run_kinesis_seed,
     run_plan,
-    run_seed,
     simulate,
 )
-from tests.provers.simulation.job.job import Job
-from tests.provers.simulation.kinesis.service.log import (
+from tests.provers.simulation.job.job import SimJob
+from tests.provers.simulation.kinesis.service.stream_log import (
     RECORD_STRIDE,
-    Part,
     SourceLog,
     SourceRecord,
     SourceShard,
+    SubRecord,
     number_of,
 )
-from tests.provers.simulation.kinesis.stream import millis, shard_id_of
-from tests.provers.simulation.moments.moments import Sometimes
+from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers import Observers
 from tests.provers.simulation.moments.observers.calls import after, around, before, timed
+from tests.provers.simulation.service_clock import millis, shard_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def shard(
                 number_of(index, millis(at)) + RECORD_STRIDE,
                 millis(at),
                 "k",
-                (Part("k", b"data"),),
+                (SubRecord("k", b"data"),),
                 "plain",
             )
             for at in arrivals
@@ -76,12 +76,12 @@ MERGED = (
 def met(
     monkeypatch: pytest.MonkeyPatch,
     shards: tuple[SourceShard, ...],
-    *faults: Fault,
+    *faults: KinesisFault,
     **changes: object,
 ) -> dict[str, int]:
     """Return what a run meets that reads a record every ten seconds."""
     log = SourceLog({each.shard_id: each for each in shards})
-    monkeypatch.setattr(Plan, "log", lambda _: log)
+    monkeypatch.setattr(KinesisPlan, "log", lambda _: log)
     plan: dict[str, object] = {
         "seed": 0,
         "schedule": "fifo",
@@ -98,22 +98,24 @@ def met(
         "broken": None,
         "faults": faults,
     }
-    outcome = run_plan(Plan(**(plan | changes)))  # type: ignore[arg-type]
+    outcome = run_plan(KinesisPlan(**(plan | changes)))  # type: ignore[arg-type]
     return dict(outcome.moments)
 
 
-CONSUMER_GONE = Fault(kind=Kind.CONSUMER_GONE, at=342.3)
-TAKEN_OVER = Fault(kind=Kind.TAKEN_OVER, at=342.3)
-CLOSE = Fault(kind=Kind.CLOSE, at=342.3, seconds=1)
-LOCKED = Fault(kind=Kind.REFUSED, at=300, code="KMSDisabledException")
-HANGS = Fault(kind=Kind.CALL_HANGS, at=0, seconds=60)
-RESET = Fault(kind=Kind.RESET, at=300)
-REFUSED = Fault(kind=Kind.REFUSED, at=300, lasts=60, code="InternalFailureException")
+CONSUMER_GONE = KinesisFault(kind=KinesisFaultKind.CONSUMER_GONE, at=342.3)
+TAKEN_OVER = KinesisFault(kind=KinesisFaultKind.TAKEN_OVER, at=342.3)
+CLOSE = KinesisFault(kind=KinesisFaultKind.CLOSE, at=342.3, seconds=1)
+LOCKED = KinesisFault(kind=KinesisFaultKind.REFUSED, at=300, code="KMSDisabledException")
+HANGS = KinesisFault(kind=KinesisFaultKind.CALL_HANGS, at=0, seconds=60)
+RESET = KinesisFault(kind=KinesisFaultKind.RESET, at=300)
+REFUSED = KinesisFault(
+    kind=KinesisFaultKind.REFUSED, at=300, lasts=60, code="InternalFailureException"
+)
 LONG_REFUSED = replace(REFUSED, lasts=100)
-TORN = Fault(kind=Kind.STORE_TORN, at=300)
-STORED_SLOWLY = Fault(kind=Kind.STORE_SLOW, at=300, seconds=60)
-SLOW = Fault(kind=Kind.SLOW, at=300, seconds=60)
-CRASH = Fault(kind=Kind.CRASH, at=308, seconds=10)
+TORN = KinesisFault(kind=KinesisFaultKind.STORE_TORN, at=300)
+STORED_SLOWLY = KinesisFault(kind=KinesisFaultKind.STORE_SLOW, at=300, seconds=60)
+SLOW = KinesisFault(kind=KinesisFaultKind.SLOW, at=300, seconds=60)
+CRASH = KinesisFault(kind=KinesisFaultKind.CRASH, at=308, seconds=10)
 
 
 def test_a_calm_run_meets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,38 +126,53 @@ def test_a_calm_run_meets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ("moment", "faults"),
     [
         (
-            Sometimes.CLOSED_BACKING_OFF,
+            KinesisSometimes.CLOSED_BACKING_OFF,
             [RESET, REFUSED, CLOSE],
         ),
-        (Sometimes.CLOSED_FULL, [SLOW, CLOSE]),
+        (KinesisSometimes.CLOSED_FULL, [SLOW, CLOSE]),
         (
-            Sometimes.CONSUMER_GONE_BACKING_OFF,
+            KinesisSometimes.CONSUMER_GONE_BACKING_OFF,
             [RESET, REFUSED, CONSUMER_GONE],
         ),
-        (Sometimes.TAKEN_OVER_BACKING_OFF, [RESET, REFUSED, TAKEN_OVER]),
-        (Sometimes.TAKEN_OVER_FULL, [SLOW, replace(TAKEN_OVER, at=330)]),
-        (Sometimes.IDLE_BEHIND_BATCH, [SLOW]),
+        (KinesisSometimes.TAKEN_OVER_BACKING_OFF, [RESET, REFUSED, TAKEN_OVER]),
+        (KinesisSometimes.TAKEN_OVER_FULL, [SLOW, replace(TAKEN_OVER, at=330)]),
+        (KinesisSometimes.IDLE_BEHIND_BATCH, [SLOW]),
         (
-            Sometimes.PERSON_NOT_NEEDED,
+            KinesisSometimes.PERSON_NOT_NEEDED,
             [RESET, LOCKED],
         ),
-        (Sometimes.LAST_ATTEMPT_SUCCEEDED, [Fault(kind=Kind.DAMAGED, at=300)] * 2),
-        (Sometimes.STRUCK_BLOCKED, [Fault(kind=Kind.BLOCKED, at=300, seconds=80)]),
-        (Sometimes.ARRIVED_IN_LAST_TURN, [Fault(kind=Kind.STALL, at=100, seconds=30 - 5e-10)]),
-        (Sometimes.GAP_WITH_RECORDS, [RESET, REFUSED, *[Fault(kind=Kind.TRIMMED, at=355)] * 5]),
-        (Sometimes.CHECKPOINT_FAILED_ONCE, [Fault(kind=Kind.STORE_FAILS, at=300)]),
-        (Sometimes.RESTARTED_FROM_TORN, [TORN, CRASH, replace(CRASH, at=400)]),
-        (Sometimes.RESTART_REPLAYED, [TORN, CRASH]),
-        (Sometimes.DIED_STORING, [STORED_SLOWLY, CRASH]),
-        (Sometimes.DIED_UNACKNOWLEDGED, [SLOW, CRASH]),
         (
-            Sometimes.DIED_OPENING,
+            KinesisSometimes.LAST_ATTEMPT_SUCCEEDED,
+            [KinesisFault(kind=KinesisFaultKind.DAMAGED, at=300)] * 2,
+        ),
+        (
+            KinesisSometimes.STRUCK_BLOCKED,
+            [KinesisFault(kind=KinesisFaultKind.BLOCKED, at=300, seconds=80)],
+        ),
+        (
+            KinesisSometimes.ARRIVED_IN_LAST_TURN,
+            [KinesisFault(kind=KinesisFaultKind.STALL, at=100, seconds=30 - 5e-10)],
+        ),
+        (
+            KinesisSometimes.GAP_WITH_RECORDS,
+            [RESET, REFUSED, *[KinesisFault(kind=KinesisFaultKind.TRIMMED, at=355)] * 5],
+        ),
+        (
+            KinesisSometimes.CHECKPOINT_FAILED_ONCE,
+            [KinesisFault(kind=KinesisFaultKind.STORE_FAILS, at=300)],
+        ),
+        (KinesisSometimes.RESTARTED_FROM_TORN, [TORN, CRASH, replace(CRASH, at=400)]),
+        (KinesisSometimes.RESTART_REPLAYED, [TORN, CRASH]),
+        (KinesisSometimes.DIED_STORING, [STORED_SLOWLY, CRASH]),
+        (KinesisSometimes.DIED_UNACKNOWLEDGED, [SLOW, CRASH]),
+        (
+            KinesisSometimes.DIED_OPENING,
             [HANGS, replace(CRASH, at=30)],
         ),
     ],
 )
 def test_a_plan_that_brings_it_about_once_is_counted_once(
-    monkeypatch: pytest.MonkeyPatch, moment: Sometimes, faults: list[Fault]
+    monkeypatch: pytest.MonkeyPatch, moment: KinesisSometimes, faults: list[KinesisFault]
 ) -> None:
     assert met(monkeypatch, STEADY, *faults)[moment] == 1
 
@@ -163,16 +180,25 @@ def test_a_plan_that_brings_it_about_once_is_counted_once(
 @pytest.mark.parametrize(
     ("moment", "faults"),
     [
-        (Sometimes.CONSUMER_GONE_BACKING_OFF, [CONSUMER_GONE]),
-        (Sometimes.TAKEN_OVER_BACKING_OFF, [TAKEN_OVER]),
-        (Sometimes.TAKEN_OVER_FULL, [SLOW, replace(RESET, at=312), LONG_REFUSED, TAKEN_OVER]),
-        (Sometimes.LAST_ATTEMPT_SUCCEEDED, [Fault(kind=Kind.DAMAGED, at=300)]),
-        (Sometimes.DIED_UNSTORED, [STORED_SLOWLY, CRASH]),
-        (Sometimes.STRUCK_BLOCKED, [Fault(kind=Kind.STALL, at=100, seconds=100)]),
+        (KinesisSometimes.CONSUMER_GONE_BACKING_OFF, [CONSUMER_GONE]),
+        (KinesisSometimes.TAKEN_OVER_BACKING_OFF, [TAKEN_OVER]),
+        (
+            KinesisSometimes.TAKEN_OVER_FULL,
+            [SLOW, replace(RESET, at=312), LONG_REFUSED, TAKEN_OVER],
+        ),
+        (
+            KinesisSometimes.LAST_ATTEMPT_SUCCEEDED,
+            [KinesisFault(kind=KinesisFaultKind.DAMAGED, at=300)],
+        ),
+        (KinesisSometimes.DIED_UNSTORED, [STORED_SLOWLY, CRASH]),
+        (
+            KinesisSometimes.STRUCK_BLOCKED,
+            [KinesisFault(kind=KinesisFaultKind.STALL, at=100, seconds=100)],
+        ),
     ],
 )
 def test_what_only_resembles_it_is_not_counted(
-    monkeypatch: pytest.MonkeyPatch, moment: Sometimes, faults: list[Fault]
+    monkeypatch: pytest.MonkeyPatch, moment: KinesisSometimes, faults: list[KinesisFault]
 ) -> None:
     assert moment not in met(monkeypatch, STEADY, *faults)
 
@@ -183,7 +209,7 @@ def test_a_consumer_that_is_gone_while_one_of_two_shards_backs_off(
     faults = [RESET, REFUSED, CONSUMER_GONE]
     of_one = [replace(fault, at=fault.at - 200, shard=shard_id_of(0)) for fault in faults]
 
-    assert Sometimes.CONSUMER_GONE_BACKING_OFF not in met(monkeypatch, MERGED, *of_one)
+    assert KinesisSometimes.CONSUMER_GONE_BACKING_OFF not in met(monkeypatch, MERGED, *of_one)
 
 
 def test_positions_that_are_acknowledged_and_not_stored_die_with_their_process(
@@ -191,7 +217,7 @@ def test_positions_that_are_acknowledged_and_not_stored_die_with_their_process(
 ) -> None:
     times = met(monkeypatch, STEADY, CRASH, checkpoint_every=2)
 
-    assert times == {Sometimes.DIED_UNSTORED: 1, Sometimes.RESTART_REPLAYED: 1}
+    assert times == {KinesisSometimes.DIED_UNSTORED: 1, KinesisSometimes.RESTART_REPLAYED: 1}
 
 
 def test_a_process_that_has_stored_everything_leaves_nothing_unstored(
@@ -201,40 +227,40 @@ def test_a_process_that_has_stored_everything_leaves_nothing_unstored(
 
 
 def test_an_iterator_expires_while_the_job_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = Fault(kind=Kind.SLOW, at=100, seconds=400)
+    slow = KinesisFault(kind=KinesisFaultKind.SLOW, at=100, seconds=400)
 
-    assert met(monkeypatch, STEADY, slow, mode="polling") == {Sometimes.ITERATOR_EXPIRED: 1}
+    assert met(monkeypatch, STEADY, slow, mode="polling") == {KinesisSometimes.ITERATOR_EXPIRED: 1}
 
 
 def test_the_ends_of_a_merge_and_the_listing_that_they_ask_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    unlisted = Fault(kind=Kind.CALL_CUT, at=300, lasts=5)
+    unlisted = KinesisFault(kind=KinesisFaultKind.CALL_CUT, at=300, lasts=5)
 
     assert met(monkeypatch, MERGED, unlisted) == {
-        Sometimes.EMPTY_SHARD_ENDED: 1,
-        Sometimes.BOTH_PARENTS_WAIT: 1,
-        Sometimes.CHILD_KNOWN_FROM_END: 1,
-        Sometimes.HURRIED_LISTING_FAILED: 1,
+        KinesisSometimes.EMPTY_SHARD_ENDED: 1,
+        KinesisSometimes.BOTH_PARENTS_WAIT: 1,
+        KinesisSometimes.CHILD_KNOWN_FROM_END: 1,
+        KinesisSometimes.HURRIED_LISTING_FAILED: 1,
     }
 
 
 def test_a_slow_job_lets_ends_wait_and_listings_overtake_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    times = met(monkeypatch, MERGED, Fault(kind=Kind.SLOW, at=294, seconds=60))
+    times = met(monkeypatch, MERGED, KinesisFault(kind=KinesisFaultKind.SLOW, at=294, seconds=60))
 
     assert times == {
-        Sometimes.EMPTY_SHARD_ENDED: 1,
-        Sometimes.END_WAITED: 2,
-        Sometimes.CHILD_LISTED_EARLY: 1,
+        KinesisSometimes.EMPTY_SHARD_ENDED: 1,
+        KinesisSometimes.END_WAITED: 2,
+        KinesisSometimes.CHILD_LISTED_EARLY: 1,
     }
 
 
 def test_looking_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at = [run_seed(seed) for seed in range(5)]
+    looked_at = [run_kinesis_seed(seed) for seed in range(5)]
     monkeypatch.setattr(Observers, "installed", lambda _: nullcontext())
-    alone = [run_seed(seed) for seed in range(5)]
+    alone = [run_kinesis_seed(seed) for seed in range(5)]
 
     assert [outcome.digest for outcome in looked_at] == [outcome.digest for outcome in alone]
 
@@ -243,13 +269,13 @@ def test_a_run_that_fails_leaves_no_look_behind(monkeypatch: pytest.MonkeyPatch)
     async def breaks(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Job, "live", breaks)
-    methods = [dict(vars(owner)) for owner in (Slot, Subscriber, Job)]
+    monkeypatch.setattr(SimJob, "live", breaks)
+    methods = [dict(vars(owner)) for owner in (Slot, Subscriber, SimJob)]
 
     with pytest.raises(SimulationError, match="ZeroDivisionError"):
-        run_seed(0)
+        run_kinesis_seed(0)
 
-    assert [dict(vars(owner)) for owner in (Slot, Subscriber, Job)] == methods
+    assert [dict(vars(owner)) for owner in (Slot, Subscriber, SimJob)] == methods
 
 
 class Lamp:

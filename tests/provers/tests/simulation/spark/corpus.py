@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import errno
 
-from tests.provers.simulation.spark import Damage, Kill, Plan, PowerLoss, Refuse, Run
+from tests.provers.simulation.spark import (
+    DiskRefusal,
+    DriverKill,
+    DriverRun,
+    FileDamage,
+    PowerLoss,
+    QueryPlan,
+)
 
 FOUND = {
-    "a directory that an earlier run has made is not durable": Plan(
-        seed=8, records=3, runs=(Run(faults=(Kill(4),)), Run(faults=(PowerLoss(38),)))
+    "a directory that an earlier run has made is not durable": QueryPlan(
+        seed=8,
+        records=3,
+        runs=(DriverRun(faults=(DriverKill(4),)), DriverRun(faults=(PowerLoss(38),))),
     ),
-    "an entry whose fsync has failed is replayed": Plan(
+    "an entry whose fsync has failed is replayed": QueryPlan(
         seed=114,
         records=3,
         seconds=1.0,
-        runs=(Run(faults=(Refuse(78, errno.EIO),)), Run(stop_after=2.0)),
+        runs=(DriverRun(faults=(DiskRefusal(78, errno.EIO),)), DriverRun(stop_after=2.0)),
     ),
-    "a disk that refuses everything refuses to clean up": Plan(
-        seed=58, remote=True, runs=(Run(faults=(Refuse(25, errno.EIO, times=1000),)),)
+    "a disk that refuses everything refuses to clean up": QueryPlan(
+        seed=58, remote=True, runs=(DriverRun(faults=(DiskRefusal(25, errno.EIO, times=1000),)),)
     ),
-    "an older driver that stops lets Spark take the newer one's batch for done": Plan(
+    "an older driver that stops lets Spark take the newer one's batch for done": QueryPlan(
         seed=440,
         remote=True,
         records=3,
         max_records=1,
-        runs=(Run(overlap=2.6), Run(stop_after=70.0)),
+        runs=(DriverRun(overlap=2.6), DriverRun(stop_after=70.0)),
     ),
-    "entries that have gone are not missed": Plan(
+    "entries that have gone are not missed": QueryPlan(
         seed=2,
         records=3,
         seconds=1.0,
         max_records=100,
-        runs=(Run(faults=(Kill(58),)), Run(damage=Damage("batches", None))),
+        runs=(DriverRun(faults=(DriverKill(58),)), DriverRun(damage=FileDamage("batches", None))),
     ),
 }

@@ -8,26 +8,26 @@ from unittest import mock
 
 from fanout.landing import local_storage
 from tests.provers.simulation import SimLoop, simulate
-from tests.provers.simulation.spark.files import DiskOs, DiskPath
-from tests.provers.simulation.spark.process import Machine, Process, current_process
+from tests.provers.simulation.spark.disk_stand_ins import DiskOs, DiskPath
+from tests.provers.simulation.spark.process import SimDriverProcess, SimMachine, current_process
 from tests.provers.simulation.spark.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.provers.simulation.spark.faults import Fault
+    from tests.provers.simulation.spark.faults import DriverFault
 
 T = TypeVar("T")
 
 
-def on_disk(machine: Machine, work: Callable[[], T], faults: Sequence[Fault] = ()) -> T:
+def on_disk(machine: SimMachine, work: Callable[[], T], faults: Sequence[DriverFault] = ()) -> T:
     """Run a function in a process of its own on a machine.
 
     Raises:
         asyncio.CancelledError: If the process was killed.
     """
     loop = SimLoop()
-    process = Process("test", machine, Threads(loop), Random(1), faults)
+    process = SimDriverProcess("test", machine, Threads(loop), Random(1), faults)
 
     async def main() -> T:
         current_process.set(process)

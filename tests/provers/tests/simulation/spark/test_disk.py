@@ -9,10 +9,10 @@ import pytest
 
 from fanout.errors import CheckpointError
 from fanout.landing.local_storage import LocalStorage
-from tests.provers.simulation.spark import Kill
-from tests.provers.simulation.spark.disk import Disk, File, sync
-from tests.provers.simulation.spark.files import DiskPath
-from tests.provers.simulation.spark.process import Machine
+from tests.provers.simulation.spark import DriverKill
+from tests.provers.simulation.spark.disk import Disk, DiskFile, sync
+from tests.provers.simulation.spark.disk_stand_ins import DiskPath
+from tests.provers.simulation.spark.process import SimMachine
 from tests.provers.tests.simulation.spark.on_disk import on_disk
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ ANY = 30
 
 
 @pytest.fixture
-def machine() -> Machine:
-    return Machine(Random(1))
+def machine() -> SimMachine:
+    return SimMachine(Random(1))
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def use(root: Any, seed: int) -> list[object]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_simulated_disk_answers_as_a_real_one(
-    machine: Machine, tmp_path: Path, seed: int
+    machine: SimMachine, tmp_path: Path, seed: int
 ) -> None:
     simulated = on_disk(machine, lambda: use(DiskPath("/checkpoint"), seed))
     assert simulated == use(tmp_path / "checkpoint", seed)
@@ -86,7 +86,7 @@ def test_bytes_survive_when_the_file_was_fsynced(disk: Disk) -> None:
 
 
 def test_bytes_that_were_not_fsynced_are_there_or_not_or_in_part() -> None:
-    file = File(data=b"synced and more", synced=b"synced")
+    file = DiskFile(data=b"synced and more", synced=b"synced")
     left = {file.after_power_loss(Random(seed)).data for seed in range(ANY)}
     assert {b"synced", b"synced and more"} < left
     assert all(data.startswith(b"synced") for data in left)
@@ -99,7 +99,7 @@ def test_a_name_survives_when_its_directory_was_fsynced(disk: Disk) -> None:
     for seed in range(ANY):
         left = disk.root.after_power_loss(Random(seed), {})
         folder = left.entries["folder"]
-        assert not isinstance(folder, File)
+        assert not isinstance(folder, DiskFile)
         seen.add("a" in folder.entries)
     assert seen == {False, True}
     assert disk.durable("/folder/a") is None
@@ -116,7 +116,7 @@ def test_a_deletion_that_was_not_fsynced_may_not_have_happened(disk: Disk) -> No
     seen = set()
     for seed in range(ANY):
         folder = disk.root.after_power_loss(Random(seed), {}).entries["folder"]
-        assert not isinstance(folder, File)
+        assert not isinstance(folder, DiskFile)
         seen.add("a" in folder.entries)
     assert seen == {False, True}
 
@@ -127,17 +127,17 @@ def test_both_names_of_a_file_lead_to_the_same_bytes_after_a_loss_of_power(disk:
     sync(disk.folder("/folder"))
     for seed in range(ANY):
         copy = disk.root.after_power_loss(Random(seed), {}).entries["folder"]
-        assert not isinstance(copy, File)
+        assert not isinstance(copy, DiskFile)
         assert copy.entries["a"] is copy.entries["b"]
 
 
-def test_a_process_that_is_killed_does_nothing_more(machine: Machine) -> None:
+def test_a_process_that_is_killed_does_nothing_more(machine: SimMachine) -> None:
     def work() -> None:
         storage = LocalStorage(cast("Path", DiskPath("/checkpoint")))
         storage.create("a", b"content")
 
     with pytest.raises(asyncio.CancelledError):
-        on_disk(machine, work, [Kill(4)])
+        on_disk(machine, work, [DriverKill(4)])
     # Not even the `finally` that would remove the temporary.
     (name,) = machine.disk.folder("/checkpoint").entries
     assert name.startswith("_tmp-")

@@ -6,42 +6,47 @@ from collections import Counter
 from dataclasses import replace
 
 from tests.provers.simulation.spark import (
-    Damage,
-    Kill,
+    DiskRefusal,
+    DriverKill,
+    DriverRun,
+    FileDamage,
     LostAnswer,
-    Plan,
     PowerLoss,
-    Run,
-    draw_plan,
-    run_plan,
+    QueryPlan,
+    SlowOperation,
+    draw_query_plan,
+    run_query_plan,
     strike_everywhere,
 )
 
 SEEDS = 30
-SHORT = Run(stop_after=1.0)
-LOCAL = Plan(
+SHORT = DriverRun(stop_after=1.0)
+LOCAL = QueryPlan(
     seed=3,
     lending=True,
     records=3,
     seconds=0.5,
     max_records=2,
     handler_seconds=0.0,
-    runs=(SHORT, Run(stop_after=1.0, faults=(PowerLoss(30),))),
+    runs=(SHORT, DriverRun(stop_after=1.0, faults=(PowerLoss(30),))),
 )
 REMOTE = replace(LOCAL, remote=True, records=4, max_records=3, runs=(SHORT, SHORT))
 
 
 def test_nothing_lent_is_lost_or_repeated_whatever_befalls_the_drivers() -> None:
-    outcomes = [run_plan(replace(draw_plan(seed), lending=True)) for seed in range(SEEDS)]
+    outcomes = [
+        run_query_plan(replace(draw_query_plan(seed), lending=True)) for seed in range(SEEDS)
+    ]
     assert sum(outcome.records for outcome in outcomes) > 300
     faults: Counter[str] = Counter()
     for outcome in outcomes:
         faults.update(outcome.faults)
-    assert faults.keys() >= {"Kill", "PowerLoss", "Refuse", "Slow", "LostAnswer"}
+    kinds = (DriverKill, PowerLoss, DiskRefusal, SlowOperation, LostAnswer)
+    assert faults.keys() >= {kind.__name__ for kind in kinds}
 
 
 def test_a_driver_may_be_killed_before_any_operation() -> None:
-    assert strike_everywhere(LOCAL, Kill) > 80
+    assert strike_everywhere(LOCAL, DriverKill) > 80
 
 
 def test_a_machine_may_lose_its_power_before_any_operation() -> None:
@@ -49,7 +54,7 @@ def test_a_machine_may_lose_its_power_before_any_operation() -> None:
 
 
 def test_a_driver_of_a_remote_checkpoint_may_be_killed_before_any_operation() -> None:
-    assert strike_everywhere(REMOTE, Kill) > 30
+    assert strike_everywhere(REMOTE, DriverKill) > 30
 
 
 def test_any_answer_of_a_store_may_be_lost() -> None:
@@ -57,9 +62,9 @@ def test_any_answer_of_a_store_may_be_lost() -> None:
 
 
 def test_a_pending_segment_that_is_damaged_is_an_error_until_it_is_restored() -> None:
-    damaged = Run(damage=Damage("pending", 0.5))
+    damaged = DriverRun(damage=FileDamage("pending", 0.5))
     plans = [
-        replace(LOCAL, runs=(replace(SHORT, faults=(Kill(number),)), damaged, SHORT))
+        replace(LOCAL, runs=(replace(SHORT, faults=(DriverKill(number),)), damaged, SHORT))
         for number in range(30, 90, 4)
     ]
-    assert sum(run_plan(plan).errors.get("CheckpointError", 0) for plan in plans) > 2
+    assert sum(run_query_plan(plan).errors.get("CheckpointError", 0) for plan in plans) > 2

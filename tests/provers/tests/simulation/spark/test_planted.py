@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.provers.planted.spark_bugs import PLANTED, planted
+from tests.provers.planted.spark_bugs import SPARK_BUGS, planted
 from tests.provers.simulation.spark import (
-    Plan,
+    DriverRun,
     PowerLoss,
-    Run,
-    ViolationError,
-    draw_plan,
-    draw_race,
-    run_plan,
+    QueryPlan,
+    QueryViolationError,
+    draw_query_plan,
+    draw_race_plan,
+    run_query_plan,
 )
 from tests.provers.tests.simulation.spark.corpus import FOUND
 
@@ -35,25 +35,25 @@ RACES = {
 }
 
 
-def draw_forgetful(seed: int) -> Plan:
+def draw_forgetful(seed: int) -> QueryPlan:
     """Draw a life in which Spark, after a loss of power, asks for older batches than the newest."""
     lost = PowerLoss(Random(seed).randint(24, 50), forgotten=3)
-    return Plan(seed=seed, runs=(Run(stop_after=2.0), Run(faults=(lost,))))
+    return QueryPlan(seed=seed, runs=(DriverRun(stop_after=2.0), DriverRun(faults=(lost,))))
 
 
-def drawing(name: str) -> Callable[[int], Plan]:
+def drawing(name: str) -> Callable[[int], QueryPlan]:
     if name == "an older batch id is taken for a new one":
         return draw_forgetful
-    return draw_race if name in RACES else draw_plan
+    return draw_race_plan if name in RACES else draw_query_plan
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", SPARK_BUGS)
 def test_a_planted_mistake_is_found(name: str) -> None:
     draw, first = drawing(name), FIRST.get(name, 0)
     with planted(name):
         for plan in (*FOUND.values(), *map(draw, range(first, first + SEEDS))):
             try:
-                run_plan(plan)
-            except ViolationError:
+                run_query_plan(plan)
+            except QueryViolationError:
                 return
     raise AssertionError(f"{SEEDS} lives did not show that {name}")

@@ -7,7 +7,18 @@ from collections import Counter
 import pytest
 
 from tests.provers.planted.spark_bugs import planted
-from tests.provers.simulation.spark import Plan, ViolationError, run_driver, run_plan
+from tests.provers.simulation.spark import (
+    DiskRefusal,
+    DriverKill,
+    HandlerFails,
+    LostAnswer,
+    PowerLoss,
+    QueryPlan,
+    QueryViolationError,
+    SlowOperation,
+    run_query_plan,
+    run_query_seed,
+)
 from tests.provers.tests.simulation.spark.corpus import FOUND
 
 SEEDS = 120
@@ -15,22 +26,23 @@ SEEDS = 120
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 40))
 def test_nothing_is_lost_or_repeated_whatever_befalls_the_drivers(first: int) -> None:
-    outcomes = [run_driver(seed) for seed in range(first, first + 40)]
+    outcomes = [run_query_seed(seed) for seed in range(first, first + 40)]
     assert sum(outcome.records for outcome in outcomes) > 400
     faults: Counter[str] = Counter()
     for outcome in outcomes:
         faults.update(outcome.faults)
-    assert set(faults) == {"Kill", "PowerLoss", "Refuse", "Slow", "LostAnswer", "HandlerFails"}
+    kinds = (DriverKill, PowerLoss, DiskRefusal, SlowOperation, LostAnswer, HandlerFails)
+    assert set(faults) == {kind.__name__ for kind in kinds}
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_what_was_found_stays_fixed(name: str) -> None:
-    run_plan(FOUND[name])
+    run_query_plan(FOUND[name])
 
 
 def test_a_broken_promise_comes_with_the_plan_that_shows_it() -> None:
-    plan = Plan(seed=1)
-    with planted("acknowledged before the entry"), pytest.raises(ViolationError) as caught:
-        run_plan(plan)
+    plan = QueryPlan(seed=1)
+    with planted("acknowledged before the entry"), pytest.raises(QueryViolationError) as caught:
+        run_query_plan(plan)
     assert "were acknowledged before any entry was durable" in str(caught.value)
     assert str(plan) in str(caught.value)

@@ -8,26 +8,26 @@ from dataclasses import replace
 import pytest
 
 from tests.provers.simulation.spark import (
-    Kill,
+    DiskRefusal,
+    DriverKill,
+    DriverRun,
     LostAnswer,
-    Plan,
     PowerLoss,
-    Refuse,
-    Run,
+    QueryPlan,
     strike_everywhere,
 )
 
-SHORT = Run(stop_after=1.0)
+SHORT = DriverRun(stop_after=1.0)
 # The second run may lose its power when it has just gone on from what the first one has left.
-LOCAL = Plan(
+LOCAL = QueryPlan(
     seed=3,
     records=3,
     seconds=0.5,
     max_records=2,
     handler_seconds=0.0,
-    runs=(SHORT, Run(stop_after=1.0, faults=(PowerLoss(22),))),
+    runs=(SHORT, DriverRun(stop_after=1.0, faults=(PowerLoss(22),))),
 )
-REMOTE = Plan(
+REMOTE = QueryPlan(
     seed=3,
     remote=True,
     records=4,
@@ -39,7 +39,7 @@ REMOTE = Plan(
 
 
 def test_a_driver_may_be_killed_before_any_operation() -> None:
-    assert strike_everywhere(LOCAL, Kill) > 80
+    assert strike_everywhere(LOCAL, DriverKill) > 80
 
 
 @pytest.mark.parametrize(("seed", "forgotten"), [(1, 0), (2, 1), (3, 3)])
@@ -50,11 +50,11 @@ def test_a_machine_may_lose_its_power_before_any_operation(seed: int, forgotten:
 
 @pytest.mark.parametrize(("code", "times"), [(errno.EIO, 1), (errno.ENOSPC, 1000)])
 def test_a_disk_may_refuse_any_operation(code: int, times: int) -> None:
-    assert strike_everywhere(LOCAL, lambda number: Refuse(number, code, times)) > 120
+    assert strike_everywhere(LOCAL, lambda number: DiskRefusal(number, code, times)) > 120
 
 
 def test_a_driver_of_a_remote_checkpoint_may_be_killed_before_any_operation() -> None:
-    assert strike_everywhere(REMOTE, Kill) > 30
+    assert strike_everywhere(REMOTE, DriverKill) > 30
 
 
 def test_any_answer_of_a_store_may_be_lost() -> None:

@@ -6,12 +6,12 @@ from random import Random
 import pytest
 
 from tests.provers.simulation import DeadlockError, SimLoop, simulate
-from tests.provers.simulation.spark.process import Machine, Process
+from tests.provers.simulation.spark.process import SimDriverProcess, SimMachine
 from tests.provers.simulation.spark.threads import Threads
 
 
-def new_process(loop: SimLoop) -> Process:
-    return Process("test", Machine(Random(1)), Threads(loop), Random(1))
+def new_process(loop: SimLoop) -> SimDriverProcess:
+    return SimDriverProcess("test", SimMachine(Random(1)), Threads(loop), Random(1))
 
 
 def test_threads_take_turns_in_virtual_time() -> None:

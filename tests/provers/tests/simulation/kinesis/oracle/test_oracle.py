@@ -12,22 +12,27 @@ from fanout.core.events import Batch, Gap, Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Range
 from fanout.kinesis.aws.api import HashRange
 from fanout.kinesis.reading.decode import SCHEMA
-from tests.provers.simulation.job.life import Life
-from tests.provers.simulation.kinesis.faults.armed import Armed
-from tests.provers.simulation.kinesis.oracle.bounds import Hands
-from tests.provers.simulation.kinesis.oracle.errors import OracleError
-from tests.provers.simulation.kinesis.oracle.oracle import Oracle
-from tests.provers.simulation.kinesis.plan import draw_plan
-from tests.provers.simulation.kinesis.service.log import Part, SourceLog, SourceRecord, SourceShard
-from tests.provers.simulation.kinesis.service.service import SimService
-from tests.provers.simulation.kinesis.stream import EPOCH_MILLIS
+from tests.provers.simulation.armed_faults import ArmedFaults
+from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
+from tests.provers.simulation.kinesis.oracle.oracle import KinesisOracle
+from tests.provers.simulation.kinesis.plan import draw_kinesis_plan
+from tests.provers.simulation.kinesis.service.service import KinesisSimService
+from tests.provers.simulation.kinesis.service.stream_log import (
+    SourceLog,
+    SourceRecord,
+    SourceShard,
+    SubRecord,
+)
+from tests.provers.simulation.service_clock import EPOCH_MILLIS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanout.core.positions import Position
-    from tests.provers.simulation.kinesis.oracle.reading import Reading
-    from tests.provers.simulation.kinesis.service.log import Row
+    from tests.provers.simulation.kinesis.oracle.reading import KinesisReading
+    from tests.provers.simulation.kinesis.service.stream_log import KinesisRow
 
 ALL_KEYS = HashRange(0, 2**128 - 1)
 
@@ -38,10 +43,10 @@ def shard(index: int, *parents: SourceShard) -> SourceShard:
     ids = tuple(parent.shard_id for parent in parents)
     empty = SourceShard(index, ids, ALL_KEYS, opened, opened + 900, ())
     puts = [
-        (Part("k", b"0"),),
-        (Part("k", b"1"),),
-        (Part("k", b"2"), Part("l", b"3")),
-        (Part("k", b"4"),),
+        (SubRecord("k", b"0"),),
+        (SubRecord("k", b"1"),),
+        (SubRecord("k", b"2"), SubRecord("l", b"3")),
+        (SubRecord("k", b"4"),),
     ]
     records = tuple(
         SourceRecord(
@@ -66,12 +71,14 @@ class Stream:
     """An oracle, and what happens to the stream that it knows."""
 
     def __init__(self) -> None:
-        self.service = SimService(draw_plan(0), LOG, Random(7), Armed((), lambda _: None))
-        self.oracle = Oracle(LOG, self.service)
-        self.life = Life(1, Hands(1 << 20))
+        self.service = KinesisSimService(
+            draw_kinesis_plan(0), LOG, Random(7), ArmedFaults((), lambda _: None)
+        )
+        self.oracle = KinesisOracle(LOG, self.service)
+        self.life = ProcessLife(1, HeldEvents(1 << 20))
 
-    def reading(self, *stored: SplitPosition) -> Reading:
-        self.life = Life(self.life.number + 1, Hands(1 << 20))
+    def reading(self, *stored: SplitPosition) -> KinesisReading:
+        self.life = ProcessLife(self.life.number + 1, HeldEvents(1 << 20))
         return self.oracle.begin(positions(*stored), self.life)
 
     def trim(self, count: int) -> None:
@@ -87,12 +94,12 @@ def at(position: Position, *, ended: bool = False) -> SplitPosition:
     return SplitPosition(Split(PARENT.shard_id), position, ended)
 
 
-def after(row: Row, *, inside: bool = False) -> Cursor:
+def after(row: KinesisRow, *, inside: bool = False) -> Cursor:
     return Cursor(row.sequence, row.sub if inside else WHOLE_RECORD)
 
 
 def batch(
-    rows: Sequence[Row],
+    rows: Sequence[KinesisRow],
     *,
     until: Position | None = None,
     gaps: tuple[Gap, ...] = (),
@@ -119,7 +126,7 @@ def batch(
     )
 
 
-def refusal(reading: Reading, delivered: Batch) -> str:
+def refusal(reading: KinesisReading, delivered: Batch) -> str:
     with pytest.raises(OracleError) as caught:
         reading.deliver(delivered)
     return str(caught.value).partition(":")[0]

@@ -12,9 +12,13 @@ from fanout.core.statistics import SplitState
 from fanout.errors import DamagedFrameError, SubscriptionSilentError
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation import simulate
-from tests.provers.simulation.kinesis.oracle.witness import Witness
-from tests.provers.simulation.kinesis.service.log import SourceLog
-from tests.provers.tests.simulation.kinesis.oracle.told import SHARD, SOURCE, Process
+from tests.provers.simulation.kinesis.oracle.witness import KinesisWitness
+from tests.provers.simulation.kinesis.service.stream_log import SourceLog
+from tests.provers.tests.simulation.kinesis.oracle.notified_process import (
+    SHARD,
+    SOURCE,
+    NotifiedProcess,
+)
 
 SILENT = SubscriptionSilentError("nothing came")
 
@@ -31,8 +35,8 @@ class Stream:
         return SimpleNamespace(splits=self._shards, bytes_in_flight=0)
 
 
-def watched(process: Process, **shards: Any) -> Witness:
-    witness = Witness(process.life, SourceLog({}), SOURCE)
+def watched(process: NotifiedProcess, **shards: Any) -> KinesisWitness:
+    witness = KinesisWitness(process.life, SourceLog({}), SOURCE)
     stream: Any = Stream(shards)
     witness.opened(stream)
     return witness
@@ -41,7 +45,7 @@ def watched(process: Process, **shards: Any) -> Witness:
 @pytest.mark.parametrize(("blocked", "wrong"), [(0.0, ["late"]), (40.0, [])])
 def test_a_loop_that_another_process_blocks_is_no_silence(blocked: float, wrong: list[str]) -> None:
     async def watch() -> None:
-        process = Process()
+        process = NotifiedProcess()
         backs_off = SimpleNamespace(state=SplitState.BACKING_OFF, lag=None, last_cause=SILENT)
         witness = watched(process, **{SHARD: backs_off})
         process.attempts.answer(process.asks(), 0.0)
@@ -57,7 +61,7 @@ def test_a_loop_that_another_process_blocks_is_no_silence(blocked: float, wrong:
 @pytest.mark.parametrize(("blocked", "wrong"), [(0.0, True), (40.0, False)])
 def test_nobody_lists_shards_in_a_blocked_loop(blocked: float, *, wrong: bool) -> None:
     async def watch() -> None:
-        process = Process()
+        process = NotifiedProcess()
         witness = watched(process)
         running_loop().block(30.0)
         process.life.listed_at = running_loop().awake
@@ -72,7 +76,7 @@ def test_nobody_lists_shards_in_a_blocked_loop(blocked: float, *, wrong: bool) -
 
 def test_damage_is_told_within_a_second_of_the_last_piece_of_its_frame() -> None:
     async def watch() -> None:
-        process = Process()
+        process = NotifiedProcess()
         watched(process)
         attempt = process.asks()
         attempt.whole_at = math.inf

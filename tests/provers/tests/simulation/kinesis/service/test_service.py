@@ -12,24 +12,30 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from fanout.kinesis.reading.decode import decode_event, decode_records
 from fanout.testing.kinesis.frames import payload_of
-from tests.provers.simulation import Fault, Kind, Plan, draw_plan, simulate
-from tests.provers.simulation.job.life import Life
-from tests.provers.simulation.kinesis.faults.armed import Armed
-from tests.provers.simulation.kinesis.oracle.bounds import Hands
-from tests.provers.simulation.kinesis.service.service import CONSUMER_ARN, SimService
-from tests.provers.simulation.kinesis.service.transport import SimTransport
-from tests.provers.simulation.kinesis.stream import millis, shard_id_of
+from tests.provers.simulation import (
+    KinesisFault,
+    KinesisFaultKind,
+    KinesisPlan,
+    draw_kinesis_plan,
+    simulate,
+)
+from tests.provers.simulation.armed_faults import ArmedFaults
+from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
+from tests.provers.simulation.kinesis.service.service import CONSUMER_ARN, KinesisSimService
+from tests.provers.simulation.kinesis.service.transport import KinesisSimTransport
+from tests.provers.simulation.service_clock import millis, shard_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.provers.simulation.kinesis.service.body import SubscriptionBody
-    from tests.provers.simulation.kinesis.service.log import SourceLog
+    from tests.provers.simulation.kinesis.service.stream_log import SourceLog
+    from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
 
 SHARD = shard_id_of(0)
 HORIZON = {"Type": "TRIM_HORIZON"}
 PLAN = replace(
-    draw_plan(0),
+    draw_kinesis_plan(0),
     mode="polling",
     start="TRIM_HORIZON",
     shards=1,
@@ -45,14 +51,14 @@ PLAN = replace(
 class Kinesis:
     """A service at work, and two processes that call it."""
 
-    def __init__(self, plan: Plan, *faults: Fault) -> None:
+    def __init__(self, plan: KinesisPlan, *faults: KinesisFault) -> None:
         self.plan = replace(plan, faults=faults)
         self.log: SourceLog = self.plan.log()
-        self.armed = Armed(faults, lambda _: None)
-        self.service = SimService(self.plan, self.log, Random(1), self.armed)
-        self.lives = [Life(number, Hands(1 << 30), settled=True) for number in (1, 2)]
+        self.armed = ArmedFaults(faults, lambda _: None)
+        self.service = KinesisSimService(self.plan, self.log, Random(1), self.armed)
+        self.lives = [ProcessLife(number, HeldEvents(1 << 30), settled=True) for number in (1, 2)]
         self.first, self.second = (
-            SimTransport(self.service, self.armed, life) for life in self.lives
+            KinesisSimTransport(self.service, self.armed, life) for life in self.lives
         )
 
     async def poll(self, iterator: str) -> bytes:
@@ -74,7 +80,7 @@ class Kinesis:
 
 
 def at_work(
-    use: Callable[[Kinesis], Awaitable[None]], *faults: Fault, plan: Plan = PLAN
+    use: Callable[[Kinesis], Awaitable[None]], *faults: KinesisFault, plan: KinesisPlan = PLAN
 ) -> Kinesis:
     """Let something be done with a service, in virtual time."""
     kinesis = Kinesis(plan, *faults)
@@ -149,7 +155,7 @@ def test_a_shard_that_is_polled_to_its_end_names_its_children() -> None:
         assert [child.parents for child in event.children] == [(SHARD,), (SHARD,)]
         assert event.ended
 
-    storm = Fault(kind=Kind.RESHARD_STORM, at=100.0, seconds=0.01)
+    storm = KinesisFault(kind=KinesisFaultKind.RESHARD_STORM, at=100.0, seconds=0.01)
     assert at_work(use, storm).service.violations == []
 
 
@@ -180,7 +186,9 @@ def test_a_number_that_a_shard_never_had_breaks_a_rule() -> None:
 
 def test_an_outage_answers_nobody_until_it_is_over() -> None:
     async def use(kinesis: Kinesis) -> None:
-        assert kinesis.service.befall(Fault(kind=Kind.OUTAGE, at=0, seconds=60))
+        assert kinesis.service.strike_service(
+            KinesisFault(kind=KinesisFaultKind.OUTAGE, at=0, seconds=60)
+        )
         with pytest.raises(BotoCoreError):
             await kinesis.first.list_shards()
         await asyncio.sleep(60)
@@ -191,7 +199,7 @@ def test_an_outage_answers_nobody_until_it_is_over() -> None:
 
 def test_old_credentials_are_refused_until_they_are_renewed() -> None:
     async def use(kinesis: Kinesis) -> None:
-        kinesis.service.befall(Fault(kind=Kind.ROTATED, at=0))
+        kinesis.service.strike_service(KinesisFault(kind=KinesisFaultKind.ROTATED, at=0))
         assert await refused(kinesis.first.list_shards()) == "ExpiredTokenException"
         with pytest.raises(BotoCoreError):
             await kinesis.first.renew_credentials()
@@ -199,13 +207,15 @@ def test_old_credentials_are_refused_until_they_are_renewed() -> None:
         await kinesis.first.renew_credentials()
         await kinesis.first.list_shards()
 
-    at_work(use, Fault(kind=Kind.RENEWAL_FAILS, at=0))
+    at_work(use, KinesisFault(kind=KinesisFaultKind.RENEWAL_FAILS, at=0))
 
 
 def test_a_stream_that_is_replaced_has_other_numbers_and_another_creation() -> None:
     async def use(kinesis: Kinesis) -> None:
         before = (await kinesis.first.list_shards())[0], await kinesis.first.describe_stream()
-        kinesis.service.befall(Fault(kind=Kind.STREAM_REPLACED, at=0, seconds=9))
+        kinesis.service.strike_service(
+            KinesisFault(kind=KinesisFaultKind.STREAM_REPLACED, at=0, seconds=9)
+        )
         assert await refused(kinesis.first.list_shards()) == "ResourceNotFoundException"
         await asyncio.sleep(10)
         after = (await kinesis.first.list_shards())[0], await kinesis.first.describe_stream()
@@ -221,12 +231,14 @@ def test_a_closed_shard_that_expires_is_listed_and_read_no_more() -> None:
     async def use(kinesis: Kinesis) -> None:
         await asyncio.sleep(300)
         assert SHARD in {shard.shard_id for shard in await kinesis.first.list_shards()}
-        assert kinesis.service.befall(Fault(kind=Kind.SHARDS_EXPIRED, at=0, seconds=1))
+        assert kinesis.service.strike_service(
+            KinesisFault(kind=KinesisFaultKind.SHARDS_EXPIRED, at=0, seconds=1)
+        )
         assert SHARD not in {shard.shard_id for shard in await kinesis.first.list_shards()}
         asked = kinesis.first.get_shard_iterator("arn", SHARD, HORIZON)
         assert await refused(asked) == "ResourceNotFoundException"
 
-    storm = Fault(kind=Kind.RESHARD_STORM, at=100.0, seconds=0.01)
+    storm = KinesisFault(kind=KinesisFaultKind.RESHARD_STORM, at=100.0, seconds=0.01)
     assert at_work(use, storm).service.violations == []
 
 
@@ -254,7 +266,9 @@ def test_whoever_knows_of_a_subscription_waits_for_five_seconds(answered: bool) 
 
 def test_a_consumer_that_is_given_by_its_arn_is_gone_for_good() -> None:
     async def use(kinesis: Kinesis) -> None:
-        assert kinesis.service.befall(Fault(kind=Kind.CONSUMER_DELETING, at=0, seconds=30))
+        assert kinesis.service.strike_service(
+            KinesisFault(kind=KinesisFaultKind.CONSUMER_DELETING, at=0, seconds=30)
+        )
         described = await kinesis.first.describe_consumer(arn=CONSUMER_ARN)
         assert described.status == "DELETING"
         assert await refused(kinesis.frame()) == "ResourceNotFoundException"
@@ -269,10 +283,14 @@ def test_a_consumer_that_is_given_by_its_arn_is_gone_for_good() -> None:
 def test_a_clock_that_is_behind_refuses_the_present() -> None:
     async def use(kinesis: Kinesis) -> None:
         now = {"Type": "AT_TIMESTAMP", "Timestamp": millis(0) / 1000}
-        kinesis.service.befall(Fault(kind=Kind.CLOCK_BEHIND, at=0, seconds=60))
+        kinesis.service.strike_service(
+            KinesisFault(kind=KinesisFaultKind.CLOCK_BEHIND, at=0, seconds=60)
+        )
         asked = kinesis.first.get_shard_iterator("arn", SHARD, now)
         assert await refused(asked) == "InvalidArgumentException"
-        kinesis.service.befall(Fault(kind=Kind.CLOCK_AHEAD, at=0, seconds=60))
+        kinesis.service.strike_service(
+            KinesisFault(kind=KinesisFaultKind.CLOCK_AHEAD, at=0, seconds=60)
+        )
         await kinesis.first.get_shard_iterator("arn", SHARD, now)
 
     assert at_work(use).lives[0].refused_times == 1

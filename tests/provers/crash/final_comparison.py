@@ -1,0 +1,88 @@
+"""Compare at the end, when nothing runs but the broker: what is in its topics, read once more."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+from tests.provers.crash.moments import Pipeline, input_of, output_of
+from tests.provers.crash.oracle import OutputOracle, OutputVerdict
+from tests.provers.crash.plan import CampaignFailedError
+from tests.provers.crash.reader import end_offsets, read_again
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.provers.crash.records import RecordProducer
+
+__all__ = ("PARTITIONS", "Comparison", "compare")
+
+PARTITIONS: Final = 4
+
+# The broker writes the end of a transaction to its partitions after it has answered.
+_TO_END = 10.0
+_LOOK = 0.05
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the last look found.
+
+    Args:
+        verdicts: What each pipeline came to: the worse of what was read during the campaign and at
+            its end.
+        open_transactions: Partitions of outputs that a transaction still holds up.
+    """
+
+    verdicts: dict[Pipeline, OutputVerdict]
+    open_transactions: int
+
+
+def compare(
+    producers: Mapping[Pipeline, RecordProducer],
+    oracles: Mapping[Pipeline, OutputOracle],
+    bootstrap_servers: str,
+) -> Comparison:
+    """Compare each output with its input; it blocks.
+
+    Args:
+        producers: What was produced.
+        oracles: What was read while the job ran.
+        bootstrap_servers: Where the broker is.
+
+    Raises:
+        CampaignFailedError: If an input is not what was produced, so that nothing follows from the
+            output, or a topic cannot be read.
+    """
+    if Pipeline.KAFKA in producers:
+        _check_input(producers[Pipeline.KAFKA], bootstrap_servers)
+    verdicts = {}
+    held_up = 0
+    for pipeline, oracle in oracles.items():
+        topic = output_of(pipeline)
+        held_up += _count_open(bootstrap_servers, topic)
+        again = OutputOracle(pipeline)
+        read_again(bootstrap_servers, topic, again, PARTITIONS)
+        produced = producers[pipeline].produced
+        verdicts[pipeline] = oracle.verdict(produced).worse(again.verdict(produced))
+    return Comparison(verdicts, held_up)
+
+
+def _check_input(producer: RecordProducer, bootstrap_servers: str) -> None:
+    written = OutputOracle(producer.pipeline, suffix="")
+    read_again(bootstrap_servers, input_of(producer.pipeline), written, PARTITIONS)
+    verdict = written.verdict(producer.produced)
+    if not verdict.holds:
+        raise CampaignFailedError(f"the input itself is not what was produced: {verdict}")
+
+
+def _count_open(bootstrap_servers: str, topic: str) -> int:
+    deadline = time.monotonic() + _TO_END
+    while True:
+        ends = end_offsets(bootstrap_servers, topic, PARTITIONS)
+        still_open = sum(committed < end for committed, end in ends)
+        if not still_open or time.monotonic() > deadline:
+            return still_open
+        time.sleep(_LOOK)

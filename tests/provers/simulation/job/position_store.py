@@ -1,0 +1,62 @@
+"""Where a simulated job keeps its positions: it may be slow, refuse, or break in a write."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, final
+
+from tests.provers.simulation.kinesis.faults import KinesisFaultKind, KinesisFaultSite
+
+if TYPE_CHECKING:
+    from tests.provers.simulation.armed_faults import ArmedFaults
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.faults import KinesisFault
+
+__all__ = ("PositionStore",)
+
+
+@final
+class PositionStore:
+    """Keep the newest positions and those before: a write may be torn, but never both.
+
+    Whoever writes last wins, also where that is the older one of two processes.
+
+    Args:
+        armed: What goes wrong.
+    """
+
+    def __init__(self, armed: ArmedFaults[KinesisFault]) -> None:
+        self._armed = armed
+        self._versions: list[str] = []
+        self._whole: list[str] = []
+
+    @property
+    def versions(self) -> list[str]:
+        """What a restart finds, the newest first."""
+        return self._versions[::-1]
+
+    async def save(self, positions: str, life: ProcessLife) -> None:
+        """Store positions.
+
+        Args:
+            positions: What is stored.
+            life: Who stores it; what a dead process stores reaches nobody.
+
+        Raises:
+            OSError: The store refuses them.
+
+        Cancellation: they may be stored or not.
+        """
+        fault = self._armed.strike(KinesisFaultSite.STORE, asyncio.get_running_loop().time())
+        kind = None if fault is None else fault.kind
+        if kind is KinesisFaultKind.STORE_FAILS:
+            raise OSError("simulated")
+        if fault is not None and kind is KinesisFaultKind.STORE_SLOW:
+            await asyncio.sleep(fault.seconds)
+        if not life.dead:
+            # A write takes the place of the older version, or of a torn one.
+            torn = kind is KinesisFaultKind.STORE_TORN
+            self._versions = [*self._whole, positions[: len(positions) // 2] if torn else positions]
+            self._whole = self._whole if torn else [positions]
+        if kind is KinesisFaultKind.STORE_TORN:
+            raise OSError("simulated: the store broke in the middle of a write")

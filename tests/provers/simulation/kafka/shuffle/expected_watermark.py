@@ -1,0 +1,266 @@
+"""What a reader has heard of the producers of a partition, and what its watermark has excluded.
+
+What is promised (docs/shuffle.md), and what a run fails of:
+
+- **Late.** A producer writes no record whose event time is at or below its own watermark. So where
+  a reader tells a watermark, it has excluded the records at or below it of every producer that
+  takes part at that place of the log: one of the newest generation of which the reader has heard,
+  whether it has spoken or not, whose last word is neither that it is idle nor that it has ended,
+  and which has not been silent for `producer_timeout`. If such a record comes behind that place,
+  the watermark was too high.
+- It binds nobody else. A generation that is heard of later may repeat what its predecessor wrote,
+  and one that was superseded may not know it. A producer that was away when the watermark went on
+  may have older records. Without transactions a producer may write twice what it does not know to
+  have arrived. And what was lost to a reader, as it expired or was cut off, it has not heard.
+- **Back.** The watermark never goes back, also where a process goes on from stored positions.
+- **Stuck.** As soon as all that were announced have spoken, the watermark is at least the least one
+  of those that take part; and where silent ones are left out, that of those who go on to speak.
+- **Ended.** A partition ends where all that were announced have ended. That is final: what is
+  written behind it, or in its place where a log is cut off, is not read.
+- The watermark of a stream is the least of its partitions', also as it goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, final
+
+from fanout.kafka.shuffle.frames import EndFrame, HelloFrame, IdleFrame, WatermarkFrame
+from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.kafka.moments import KafkaSometimes
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable
+
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.shuffle.frames import ControlFrame
+    from tests.provers.simulation.kafka.partition_log import (
+        KafkaRecord,
+        ProducerFrames,
+        StoredBatch,
+    )
+
+__all__ = ("ExpectedWatermark",)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _LastFrame:
+    """What a producer has said last: when, its highest watermark, and whether it takes no part."""
+
+    at: float
+    watermark: int | None = None
+    away: bool = False
+    ended: bool = False
+
+
+@final
+@dataclass(slots=True)
+class ExpectedWatermark:
+    """What the reader of one partition has heard up to an offset.
+
+    Args:
+        partition: The partition.
+        offset: The first offset of which it has heard nothing.
+        era: In which era of the partition that is.
+        moments: How often each coincidence was met.
+        timeout: After how many seconds a producer is silent.
+        since: When the process has begun that reads it.
+        watermark: What it has told last.
+        blind: Whether nobody can tell what it has heard; then nothing is checked any more.
+    """
+
+    partition: Partition
+    offset: int
+    era: int
+    moments: Counter[str]
+    timeout: float = math.inf
+    since: float = 0.0
+    watermark: int | None = None
+    blind: bool = False
+    _generation: int = -1
+    _began: float = -math.inf
+    _announced: int | None = None
+    _words: dict[int, _LastFrame] = field(default_factory=dict)
+    # The watermark that binds the producers of the generation, and those that it binds less, as
+    # they were away when it was told.
+    _excluded: int | None = None
+    _spared: dict[int, int | None] = field(default_factory=dict)
+    # Who was away at any time since the watermark was looked at; everybody in a new generation.
+    _away: set[int] = field(default_factory=set)
+    # Whom the reader may have left out, and has not heard again.
+    _silent: set[int] = field(default_factory=set)
+    _begins: bool = True
+
+    def copy(self) -> ExpectedWatermark:
+        """Return the same once more."""
+        return replace(
+            self,
+            _words=dict(self._words),
+            _spared=dict(self._spared),
+            _away=set(self._away),
+            _silent=set(self._silent),
+        )
+
+    def resume(self, now: float) -> None:
+        """Let another process go on, which knows whom the one before has left out."""
+        self.since = 0.0
+        self._note_silent(now)
+        self.since = now
+
+    @property
+    def anybody(self) -> bool:
+        """Whether a producer was heard."""
+        return bool(self._words)
+
+    def forget(self, offset: int, era: int) -> None:
+        """Go on before all that was heard, with a log that has taken the place of another one."""
+        self.offset, self.era = offset, era
+        self._supersede(-1, -math.inf)
+
+    def hear(
+        self, batches: Iterable[tuple[StoredBatch, ProducerFrames]], end: int, now: float
+    ) -> None:
+        """Take in what comes up to an offset.
+
+        Args:
+            batches: What producers have written there.
+            end: The offset.
+            now: The virtual seconds.
+
+        Raises:
+            OracleError: If there is a record that was excluded.
+        """
+        for stored, said in batches:
+            controls = [(stored.base + offset, each) for offset, each in said.controls]
+            for offset, each in sorted([*controls, *((r.offset, r) for r in stored.records)]):
+                if not self.offset <= offset < end:
+                    continue
+                if isinstance(each, HelloFrame | WatermarkFrame | IdleFrame | EndFrame):
+                    self._listen(each, stored.at, now)
+                elif not said.repeated:
+                    self._check(each, said)
+        self.offset = end
+
+    def tell(self, watermark: int | None, now: float) -> None:
+        """Take in the watermark that a reader tells here.
+
+        Args:
+            watermark: The watermark.
+            now: The virtual seconds.
+
+        Raises:
+            OracleError: If it goes back.
+        """
+        self._note_silent(now)
+        before = self.watermark
+        if before is not None and (watermark is None or watermark < before):
+            raise OracleError(
+                f"watermark went back: that of {self.partition} was {before}, and is {watermark} "
+                f"at {self.offset}"
+            )
+        if watermark != before:
+            self.watermark = watermark
+            beyond = watermark is not None and (self.due is None or watermark > self.due)
+            self.moments[KafkaSometimes.WITHOUT_SILENT] += beyond and bool(self._silent)
+            if not self._begins:
+                spared = {number: self._bound(number) for number in self._away}
+                self._excluded, self._spared = watermark, spared
+        self._begins = False
+        self._away = {number for number, word in self._words.items() if word.away}
+
+    @property
+    def due(self) -> int | None:
+        """The least that the watermark has to be here; None for anything."""
+        if self._announced is None or len(self._words) < self._announced:
+            return None
+        return _least(word for word in self._words.values() if not word.away)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all producers that were announced have ended, or nobody can tell."""
+        ended = sum(word.ended for word in self._words.values())
+        return self.blind or ended == self._announced
+
+    def due_without(self, silent_since: float) -> int | None:
+        """Return the least that the watermark has to be without those who are silent.
+
+        Args:
+            silent_since: Who has said nothing from then on is, and will be.
+        """
+        if self._announced is None:
+            return None
+        words = self._words.values()
+        return _least(word for word in words if not word.away and word.at > silent_since)
+
+    def silent(self, now: float) -> set[int]:
+        """Return the producers that may be silent, of those that were announced."""
+        numbers = range(self._announced or 0)
+        return {
+            number
+            for number in numbers
+            if now - max(self._spoken_at(number), self.since) >= self.timeout
+        }
+
+    def _spoken_at(self, producer: int) -> float:
+        word = self._words.get(producer)
+        return self._began if word is None else word.at
+
+    def _note_silent(self, now: float) -> None:
+        self._silent |= self.silent(now)
+        self._away |= self._silent
+
+    def _bound(self, producer: int) -> int | None:
+        return self._spared.get(producer, self._excluded)
+
+    def _check(self, record: KafkaRecord, said: ProducerFrames) -> None:
+        if record.event_time is None or self.watermark is None:
+            return
+        bound = self._bound(said.producer) if said.generation == self._generation else None
+        if bound is not None and record.event_time <= bound:
+            raise OracleError(
+                f"late: producer {said.producer} of generation {said.generation} of "
+                f"{self.partition} has a record of {record.event_time} at {record.offset}, but the "
+                f"watermark was {bound} before"
+            )
+        self.moments[KafkaSometimes.NOT_BOUND] += record.event_time <= self.watermark
+
+    def _listen(self, control: ControlFrame, at: float, now: float) -> None:
+        if control.generation < self._generation:
+            self.moments[KafkaSometimes.OUTDATED] += 1
+            return
+        if control.generation > self._generation:
+            self.moments[KafkaSometimes.SUPERSEDED] += self.anybody
+            self._supersede(control.generation, at)
+        self._note_silent(now)  # until it has spoken
+        self._silent.discard(control.producer)
+        before = self._words.get(control.producer, _LastFrame(at))
+        match control:
+            case HelloFrame(producers=announced):
+                self._announced = announced
+                word = _LastFrame(at, before.watermark)
+            case WatermarkFrame(millis=millis):
+                highest = millis if before.watermark is None else max(millis, before.watermark)
+                word = _LastFrame(at, highest)
+            case IdleFrame() | EndFrame():
+                word = _LastFrame(
+                    at, before.watermark, away=True, ended=isinstance(control, EndFrame)
+                )
+                self._away.add(control.producer)
+        self.moments[KafkaSometimes.BACK_FROM_IDLE] += before.away and not word.away
+        self._words[control.producer] = word
+
+    def _supersede(self, generation: int, at: float) -> None:
+        self._generation, self._began = generation, at
+        self._announced, self._begins = None, True
+        self._words, self._away, self._silent = {}, set(), set()
+        self._excluded, self._spared = None, {}
+
+
+def _least(words: Iterable[_LastFrame]) -> int | None:
+    """Return the least watermark of some producers; None where one has none, or there are none."""
+    watermarks = [word.watermark for word in words]
+    told = [watermark for watermark in watermarks if watermark is not None]
+    return min(told) if told and len(told) == len(watermarks) else None

@@ -1,1 +1,0 @@
-"""What goes wrong in a simulation: the catalogue, how plans draw from it, and when it strikes."""

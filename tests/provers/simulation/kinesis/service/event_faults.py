@@ -1,0 +1,198 @@
+"""What goes wrong with an event of a subscription on its way to the reader."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.errors import (
+    MalformedEventError,
+    RemoteError,
+    SubscriptionEndedError,
+    UnconfirmedEndError,
+)
+from fanout.testing.kinesis.frames import child_shard, encode_event, encode_exception, payload_of
+from tests.provers.simulation.chance import happens
+from tests.provers.simulation.kinesis.faults import KinesisFaultKind
+from tests.provers.simulation.kinesis.service.pages import ShardPage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+    from random import Random
+
+    from tests.provers.simulation.kinesis.faults import KinesisFault
+    from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
+
+__all__ = ("UNKNOWN_CHILD", "EventFaults", "damaged", "pieces_of")
+
+_MAX_PIECES: Final = 20
+_OVERSIZE: Final = 1 << 31
+UNKNOWN_CHILD: Final = child_shard("shardId-999999999999", ["shardId-000000000000"], 0, 1)
+
+
+@final
+class EventFaults:
+    """Write something else in place of an event.
+
+    Args:
+        body: The subscription.
+        random: Where chance comes from.
+    """
+
+    def __init__(self, body: SubscriptionBody, random: Random) -> None:
+        self._body = body
+        self._random = random
+
+    async def chunks(self, fault: KinesisFault, at: float) -> AsyncGenerator[bytes, None]:
+        """Yield what comes in place of the event that is due at a moment.
+
+        Args:
+            fault: What goes wrong.
+            at: The moment, in virtual seconds.
+
+        Raises:
+            ClientPayloadError: The connection is reset.
+        """
+        body, page = self._body, self._body.page(at)
+        match fault.kind:
+            case KinesisFaultKind.STALL:
+                await asyncio.sleep(fault.seconds)
+            case KinesisFaultKind.DRIP:
+                seconds = fault.seconds if body.is_sound(page) else 0.0
+                for frame in body.frames(page):
+                    for number, piece in enumerate(body.shown(pieces_of(frame, None))):
+                        if number and seconds:
+                            await asyncio.sleep(seconds)
+                        yield piece
+            case (
+                KinesisFaultKind.EMPTY_EVENTS
+                | KinesisFaultKind.IDLE_PROGRESS
+                | KinesisFaultKind.STAYS_DAMAGED
+                | KinesisFaultKind.DAMAGED
+            ):
+                for frame in self._passing(fault.kind, page):
+                    yield frame
+            case _:
+                for frame in self._last(fault, page):
+                    yield frame
+                body.over = True
+
+    def _passing(self, kind: KinesisFaultKind, page: ShardPage) -> Iterator[bytes]:
+        """Yield frames behind which the subscription goes on."""
+        body = self._body
+        match kind:
+            case KinesisFaultKind.EMPTY_EVENTS:
+                for _ in range(self._random.randint(1, 9)):
+                    nothing = ShardPage((), body.cursor, 1000)
+                    yield body.frame_of(nothing)
+                    body.hears(nothing)
+            case KinesisFaultKind.IDLE_PROGRESS:
+                for idle in self._idle_pages():
+                    yield from body.frames(idle)
+            case KinesisFaultKind.STAYS_DAMAGED:
+                body.damage_next()
+            case _:
+                yield from body.damaged_frames(page, kind)
+
+    def _last(self, fault: KinesisFault, page: ShardPage) -> Iterator[bytes]:
+        """Yield the last frames of a subscription."""
+        body = self._body
+        match fault.kind:
+            case KinesisFaultKind.REPEATED | KinesisFaultKind.ENDED_BEHIND:
+                yield from body.frames(page)
+                if not body.over:
+                    yield from self._behind(fault.kind, page)
+            case KinesisFaultKind.RESET:
+                yield _half(body.frame_of(page))
+                raise body.reset()
+            case KinesisFaultKind.ENDED_EARLY:
+                body.ends(SubscriptionEndedError)
+            case KinesisFaultKind.RAISED:
+                body.ends(RemoteError, fault.code)
+                yield encode_exception(fault.code, "simulated")
+            case KinesisFaultKind.HALF_AN_END:
+                refused = body.is_refused(page)
+                body.ends(MalformedEventError if refused else UnconfirmedEndError)
+                yield self._half_an_end(page, believed=not refused)
+            case kind:
+                body.ends(MalformedEventError)
+                yield self._unbelievable(kind, body.frame_of(page))
+
+    def _behind(self, kind: KinesisFaultKind, page: ShardPage) -> Iterator[bytes]:
+        if kind is KinesisFaultKind.REPEATED and page.records and self._body.is_sound(page):
+            self._body.ends(MalformedEventError)
+            yield self._body.frame_of(page)
+        else:
+            self._body.ends(SubscriptionEndedError)
+
+    def _idle_pages(self) -> Iterator[ShardPage]:
+        """Go on without records: closer and closer to the next one, and never behind it."""
+        body = self._body
+        place = body.shard.after(body.cursor)
+        if place == len(body.shard.records):
+            return
+        for _ in range(self._random.randint(1, 5)):
+            before = (body.cursor + body.shard.numbers[place]) // 2
+            yield ShardPage((), max(body.cursor, min(before, body.newest)), body.millis_behind)
+
+    def _unbelievable(self, kind: KinesisFaultKind, frame: bytes) -> bytes:
+        """Return bytes that no reader may believe."""
+        match kind:
+            case KinesisFaultKind.HALF_CLOSED:
+                return _half(frame)
+            case KinesisFaultKind.OVERSIZE:
+                prelude = struct.pack("!II", _OVERSIZE, 0)
+                return prelude + struct.pack("!I", zlib.crc32(prelude)) + frame
+            case KinesisFaultKind.GARBAGE:
+                return self._random.randbytes(64)
+            case _:
+                raise AssertionError(f"{kind} does not happen to an event")
+
+    def _half_an_end(self, page: ShardPage, *, believed: bool) -> bytes:
+        body = self._body
+        document = json.loads(payload_of(body.frame_of(page)))
+        exhausted = happens(self._random, 0.5)
+        until = page.continuation
+        if until is None or exhausted:
+            until = page.records[-1].sequence if page.records else body.cursor
+        # What is only lost is not told up to an end that is in doubt.
+        told = any(not row.foreign for record in page.records for row in record.rows)
+        if believed and (told or not exhausted):
+            body.cursor = until
+            body.hears(page)
+        if exhausted:
+            document.pop("ContinuationSequenceNumber", None)
+            document.pop("ChildShards", None)
+        else:
+            document.setdefault("ChildShards", [UNKNOWN_CHILD])
+            document["ContinuationSequenceNumber"] = str(until)
+        return encode_event("SubscribeToShardEvent", json.dumps(document).encode())
+
+
+def _half(frame: bytes) -> bytes:
+    return frame[: len(frame) // 2]
+
+
+def damaged(frame: bytes) -> bytes:
+    """Return a frame whose checksum is wrong."""
+    return frame[:-1] + bytes([frame[-1] ^ 1])
+
+
+def pieces_of(data: bytes, random: Random | None) -> Iterator[bytes]:
+    """Cut bytes as a network might: at random, or into many equal pieces where there is none.
+
+    Args:
+        data: The bytes.
+        random: Where chance comes from; None for equal pieces.
+    """
+    if random is None:
+        size = max(1, -(-len(data) // _MAX_PIECES))
+        cuts = list(range(size, len(data), size))
+    else:
+        cuts = sorted(random.randrange(len(data)) for _ in range(random.randrange(3)))
+    for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        if stop > start:
+            yield data[start:stop]

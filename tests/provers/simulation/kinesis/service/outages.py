@@ -1,0 +1,107 @@
+"""What the whole simulated service, or the account of its caller, suffers from for a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from botocore.exceptions import (
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    SSLError,
+)
+
+from tests.provers.simulation.kinesis.service.client_errors import client_error
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.service.service import KinesisSimService
+
+__all__ = ("Outages", "no_answer")
+
+_ENDPOINT: Final = "https://kinesis.simulated"
+_NO_ANSWER: Final = (EndpointConnectionError, ConnectTimeoutError, SSLError, ConnectionClosedError)
+
+
+@final
+class Outages:
+    """Say what every call meets: an outage, a throttle, credentials that are too old.
+
+    Args:
+        service: The service.
+    """
+
+    def __init__(self, service: KinesisSimService) -> None:
+        self.skew = 0.0
+        self._service = service
+        self._credentials = 0
+        self._down_until = 0.0
+        self._throttled_until = 0.0
+        self._throttle = ""
+
+    def go_down(self, seconds: float) -> None:
+        """Answer nobody for some seconds."""
+        self._down_until = max(self._down_until, self._service.now + seconds)
+
+    def throttle(self, code: str, seconds: float) -> None:
+        """Refuse every call for some seconds.
+
+        Args:
+            code: With which error.
+            seconds: For how long.
+        """
+        self._throttle, self._throttled_until = code, self._service.now + seconds
+
+    def pass_by(self) -> None:
+        """Let an outage and a throttle be over."""
+        self._down_until = self._throttled_until = 0.0
+
+    def rotate(self) -> None:
+        """Let the credentials that are in use expire."""
+        self._credentials += 1
+
+    def give_credentials(self, life: ProcessLife) -> None:
+        """Let a process have the newest credentials."""
+        life.credentials = self._credentials
+
+    def check(self, life: ProcessLife, action: str) -> None:
+        """Let a call of a process pass.
+
+        A process in which not everything has worked once has new credentials anyway: it takes a
+        refusal for a mistake in its setup.
+
+        Args:
+            life: The process that calls.
+            action: The name of the call.
+
+        Raises:
+            ClientError: It is refused.
+            BotoCoreError: Nobody answers.
+        """
+        if not life.settled:
+            self.give_credentials(life)
+        refusal = self._refusal(life, action)
+        if refusal is not None:
+            life.hindered = True
+            raise refusal
+
+    def _refusal(self, life: ProcessLife, action: str) -> Exception | None:
+        refusal = ""
+        now = self._service.now
+        if now < self._down_until:
+            return no_answer(self._service.random)
+        if life.credentials < self._credentials:
+            refusal = "ExpiredTokenException"
+        elif now < self._throttled_until:
+            refusal = self._throttle
+        error: Exception | None = client_error(refusal, action) if refusal else None
+        return error
+
+
+def no_answer(random: Random) -> Exception:
+    """Make what botocore raises where nobody answers."""
+    kind = random.choice(_NO_ANSWER)
+    error: Exception = kind(endpoint_url=_ENDPOINT, error="simulated")
+    return error

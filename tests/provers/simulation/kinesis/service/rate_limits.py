@@ -1,0 +1,97 @@
+"""How often the simulated service may be asked, and how much of a shard may be polled."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Final, final
+
+from tests.provers.simulation.kinesis.service.client_errors import client_error
+
+if TYPE_CHECKING:
+    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.kinesis.service.service import KinesisSimService
+
+__all__ = ("RateLimits",)
+
+_SECOND: Final = 1.0
+# Calls a second for a stream, or for the whole account (API reference of each call).
+_CALLS: Final = {
+    "DescribeStreamSummary": 20,
+    "ListShards": 1000,
+    "RegisterStreamConsumer": 5,
+    "DescribeStreamConsumer": 20,
+    "DeregisterStreamConsumer": 5,
+}
+
+
+@final
+class RateLimits:
+    """Count calls and bytes, and refuse what is too much.
+
+    Refusing a process that has not caused it is no violation of its.
+
+    Args:
+        service: The service, which takes note of violations.
+    """
+
+    def __init__(self, service: KinesisSimService) -> None:
+        self._service = service
+        self._calls: defaultdict[tuple[str, str], deque[tuple[float, int]]] = defaultdict(deque)
+        self._free_at: dict[str, tuple[float, int]] = {}
+
+    def call(self, life: ProcessLife, action: str) -> None:
+        """Count a call about the stream.
+
+        Args:
+            life: The process that calls.
+            action: The name of the call.
+
+        Raises:
+            ClientError: There were too many in the last second.
+        """
+        self._count(life, action, "the stream", _CALLS[action], "LimitExceededException")
+
+    def poll(self, life: ProcessLife, action: str, shard_id: str) -> None:
+        """Count a call about a shard, of GetRecords or GetShardIterator.
+
+        Args:
+            life: The process that calls.
+            action: The name of the call.
+            shard_id: The shard.
+
+        Raises:
+            ClientError: There were too many in the last second, or too many bytes were returned.
+        """
+        code = "ProvisionedThroughputExceededException"
+        free_at, caller = self._free_at.get(shard_id, (0.0, 0))
+        if action == "GetRecords" and self._service.now < free_at:
+            if caller == life.number:
+                self._service.violated(f"{shard_id} was polled for more than 2 MiB a second")
+            raise client_error(code, action)
+        self._count(life, action, shard_id, self._service.rules.polls_per_second, code)
+
+    def returned(self, life: ProcessLife, shard_id: str, size: int) -> None:
+        """Count what an answer returns: the shard refuses polls until its average is back.
+
+        After an answer of 10 MiB that is for 5 seconds (API reference of GetRecords).
+
+        Args:
+            life: The process that is answered.
+            shard_id: The shard.
+            size: The bytes of data and keys.
+        """
+        free_at, _ = self._free_at.get(shard_id, (0.0, 0))
+        rest = size / self._service.rules.polled_bytes_per_second
+        self._free_at[shard_id] = max(free_at, self._service.now) + rest, life.number
+
+    def _count(self, life: ProcessLife, action: str, about: str, limit: int, code: str) -> None:
+        now, calls = self._service.now, self._calls[action, about]
+        while calls and now - calls[0][0] >= _SECOND:
+            calls.popleft()
+        if len(calls) >= limit:
+            if all(caller == life.number for _, caller in calls):
+                self._service.violated(
+                    f"{action} was called for {about} more than {limit} times a second"
+                )
+            raise client_error(code, action)
+        calls.append((now, life.number))
