@@ -7,15 +7,14 @@ The embedded Kinesis is `KinesisServer` in this process and `KinesisProcess` in 
 `sweep` run asyncio code in virtual time, on a `SimLoop`. `fanout.testing.pytest_plugin` has the
 fixtures.
 
-Each name is loaded when it is first used. The services need the extra `fanout[testing]`.
+Each name is loaded when it is first used. The services need the extra `testing`.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fanout.errors import SetupError
+from fanout._exports import lazy_exports
 
 if TYPE_CHECKING:
     from fanout.testing.fast_mode import fast
@@ -97,49 +96,52 @@ __all__ = (
     "sweep",
 )
 
-_MODULES = {
-    "KafkaBroker": "kafka.broker",
-    "KinesisProcess": "kinesis.process",
-    "KinesisRules": "kinesis.rules",
-    "KinesisServer": "kinesis.server",
-    "KinesisStatistics": "kinesis.rules",
-    "encode_aggregate": "kinesis.kpl_format",
-    "fast": "fast_mode",
-} | dict.fromkeys(
-    (
-        "Cancellation",
-        "DeadlockError",
-        "Fifo",
-        "LeakError",
-        "Moment",
-        "Priorities",
-        "Schedule",
-        "Shuffled",
-        "SimLoop",
-        "Trace",
-        "running_loop",
-        "simulate",
-        "sweep",
-    ),
-    "virtual_time",
+_FAULTS = (
+    "CorruptFrame",
+    "CutConnection",
+    "CutPoll",
+    "EmptyPoll",
+    "EndEarly",
+    "Fault",
+    "HalfAnEnd",
+    "IgnoreCall",
+    "IgnoreSubscribe",
+    "RaiseInStream",
+    "RefuseCall",
+    "RefuseSubscribe",
+    "RevokeKey",
+    "Stall",
+    "fault_from_json",
+    "fault_to_json",
 )
 
+_VIRTUAL_TIME = (
+    "Cancellation",
+    "DeadlockError",
+    "Fifo",
+    "LeakError",
+    "Moment",
+    "Priorities",
+    "Schedule",
+    "Shuffled",
+    "SimLoop",
+    "Trace",
+    "running_loop",
+    "simulate",
+    "sweep",
+)
 
-def __getattr__(name: str) -> Any:
-    """Load what a public name stands for; what is not named otherwise is a fault."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(f"{__name__}.{_MODULES.get(name, 'faults')}")
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("fanout"):
-            raise
-        missing = (error.name or "a library").partition(".")[0]
-        raise SetupError(
-            f"{missing} is not installed; install the extra: pip install 'fanout[testing]'"
-        ) from error
-    return getattr(module, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "KafkaBroker": "fanout.testing.kafka.broker",
+        "KinesisProcess": "fanout.testing.kinesis.process",
+        "KinesisRules": "fanout.testing.kinesis.rules",
+        "KinesisServer": "fanout.testing.kinesis.server",
+        "KinesisStatistics": "fanout.testing.kinesis.rules",
+        "encode_aggregate": "fanout.testing.kinesis.kpl_format",
+        "fast": "fanout.testing.fast_mode",
+        **dict.fromkeys(_FAULTS, "fanout.testing.faults"),
+        **dict.fromkeys(_VIRTUAL_TIME, "fanout.testing.virtual_time"),
+    },
+)

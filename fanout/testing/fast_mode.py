@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from fanout.errors import SetupError
+from fanout.kafka.intervals import KAFKA_INTERVALS, KafkaIntervals
+from fanout.kinesis.intervals import KINESIS_INTERVALS, KinesisIntervals
 from fanout.testing.kinesis.rules import KinesisRules
 
 if TYPE_CHECKING:
@@ -15,6 +16,10 @@ __all__ = ("fast",)
 
 # The least time between two calls that fail, so that no fault becomes a busy loop.
 _SHORTEST: Final = 0.01
+
+_KAFKA: Final = KafkaIntervals(
+    manual=0.1, loss_confirmed_after=1.0, loss_checks_apart=0.2, topic_missing_after=1.0
+)
 
 
 @contextmanager
@@ -38,45 +43,19 @@ def fast(rules: KinesisRules | None = None) -> Iterator[None]:
         rules: The rules of the embedded server that is read; None for `KinesisRules.fast()`, those
             of the fixture `kinesis_server`.
     """
-    with ExitStack() as stack:
-        # A service whose extra is not installed has no streams.
-        with suppress(SetupError):
-            stack.enter_context(_fast_kinesis(rules or KinesisRules.fast()))
-        with suppress(SetupError):
-            stack.enter_context(_fast_kafka())
+    kinesis = _kinesis_intervals(rules or KinesisRules.fast())
+    with KINESIS_INTERVALS.replaced(kinesis), KAFKA_INTERVALS.replaced(_KAFKA):
         yield
 
 
-@contextmanager
-def _fast_kinesis(rules: KinesisRules) -> Iterator[None]:
-    from fanout.kinesis.intervals import (  # noqa: PLC0415 - it loads the AWS SDK
-        KINESIS_INTERVALS,
-        KinesisIntervals,
-    )
-
+def _kinesis_intervals(rules: KinesisRules) -> KinesisIntervals:
     normal = KinesisIntervals()
     polls = {} if rules.polls_per_second else {"poll": _SHORTEST, "idle_poll": 2 * _SHORTEST}
     rests = {} if rules.polled_bytes_per_second else {"longest_rest": 0.0}
-    shorter = KinesisIntervals(
+    return KinesisIntervals(
         subscribe=max(min(rules.call_interval, normal.subscribe), _SHORTEST),
         takeover=min(rules.takeover_after, normal.takeover),
         manual=0.05,
         **polls,
         **rests,
     )
-    with KINESIS_INTERVALS.replaced(shorter):
-        yield
-
-
-@contextmanager
-def _fast_kafka() -> Iterator[None]:
-    from fanout.kafka.intervals import (  # noqa: PLC0415 - it loads Kafka's client
-        KAFKA_INTERVALS,
-        KafkaIntervals,
-    )
-
-    shorter = KafkaIntervals(
-        manual=0.1, loss_confirmed_after=1.0, loss_checks_apart=0.2, topic_missing_after=1.0
-    )
-    with KAFKA_INTERVALS.replaced(shorter):
-        yield
