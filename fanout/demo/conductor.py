@@ -8,33 +8,30 @@ from contextlib import aclosing
 from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO, final
 
-from fanout.demo.job import Job
-from fanout.demo.messages import (
+from fanout.demo.options import DemoFailedError
+from fanout.demo.progress import RunProgress
+from fanout.demo.queries import (
     BatchWritten,
-    DriverOptions,
-    Failed,
+    DemoQuery,
     Holding,
+    QueryOptions,
     Reading,
     Resubscribed,
-    Started,
 )
-from fanout.demo.options import DemoFailedError
-from fanout.demo.producer import produce
-from fanout.demo.records import generate
+from fanout.demo.records import Restart, generate
 from fanout.demo.report import Resharded
-from fanout.demo.service import STREAM
+from fanout.demo.service import STREAM, produce
 from fanout.demo.sources import KafkaSettings, ShuffleSettings
-from fanout.demo.tally import Tally
-from fanout.demo.verification import Restart
+from fanout.testing.spark.driver_process import DriverFailed, DriverStarted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from fanout.demo.display import Display
-    from fanout.demo.messages import Message
     from fanout.demo.options import DemoOptions
-    from fanout.demo.plan import Plan
-    from fanout.demo.service import Service, Stream
+    from fanout.demo.plan import DemoPlan
+    from fanout.demo.progress import ProgressDisplay
+    from fanout.demo.queries import QueryMessage
+    from fanout.demo.service import DemoService, DemoStream
     from fanout.demo.workspace import SentLog, Workspace
 
 __all__ = ("Conductor",)
@@ -73,13 +70,13 @@ class Conductor:
     def __init__(
         self,
         options: DemoOptions,
-        plan: Plan,
+        plan: DemoPlan,
         *,
-        service: Service,
+        service: DemoService,
         workspace: Workspace,
-        display: Display,
+        display: ProgressDisplay,
     ) -> None:
-        self.tally = Tally()
+        self.tally = RunProgress()
         self.parents: Mapping[str, Sequence[str]] = {}
         self.second_reshard: Resharded | None = None
         self._options = options
@@ -87,7 +84,7 @@ class Conductor:
         self._service = service
         self._display = display
         self._jobs = [
-            Job(
+            DemoQuery(
                 each,
                 scratch=workspace.scratch,
                 environment=service.environment,
@@ -100,7 +97,7 @@ class Conductor:
         self._started = asyncio.Event()
         self._all_read = asyncio.Event()
         self._patience = asyncio.Timeout(None)
-        self._stream: Stream | None = None
+        self._stream: DemoStream | None = None
         self._splits_told = asyncio.Event()
         # One at a time looks for open splits and then closes some of them.
         self._resharding = asyncio.Lock()
@@ -151,7 +148,7 @@ class Conductor:
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the others were cancelled because of it
 
-    async def _send(self, stream: Stream, log: SentLog) -> None:
+    async def _send(self, stream: DemoStream, log: SentLog) -> None:
         count = self._options.records
         rate = count / min(max(count / _RATE, _SHORTEST), _LONGEST)
         records = generate(count, self._options.seed)
@@ -194,7 +191,7 @@ class Conductor:
             self._splits_told.clear()
             await self._splits_told.wait()
 
-    async def _restart(self, job: Job) -> None:
+    async def _restart(self, job: DemoQuery) -> None:
         """Do what is to be done while a query has no driver, and let there be another one."""
         self._tell(f"the driver of the {job.query} and its JVM have gone")
         if job is self._jobs[0]:
@@ -202,10 +199,10 @@ class Conductor:
         self.tally.restarts += 1
         self._tell("start a new driver on the same checkpoint")
 
-    def _take(self, job: Job, message: Message) -> None:
+    def _take(self, job: DemoQuery, message: QueryMessage) -> None:
         tally = self.tally
         match message:
-            case Started():
+            case DriverStarted():
                 self._waiting_for.discard(job.query)
                 if not self._waiting_for:
                     self._started.set()
@@ -225,11 +222,11 @@ class Conductor:
             case Reading(splits=splits):
                 tally.splits.update(splits)
                 self._splits_told.set()
-            case Failed(sentence=sentence):
+            case DriverFailed(sentence=sentence):
                 raise DemoFailedError(f"the {job.query} has failed: {sentence}")
         self._display.update(tally)
 
-    def _count(self, job: Job, batch_id: int, rows: int) -> None:
+    def _count(self, job: DemoQuery, batch_id: int, rows: int) -> None:
         self._progressed()
         if batch_id == job.killed_in:
             self.tally.replayed.append(batch_id)
@@ -248,15 +245,15 @@ class Conductor:
 
 
 def _queries(
-    options: DemoOptions, plan: Plan, service: Service, workspace: Workspace
-) -> Iterator[DriverOptions]:
+    options: DemoOptions, plan: DemoPlan, service: DemoService, workspace: Workspace
+) -> Iterator[QueryOptions]:
     """Yield what the drivers of the queries are told: of one, or of two with a shuffle between."""
     root, settings = str(workspace.root), service.settings
     most = options.records // _BATCHES
     if not options.shuffle:
-        yield DriverOptions("query", root, settings, None, most, plan.kill)
+        yield QueryOptions("query", root, settings, None, most, plan.kill)
         return
     assert isinstance(settings, KafkaSettings), "the options say so"
     shuffle = ShuffleSettings(f"{STREAM}-by-key", settings.bootstrap_servers, options.shards)
-    yield DriverOptions("shuffling query", root, settings, shuffle, most, plan.kill)
-    yield DriverOptions("reading query", root, shuffle, None, most, plan.kill_reader)
+    yield QueryOptions("shuffling query", root, settings, shuffle, most, plan.kill)
+    yield QueryOptions("reading query", root, shuffle, None, most, plan.kill_reader)

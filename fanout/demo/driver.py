@@ -2,83 +2,86 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import msgspec
+import pyarrow.parquet as pq
 
-from fanout.demo.handlers import DoomedHandler, make_write
-from fanout.demo.messages import DriverOptions, Failed, Message, Reading, Resubscribed, Started
-from fanout.demo.sources import make_source
+from fanout.demo.queries import (
+    BatchWritten,
+    Holding,
+    QueryMessage,
+    QueryOptions,
+    Reading,
+    Resubscribed,
+)
+from fanout.demo.sources import ShuffleSettings, make_shuffle_sink, make_source
 from fanout.demo.workspace import Workspace
-from fanout.errors import FanOutError
 from fanout.spark import foreach_batch
+from fanout.spark.current_batch import current_batch
+from fanout.testing.spark.driver_process import DriverStarted, run_driver
 from fanout.testing.spark.session import jvm_pid, short_lived_session
 
 if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
     from fanout.core.events import Split
+    from fanout.demo.plan import Kill
     from fanout.spark import FanOutQuery
+    from fanout.testing.spark.driver_process import DriverLink
 
-__all__ = ("main",)
-
-_STDIN = 0
+__all__ = ("DoomedHandler", "Write", "main", "make_write")
 
 _REPORT_EVERY = 0.25
 
 # None says that the demo wants the driver to stop. The main thread alone takes and prints.
-_Outbox: TypeAlias = "SimpleQueue[Message | None]"
+_Outbox: TypeAlias = "SimpleQueue[QueryMessage | None]"
 
 
 def main(arguments: str) -> int:
     """Run the query until stdin closes; print messages to stdout.
 
     Args:
-        arguments: DriverOptions as JSON.
+        arguments: QueryOptions as JSON.
 
     Returns:
         The exit code: 1 if the query has failed.
     """
-    options = msgspec.json.decode(arguments, type=DriverOptions)
-    workspace = Workspace(Path(options.root))
+    options = msgspec.json.decode(arguments, type=QueryOptions)
     outbox: _Outbox = SimpleQueue()
-    stopping = threading.Event()
-    threading.Thread(target=_await_stop, args=(outbox, stopping), daemon=True).start()
+    return run_driver(
+        lambda link: _run(options, outbox, link),
+        on_stop=lambda: outbox.put(None),
+    )
+
+
+def _run(options: QueryOptions, outbox: _Outbox, link: DriverLink) -> None:
+    workspace = Workspace(Path(options.root))
 
     def on_resubscribe(split: Split, cause: Exception, delay: float) -> None:
         outbox.put(Resubscribed(split.id, type(cause).__name__, delay))
 
-    try:
-        with short_lived_session("fanout demo", workspace.scratch) as spark:
-            write = make_write(options, workspace)
-            query = foreach_batch(
-                spark,
-                make_source(options.source),
-                DoomedHandler(write, options.kill, outbox.put, stopping),
-                checkpoint_location=str(workspace.checkpoint(options.query)),
-                max_records=options.max_records,
-                on_resubscribe=on_resubscribe,
-            )
-            _send(Started(jvm_pid(spark)))
-            _report(query, outbox)
-    except FanOutError as error:
-        _send(Failed(str(error)))
-        return 1
-    return 0
+    with short_lived_session("fanout demo", workspace.scratch) as spark:
+        write = make_write(options, workspace)
+        query = foreach_batch(
+            spark,
+            make_source(options.source),
+            DoomedHandler(write, options.kill, outbox.put, link.stopping),
+            checkpoint_location=str(workspace.checkpoint(options.query)),
+            max_records=options.max_records,
+            on_resubscribe=on_resubscribe,
+        )
+        link.send(DriverStarted(jvm_pid(spark)))
+        _report(query, outbox, link)
 
 
-def _await_stop(outbox: _Outbox, stopping: threading.Event) -> None:
-    # Below sys.stdin, whose lock a thread that still reads would hold when the interpreter ends.
-    while os.read(_STDIN, 1024):
-        pass
-    stopping.set()
-    outbox.put(None)
-
-
-def _report(query: FanOutQuery, outbox: _Outbox) -> None:
+def _report(query: FanOutQuery, outbox: _Outbox, link: DriverLink) -> None:
     """Print what happens until the demo wants no more, then stop the query.
 
     Raises:
@@ -86,7 +89,7 @@ def _report(query: FanOutQuery, outbox: _Outbox) -> None:
     """
     wanted = True
     while wanted and query.is_active:
-        _send(Reading(tuple(query.statistics().splits)))
+        link.send(Reading(tuple(query.statistics().splits)))
         try:
             message = outbox.get(timeout=_REPORT_EVERY)
         except Empty:
@@ -94,17 +97,79 @@ def _report(query: FanOutQuery, outbox: _Outbox) -> None:
         if message is None:
             wanted = False
         else:
-            _send(message)
+            link.send(message)
     query.stop()
     while not outbox.empty():
         if (message := outbox.get()) is not None:
-            _send(message)
+            link.send(message)
     query.await_termination()
 
 
-def _send(message: Message) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
-    sys.stdout.buffer.flush()
+Write: TypeAlias = "Callable[[DataFrame, int], int]"
+"""Writes a batch, which has an id, and returns how many records it has."""
+
+
+def make_write(options: QueryOptions, workspace: Workspace) -> Write:
+    """Return what writes the batches of a query."""
+    if (shuffle := options.shuffle) is not None:
+        sink = make_shuffle_sink(shuffle)
+
+        def write_by_key(frame: DataFrame, batch_id: int) -> int:
+            sink.write(frame, batch_id)
+            return frame.count()
+
+        return write_by_key
+
+    def write_parquet(frame: DataFrame, batch_id: int) -> int:
+        """Write a batch into a directory of its own; writing it again replaces it."""
+        if isinstance(options.source, ShuffleSettings):
+            workspace.report(batch_id, current_batch().watermark)
+        target = workspace.batch(batch_id)
+        frame.write.mode("overwrite").parquet(str(target))
+        return sum(pq.read_metadata(path).num_rows for path in target.glob("*.parquet"))
+
+    return write_parquet
+
+
+@final
+class DoomedHandler:
+    """Write each batch, and hold still in the one in which the driver is to be killed.
+
+    Args:
+        write: How a batch is written.
+        kill: In which batch to hold still; None for none.
+        tell: Is told what happens.
+        stopping: Set when the demo wants no more, or has died.
+    """
+
+    def __init__(
+        self,
+        write: Write,
+        kill: Kill | None,
+        tell: Callable[[QueryMessage], None],
+        stopping: threading.Event,
+    ) -> None:
+        self._write = write
+        self._kill = kill
+        self._tell = tell
+        self._stopping = stopping
+        self._rows = 0
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Handle one batch."""
+        kill = self._kill
+        doomed = kill is not None and self._rows >= kill.after
+        if doomed and kill is not None and not kill.written:
+            self._hold(batch_id, written=False)
+        rows = self._write(frame, batch_id)
+        if doomed:
+            self._hold(batch_id, written=True)
+        self._rows += rows
+        self._tell(BatchWritten(batch_id, rows))
+
+    def _hold(self, batch_id: int, *, written: bool) -> None:
+        self._tell(Holding(batch_id, written))
+        self._stopping.wait()
 
 
 if __name__ == "__main__":

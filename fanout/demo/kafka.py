@@ -13,10 +13,9 @@ from aiokafka.errors import KafkaError
 
 from fanout.demo.options import DemoFailedError
 from fanout.demo.plan import Kind
-from fanout.demo.records import digest, event_time
+from fanout.demo.records import SentRecord, digest, event_time
 from fanout.demo.service import STREAM, Done
 from fanout.demo.sources import KafkaSettings, ShareSettings
-from fanout.demo.verification import SentRecord
 from fanout.testing.kafka.broker import KafkaBroker
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def start_kafka(partitions: int, *, share: bool = False) -> Iterator[KafkaServic
 
 @final
 class KafkaService:
-    """A `Service` that is a broker of Apache Kafka.
+    """A `DemoService` that is a broker of Apache Kafka.
 
     Args:
         broker: The running broker, with the topic created.
@@ -85,7 +84,7 @@ class KafkaService:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[KafkaStream]:
-        """Hold on to the topic; see `Service.connect`."""
+        """Hold on to the topic; see `DemoService.connect`."""
         async with (
             _producer(self._broker) as plain,
             _producer(self._broker, transactional_id="fanout-demo") as transactional,
@@ -106,7 +105,7 @@ class KafkaService:
 
 @final
 class KafkaStream:
-    """A `Stream` that is a topic of Kafka.
+    """A `DemoStream` that is a topic of Kafka.
 
     Whatever is done to it but growth strikes the records that are sent next: a broker is killed
     while they are on their way, and a transaction holds them.
@@ -142,7 +141,7 @@ class KafkaStream:
         self._changing = asyncio.Lock()
 
     async def put(self, records: Sequence[Record]) -> Sequence[SentRecord]:
-        """Send records, and do to them what is due; see `Stream.put`."""
+        """Send records, and do to them what is due; see `DemoStream.put`."""
         kind = self._due.popleft() if self._due else None
         try:
             match kind:

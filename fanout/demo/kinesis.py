@@ -11,10 +11,9 @@ import aioboto3
 from aiobotocore.config import AioConfig
 
 from fanout.demo.plan import Kind
-from fanout.demo.records import digest
+from fanout.demo.records import SentRecord, digest
 from fanout.demo.service import STREAM, Done
 from fanout.demo.sources import KinesisSettings
-from fanout.demo.verification import SentRecord
 from fanout.testing.faults import CutConnection, RaiseInStream, Stall
 from fanout.testing.kinesis.credentials import REGION
 from fanout.testing.kinesis.process import KinesisProcess
@@ -51,7 +50,7 @@ def start_kinesis(shards: int) -> Iterator[KinesisService]:
 
 @final
 class KinesisService:
-    """A `Service` that is the embedded Kinesis.
+    """A `DemoService` that is the embedded Kinesis.
 
     Args:
         server: The running server, with the stream created.
@@ -64,7 +63,7 @@ class KinesisService:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[KinesisStream]:
-        """Hold on to the stream; see `Service.connect`."""
+        """Hold on to the stream; see `DemoService.connect`."""
         # A call that is repeated after an error could store its records twice.
         config = AioConfig(retries={"total_max_attempts": 1})
         session: Any = aioboto3.Session()
@@ -80,7 +79,7 @@ class KinesisService:
 
 @final
 class KinesisStream:
-    """A `Stream` that is one of Kinesis.
+    """A `DemoStream` that is one of Kinesis.
 
     Args:
         server: Where things are done to it.

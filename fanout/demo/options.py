@@ -1,12 +1,16 @@
-"""What a user can ask of the demo, checked once, and how it fails."""
+"""The options of the demo, the check of what it needs, and the error by which it fails."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, final
 
-from fanout.errors import FanOutError, OptionError
+from fanout.errors import FanOutError, OptionError, SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = (
     "MAX_RECORDS",
@@ -15,6 +19,7 @@ __all__ = (
     "DemoFailedError",
     "DemoOptions",
     "ServiceName",
+    "check_environment",
 )
 
 # Fewer would be read before the faults among them can strike.
@@ -90,3 +95,32 @@ class DemoOptions:
             raise OptionError(
                 f"records={self.records} must be at least {least:,} for {self.shards} shards"
             )
+
+
+_KAFKA_MODULES = {"pyspark": "spark", "aiokafka": "kafka", "confluent_kafka": "testing"}
+
+# The extra that brings each module.
+_EXTRAS: Mapping[ServiceName, Mapping[str, str]] = {
+    ServiceName.KINESIS: {"pyspark": "spark", "aioboto3": "kinesis", "moto": "testing"},
+    ServiceName.KAFKA: _KAFKA_MODULES,
+    ServiceName.KAFKA_SHARE: _KAFKA_MODULES,
+}
+
+
+def check_environment(source: ServiceName) -> None:
+    """Check that everything that the demo starts is installed.
+
+    Args:
+        source: The service that it runs on.
+
+    Raises:
+        SetupError: If an extra is missing, or there is no Java for Spark.
+    """
+    missing = {extra for module, extra in _EXTRAS[source].items() if find_spec(module) is None}
+    if missing:
+        extras = ",".join(sorted(missing))
+        raise SetupError(f"the demo needs more of fanout: pip install 'fanout-streams[{extras}]'")
+    # It imports pyspark, which is known to be there only now.
+    from fanout.spark.session import require_java  # noqa: PLC0415
+
+    require_java()

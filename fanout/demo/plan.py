@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fanout.demo.options import DemoOptions
 
-__all__ = ("SCRIPTS", "Act", "Kill", "Kind", "Plan", "Script", "draw_plan")
+__all__ = ("SCRIPTS", "Act", "DemoPlan", "Kill", "Kind", "Script", "draw_plan")
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ class Kill:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     """Everything that goes wrong in one run.
 
     Args:
@@ -134,7 +134,7 @@ class Plan:
     while_down: tuple[Act, ...]
 
 
-def draw_plan(options: DemoOptions) -> Plan:
+def draw_plan(options: DemoOptions) -> DemoPlan:
     """Draw a plan from the seed; the same options draw the same plan.
 
     Each act falls into a window of its own.
@@ -154,7 +154,7 @@ def draw_plan(options: DemoOptions) -> Plan:
     kill = Kill(int(options.records * random.uniform(0.25, 0.6)), random.random() < 0.5)  # noqa: PLR2004 - a fair coin
     while_down = tuple(Act(kill.after, kind, random.random()) for kind in script.while_down)
     if not options.kill:
-        return Plan(acts, None, None, ())
+        return DemoPlan(acts, None, None, ())
     # One driver after the other, and at the other moment of its batch.
     reader = Kill(int(options.records * random.uniform(0.65, 0.8)), not kill.written)
-    return Plan(acts, kill, reader if options.shuffle else None, while_down)
+    return DemoPlan(acts, kill, reader if options.shuffle else None, while_down)

@@ -1,11 +1,14 @@
-"""The records of the demo: each carries its number, so that each is unique."""
+"""The records of the demo, as they are generated, sent and read.
+
+Each carries its number, so that each is unique.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import msgspec
 
@@ -14,7 +17,18 @@ from fanout.core.stored_json import MALFORMED_JSON
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("OUT_OF_ORDERNESS", "Record", "digest", "event_time", "generate", "number_in")
+__all__ = (
+    "OUT_OF_ORDERNESS",
+    "ReadRecord",
+    "Record",
+    "Reported",
+    "Restart",
+    "SentRecord",
+    "digest",
+    "event_time",
+    "generate",
+    "number_in",
+)
 
 _KEYS = 1_000
 _PAYLOAD_BYTES = 32
@@ -79,3 +93,64 @@ def event_time(number: int, first: int) -> int:
 def digest(data: bytes) -> str:
     """Return what tells two records' data apart."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+@final
+class SentRecord(msgspec.Struct, frozen=True):
+    """A record as its producer knows it.
+
+    Args:
+        number: Its number.
+        key: Its partition key.
+        split: The split that the service put it into.
+        sequence: The sequence number that the service gave it.
+        digest: Of its data.
+        time: Its event time in milliseconds since the Unix epoch; None where it has none.
+    """
+
+    number: int
+    key: str
+    split: str
+    sequence: int
+    digest: str
+    time: int | None = None
+
+
+@final
+class ReadRecord(msgspec.Struct, frozen=True):
+    """A record as the query wrote it.
+
+    Args:
+        batch: The id of the batch that it came in.
+        number: The number in its data; None where the data has none.
+        key: Its partition key.
+        split: Its split.
+        sequence: Its sequence number.
+        digest: Of its data.
+        time: Its event time in milliseconds since the Unix epoch; None where it has none.
+    """
+
+    batch: int
+    number: int | None
+    key: str
+    split: str
+    sequence: int
+    digest: str
+    time: int | None = None
+
+
+@final
+class Restart(msgspec.Struct, frozen=True):
+    """A restart of the query that was to meet splits it never saw.
+
+    Args:
+        killed_in: The id of the batch in which the query was killed; its content was sealed.
+        born: The splits that were made before the query was started again.
+    """
+
+    killed_in: int
+    born: tuple[str, ...]
+
+
+Reported: TypeAlias = "tuple[int, int | None]"
+"""A batch, and the watermark behind it in milliseconds since the Unix epoch; None for none."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fanout.demo.verification import Proof
 
-__all__ = ("Report", "Resharded", "faults_table", "proof_table")
+__all__ = ("DemoReport", "Resharded", "faults_table", "proof_table")
 
 _SPLITS = {
     ServiceName.KINESIS: "shards",
@@ -39,7 +39,7 @@ class Resharded(msgspec.Struct, frozen=True):
 
 
 @final
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
 
     Args:
@@ -86,7 +86,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         ).decode()
 
 
-def faults_table(report: Report) -> Table:
+def faults_table(report: DemoReport) -> Table:
     """Show what went wrong, and what the library did about it."""
     table = Table(title="What went wrong", title_justify="left")
     table.add_column("event")
@@ -105,7 +105,7 @@ def faults_table(report: Report) -> Table:
     return table
 
 
-def proof_table(report: Report) -> Table:
+def proof_table(report: DemoReport) -> Table:
     """Show what came through, each claim with a mark."""
     proof = report.proof
     table = Table(title="What came through", title_justify="left")

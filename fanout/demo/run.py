@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from fanout.demo.conductor import Conductor
-from fanout.demo.display import Display
 from fanout.demo.options import DemoFailedError, ServiceName
 from fanout.demo.plan import draw_plan
-from fanout.demo.report import Report
-from fanout.demo.verifier import verify_in_process
+from fanout.demo.progress import ProgressDisplay
+from fanout.demo.report import DemoReport
+from fanout.demo.verification import verify_in_process
 from fanout.demo.workspace import SentLog, Workspace
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fanout.demo.options import DemoOptions
-    from fanout.demo.service import Service
+    from fanout.demo.service import DemoService
 
 __all__ = ("run_demo",)
 
 _LOG_TAIL = 15
 
 
-def run_demo(options: DemoOptions, console: Console) -> Report:
+def run_demo(options: DemoOptions, console: Console) -> DemoReport:
     """Run the demo.
 
     Args:
@@ -48,7 +48,7 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
     with (
         TemporaryDirectory(prefix="fanout-demo-") as root,
         _start(options) as service,
-        Display(console, options.records) as display,
+        ProgressDisplay(console, options.records) as display,
     ):
         workspace = Workspace(Path(root))
         workspace.scratch.mkdir()
@@ -72,7 +72,7 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
         proof = verify_in_process(workspace)
         faults = service.faults()
     tally = conductor.tally
-    return Report(
+    return DemoReport(
         source=options.source,
         seed=options.seed,
         proof=proof,
@@ -86,7 +86,7 @@ def run_demo(options: DemoOptions, console: Console) -> Report:
     )
 
 
-def _start(options: DemoOptions) -> AbstractContextManager[Service]:
+def _start(options: DemoOptions) -> AbstractContextManager[DemoService]:
     # Only the one that is wanted is imported: what the other needs may not be installed.
     match options.source:
         case ServiceName.KINESIS:

@@ -1,20 +1,26 @@
-"""The seam between the demo and the service that it breaks."""
+"""The seam between the demo and the service that it breaks, and the producer that fills it."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from fanout.demo.plan import Act
-    from fanout.demo.records import Record
+    from fanout.demo.records import Record, SentRecord
     from fanout.demo.sources import SourceSettings
-    from fanout.demo.verification import SentRecord
 
-__all__ = ("STREAM", "Done", "Service", "Stream")
+__all__ = ("MAX_CALL_RECORDS", "STREAM", "DemoService", "DemoStream", "Done", "produce")
+
+# The limit of one PutRecords call (AWS API reference); it suits Kafka as well.
+MAX_CALL_RECORDS: Final = 500
+
+_CALLS_PER_SECOND = 10
 
 STREAM: Final = "orders"
 """The name of the stream or topic."""
@@ -36,7 +42,7 @@ class Done:
     born: tuple[str, ...] = ()
 
 
-class Service(Protocol):
+class DemoService(Protocol):
     """A service that runs on this machine for one run of the demo, with a stream in it."""
 
     @property
@@ -47,7 +53,7 @@ class Service(Protocol):
     def environment(self) -> Mapping[str, str]:
         """What is added to the environment of the Spark driver."""
 
-    def connect(self) -> AbstractAsyncContextManager[Stream]:
+    def connect(self) -> AbstractAsyncContextManager[DemoStream]:
         """Hold on to the stream while the block runs.
 
         Cancellation: what is on its way is given up.
@@ -57,7 +63,7 @@ class Service(Protocol):
         """Count the faults that have struck, by their kinds."""
 
 
-class Stream(Protocol):
+class DemoStream(Protocol):
     """A hold on the stream."""
 
     async def put(self, records: Sequence[Record]) -> Sequence[SentRecord]:
@@ -75,3 +81,24 @@ class Stream(Protocol):
 
     async def parents(self) -> Mapping[str, Sequence[str]]:
         """Return the parents of every split that there has been."""
+
+
+async def produce(
+    stream: DemoStream, records: Iterable[Record], *, rate: float
+) -> AsyncGenerator[Sequence[SentRecord], None]:
+    """Send records at a pace, and yield those of each call as the service has placed them.
+
+    Args:
+        stream: Where to send them.
+        records: What to send.
+        rate: Records per second, if the service keeps up.
+    """
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    size = min(MAX_CALL_RECORDS, max(1, round(rate / _CALLS_PER_SECOND)))
+    left = iter(records)
+    sent = 0
+    while call := list(islice(left, size)):
+        yield await stream.put(call)
+        sent += len(call)
+        await asyncio.sleep(begun + sent / rate - loop.time())

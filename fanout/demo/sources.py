@@ -1,4 +1,4 @@
-"""The source that a Spark driver reads, as its command line describes it."""
+"""The sources of Spark drivers, and the shuffle between two, as settings that a driver is given."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from fanout.demo.records import OUT_OF_ORDERNESS
 
 if TYPE_CHECKING:
     from fanout.core.source import Source
+    from fanout.kafka.shuffle import ShuffleSource
+    from fanout.spark import ShuffleSink
 
 __all__ = (
     "KafkaSettings",
@@ -18,6 +20,8 @@ __all__ = (
     "ShareSettings",
     "ShuffleSettings",
     "SourceSettings",
+    "make_shuffle_sink",
+    "make_shuffle_source",
     "make_source",
 )
 
@@ -138,6 +142,28 @@ def make_source(settings: SourceSettings) -> Source:
                 },
             )
         case ShuffleSettings():
-            from fanout.demo.shuffle import make_shuffle_source  # noqa: PLC0415 - see above
-
             return make_shuffle_source(settings)
+
+
+def make_shuffle_sink(settings: ShuffleSettings) -> ShuffleSink:
+    """Return the side that writes, and create the topic unless it exists."""
+    from fanout.kafka import Cluster, Security  # noqa: PLC0415 - it needs Kafka's library
+    from fanout.spark import ShuffleSink, create_shuffle_topic  # noqa: PLC0415 - and pyspark
+
+    sink = ShuffleSink(
+        cluster=Cluster(settings.bootstrap_servers, security=Security(protocol="PLAINTEXT")),
+        topic=settings.topic,
+        partition_count=settings.partitions,
+        timestamp="timestamp",
+    )
+    create_shuffle_topic(sink, retention=None, replication_factor=1)
+    return sink
+
+
+def make_shuffle_source(settings: ShuffleSettings) -> ShuffleSource:
+    """Return the side that reads, and create the topic unless it exists."""
+    from fanout.kafka import KafkaSource  # noqa: PLC0415 - it needs Kafka's library
+    from fanout.kafka.shuffle import ShuffleSource  # noqa: PLC0415 - the same
+
+    kafka = KafkaSource(cluster=make_shuffle_sink(settings).cluster, topics=settings.topic)
+    return ShuffleSource(kafka, partition_count=settings.partitions)

@@ -1,75 +1,34 @@
-"""Compare what was read with what was sent. Pure: no files, no Spark, no service."""
+"""Compare what the queries wrote with what was sent.
+
+`python -m fanout.demo.verification DIRECTORY` does so in a process that shares nothing with the run
+but its files: no Spark, no service.
+"""
 
 from __future__ import annotations
 
+import math
+import subprocess
+import sys
 from collections import Counter
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, final
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import msgspec
+
+from fanout.demo.options import DemoFailedError
+from fanout.demo.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ("Proof", "ReadRecord", "Restart", "SentRecord", "misplaced", "prove", "verify")
+    from fanout.demo.records import ReadRecord, Reported, Restart, SentRecord
 
+__all__ = ("Proof", "main", "misplaced", "prove", "verify", "verify_in_process", "verify_shuffled")
 
-@final
-class SentRecord(msgspec.Struct, frozen=True):
-    """A record as its producer knows it.
-
-    Args:
-        number: Its number.
-        key: Its partition key.
-        split: The split that the service put it into.
-        sequence: The sequence number that the service gave it.
-        digest: Of its data.
-        time: Its event time in milliseconds since the Unix epoch; None where it has none.
-    """
-
-    number: int
-    key: str
-    split: str
-    sequence: int
-    digest: str
-    time: int | None = None
-
-
-@final
-class ReadRecord(msgspec.Struct, frozen=True):
-    """A record as the query wrote it.
-
-    Args:
-        batch: The id of the batch that it came in.
-        number: The number in its data; None where the data has none.
-        key: Its partition key.
-        split: Its split.
-        sequence: Its sequence number.
-        digest: Of its data.
-        time: Its event time in milliseconds since the Unix epoch; None where it has none.
-    """
-
-    batch: int
-    number: int | None
-    key: str
-    split: str
-    sequence: int
-    digest: str
-    time: int | None = None
-
-
-@final
-class Restart(msgspec.Struct, frozen=True):
-    """A restart of the query that was to meet splits it never saw.
-
-    Args:
-        killed_in: The id of the batch in which the query was killed; its content was sealed.
-        born: The splits that were made before the query was started again.
-    """
-
-    killed_in: int
-    born: tuple[str, ...]
+# A record that was read, and what its producer knows of it.
+_Pair: TypeAlias = "tuple[ReadRecord, SentRecord]"
 
 
 @final
@@ -221,3 +180,118 @@ def _ancestors(split: str, parents: Mapping[str, Sequence[str]]) -> set[str]:
         found |= new
         left += new
     return found
+
+
+def verify_shuffled(
+    sent: Iterable[SentRecord],
+    read: Sequence[ReadRecord],
+    reported: Sequence[Reported],
+    restart: Restart | None,
+) -> Proof:
+    """Compare the output of a query that reads a shuffle with what was sent to the one before it.
+
+    Records of a key are to be in one partition, and those that came from one split in its order: a
+    key that moved to another split, because there are more of them, has no order between the two.
+
+    Args:
+        sent: What the producer sent.
+        read: What the query wrote, in any order.
+        reported: The watermark behind each batch, in the order in which they were reported.
+        restart: The restart of the query that writes the shuffle; None if it was not killed.
+    """
+    expected = {record.number: record for record in sent}
+    pairs = [(record, known) for record in read if (known := _known(record, expected))]
+    return prove(
+        expected,
+        read,
+        altered=len(read) - len(pairs),
+        out_of_order=misplaced(read, {}) + _keys_misplaced(pairs),
+        second_generation=None if restart is None else _second_generation_of_pairs(pairs, restart),
+        watermark_violations=_late(read, reported) + _backwards(reported),
+        watermark_passed=_passed(read, reported),
+    )
+
+
+def _known(record: ReadRecord, expected: Mapping[int, SentRecord]) -> SentRecord | None:
+    """Return what the producer knows of a record; None if nobody sent it as it is."""
+    if record.number is None or (sent := expected.get(record.number)) is None:
+        return None
+    same = (record.key, record.digest, record.time) == (sent.key, sent.digest, sent.time)
+    return sent if same else None
+
+
+def _keys_misplaced(pairs: Iterable[_Pair]) -> int:
+    """Count the records in another partition than the first of their key, or behind a later one."""
+    count = 0
+    partitions: dict[str, str] = {}
+    newest: dict[tuple[str, str], int] = {}
+    for record, sent in sorted(pairs, key=lambda pair: (pair[0].split, pair[0].sequence)):
+        origin = (sent.key, sent.split)
+        before = newest.get(origin, 0)
+        partition = partitions.setdefault(sent.key, record.split)
+        count += record.split != partition or sent.sequence < before
+        newest[origin] = max(sent.sequence, before)
+    return count
+
+
+def _second_generation_of_pairs(pairs: Iterable[_Pair], restart: Restart) -> int:
+    born = frozenset(restart.born)
+    return sum(sent.split in born for _, sent in pairs)
+
+
+def _late(read: Iterable[ReadRecord], reported: Iterable[Reported]) -> int:
+    """Count the records that came behind a watermark which had excluded them."""
+    heights = {batch: _height(watermark) for batch, watermark in reported}
+    batches = {record.batch for record in read}
+    excluded = {
+        batch: max((heights[other] for other in heights if other < batch), default=-math.inf)
+        for batch in batches
+    }
+    return sum(record.time is not None and record.time <= excluded[record.batch] for record in read)
+
+
+def _backwards(reported: Iterable[Reported]) -> int:
+    """Count the watermarks below one that was reported before."""
+    heights = [_height(watermark) for _, watermark in reported]
+    highest = accumulate(heights, max)
+    return sum(height < before for before, height in zip(highest, heights[1:], strict=False))
+
+
+def _passed(read: Iterable[ReadRecord], reported: Sequence[Reported]) -> int:
+    """Count the records that the last watermark excludes."""
+    last = _height(reported[-1][1]) if reported else -math.inf
+    return sum(record.time is not None and record.time <= last for record in read)
+
+
+def _height(watermark: int | None) -> float:
+    return -math.inf if watermark is None else watermark
+
+
+def verify_in_process(workspace: Workspace) -> Proof:
+    """Compare a run's output with what was sent, in a new process.
+
+    Raises:
+        DemoFailedError: If the files cannot be read.
+    """
+    command = [sys.executable, "-m", "fanout.demo.verification", str(workspace.root)]
+    done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own module
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise DemoFailedError(f"the output cannot be compared with what was sent: {lines[-1]}")
+    return msgspec.json.decode(done.stdout, type=Proof)
+
+
+def main(root: str) -> None:
+    """Print the proof of the run in a directory as JSON."""
+    workspace = Workspace(Path(root))
+    sent, read = workspace.read_sent(), list(workspace.read_output())
+    reported, restart = workspace.read_reported(), workspace.read_restart()
+    if reported is None:
+        proof = verify(sent, read, workspace.read_parents(), restart)
+    else:
+        proof = verify_shuffled(sent, read, reported, restart)
+    sys.stdout.buffer.write(msgspec.json.encode(proof))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

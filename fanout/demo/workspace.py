@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO, final
+from typing import TYPE_CHECKING, Any, TextIO, final
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from fanout.demo.output import read_records
-from fanout.demo.verification import Restart, SentRecord
+from fanout.demo.records import ReadRecord, Restart, SentRecord, digest, number_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from fanout.demo.shuffled import Reported
-    from fanout.demo.verification import ReadRecord
+    from fanout.demo.records import Reported
 
 __all__ = ("SentLog", "Workspace")
+
+# The columns of each service in what the query wrote.
+_KINESIS = ("partitionKey", "data", "shardId", "sequenceNumber")
+_KAFKA = ("key", "value", "topic", "partition", "offset")
+_SHUFFLE = (*_KAFKA, "eventTime")
 
 
 @final
@@ -119,7 +124,7 @@ class Workspace:
         """Return what the query wrote; files that Spark has not committed do not count."""
         for path in sorted(self.output.glob("batch=*/*.parquet")):
             batch = int(path.parent.name.removeprefix("batch="))
-            yield from read_records(path, batch)
+            yield from _read_records(path, batch)
 
     @property
     def _watermarks(self) -> Path:
@@ -132,3 +137,40 @@ class Workspace:
     @property
     def _restart(self) -> Path:
         return self.root / "restart.json"
+
+
+def _read_records(path: Path, batch: int) -> Iterator[ReadRecord]:
+    """Return the records in a file of a batch.
+
+    Args:
+        path: A Parquet file with all columns of the source.
+        batch: The id of the batch.
+    """
+    # Spark's timestamps, whose unit is that of no column of Arrow, as milliseconds.
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit="ms") as file:
+        if "shardId" in file.schema_arrow.names:
+            for key, data, shard, sequence in _rows(file, _KINESIS):
+                yield ReadRecord(batch, number_in(data), key, shard, int(sequence), digest(data))
+            return
+        shuffled = "eventTime" in file.schema_arrow.names
+        for key, data, topic, partition, offset, *times in _rows(
+            file, _SHUFFLE if shuffled else _KAFKA
+        ):
+            yield ReadRecord(
+                batch,
+                number_in(data),
+                key.decode(),
+                f"{topic}-{partition}",
+                offset,
+                digest(data),
+                *times,
+            )
+
+
+def _rows(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    for rows in file.iter_batches(columns=list(columns)):
+        yield from zip(*(_plain(rows.column(name)).to_pylist() for name in columns), strict=True)
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.demo.options import DemoFailedError, ServiceName
-from fanout.demo.report import Report, Resharded
+from fanout.demo.report import DemoReport, Resharded
 from fanout.demo.verification import Proof
 from fanout.errors import SetupError
 
@@ -37,8 +37,8 @@ def report(
     source: ServiceName = ServiceName.KINESIS,
     second_reshard: Resharded | None = None,
     watermark_violations: int | None = None,
-) -> Report:
-    return Report(
+) -> DemoReport:
+    return DemoReport(
         source=source,
         seed=1,
         proof=Proof(
@@ -207,7 +207,7 @@ def test_without_the_jars_of_kafka_one_sentence_says_so(
 def test_a_demo_that_fails_exits_with_1_and_says_why(
     run: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> Report:
+    def fail(*_: object) -> DemoReport:
         raise DemoFailedError("nothing happened for 60 s")
 
     monkeypatch.setattr("fanout.demo.run.run_demo", fail)

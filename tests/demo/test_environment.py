@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.demo.environment import check_environment
-from fanout.demo.options import ServiceName
+from fanout.demo.options import ServiceName, check_environment
 from fanout.errors import SetupError
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("source", ServiceName)
 def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch, source: ServiceName) -> None:
-    monkeypatch.setattr("fanout.demo.environment.find_spec", lambda _name: None)
+    monkeypatch.setattr("fanout.demo.options.find_spec", lambda _name: None)
     extra = source.partition("-")[0]
     with pytest.raises(SetupError, match=rf"pip install 'fanout-streams\[{extra},spark,testing\]'"):
         check_environment(source)

@@ -21,7 +21,7 @@ from fanout.demo.records import digest, generate, number_in
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from fanout.demo.verification import SentRecord
+    from fanout.demo.records import SentRecord
     from fanout.testing.kafka.broker import KafkaBroker
 
 RECORDS = list(generate(200, seed=1))

@@ -8,9 +8,8 @@ import pytest
 
 from fanout.demo.kinesis import KinesisStream
 from fanout.demo.plan import Act, Kind
-from fanout.demo.records import Record, digest
+from fanout.demo.records import Record, SentRecord, digest
 from fanout.demo.service import Done
-from fanout.demo.verification import SentRecord
 from fanout.testing.kinesis.process import KinesisProcess
 
 if TYPE_CHECKING:

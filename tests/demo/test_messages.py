@@ -3,18 +3,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fanout.demo.messages import (
+from fanout.demo.plan import Kill
+from fanout.demo.queries import (
+    MESSAGES,
     BatchWritten,
-    DriverOptions,
-    Failed,
     Holding,
-    Message,
+    QueryMessage,
+    QueryOptions,
     Reading,
     Resubscribed,
-    Started,
-    decode_message,
 )
-from fanout.demo.plan import Kill
 from fanout.demo.sources import (
     KafkaSettings,
     KinesisSettings,
@@ -22,20 +20,21 @@ from fanout.demo.sources import (
     ShuffleSettings,
     SourceSettings,
 )
+from fanout.testing.spark.driver_process import DriverFailed, DriverStarted, decode_message
 
-EVERY_KIND: list[Message] = [
-    Started(17),
+EVERY_KIND: list[QueryMessage] = [
+    DriverStarted(17),
     BatchWritten(3, 250),
     Holding(4, written=True),
     Resubscribed("shardId-000000000000", "SubscriptionSilentError", 1.5),
     Reading(("shardId-000000000000",)),
-    Failed("the stream 'orders' does not exist"),
+    DriverFailed("ServiceError", "the stream 'orders' does not exist"),
 ]
 
 
 @pytest.mark.parametrize("message", EVERY_KIND, ids=lambda message: type(message).__name__)
-def test_a_message_survives_its_line(message: Message) -> None:
-    assert decode_message(msgspec.json.encode(message) + b"\n") == message
+def test_a_message_survives_its_line(message: QueryMessage) -> None:
+    assert decode_message(msgspec.json.encode(message) + b"\n", MESSAGES) == message
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,7 @@ def test_a_message_survives_its_line(message: Message) -> None:
     ids=lambda line: repr(line[:20]),
 )
 def test_what_the_jvm_prints_is_no_message(line: bytes) -> None:
-    assert decode_message(line) is None
+    assert decode_message(line, MESSAGES) is None
 
 
 SHUFFLE = ShuffleSettings("orders-by-key", "127.0.0.1:1", 4)
@@ -62,5 +61,5 @@ SHUFFLE = ShuffleSettings("orders-by-key", "127.0.0.1:1", 4)
 )
 def test_options_survive_the_command_line(source: SourceSettings) -> None:
     kill = Kill(5, written=True)
-    options = DriverOptions("query", "/r", source, SHUFFLE, 10, kill)
-    assert msgspec.json.decode(msgspec.json.encode(options), type=DriverOptions) == options
+    options = QueryOptions("query", "/r", source, SHUFFLE, 10, kill)
+    assert msgspec.json.decode(msgspec.json.encode(options), type=QueryOptions) == options

@@ -3,9 +3,8 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from fanout.demo.producer import MAX_CALL_RECORDS, produce
-from fanout.demo.records import generate
-from fanout.demo.verification import SentRecord
+from fanout.demo.records import SentRecord, generate
+from fanout.demo.service import MAX_CALL_RECORDS, produce
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,9 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fanout.demo.records import OUT_OF_ORDERNESS, event_time
-from fanout.demo.shuffled import verify_shuffled
-from fanout.demo.verification import Proof, ReadRecord, Restart, SentRecord
+from fanout.demo.records import OUT_OF_ORDERNESS, ReadRecord, Restart, SentRecord, event_time
+from fanout.demo.verification import Proof, verify_shuffled
 
 BEGUN = 1_767_225_600_000
 HERE, THERE = "orders-by-key-0", "orders-by-key-1"

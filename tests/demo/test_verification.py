@@ -3,7 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fanout.demo.verification import Proof, ReadRecord, Restart, SentRecord, verify
+from fanout.demo.records import ReadRecord, Restart, SentRecord
+from fanout.demo.verification import Proof, verify
 
 PARENT, CHILD, GRANDCHILD, OTHER = "parent", "child", "grandchild", "other"
 PARENTS = {PARENT: [], CHILD: [PARENT], GRANDCHILD: [CHILD], OTHER: []}

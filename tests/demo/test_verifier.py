@@ -7,9 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.demo.options import DemoFailedError
-from fanout.demo.records import Record, digest, generate
-from fanout.demo.verification import ReadRecord, Restart, SentRecord
-from fanout.demo.verifier import verify_in_process
+from fanout.demo.records import ReadRecord, Record, Restart, SentRecord, digest, generate
+from fanout.demo.verification import verify_in_process
 from fanout.demo.workspace import SentLog, Workspace
 
 if TYPE_CHECKING:

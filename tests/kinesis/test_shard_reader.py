@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
 from fanout.core.positions import Cursor, Horizon, Timestamp
-from fanout.demo.messages import BatchWritten, decode_message
+from fanout.demo.queries import MESSAGES, BatchWritten
 from fanout.demo.records import generate, number_in
 from fanout.errors import (
     CheckpointError,
@@ -38,6 +38,7 @@ from fanout.landing.stored_positions import read_positions
 from fanout.testing.faults import EndEarly, RefuseCall, Stall, fault_from_json, fault_to_json
 from fanout.testing.kinesis.list_shards import ListShardsError, decode_token
 from fanout.testing.kinesis.polling import ShardIterator
+from fanout.testing.spark.driver_process import decode_message
 from tests.damage import damaged, documents
 from tests.memory import peak_memory
 
@@ -167,7 +168,9 @@ READERS = {
     ),
     "iterator": Reader(read_iterator, None, [["orders", "a", 17, 2.5]]),
     "line of the demo": Reader(
-        decode_message, None, [json.loads(msgspec.json.encode(BatchWritten(3, 250)))]
+        lambda line: decode_message(line, MESSAGES),
+        None,
+        [json.loads(msgspec.json.encode(BatchWritten(3, 250)))],
     ),
     "record of the demo": Reader(
         number_in, None, [json.loads(record.data) for record in generate(1, seed=1)]

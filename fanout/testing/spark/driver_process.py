@@ -1,4 +1,10 @@
-"""A Spark driver in a process of its own: start it, hear it, stop it, kill it, leave nothing."""
+"""Run a Spark driver in a process of its own, which can be stopped and killed.
+
+Both ends are here: `start_driver` starts a driver and reads its messages, and `run_driver` is the
+main function of the driver. Options are the driver's one argument, as JSON. Messages are lines of
+JSON on its stdout. Its stdin carries nothing: it closes to stop the driver, and when its parent
+dies.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +12,96 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, BinaryIO, final
+from typing import TYPE_CHECKING, BinaryIO, Generic, TypeAlias, TypeVar, final
+
+import msgspec
+
+from fanout.core.stored_json import MALFORMED_JSON
+from fanout.errors import FanOutError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
-__all__ = ("DriverProcess", "start_driver")
+__all__ = (
+    "DriverFailed",
+    "DriverLink",
+    "DriverProcess",
+    "DriverStarted",
+    "Message",
+    "decode_message",
+    "run_driver",
+    "start_driver",
+)
 
 # The JVM of a killed driver notices within about 2 s; then it is killed as well.
 _JVM_GRACE = 10.0
 
+_STDIN = 0
+
 
 @final
-class DriverProcess:
-    """A running driver; made by `start_driver`.
+class DriverStarted(msgspec.Struct, frozen=True, tag=True):
+    """The driver's queries run.
 
-    The JVM inherits the driver's stdout, so the end of that pipe says that both have gone. Set
-    `jvm_pid` as soon as the driver has told it: Spark's JVM outlives a killed driver by a moment.
+    Args:
+        jvm_pid: The process id of Spark's JVM, which outlives a killed driver by a moment.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    jvm_pid: int
+
+
+@final
+class DriverFailed(msgspec.Struct, frozen=True, tag=True):
+    """The driver has ended by an error.
+
+    Args:
+        error: The name of the error's class.
+        sentence: What the error says.
+    """
+
+    error: str
+    sentence: str
+
+
+Message: TypeAlias = DriverStarted | DriverFailed
+"""The messages of every driver; a driver may have more."""
+
+M = TypeVar("M")
+
+
+@final
+class DriverProcess(Generic[M]):
+    """A running driver; made by `start_driver`.
+
+    The JVM inherits the driver's stdout, so the end of that pipe says that both have gone.
+    """
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, decoder: msgspec.json.Decoder[M]
+    ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._process = process
         self._stdin = process.stdin
         self._stdout = process.stdout
-        self.jvm_pid: int | None = None
+        self._decoder = decoder
+        self._jvm_pid: int | None = None
 
-    async def lines(self) -> AsyncIterator[bytes]:
-        """Yield what the driver, or its JVM, prints, until both have gone."""
+    async def messages(self) -> AsyncIterator[M]:
+        """Yield the messages of the driver until it and its JVM have gone."""
         async for line in self._stdout:
-            yield line
+            message = decode_message(line, self._decoder)
+            if message is None:
+                continue
+            if isinstance(message, DriverStarted):
+                self._jvm_pid = message.jvm_pid
+            yield message
 
     def stop(self) -> None:
-        """Ask the driver to finish its batch and end."""
+        """Let the driver finish its batch and end."""
         self._stdin.close()
 
     def kill(self) -> None:
@@ -50,11 +110,11 @@ class DriverProcess:
             self._process.kill()
 
     def kill_all(self) -> None:
-        """Send SIGKILL to the driver and to its JVM, if that is known."""
+        """Send SIGKILL to the driver and, once it has started, to its JVM."""
         self.kill()
-        if self.jvm_pid is not None:
+        if self._jvm_pid is not None:
             with suppress(ProcessLookupError):
-                os.kill(self.jvm_pid, signal.SIGKILL)
+                os.kill(self._jvm_pid, signal.SIGKILL)
 
     async def close(self) -> None:
         """Kill what is left, and wait until driver and JVM have gone; idempotent."""
@@ -63,7 +123,7 @@ class DriverProcess:
             async with asyncio.timeout(_JVM_GRACE):
                 await self._gone()
         except TimeoutError:
-            if self.jvm_pid is None:
+            if self._jvm_pid is None:
                 raise
             self.kill_all()
             await self._gone()
@@ -74,30 +134,47 @@ class DriverProcess:
         await self._process.wait()
 
 
+def decode_message(line: bytes, decoder: msgspec.json.Decoder[M]) -> M | None:
+    """Return the message in a line; None if the JVM, which has the same stdout, printed it.
+
+    Args:
+        line: The line.
+        decoder: Decodes the messages of the driver.
+    """
+    try:
+        return decoder.decode(line)
+    except MALFORMED_JSON:
+        return None
+
+
 @asynccontextmanager
 async def start_driver(
     module: str,
-    argument: str,
+    options: msgspec.Struct,
+    decoder: msgspec.json.Decoder[M],
     *,
     scratch: Path,
     environment: Mapping[str, str],
     log: BinaryIO,
-) -> AsyncIterator[DriverProcess]:
+) -> AsyncIterator[DriverProcess[M]]:
     """Start a driver, and leave nothing of it when the block is left.
 
     Args:
-        module: The module that is run; it ends when its stdin closes.
-        argument: Its one argument.
+        module: The module that is run; it calls `run_driver`.
+        options: Its one argument.
+        decoder: Decodes its messages, `DriverStarted` and `DriverFailed` among them.
         scratch: Where it runs, and keeps temporary files.
         environment: What is added to this process's environment.
         log: An open file for its stderr.
+
+    Cancellation: the driver and its JVM are killed and waited for.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "AWS_PROFILE"}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         module,
-        argument,
+        msgspec.json.encode(options).decode(),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=log,
@@ -108,8 +185,56 @@ async def start_driver(
         # Ctrl-C is for the caller, who ends its children in order.
         start_new_session=True,
     )
-    driver = DriverProcess(process)
+    driver = DriverProcess(process, decoder)
     try:
         yield driver
     finally:
         await driver.close()
+
+
+@final
+class DriverLink:
+    """The driver's end: what it sends, and whether it is to stop.
+
+    Attributes:
+        stopping: Set when the driver is to end, or its parent has died.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = threading.Event()
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send a message; one thread at a time."""
+        sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def run_driver(
+    main: Callable[[DriverLink], None], *, on_stop: Callable[[], None] | None = None
+) -> int:
+    """Run the queries of a driver, and send the error by which they end.
+
+    Args:
+        main: Runs the queries until `DriverLink.stopping` is set.
+        on_stop: Called in another thread when that is set.
+
+    Returns:
+        The exit code: 1 if `main` raised a FanOutError.
+    """
+    link = DriverLink()
+
+    def await_stop() -> None:
+        # Below sys.stdin, whose lock a thread that still reads would hold when Python ends.
+        while os.read(_STDIN, 1024):
+            pass
+        link.stopping.set()
+        if on_stop is not None:
+            on_stop()
+
+    threading.Thread(target=await_stop, daemon=True).start()
+    try:
+        main(link)
+    except FanOutError as error:
+        link.send(DriverFailed(type(error).__name__, str(error)))
+        return 1
+    return 0

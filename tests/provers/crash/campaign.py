@@ -18,10 +18,9 @@ from fanout.testing.kafka.broker import KafkaBroker
 from fanout.testing.kinesis.process import KinesisProcess
 from fanout.testing.kinesis.rules import KinesisRules
 from tests.provers.crash.control import Control
-from tests.provers.crash.driver_messages import DriverOptions
 from tests.provers.crash.final_comparison import PARTITIONS, compare
 from tests.provers.crash.inputs import KinesisInput, keep_producing, open_kafka_input
-from tests.provers.crash.job import CrashJob
+from tests.provers.crash.job import CrashJob, JobOptions
 from tests.provers.crash.kinesis_proxy import open_kinesis_proxy
 from tests.provers.crash.moments import Pipeline, input_of, output_of
 from tests.provers.crash.oracle import OutputOracle
@@ -203,7 +202,7 @@ class _Campaign:
         return results
 
     def _job(self, front: KinesisProxy | None, tasks: asyncio.TaskGroup) -> CrashJob:
-        options = DriverOptions(
+        options = JobOptions(
             root=str(self._root),
             pipelines=self._options.pipelines,
             endpoint_url="" if front is None else front.url,
@@ -212,7 +211,7 @@ class _Campaign:
             at_least_once=self._options.at_least_once,
         )
         environment = {} if self._kinesis is None else self._kinesis.environment
-        return CrashJob(options, self._root, environment, self._log, tasks)
+        return CrashJob(options, environment, self._log, tasks)
 
     async def _open_front(self, scope: AsyncExitStack) -> KinesisProxy | None:
         if self._kinesis is None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from fanout.errors import FanOutError
 from fanout.kafka import Security
 from fanout.kafka.cluster import Cluster
 from fanout.spark import KafkaSink, foreach_batch
+from fanout.testing.spark.driver_process import DriverStarted, run_driver
 from fanout.testing.spark.session import jvm_pid, short_lived_session
 from tests.provers.crash.control import CONTROL, Control
-from tests.provers.crash.driver_messages import DriverOptions, Failed, Message, Started
 from tests.provers.crash.hooks import install_in_driver
+from tests.provers.crash.job import JobOptions
 from tests.provers.crash.moments import Pipeline, input_of, output_of
 from tests.provers.crash.records import SUFFIX
 
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Source
     from fanout.spark import FanOutQuery
+    from fanout.testing.spark.driver_process import DriverLink
 
 __all__ = ("main",)
 
-_STDIN = 0
 _LOOK = 0.1
 # As on a cluster: a task that fails is tried again, which the sink has to refuse.
 _MASTER = "local[2,4]"
@@ -47,46 +46,43 @@ def main(arguments: str) -> int:
     """Run the queries until stdin closes; print messages to stdout.
 
     Args:
-        arguments: DriverOptions as JSON.
+        arguments: JobOptions as JSON.
 
     Returns:
         The exit code: 1 if a query has failed.
     """
-    options = msgspec.json.decode(arguments, type=DriverOptions)
+    options = msgspec.json.decode(arguments, type=JobOptions)
     control = Control(Path(os.environ[CONTROL]))
     install_in_driver(control)
-    stopping = threading.Event()
-    threading.Thread(target=_await_stop, args=(stopping,), daemon=True).start()
+    return run_driver(lambda link: _run(options, control, link))
+
+
+def _run(options: JobOptions, control: Control, link: DriverLink) -> None:
     settings: Mapping[str, str] = {
         "spark_python_daemon_module": "tests.provers.crash.daemon",
         "spark_sql_shuffle_partitions": "2",
     }
     scratch = Path(options.root, "scratch")
-    try:
-        with (
-            short_lived_session(
-                "python -m tests.provers crash", scratch, master=_MASTER, **settings
-            ) as spark,
-            ExitStack() as running,
-        ):
-            control.write_pids(pid := jvm_pid(spark), os.getpid())
-            queries = []
-            for pipeline in options.pipelines:
-                queries.append(query := _start(spark, pipeline, options))
-                running.callback(query.stop)
-            _send(Started(pid))
-            while not stopping.wait(_LOOK) and all(query.is_active for query in queries):
-                pass
-            for query in queries:
-                query.stop()
-                query.await_termination()
-    except FanOutError as error:
-        _send(Failed(f"{type(error).__name__}: {error}"))
-        return 1
-    return 0
+    with (
+        short_lived_session(
+            "python -m tests.provers crash", scratch, master=_MASTER, **settings
+        ) as spark,
+        ExitStack() as running,
+    ):
+        control.write_pids(pid := jvm_pid(spark), os.getpid())
+        queries = []
+        for pipeline in options.pipelines:
+            queries.append(query := _start(spark, pipeline, options))
+            running.callback(query.stop)
+        link.send(DriverStarted(pid))
+        while not link.stopping.wait(_LOOK) and all(query.is_active for query in queries):
+            pass
+        for query in queries:
+            query.stop()
+            query.await_termination()
 
 
-def _start(spark: SparkSession, pipeline: Pipeline, options: DriverOptions) -> FanOutQuery:
+def _start(spark: SparkSession, pipeline: Pipeline, options: JobOptions) -> FanOutQuery:
     repeats = pipeline in options.at_least_once
     sink = KafkaSink(
         cluster=Cluster(options.bootstrap_servers, security=_PLAINTEXT),
@@ -103,7 +99,7 @@ def _start(spark: SparkSession, pipeline: Pipeline, options: DriverOptions) -> F
     )
 
 
-def _source(pipeline: Pipeline, options: DriverOptions) -> Source:
+def _source(pipeline: Pipeline, options: JobOptions) -> Source:
     match pipeline:
         case Pipeline.KINESIS:
             from fanout.kinesis import KinesisSource  # noqa: PLC0415 - for who reads it
@@ -136,18 +132,6 @@ def _transformed(column: str) -> Any:
 
 
 _TRANSFORMS = {Pipeline.KINESIS: _from_kinesis, Pipeline.KAFKA: _from_kafka}
-
-
-def _await_stop(stopping: threading.Event) -> None:
-    # Below sys.stdin, whose lock a thread that still reads would hold when the interpreter ends.
-    while os.read(_STDIN, 1024):
-        pass
-    stopping.set()
-
-
-def _send(message: Message) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The campaign's hold on its job: start it, hear it, and know when it is gone."""
+"""Run the drivers of the job, one after the other on the same checkpoints."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, BinaryIO, final
 
 import msgspec
 
-from fanout.core.stored_json import MALFORMED_JSON
-from fanout.testing.spark.driver_process import start_driver
+from fanout.testing.spark.driver_process import DriverFailed, Message, start_driver
 from tests.provers.crash.control import CONTROL
-from tests.provers.crash.driver_messages import Failed, Message, Started
+from tests.provers.crash.moments import Pipeline  # noqa: TC001 - msgspec reads the annotation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.testing.spark.driver_process import DriverProcess
-    from tests.provers.crash.driver_messages import DriverOptions
 
-__all__ = ("CrashJob",)
+__all__ = ("CrashJob", "JobOptions")
 
 _MODULE = "tests.provers.crash.driver"
 
@@ -28,34 +26,52 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 @final
+class JobOptions(msgspec.Struct, frozen=True):
+    """The options of a driver of the job.
+
+    Args:
+        root: The directory of the campaign.
+        pipelines: The pipelines that it runs.
+        endpoint_url: The endpoint of Kinesis; the stream is named like the input of the pipeline.
+        bootstrap_servers: The addresses of Kafka.
+        max_records: The most records in a batch.
+        at_least_once: The pipelines that write at least once instead of exactly once.
+    """
+
+    root: str
+    pipelines: tuple[Pipeline, ...]
+    endpoint_url: str
+    bootstrap_servers: str
+    max_records: int
+    at_least_once: tuple[Pipeline, ...] = ()
+
+
+@final
 class CrashJob:
     """Run one driver after the other, on the same checkpoints.
 
-    `gone` is set while none runs. `failure` then tells why the last one ended, until whoever has
-    killed it forgives that.
+    `gone` is set while none runs. `failure` then tells why the last one ended, until `forgive` is
+    called because it was killed.
 
     Args:
-        options: What it needs to know.
-        root: The directory of the campaign.
+        options: The options of each driver.
         environment: What is added to this process's environment.
         log: An open file for its stderr.
-        tasks: What owns the task that listens to it.
+        tasks: Owns the task that reads the driver's messages.
     """
 
     def __init__(
         self,
-        options: DriverOptions,
-        root: Path,
+        options: JobOptions,
         environment: Mapping[str, str],
         log: BinaryIO,
         tasks: asyncio.TaskGroup,
     ) -> None:
-        self._argument = msgspec.json.encode(options).decode()
-        self._scratch = root / "scratch"
-        self._environment = {**environment, CONTROL: str(root), "PYTHONPATH": _import_path()}
+        self._options = options
+        self._environment = {**environment, CONTROL: options.root, "PYTHONPATH": _import_path()}
         self._log = log
         self._tasks = tasks
-        self._driver: DriverProcess | None = None
+        self._driver: DriverProcess[Message] | None = None
         self.starts = 0
         self.failure: str | None = None
         self.gone = asyncio.Event()
@@ -74,7 +90,7 @@ class CrashJob:
             self._driver.kill_all()
 
     def stop(self) -> None:
-        """Ask the driver to end."""
+        """Let the driver end."""
         if self._driver is not None:
             self._driver.stop()
 
@@ -87,28 +103,19 @@ class CrashJob:
         try:
             async with start_driver(
                 _MODULE,
-                self._argument,
-                scratch=self._scratch,
+                self._options,
+                _decoder,
+                scratch=Path(self._options.root, "scratch"),
                 environment=self._environment,
                 log=self._log,
             ) as driver:
                 self._driver = driver
-                async for line in driver.lines():
-                    self._take(driver, line)
+                async for message in driver.messages():
+                    if isinstance(message, DriverFailed):
+                        self.failure = f"{message.error}: {message.sentence}"
         finally:
             self._driver = None
             self.gone.set()
-
-    def _take(self, driver: DriverProcess, line: bytes) -> None:
-        try:
-            message = _decoder.decode(line)
-        except MALFORMED_JSON:
-            return  # the JVM has the same stdout, and may print what it likes
-        match message:
-            case Started(jvm_pid=pid):
-                driver.jvm_pid = pid
-            case Failed(sentence=sentence):
-                self.failure = sentence
 
 
 def _import_path() -> str:

@@ -1,7 +1,12 @@
-"""Show a run of the demo while it runs: a progress bar on a terminal, plain lines elsewhere."""
+"""Count how far a run of the demo is, and show it.
+
+It is a progress bar on a terminal, and plain lines elsewhere.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -11,13 +16,44 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from fanout.demo.tally import Tally
 
-__all__ = ("Display",)
+__all__ = ("ProgressDisplay", "RunProgress")
 
 
 @final
-class Display:
+@dataclass(slots=True)
+class RunProgress:
+    """Count what the producer and the drivers report. One task at a time changes it.
+
+    Args:
+        sent: Records that the service has accepted.
+        rows: Records in the output by batch id; a batch that is written again is counted once.
+        splits: The splits that a query has known.
+        resubscriptions: By the error that ended the subscription before.
+        restarts: How often a driver was killed and started again.
+        replayed: The batches that a new driver was given again.
+    """
+
+    sent: int = 0
+    rows: dict[int, int] = field(default_factory=dict)
+    splits: set[str] = field(default_factory=set)
+    resubscriptions: Counter[str] = field(default_factory=Counter)
+    restarts: int = 0
+    replayed: list[int] = field(default_factory=list)
+
+    @property
+    def read(self) -> int:
+        """Records in batches that are written."""
+        return sum(self.rows.values())
+
+    @property
+    def lag(self) -> int:
+        """Records that are sent and not yet written."""
+        return max(0, self.sent - self.read)
+
+
+@final
+class ProgressDisplay:
     """Show what happens while the block runs.
 
     Args:
@@ -52,13 +88,13 @@ class Display:
     ) -> None:
         self._progress.stop()
 
-    def update(self, tally: Tally) -> None:
+    def update(self, tally: RunProgress) -> None:
         """Move the bars."""
         note = f"lag {tally.lag:,} records, {tally.resubscriptions.total()} resubscriptions"
         self._progress.update(self._sent, completed=tally.sent)
         self._progress.update(self._read, completed=tally.read, note=note)
 
-    def tell(self, tally: Tally, event: str) -> None:
+    def tell(self, tally: RunProgress, event: str) -> None:
         """Print a line about something that happened."""
         self._console.print(
             f"{tally.sent:>9,} sent  {event}", highlight=False, markup=False, soft_wrap=True

@@ -1,0 +1,118 @@
+"""The command `fanout demo`: a stream under faults, and the proof that none of it is lost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fanout.cli.common import INTERRUPTED, UNUSABLE, end_like_ctrl_c
+from fanout.demo.options import (
+    MAX_RECORDS,
+    MAX_SHARDS,
+    MIN_RECORDS,
+    DemoFailedError,
+    DemoOptions,
+    ServiceName,
+    check_environment,
+)
+from fanout.errors import FanOutError
+
+__all__ = ("demo",)
+
+_NOT_PROVEN = 1
+
+_DEFAULTS = DemoOptions()
+
+
+def demo(
+    *,
+    source: Annotated[
+        ServiceName,
+        typer.Option(
+            help="The service: an embedded Kinesis, Apache Kafka, or a share group of Kafka."
+        ),
+    ] = _DEFAULTS.source,
+    records: Annotated[
+        int, typer.Option(min=MIN_RECORDS, max=MAX_RECORDS, help="How many records are sent.")
+    ] = _DEFAULTS.records,
+    shards: Annotated[
+        int,
+        typer.Option(min=1, max=MAX_SHARDS, help="How many shards, or partitions, it begins with."),
+    ] = _DEFAULTS.shards,
+    seed: Annotated[
+        int, typer.Option(help="What the records, the faults and their moments are drawn from.")
+    ] = _DEFAULTS.seed,
+    kill: Annotated[
+        bool,
+        typer.Option(
+            "--kill",
+            help="Kill the Spark driver in the middle of a batch, split and merge shards, or add "
+            "partitions, while it is down, and start another one; with --shuffle each of the two, "
+            "in turn.",
+        ),
+    ] = False,
+    shuffle: Annotated[
+        bool,
+        typer.Option(
+            "--shuffle",
+            help="Let a second query read what the first one distributes by key over the "
+            "partitions of another topic; with --source kafka.",
+        ),
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print nothing but the result, as one JSON object.")
+    ] = False,
+) -> None:
+    """Break a stream in every way while Spark reads it, and prove that all of it came through.
+
+    An embedded Kinesis, a producer and a Spark query run on this machine; no account, no service
+    and no network is needed. While records flow, a shard is split, two are merged, connections
+    are cut, a shard falls silent and a subscription ends in an error. At the end another process
+    compares every record that the query wrote with what was sent.
+
+    With `--source kafka` it is a broker of Apache Kafka, which is downloaded once. Its topic grows
+    while records flow, the broker is killed and started again, one transaction is committed and two
+    are aborted. With `--source kafka-share` a share group reads that topic: each record comes
+    through once, in no order.
+
+    With `--shuffle` two queries run, each in a driver of its own. The first writes each record by
+    its key to a second topic, exactly once, and the second reads that. The proof counts two things
+    more: a record whose event time a watermark had excluded before, and a watermark that went back.
+
+    The exit code is 0 if all of it came through: nothing lost, duplicated, altered or out of
+    order, and no watermark violated. It is 1 if that was not proven, and 2 if the demo cannot run
+    here.
+    """
+    end_like_ctrl_c()
+    try:
+        options = DemoOptions(
+            source=source, records=records, shards=shards, seed=seed, kill=kill, shuffle=shuffle
+        )
+        proven = _run_demo(options, json=json)
+    except FanOutError as error:
+        typer.echo(f"fanout demo: {error}", err=True)
+        code = _NOT_PROVEN if isinstance(error, DemoFailedError) else UNUSABLE
+        raise typer.Exit(code) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if not proven:
+        raise typer.Exit(_NOT_PROVEN)
+
+
+def _run_demo(options: DemoOptions, *, json: bool) -> bool:
+    # Help and mistakes are answered without loading what the demo is made of.
+    from rich.console import Console  # noqa: PLC0415
+
+    check_environment(options.source)
+    from fanout.demo.report import faults_table, proof_table  # noqa: PLC0415
+    from fanout.demo.run import run_demo  # noqa: PLC0415
+
+    console = Console(quiet=json)
+    report = run_demo(options, console)
+    if json:
+        typer.echo(report.to_json())
+    else:
+        console.print(faults_table(report), proof_table(report))
+        console.print(f"seed {report.seed}, {report.seconds:.1f} s")
+    return report.proof.holds

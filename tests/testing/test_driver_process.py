@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from fanout.testing.spark.driver_process import (
+    DriverFailed,
+    DriverProcess,
+    DriverStarted,
+    start_driver,
+)
+from tests.testing.small_driver import Did, Task
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+Said = DriverStarted | DriverFailed | Did
+SAID: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)
+
+
+@asynccontextmanager
+async def driver(task: str, scratch: Path) -> AsyncIterator[DriverProcess[Said]]:
+    root = str(Path(__file__).parents[2])
+    with (scratch / "driver.log").open("wb") as log:
+        async with (
+            asyncio.timeout(30),
+            start_driver(
+                "tests.testing.small_driver",
+                Task(task),
+                SAID,
+                scratch=scratch,
+                environment={"PYTHONPATH": root},
+                log=log,
+            ) as process,
+        ):
+            yield process
+
+
+async def test_a_driver_is_given_its_options_and_ends_when_it_is_stopped(tmp_path: Path) -> None:
+    async with driver("a task", tmp_path) as process:
+        messages = aiter(process.messages())
+        assert isinstance(await anext(messages), DriverStarted)  # what a JVM printed is skipped
+        process.stop()
+        assert [message async for message in messages] == [Did("stopped a task")]
+
+
+async def test_the_error_of_a_driver_is_its_last_message(tmp_path: Path) -> None:
+    async with driver("fail", tmp_path) as process:
+        _, *others = [message async for message in process.messages()]
+    assert others == [DriverFailed("ServiceError", "the stream is gone")]
+
+
+async def test_nothing_is_left_of_a_driver_when_its_block_ends(tmp_path: Path) -> None:
+    async with driver("a task", tmp_path) as process:
+        started = await anext(process.messages())
+        assert isinstance(started, DriverStarted)
+        os.kill(started.jvm_pid, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(started.jvm_pid, 0)
+
+
+async def test_a_driver_that_is_killed_sends_nothing_more(tmp_path: Path) -> None:
+    async with driver("a task", tmp_path) as process:
+        messages = aiter(process.messages())
+        await anext(messages)
+        process.kill_all()
+        assert [message async for message in messages] == []
