@@ -91,7 +91,7 @@ def test_a_job_that_never_starts_ends_the_campaign(
 
 
 def test_nothing_is_left_of_a_campaign_that_is_interrupted(temporary_files: Path) -> None:
-    command = [str(Path(sys.executable).with_name("fanout")), "crash", "--pipeline", "kafka"]
+    command = [sys.executable, "-m", "tests.provers", "crash", "--pipeline", "kafka"]
     environment = os.environ | {"TMPDIR": str(temporary_files)}
     with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - our own command
         try:
