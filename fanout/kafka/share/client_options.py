@@ -1,4 +1,4 @@
-"""The options of a share consumer by the names that Kafka users know, and librdkafka's for them."""
+"""Options of a share consumer: parse Kafka's names, and translate them for librdkafka."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ("ClientOptions", "security_properties")
 
 _LARGEST: Final = 2**31 - 1
 
-_BROKER: Final = "the broker assigns partitions to members, and one to many of them"
-_ANSWERS: Final = "nothing is committed: a record is accepted, released or rejected by itself"
-_GROUP: Final = "it is a setting of the group: say group_settings={{'{0}': ...}}"
-_THREAD: Final = "a member polls whenever it may"
-_DECODE: Final = "values come as bytes; decode= makes of a whole record batch what you need"
+_BROKER: Final = "the broker assigns partitions, each to several members"
+_NO_COMMITS: Final = "no offset is committed: each record is accepted, released or rejected"
+_GROUP: Final = "it is a setting of the group: pass group_settings={{'{0}': ...}}"
+_POLLING: Final = "a member polls by itself"
+_DECODE: Final = "values are bytes; use decode= to turn a record batch into other columns"
 _WAITS: Final = "pass backoff=fanout.Backoff(base=..., cap=...), in seconds"
 
 _OPTIONS: Final = DottedOptions(
@@ -35,27 +35,27 @@ _OPTIONS: Final = DottedOptions(
     words={},
     refused={
         "allow.auto.create.topics": "reading never creates a topic",
-        "auto.commit.interval.ms": _ANSWERS,
+        "auto.commit.interval.ms": _NO_COMMITS,
         "auto.offset.reset": _GROUP.format("share.auto.offset.reset"),
         "bootstrap.servers": "pass cluster=Cluster(servers)",
         "check.crcs": "checksums are always checked",
         "client.id": "pass Cluster(..., client_id=...)",
-        "client.rack": "say client_rack",
-        "enable.auto.commit": _ANSWERS,
-        "enable.auto.offset.store": _ANSWERS,
-        "enable.partition.eof": "a share group has no end that one member could see",
-        "group.id": "say group_id",
-        "group.instance.id": "a member of a share group has no place to come back to",
+        "client.rack": "pass client_rack",
+        "enable.auto.commit": _NO_COMMITS,
+        "enable.auto.offset.store": _NO_COMMITS,
+        "enable.partition.eof": "a member of a share group does not see the end of a partition",
+        "group.id": "pass group_id",
+        "group.instance.id": "a member of a share group has no static membership",
         "group.protocol": "a share group has a protocol of its own",
         "group.remote.assignor": _BROKER,
         "heartbeat.interval.ms": _GROUP.format("share.heartbeat.interval.ms"),
-        "interceptor.classes": "a Java class means nothing here; use decode",
+        "interceptor.classes": "Java classes cannot be used; use decode",
         "isolation.level": _GROUP.format("share.isolation.level"),
         "key.deserializer": _DECODE,
-        "max.partition.fetch.bytes": "say fetch.max.bytes, and max_poll_records",
-        "max.poll.interval.ms": _THREAD,
-        "max.poll.records": "say max_poll_records",
-        "metadata.max.age.ms": "say discovery_interval, in seconds",
+        "max.partition.fetch.bytes": "set fetch.max.bytes, and pass max_poll_records",
+        "max.poll.interval.ms": _POLLING,
+        "max.poll.records": "pass max_poll_records",
+        "metadata.max.age.ms": "pass discovery_interval, in seconds",
         "partition.assignment.strategy": _BROKER,
         "reconnect.backoff.max.ms": _WAITS,
         "reconnect.backoff.ms": _WAITS,
@@ -76,14 +76,14 @@ _OPTIONS: Final = DottedOptions(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What the options mean here. Times are in seconds; the defaults are Kafka's but one.
+    """The parsed options. Times are in seconds; all defaults but one are Kafka's.
 
     Args:
-        fetch_min_bytes: Bytes that a broker waits for before it answers (`fetch.min.bytes`).
-        fetch_max_bytes: About how many bytes an answer may have (`fetch.max.bytes`); the default
-            is smaller than Kafka's, because what an answer has is locked.
+        fetch_min_bytes: Bytes that a broker waits for before it responds (`fetch.min.bytes`).
+        fetch_max_bytes: About how many bytes a response may have (`fetch.max.bytes`); the default
+            is smaller than Kafka's, because the records of a response are locked.
         fetch_max_wait: How long a broker may wait for them (`fetch.max.wait.ms`).
-        request_timeout: How long a broker may take to answer (`request.timeout.ms`).
+        request_timeout: How long a broker may take to respond (`request.timeout.ms`).
     """
 
     fetch_min_bytes: int = 1
@@ -91,15 +91,15 @@ class ClientOptions:
     fetch_max_wait: float = 0.5
     request_timeout: float = 30.0
 
-    # A member has one connection to each broker that it reads from; as long as in Kafka.
+    # Kafka's default, for the connections of admin requests.
     connections_max_idle: float = 540.0
 
     @classmethod
     def parse(cls, options: Mapping[str, str | int]) -> ClientOptions:
-        """Read options by their dotted names, numbers as such or as text.
+        """Parse options by their dotted names, with numbers as such or as text.
 
         Raises:
-            OptionError: An option is unknown, refused, no such value, or contradicts another.
+            OptionError: If an option is unknown, refused, out of range, or contradicts another.
         """
         parsed = cls(**_OPTIONS.parse(options))
         if parsed.fetch_max_wait >= parsed.request_timeout:
@@ -110,7 +110,7 @@ class ClientOptions:
         return parsed
 
     def properties(self) -> dict[str, Any]:
-        """Return them by librdkafka's names."""
+        """Return the options by librdkafka's names."""
         return {
             "fetch.min.bytes": self.fetch_min_bytes,
             "fetch.max.bytes": self.fetch_max_bytes,
@@ -120,18 +120,18 @@ class ClientOptions:
 
 
 def security_properties(security: Security) -> dict[str, Any]:
-    """Return by librdkafka's names how brokers are talked to.
+    """Return the security options by librdkafka's names.
 
     Raises:
-        OptionError: If librdkafka cannot be told so.
+        OptionError: If librdkafka has no option for one of them.
     """
     if security.ssl_context is not None:
         raise OptionError(
-            "ssl_context is not for a share group, whose client reads files: say ca_file, "
+            "ssl_context is not for a share group, whose client reads files: pass ca_file, "
             "certificate_file and key_file"
         )
     if security.token is not None:
-        raise OptionError("token is not for a share group yet: say a username and a password")
+        raise OptionError("token is not for a share group yet: pass a username and a password")
     named = {
         "security.protocol": security.protocol,
         "sasl.mechanisms": security.sasl,

@@ -1,4 +1,4 @@
-"""What a user says about a share group, checked once."""
+"""The options of a source of a share group."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ("ShareOptions",)
 
 _SUBSCRIBE_TIMEOUT: Final = 60.0
-_MOST_MEMBERS: Final = 1000
-# A member without heartbeats for so long is expelled; it joins again when it polls.
+_MAX_MEMBERS: Final = 1000
+# Milliseconds. A member that does not poll for so long is expelled; it joins again when it polls.
 _POLL_INTERVAL: Final = 86_400_000
 
 SETTINGS: Final = (
@@ -40,38 +40,38 @@ SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareOptions(KafkaReadOptions):
-    """Everything that a source of a share group can be told. All times are in seconds.
+    """The options of a source of a share group. All times are in seconds.
 
     Args:
-        cluster: Where the brokers are, and how to connect to them; see `Cluster`.
+        cluster: The brokers, and how to connect to them; see `Cluster`.
         topics: One topic or several, by their names.
         group_id: The share group.
-        consumers: How many members of the group this source is; more than partitions are normal.
-            Each has a thread of its own.
-        max_poll_records: About how many records a member gets at a time, which it holds until they
-            are acknowledged; a broker rounds up to whole batches of the producer's.
-        group_settings: Settings of the group that are set when the source connects, such as
-            `{"share.auto.offset.reset": "earliest"}`: for every member, and for good. None leaves
-            them as they are.
-        decode: Turns records of one partition, as they came, into what is wanted of them, a whole
-            record batch in one call. It may leave rows out, which are accepted then, and keeps the
-            columns `topic`, `partition` and `offset`; it runs on the event loop. Where bad records
-            go to a topic, it is called again with parts of a batch in which one is bad.
+        consumers: The number of members that this source adds to the group; there may be more
+            members than partitions. Each has a thread of its own.
+        max_poll_records: About how many records a member receives at a time, and holds until they
+            are acknowledged; a broker rounds up to whole producer batches.
+        group_settings: Settings of the group, such as `{"share.auto.offset.reset": "earliest"}`,
+            that are set when the source connects: permanently, and for every member. None leaves
+            the settings as they are.
+        decode: Turns the records of one partition into other columns, one record batch in a call.
+            It may leave rows out, which are then accepted, and keeps the columns `topic`,
+            `partition` and `offset`. It runs on the event loop. With `"dead_letter"` it is called
+            again with parts of a batch that has a bad record.
         on_bad_record: What to do with a record that `decode` fails for, or that was delivered more
-            than `max_deliveries` times: `"fail"` ends the stream, `"dead_letter"` writes it to
-            `dead_letter_topic` and refuses it.
-        dead_letter_topic: Where bad records go, and those that are rejected by hand; None for
-            nowhere. It must exist.
-        max_deliveries: How often a record may be delivered; less than the group's
-            `share.delivery.count.limit`, at which a broker drops it without a word. None for as
-            often as the group allows.
+            than `max_deliveries` times: `"fail"` ends the stream; `"dead_letter"` writes it to
+            `dead_letter_topic` and rejects it.
+        dead_letter_topic: The topic for bad records and for records that the user rejects; None
+            for no topic. It must exist.
+        max_deliveries: How often a record may be delivered before it is bad; less than the group's
+            `share.delivery.count.limit`, at which a broker drops the record without an error. None
+            for that limit alone.
         client_rack: The rack that this client is in.
-        discovery_interval: The time between two looks at whether the topics are still there; None
-            for none.
+        discovery_interval: The time between two checks that the topics still exist; None for no
+            checks.
         backoff: How the waits between attempts grow; see `Backoff`.
         max_retries: Failures in a row without progress after which a member fails; None for never.
         max_bytes_in_flight: The bytes of all members together that may wait for the reader.
-        consumer_options: Options of Kafka's consumer by the names that Kafka users know, such as
+        consumer_options: Options of Kafka's consumer by Kafka's names, such as
             `{"fetch.max.bytes": 1 << 20}`; see `fanout.kafka.share.client_options`.
 
     Raises:
@@ -89,7 +89,10 @@ class ShareOptions(KafkaReadOptions):
 
     def __post_init__(self) -> None:
         self.check_client()
-        _ = self.topic_names, self.client_properties(0)  # checks what is read, and how
+        _ = (
+            self.topic_names,
+            self.client_properties(0),
+        )  # checks them
         self._check_texts()
         self._check_numbers()
         self._check_bad_records()
@@ -98,28 +101,28 @@ class ShareOptions(KafkaReadOptions):
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        """The topics that are read."""
+        """The names of the topics, sorted."""
         return tuple(sorted(select(self.topics, None, None).topics))
 
     @property
     def client_options(self) -> ClientOptions:
-        """What the options of Kafka's consumer mean here."""
+        """The parsed `consumer_options`."""
         return ClientOptions.parse(self.consumer_options)
 
     @property
     def user_decode(self) -> UserDecode | None:
-        """The user's own step, after a first call."""
+        """The user's `decode`, after a trial call without records; None if there is none."""
         return None if self.decode is None else UserDecode(self.decode, NO_RECORDS)
 
     @property
     def pacing(self) -> Pacing:
-        """The options that the subscriber and the discovery go by."""
+        """The limits on calls, and the timeouts."""
         intervals = KAFKA_INTERVALS.current
         return self.make_pacing(
             floor=intervals.subscribe,
             slow=intervals.manual,
             subscribe_timeout=_SUBSCRIBE_TIMEOUT,
-            # A member is silent for as long as there is nothing to do.
+            # A member yields nothing while there are no records.
             silence_timeout=math.inf,
         )
 
@@ -144,7 +147,7 @@ class ShareOptions(KafkaReadOptions):
         check_text("dead_letter_topic", self.dead_letter_topic)
 
     def _check_numbers(self) -> None:
-        for name, most in (("consumers", _MOST_MEMBERS), ("max_poll_records", 2**31 - 1)):
+        for name, most in (("consumers", _MAX_MEMBERS), ("max_poll_records", 2**31 - 1)):
             if not 1 <= whole(name, getattr(self, name)) <= most:
                 raise OptionError(f"{name}={getattr(self, name)} must be from 1 to {most}")
 
@@ -157,14 +160,14 @@ class ShareOptions(KafkaReadOptions):
             raise OptionError("on_bad_record='dead_letter' needs dead_letter_topic")
         if self.dead_letter_topic in self.topic_names:
             raise OptionError(
-                f"dead_letter_topic={self.dead_letter_topic!r} is read itself: a bad record would "
-                f"come back for ever"
+                f"dead_letter_topic={self.dead_letter_topic!r} is one of the topics: a bad record "
+                f"would be read again, for ever"
             )
 
     def _check_settings(self) -> None:
         for name in self.group_settings or {}:
             if name not in SETTINGS:
                 raise OptionError(
-                    f"group_settings has {name!r}, which is no setting of a share group; there are "
+                    f"group_settings has {name!r}, which is no setting of a share group; those are "
                     f"{', '.join(SETTINGS)}"
                 )

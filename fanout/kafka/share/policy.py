@@ -29,10 +29,11 @@ __all__ = ("judge",)
 
 _MISUSE: Final = (IllegalStateException, ConcurrentModificationException)
 _FULL: Final = (
-    "the group has as many members as the brokers' group.share.max.size allows: say fewer consumers"
+    "the group has as many members as the brokers' group.share.max.size allows; "
+    "pass fewer consumers"
 )
 
-# A person has to do something: at first it is a mistake in the setup, later one that may be undone.
+# A person has to act: at the first attempt it is a mistake in the setup, later it may pass.
 _ACCESS: Final[Mapping[int, str]] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant READ and DESCRIBE on the topic to the principal",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "grant READ and DESCRIBE on the group to the principal",
@@ -54,11 +55,11 @@ _REFUSED: Final[Mapping[int, str]] = {
 
 
 def judge(error: Exception, *, first: bool) -> Verdict:
-    """Say what an error means, with what a person can do about it.
+    """Judge an error, with a hint for the user.
 
     Args:
-        error: Anything that connecting, listing or a subscription raised.
-        first: Whether what was being done has not worked yet in this run of the stream.
+        error: An error of connecting, listing or a subscription.
+        first: Whether the operation has not succeeded yet in this run of the stream.
     """
     if _code(error) is None and not isinstance(error, _MISUSE):
         verdict = policy.judge(error, first=first)

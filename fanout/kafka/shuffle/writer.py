@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from contextlib import asynccontextmanager
-from datetime import datetime
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, final
 
 import pyarrow as pa
@@ -14,18 +14,78 @@ import pyarrow as pa
 from fanout.core.option_checks import whole
 from fanout.errors import FanOutError, OptionError, StreamStateError
 from fanout.kafka.shuffle.announcements import Announcements, announcement_rows
+from fanout.kafka.shuffle.commit_mode import AtLeastOnceMode, ExactlyOnceMode
 from fanout.kafka.shuffle.frame_columns import keyed_rows, latest_millis
+from fanout.kafka.shuffle.frames import HelloFrame
+from fanout.kafka.shuffle.topic import check_partition_count
+from fanout.kafka.transactions.transactions import open_transactions
+from fanout.kafka.writing.producer_id import Idempotent, Transactional
+from fanout.kafka.writing.writer import open_writer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from fanout.kafka.shuffle.commit_mode import CommitMode
-    from fanout.kafka.shuffle.frames import ControlFrame, HelloFrame
+    from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.kafka.shuffle.writer_options import ColumnChoice, ShuffleWriterOptions
 
-__all__ = ("ShuffleWriter",)
+__all__ = ("ShuffleWriter", "open_shuffle_writer")
 
 log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def open_shuffle_writer(options: ShuffleWriterOptions) -> AsyncIterator[ShuffleWriter]:
+    """Open a writer, which is one producer of a shuffle.
+
+    Leaving the block writes an idle frame, unless the producer has ended. Rows that are not
+    committed are aborted, or with `"at_least_once"` flushed. If the block raises, no idle frame is
+    written, and nothing is flushed.
+
+    Args:
+        options: The topic, the columns and the guarantee.
+
+    Raises:
+        ServiceError: If the topic does not exist or has another number of partitions, or the
+            cluster cannot be reached or refuses the client.
+    """
+    async with AsyncExitStack() as stack:
+        commit_mode, hello = await _connect(options, stack)
+        writer = ShuffleWriter(options, commit_mode, hello)
+        async with writer.running():
+            yield writer
+
+
+async def _connect(
+    options: ShuffleWriterOptions, stack: AsyncExitStack
+) -> tuple[CommitMode, HelloFrame]:
+    """Connect, and determine the generation."""
+    cluster = options.cluster.named("shuffle")
+    transactions = await stack.enter_async_context(open_transactions(cluster))
+    count = await transactions.partitions(options.topic)
+    check_partition_count(options.topic, count, options.partition_count)
+    first = int(datetime.now(UTC).timestamp() * 1000)
+    exact = options.delivery_guarantee == "exactly_once"
+    mode: Transactional | Idempotent = Idempotent()
+    marker_group = f"{options.transactional_id}-marker"
+    timeout = 0.0
+    if exact:
+        timeout = options.transaction_timeout or await transactions.max_timeout()
+        incarnation = await transactions.begin(options.transactional_id, timeout)
+        mode = Transactional(options.transactional_id, incarnation)
+        marked = await transactions.marked(marker_group)
+        # The commits are numbered from here on, so that the next writer is above all of them.
+        first = max(first, -1 if marked is None else marked + 1)
+    writer = await stack.enter_async_context(
+        open_writer(cluster, mode=mode, options=options.producing)
+    )
+    generation = first if options.generation is None else options.generation
+    hello = HelloFrame(options.producer, generation, options.producers, count)
+    if isinstance(mode, Idempotent):
+        return AtLeastOnceMode(writer), hello
+    return ExactlyOnceMode(
+        writer, transactions, mode, marker_group=marker_group, timeout=timeout, number=first
+    ), hello
 
 
 @final

@@ -32,14 +32,14 @@ class ShuffleProducerOptions(WriteOptions):
     Args:
         topic: The topic of the shuffle. It has to exist.
         delivery_guarantee: `"exactly_once"` or `"at_least_once"`.
-        out_of_orderness: Seconds by which a record may be earlier than one before it, for a
-            watermark that follows from the times of the records.
+        out_of_orderness: Seconds by which a record may be earlier than a record before it; the
+            watermark follows from that and the times of the records. None for other watermarks.
         partition_count: The number of partitions that the topic must have; None for any.
         producer: The number of this producer, from 0 on.
         producers: The number of producers that write to the topic.
-        generation: A number that all producers share, higher whenever their number changes: a
-            producer of a higher generation takes the place of all lower ones. None, for a single
-            producer, is a new one for each run.
+        generation: A number that all producers share, and that rises whenever `producers`
+            changes: a higher generation replaces all lower ones. None, for a single producer, is
+            a new one for each run.
     """
 
     topic: str
@@ -102,18 +102,19 @@ class ShuffleProducerOptions(WriteOptions):
 class ShuffleWriterOptions(ShuffleProducerOptions):
     """Options of `open_shuffle_writer`; see also `ShuffleProducerOptions` and `WriteOptions`.
 
-    Where `out_of_orderness` is None the user calls `ShuffleWriter.watermark`. Where `generation` is
-    None it is the time in milliseconds, and with `"exactly_once"` above that of the last writer
-    whatever the clocks say. With `"exactly_once"` a commit is a transaction; with
-    `"at_least_once"` records are seen as they come, and come again where a user writes them again.
+    If `out_of_orderness` is None, the user calls `ShuffleWriter.watermark`. If `generation` is
+    None, it is the time in milliseconds; with `"exactly_once"` it is also above that of the last
+    writer, independently of clocks. With `"exactly_once"` a commit is a transaction. With
+    `"at_least_once"` records are visible at once, and repeated if the user writes them again.
 
     Args:
         key: The column of the keys, string or binary, or a function that returns it.
         value: The column of the values, likewise.
         timestamp: The column of the times, with a time zone, likewise; None for records without
             times.
-        idle_after: Seconds without a call after which the writer announces that it is idle, so
-            that readers do not wait for it, and again each time; at least 0.1. None for never.
+        idle_after: Seconds without a call after which the writer announces that it is idle, and
+            again after each such time, so that readers do not wait for it; at least 0.1. None for
+            never.
 
     Raises:
         OptionError: If an option is malformed or out of range, or two contradict each other.

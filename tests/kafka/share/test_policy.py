@@ -19,7 +19,7 @@ def of_client(code: int, *, retriable: bool = False) -> KafkaException:
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "grant READ and DESCRIBE on the topic"),
         (KafkaError.GROUP_AUTHORIZATION_FAILED, "grant READ and DESCRIBE on the group"),
         (KafkaError._AUTHENTICATION, "check the username and the password"),
-        (KafkaError.GROUP_MAX_SIZE_REACHED, "say fewer consumers"),
+        (KafkaError.GROUP_MAX_SIZE_REACHED, "pass fewer consumers"),
     ],
 )
 def test_what_was_never_allowed_is_fatal_and_what_is_not_any_more_is_waited_for(

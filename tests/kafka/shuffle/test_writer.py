@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +34,7 @@ from tests.kafka.transactions.transacting import told, transactions
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
+    from datetime import tzinfo
 
     from fanout.kafka.shuffle import Producers
     from fanout.kafka.transactions.commit_token import CommitToken
@@ -227,8 +227,12 @@ async def test_a_writer_that_is_started_again_takes_the_place_of_the_one_before(
         await old.write(rows(2))
         await old.watermark(99)
 
-        behind = SimpleNamespace(now=lambda tz: datetime.now(tz) - timedelta(days=365))
-        monkeypatch.setattr("fanout.kafka.shuffle.open_writer.datetime", behind)
+        class Behind(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> Self:
+                return super().now(tz) - timedelta(days=365)
+
+        monkeypatch.setattr("fanout.kafka.shuffle.writer.datetime", Behind)
         async with writing(topic) as new:
             assert new.generation > old.generation
             with pytest.raises(FencedError):
