@@ -1,8 +1,8 @@
-"""One running stream's hold on Kinesis."""
+"""Connect one running stream to Kinesis, by enhanced fan-out or by polling."""
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC
 from typing import TYPE_CHECKING, final
 
@@ -11,13 +11,13 @@ from fanout.core.source import Capabilities
 from fanout.core.subscription import Tap
 from fanout.kinesis.aws.credential_refresh import CredentialRefresh
 from fanout.kinesis.aws.error_hints import hint_of
-from fanout.kinesis.policy import Remedy, judge
+from fanout.kinesis.policy import KinesisRemedy, judge
 from fanout.kinesis.reading.deaggregation import Deaggregator
 from fanout.kinesis.reading.polling import Poller
-from fanout.kinesis.reading.recovery import DamagedFrames, Recovery
-from fanout.kinesis.reading.subscription import read_events
+from fanout.kinesis.reading.recovery import Recovery
+from fanout.kinesis.reading.subscription import DamagedFrames, EnhancedFanOut
 from fanout.kinesis.shards import ShardCatalog
-from fanout.kinesis.starting_position import resolve_start, starting_position
+from fanout.kinesis.starting_position import resolve_start
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -36,11 +36,11 @@ __all__ = ("KinesisConnection", "identity")
 
 @final
 class KinesisConnection:
-    """One running stream's hold on Kinesis.
+    """Read one stream: list its shards, subscribe to them, and judge errors.
 
     Args:
-        options: What the user asked for.
-        client: The calls.
+        options: The user's options.
+        client: The calls of the stream.
         stream: The stream, as the service described it when the connection was opened.
         registration: The consumer that subscribes; None to poll.
     """
@@ -54,36 +54,51 @@ class KinesisConnection:
         stream: StreamDescription,
         registration: ConsumerRegistration | None,
     ) -> None:
+        self.identity = identity(stream)
+        self.pacing: Pacing = options.pacing
         self._options = options
         self._client = client
         self._stream = stream
-        self._registration = registration
+        self._worked: set[Phase] = set()
+        self._credential_refresh = CredentialRefresh(client.renew_credentials)
         self._catalog = ShardCatalog(client)
-        self._triage = Recovery(
+        self._recovery = Recovery(
             client,
             stream.name,
             self._catalog,
             registration,
             on_data_loss=options.on_data_loss,
         )
-        self._worked: set[Phase] = set()
-        self._access = CredentialRefresh(client.renew_credentials)
-        self._bad_frames = DamagedFrames(options.on_bad_frame)
+        self._damaged_frames = DamagedFrames(options.on_bad_frame)
         self._deaggregator = Deaggregator(options.on_bad_aggregate)
-        self._poller = Poller(
-            client,
-            stream,
-            max_event_bytes=options.max_event_bytes,
-            deaggregator=self._deaggregator,
-        )
-        self.identity = identity(stream)
-        self.pacing: Pacing = options.pacing
+        self._reader: EnhancedFanOut | Poller
+        if registration is None:
+            self._reader = Poller(
+                client,
+                stream,
+                max_event_bytes=options.max_event_bytes,
+                deaggregator=self._deaggregator,
+            )
+        else:
+            self._reader = EnhancedFanOut(
+                client,
+                stream,
+                registration,
+                damaged_frames=self._damaged_frames,
+                max_event_bytes=options.max_event_bytes,
+                deaggregator=self._deaggregator,
+            )
 
     async def splits(self) -> Sequence[Split]:
-        """List the shards within the retention period, with their parents."""
-        self._access.calling(None)
+        """List the shards within the retention period, with their parents.
+
+        Raises:
+            ServiceError: If another stream has taken this one's name, or there are too many shards.
+            Exception: Any error of the service or the network.
+        """
+        self._credential_refresh.calling(None)
         splits = await self._catalog.refresh()
-        self._access.allowed(None)
+        self._credential_refresh.allowed(None)
         self._worked.add(Phase.DISCOVER)
         for shard in self._catalog.listed.values():
             self._deaggregator.set_hash_range(shard.shard_id, shard.hash_range)
@@ -93,7 +108,7 @@ class KinesisConnection:
         """Turn the start into a position for each shard.
 
         Latest becomes the service's own time, so that neither a skewed clock of this machine nor
-        a failed first subscription skips a record. The service tells it in whole seconds, so
+        a failed first subscription skips a record. The service sends it in whole seconds, so
         records of up to one second before may come as well. Closed shards begin there too: they
         end at once, and their children begin at that time instead of at their horizon.
 
@@ -107,33 +122,20 @@ class KinesisConnection:
     async def subscribe(
         self, split: Split, position: Position, reserve: Reserve
     ) -> AsyncIterator[AsyncIterator[Batch | End]]:
-        """Open one subscription to a shard: for up to five minutes, or in polling until it ends."""
-        self._access.calling(split.id)
-        async with AsyncExitStack() as stack:
-            if self._registration is None:
-                events = await self._poller.open(split, position, reserve)
-            else:
-                subscribing = self._client.subscribe(
-                    self._registration.arn, split.id, starting_position(position)
-                )
-                events = read_events(
-                    await stack.enter_async_context(subscribing),
-                    split,
-                    position,
-                    stream=self._stream.name,
-                    max_event_bytes=self._options.max_event_bytes,
-                    deaggregator=self._deaggregator,
-                    reserve=reserve,
-                    droppable=self._bad_frames.droppable(split.id, position),
-                )
-            await stack.enter_async_context(aclosing(events))
-            self._worked.add(Phase.SUBSCRIBE)
-            yield Tap(events, self._notice)
+        """Open one subscription to a shard: for up to five minutes, or in polling until it ends.
 
-    def _notice(self, event: Batch | End) -> None:
+        Raises:
+            Exception: Any error of the service or the network.
+        """
+        self._credential_refresh.calling(split.id)
+        async with self._reader.open(split, position, reserve) as events:
+            self._worked.add(Phase.SUBSCRIBE)
+            yield Tap(events, self._observe)
+
+    def _observe(self, event: Batch | End) -> None:
         self._worked.add(Phase.STREAM)
-        self._access.allowed(event.split.id)
-        self._triage.check(event)
+        self._credential_refresh.allowed(event.split.id)
+        self._recovery.check_after_loss(event)
 
     async def verdict(
         self,
@@ -142,27 +144,34 @@ class KinesisConnection:
         split: Split | None = None,
         position: Position | None = None,
     ) -> Verdict:
-        """Say what an error means, by the table in `fanout.kinesis.policy`.
+        """Judge an error by the table in `fanout.kinesis.policy`.
 
-        Where the table wants to know what became of a shard, the service is asked.
+        If the table's answer is a remedy, it is tried first: new credentials, or calls that find
+        out whether the stream, its consumer, the shard and the records still exist.
+
+        Args:
+            error: The error.
+            phase: The phase in which it was raised.
+            split: The shard; None in a listing.
+            position: The position of the shard's reader; None in a listing.
         """
         hint = hint_of(error)
         match judge(error, phase, first=phase not in self._worked):
-            case Remedy.REFRESH:
+            case KinesisRemedy.REFRESH:
                 caller = None if split is None else split.id
-                return Retry(await self._access.refused(caller), hint)
-            case Remedy() as remedy:
+                return Retry(await self._credential_refresh.refused(caller), hint)
+            case KinesisRemedy() as remedy:
                 if split is None or position is None:
                     return Fatal(hint)
-                if remedy is Remedy.DROP_FRAME:
-                    return self._bad_frames.found(split.id, position)
-                return await self._triage.verdict(remedy, error, split, position)
+                if remedy is KinesisRemedy.DROP_FRAME:
+                    return self._damaged_frames.found(split.id, position)
+                return await self._recovery.verdict(remedy, error, split, position)
             case verdict:
                 return verdict
 
 
 def identity(stream: StreamDescription) -> str:
-    """Return what the positions of a stream are stored under."""
+    """Return the name under which the positions of a stream are stored."""
     # A stream that replaces another has its name, ARN and shard ids, but none of its records.
     created = stream.created.astimezone(UTC).isoformat(timespec="milliseconds")
     return f"kinesis:{stream.arn} of {created}"

@@ -39,21 +39,21 @@ if TYPE_CHECKING:
 
     from fanout.core.policy import Phase
 
-__all__ = ("Remedy", "Treatment", "judge")
+__all__ = ("KinesisRemedy", "Treatment", "judge")
 
 
 @final
-class Remedy(Enum):
+class KinesisRemedy(Enum):
     """What is done about an error before it is known whether to ask again."""
 
     REFRESH = "get new credentials"
-    TRIAGE = "find out which of the stream, its consumer and the shard is gone"
+    FIND_CAUSE = "find out which of the stream, its consumer and the shard is gone"
     DATA_LOSS = "find out whether the records at a position have expired"
     DROP_FRAME = "drop a frame that stays damaged, where the user has chosen that"
     CONFIRM_END = "ask whether a shard has ended that has said so by one sign only"
 
 
-Treatment: TypeAlias = Retry | Fatal | Remedy
+Treatment: TypeAlias = Retry | Fatal | KinesisRemedy
 
 
 @final
@@ -78,16 +78,16 @@ class _Kind(Enum):
 _FATAL: Final = Fatal()
 _REPORT: Final = "a code that fanout does not know; please report it"
 
-_ROWS: Final[Mapping[_Kind, PolicyRow[Remedy]]] = {
+_ROWS: Final[Mapping[_Kind, PolicyRow[KinesisRemedy]]] = {
     _Kind.PASSING: PolicyRow(Retry()),
     # Waiting longer than the service's minimum does not help; it says for how long it refuses.
     _Kind.TAKEN: PolicyRow(Retry(Pace.FLOOR)),
-    _Kind.GONE: PolicyRow(Remedy.TRIAGE, listing=_FATAL),
-    _Kind.PLACE: PolicyRow(Remedy.DATA_LOSS, listing=_FATAL),
+    _Kind.GONE: PolicyRow(KinesisRemedy.FIND_CAUSE, listing=_FATAL),
+    _Kind.PLACE: PolicyRow(KinesisRemedy.DATA_LOSS, listing=_FATAL),
     # What has never worked is a mistake in the setup, and somebody is watching: fail after one
     # call. What has worked is a rotation or a role that was lost, and the records wait in the
     # stream for a day at least: ask for ever, slowly and loudly, so that it comes back by itself.
-    _Kind.ACCESS: PolicyRow(Remedy.REFRESH, first=_FATAL),
+    _Kind.ACCESS: PolicyRow(KinesisRemedy.REFRESH, first=_FATAL),
     # As for access. No credentials of ours change it.
     _Kind.BLOCKED: PolicyRow(Retry(Pace.SLOW), first=_FATAL),
     _Kind.REFUSED: PolicyRow(_FATAL),
@@ -96,8 +96,8 @@ _ROWS: Final[Mapping[_Kind, PolicyRow[Remedy]]] = {
     _Kind.UNKNOWN: PolicyRow(Retry(hint=_REPORT, limit=40), first=Fatal(_REPORT)),
     # The same bytes fail the same way each time, so an endless loop ends here.
     _Kind.DAMAGE: PolicyRow(Retry(limit=3)),
-    _Kind.BAD_FRAME: PolicyRow(Remedy.DROP_FRAME),
-    _Kind.HALF_AN_END: PolicyRow(Remedy.CONFIRM_END),
+    _Kind.BAD_FRAME: PolicyRow(KinesisRemedy.DROP_FRAME),
+    _Kind.HALF_AN_END: PolicyRow(KinesisRemedy.CONFIRM_END),
     _Kind.FOR_GOOD: PolicyRow(_FATAL),
     _Kind.MISTAKE: PolicyRow(Fatal("an error that nobody expected here; please report it")),
 }

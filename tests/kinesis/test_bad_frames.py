@@ -11,7 +11,7 @@ import pytest
 from fanout.core.policy import Retry
 from fanout.core.positions import Cursor, Horizon
 from fanout.errors import DamagedFrameError, MalformedEventError, SplitFailedError
-from fanout.kinesis.reading.recovery import DamagedFrames
+from fanout.kinesis.reading.subscription import DamagedFrames
 from fanout.testing.faults import CorruptFrame, EndEarly, IgnoreSubscribe
 from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream, eventually
@@ -170,7 +170,7 @@ async def test_an_end_that_stays_damaged_is_fatal_and_says_what_it_may_be(stream
     stream.inject(CorruptFrame(shard=FIRST, event=None, times=99))
     async with stream.reading(on_bad_frame="gap") as reader:
         failure = await reader.failed()
-    assert "nothing behind a damaged frame, which may have been its end" in str(failure)
+    assert "nothing after a damaged frame, which may have been its end" in str(failure)
 
 
 async def test_other_failures_between_the_tries_change_nothing(stream: Stream) -> None:

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from fanout.kinesis.reading.decode import (
     ARRIVAL,
     FEW_ROWS,
-    all_decimal,
-    is_decimal,
     microseconds,
     timestamps,
 )
+from fanout.kinesis.reading.shard_reader import all_decimal, is_decimal
 
 # Repeated so often, any rows are more than a few.
 MANY = FEW_ROWS + 1

@@ -20,7 +20,7 @@ from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 
 from fanout.core.policy import Phase
 from fanout.kinesis.aws.session import open_session
-from fanout.kinesis.policy import Remedy, judge
+from fanout.kinesis.policy import KinesisRemedy, judge
 from fanout.testing.faults import EndEarly, RevokeKey
 from fanout.testing.kinesis.credentials import REGION
 from tests.kinesis.reading import Reader, Stream, client, eventually
@@ -169,7 +169,7 @@ async def test_a_program_that_tells_no_keys_when_they_expire_is_a_refusal_and_is
     with pytest.raises(CredentialRetrievalError, match="JSONDecodeError") as caught:
         await key_of(session)
     assert caught.value.__context__ is None
-    assert judge(caught.value, Phase.SUBSCRIBE, first=False) is Remedy.REFRESH
+    assert judge(caught.value, Phase.SUBSCRIBE, first=False) is KinesisRemedy.REFRESH
 
 
 def role_credentials(key: str) -> str:

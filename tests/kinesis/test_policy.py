@@ -38,7 +38,7 @@ from fanout.errors import (
     WriteTimeoutError,
 )
 from fanout.kinesis.aws.error_hints import code_of, explain, hint_of
-from fanout.kinesis.policy import Remedy, Treatment, judge
+from fanout.kinesis.policy import KinesisRemedy, Treatment, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,16 +48,16 @@ URL = "https://kinesis.eu-west-1.amazonaws.com"
 # The answers of the API, written down a second time: what each code means before anything of its
 # phase has worked, in a later subscribe call, inside the stream, and in a listing. A code that the
 # service's model gains fails a test until somebody has decided what it means.
-Means = Pace | type[Fatal] | Remedy
+Means = Pace | type[Fatal] | KinesisRemedy
 PASSING = (Pace.JITTER,) * 4
 TAKEN = (Pace.FLOOR,) * 4
-GONE = (Remedy.TRIAGE, Remedy.TRIAGE, Remedy.TRIAGE, Fatal)
-PLACE = (Remedy.DATA_LOSS, Remedy.DATA_LOSS, Remedy.DATA_LOSS, Fatal)
-ACCESS = (Fatal, Remedy.REFRESH, Remedy.REFRESH, Remedy.REFRESH)
+GONE = (KinesisRemedy.FIND_CAUSE, KinesisRemedy.FIND_CAUSE, KinesisRemedy.FIND_CAUSE, Fatal)
+PLACE = (KinesisRemedy.DATA_LOSS, KinesisRemedy.DATA_LOSS, KinesisRemedy.DATA_LOSS, Fatal)
+ACCESS = (Fatal, KinesisRemedy.REFRESH, KinesisRemedy.REFRESH, KinesisRemedy.REFRESH)
 BLOCKED = (Fatal, Pace.SLOW, Pace.SLOW, Pace.SLOW)
 REFUSED = (Fatal,) * 4
 UNKNOWN = (Fatal, Pace.JITTER, Pace.JITTER, Pace.JITTER)
-HALF_AN_END = (Remedy.CONFIRM_END,) * 4
+HALF_AN_END = (KinesisRemedy.CONFIRM_END,) * 4
 
 CODES: MappingProxyType[str, tuple[Means, ...]] = MappingProxyType(
     {
@@ -130,7 +130,7 @@ def _kind(treatment: Treatment) -> Means:
             return pace
         case Fatal():
             return Fatal
-        case Remedy():
+        case KinesisRemedy():
             return treatment
 
 
@@ -155,7 +155,7 @@ def test_a_code_that_does_not_pass_by_itself_tells_what_to_do(code: str) -> None
 def test_what_has_worked_is_asked_for_as_often_as_it_takes(code: str) -> None:
     for phase in PHASES:
         treatment = judge(refused(code), phase, first=False)
-        assert treatment is Remedy.REFRESH or treatment == Retry(
+        assert treatment is KinesisRemedy.REFRESH or treatment == Retry(
             Pace.SLOW, hint=hint_of(refused(code))
         )
 
@@ -219,7 +219,7 @@ UNNAMED: MappingProxyType[str, tuple[Exception, tuple[Means, ...]]] = MappingPro
         "an unknown exception in the stream": (RemoteError("Surprise", ""), UNKNOWN),
         "an answer that is no JSON": (ResponseParserError("no"), PASSING),
         "a damaged event": (MalformedEventError("no"), PASSING),
-        "a damaged frame": (DamagedFrameError("no"), (Remedy.DROP_FRAME,) * 4),
+        "a damaged frame": (DamagedFrameError("no"), (KinesisRemedy.DROP_FRAME,) * 4),
         "half an end": (UnconfirmedEndError("no"), HALF_AN_END),
         "no answer": (SubscribeTimeoutError("no"), PASSING),
         "silence": (SubscriptionSilentError("no"), PASSING),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -129,7 +129,7 @@ async def read(
     """Read until the script is over."""
     said: list[Batch | End] = []
     poller = poller or service.poller()
-    async with aclosing(await poller.open(SPLIT, position or Horizon(), free)) as events:
+    async with poller.open(SPLIT, position or Horizon(), free) as events:
         while True:
             said.append(await anext(events))
             if isinstance(said[-1], End) or not service.script:
@@ -161,7 +161,7 @@ def test_no_call_is_made_before_its_event_is_asked_for() -> None:
     async def main() -> list[int]:
         service = Service([answer(1), answer(2), answer(3)])
         made = []
-        async with aclosing(await service.poller().open(SPLIT, Horizon(), free)) as events:
+        async with service.poller().open(SPLIT, Horizon(), free) as events:
             for _ in range(2):
                 await anext(events)
                 await asyncio.sleep(1000)
@@ -181,7 +181,7 @@ def test_memory_is_reserved_before_a_body_is_read() -> None:
         reserved.append(nbytes)
 
     async def main() -> None:
-        async with aclosing(await service.poller().open(SPLIT, Horizon(), reserve)) as events:
+        async with service.poller().open(SPLIT, Horizon(), reserve) as events:
             await anext(events)
             await anext(events)
 
@@ -198,7 +198,8 @@ def test_for_a_body_of_unknown_size_the_most_is_reserved() -> None:
 
     async def main() -> None:
         poller = service.poller(max_event_bytes=1000)
-        await (await poller.open(SPLIT, Horizon(), reserve)).aclose()
+        async with poller.open(SPLIT, Horizon(), reserve):
+            pass
 
     simulate(main)
     assert reserved == [1000]
@@ -217,7 +218,7 @@ def test_a_batch_that_was_handed_on_is_kept_by_nobody() -> None:
     async def main() -> None:
         service = Service([answer((1, b"x" * MIB)), answer(2)])
         before = pa.total_allocated_bytes()
-        async with aclosing(await service.poller().open(SPLIT, Horizon(), free)) as events:
+        async with service.poller().open(SPLIT, Horizon(), free) as events:
             await anext(events)
             service.transfer = 3600.0
             async with asyncio.TaskGroup() as tasks:
@@ -264,8 +265,10 @@ def test_a_new_subscription_goes_on_with_the_pace_of_the_last() -> None:
     async def main() -> list[float]:
         service = Service([answer((1, b"x" * 4 * MIB)), answer(2)])
         poller = service.poller()
-        await (await poller.open(SPLIT, Horizon(), free)).aclose()
-        await (await poller.open(SPLIT, Cursor(1), free)).aclose()
+        async with poller.open(SPLIT, Horizon(), free):
+            pass
+        async with poller.open(SPLIT, Cursor(1), free):
+            pass
         return [at for at, _ in service.calls]
 
     assert simulate(main) == pytest.approx([0.0, 0.2, 2.2, 2.4])
@@ -276,7 +279,8 @@ def test_a_shard_does_not_wait_for_another() -> None:
         service = Service([answer((1, b"x" * 4 * MIB)), answer(2)])
         poller = service.poller()
         for split in (SPLIT, Split("shardId-000000000009")):
-            await (await poller.open(split, Horizon(), free)).aclose()
+            async with poller.open(split, Horizon(), free):
+                pass
         return service.times
 
     assert simulate(main) == pytest.approx([0.2, 0.4])
@@ -287,10 +291,11 @@ def test_a_body_that_broke_off_counts_as_much_as_it_announced() -> None:
         service = Service([answer((1, b"x" * 3 * MIB)), answer(2)], transfer=60.0)
         poller = service.poller()
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await poller.open(SPLIT, Horizon(), free)
+            async with asyncio.timeout(0.3), poller.open(SPLIT, Horizon(), free):
+                pass
         service.transfer = 0.0
-        await (await poller.open(SPLIT, Horizon(), free)).aclose()
+        async with poller.open(SPLIT, Horizon(), free):
+            pass
         return service.times
 
     first, second = simulate(main)
@@ -347,7 +352,7 @@ def test_a_shard_ends_by_both_signs(records: tuple[int, ...]) -> None:
 def test_one_sign_alone_is_doubted_after_its_records(sign: dict[str, Any]) -> None:
     async def main() -> Batch | End:
         service = Service([answer(1, **sign)])
-        async with aclosing(await service.poller().open(SPLIT, Horizon(), free)) as events:
+        async with service.poller().open(SPLIT, Horizon(), free) as events:
             batch = await anext(events)
             with pytest.raises(UnconfirmedEndError):
                 await anext(events)
@@ -359,7 +364,7 @@ def test_one_sign_alone_is_doubted_after_its_records(sign: dict[str, Any]) -> No
 def test_nothing_is_asked_after_the_end() -> None:
     async def main() -> None:
         service = Service([answer(1, NextShardIterator=None, ChildShards=CHILDREN)])
-        events = await service.poller().open(SPLIT, Horizon(), free)
-        assert [type(event) async for event in events] == [Batch, End]
+        async with service.poller().open(SPLIT, Horizon(), free) as events:
+            assert [type(event) async for event in events] == [Batch, End]
 
     simulate(main)

@@ -359,7 +359,7 @@ async def test_a_stream_that_is_deleted_ends_the_polling_with_its_name(stream: S
             await reader.has(3)
             await asyncio.to_thread(kinesis.delete_stream, StreamName="orders")
             failure = await reader.failed()
-    assert "the stream 'orders' is gone: somebody has deleted it" in str(failure)
+    assert "the stream 'orders' is gone: it was deleted" in str(failure)
 
 
 async def poll_two_of_six_and_expire(stream: Stream) -> str:

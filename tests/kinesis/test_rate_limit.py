@@ -92,7 +92,7 @@ def test_an_idle_shard_is_asked_ever_less_often_until_it_says_something() -> Non
         for idle in (True, True, True, True, False, True):
             async with pace.call():
                 answered_at = now()
-            pace.note(idle=idle)
+            pace.set_idle(idle=idle)
             pace.rest(answered_at, 0)
             async with pace.call():
                 gaps.append(now() - answered_at)

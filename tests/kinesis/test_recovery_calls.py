@@ -21,7 +21,7 @@ from fanout.core.progress import ABSENCES
 from fanout.errors import ServiceError, UnconfirmedEndError
 from fanout.kinesis import shards as catalog_module
 from fanout.kinesis.aws.api import ConsumerDescription, HashRange, ShardDescription
-from fanout.kinesis.policy import Remedy
+from fanout.kinesis.policy import KinesisRemedy
 from fanout.kinesis.reading.recovery import Recovery
 from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.shards import ShardCatalog
@@ -104,7 +104,7 @@ class Service:
 
 
 class Rig:
-    """A triage on a service."""
+    """A recovery on a service."""
 
     def __init__(self, service: Service, *, polling: bool = False, may_lose: bool = False) -> None:
         kinesis: Any = service
@@ -112,7 +112,7 @@ class Rig:
         self.catalog = ShardCatalog(kinesis)
         jitter = FullJitter(Backoff(), Random(7))
         self.registration = ConsumerRegistration(kinesis, STREAM_ARN, "etl", jitter=jitter, tags={})
-        self.triage = Recovery(
+        self.recovery = Recovery(
             kinesis,
             "orders",
             self.catalog,
@@ -126,15 +126,15 @@ class Rig:
 
     def doubt(self, position: Position, *, exhausted: bool) -> Coroutine[Any, Any, Verdict]:
         error = UnconfirmedEndError("one sign", exhausted=exhausted)
-        return self.triage.verdict(Remedy.CONFIRM_END, error, PARENT, position)
+        return self.recovery.verdict(KinesisRemedy.CONFIRM_END, error, PARENT, position)
 
     def refuse(self, position: Position) -> Coroutine[Any, Any, Verdict]:
         error = refused("InvalidArgumentException", "SubscribeToShard")
-        return self.triage.verdict(Remedy.DATA_LOSS, error, CHILD, position)
+        return self.recovery.verdict(KinesisRemedy.DATA_LOSS, error, CHILD, position)
 
     def ask(self, split: Split = CHILD, position: Position = HERE) -> Coroutine[Any, Any, Verdict]:
         error = refused("ResourceNotFoundException", "SubscribeToShard")
-        return self.triage.verdict(Remedy.TRIAGE, error, split, position)
+        return self.recovery.verdict(KinesisRemedy.FIND_CAUSE, error, split, position)
 
 
 def asked(
@@ -174,7 +174,7 @@ def test_shards_that_fail_together_share_a_look_and_one_registration() -> None:
             for _ in range(50):
                 verdicts.append(tasks.create_task(rig.ask()))
                 await asyncio.sleep(0.01)
-        again = Retry(Pace.FLOOR, hint="the consumer was gone, and is registered again")
+        again = Retry(Pace.FLOOR, hint="the consumer was gone, and was registered again")
         # Those that failed after the first look began have made sure with one of their own.
         assert {task.result() for task in verdicts} == {again, ALL_THERE}
         assert rig.service.calls.count("register") == 1
@@ -429,8 +429,8 @@ def test_records_may_expire_more_than_once() -> None:
         await rig.ready()
         for refused, first in ((31, 40), (41, 50), (51, 60)):
             assert isinstance(await rig.refuse(Cursor(refused)), Skip)
-            rig.triage.check(batch(0))
-            rig.triage.check(batch(first))
+            rig.recovery.check_after_loss(batch(0))
+            rig.recovery.check_after_loss(batch(first))
 
     simulate(main)
 
@@ -443,11 +443,11 @@ def test_a_record_that_was_read_in_part_or_whole_is_not_handed_on_behind_a_gap(
 
     async def main() -> None:
         await rig.ready()
-        rig.triage.check(batch(40))  # ordinary, as nothing was refused yet
+        rig.recovery.check_after_loss(batch(40))  # ordinary, as nothing was refused yet
         await rig.refuse(refused)
         for _ in range(2):
             with pytest.raises(ServiceError, match=r"still has older records"):
-                rig.triage.check(batch(40))
+                rig.recovery.check_after_loss(batch(40))
 
     simulate(main)
 

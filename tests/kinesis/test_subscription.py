@@ -539,7 +539,7 @@ async def test_a_shard_may_end_with_the_rest_of_a_record() -> None:
 
 @pytest.mark.parametrize(
     ("first", "said"),
-    [(10, "not after its position"), (12, "did not begin with sub-record 1 and those before")],
+    [(10, "not after its position"), (12, "did not begin with the sub-records 0 to 1")],
 )
 async def test_inside_a_record_another_first_record_is_malformed(first: int, said: str) -> None:
     events, error = await refused(aggregates(3, first=first), after=Cursor(11, 1))
@@ -554,7 +554,7 @@ async def test_inside_a_record_with_fewer_sub_records_is_malformed(
 ) -> None:
     events, error = await refused(aggregates(*sizes), after=Cursor(11, sub))
     assert events == []
-    assert "where its reader stands" in str(error)
+    assert "which its position is in" in str(error)
 
 
 @pytest.mark.parametrize("continuation", [10, 11, 12])
@@ -641,7 +641,7 @@ async def test_inside_a_record_another_bad_first_record_is_malformed() -> None:
         damaged(12, first=12), after=Cursor(11, 1), deaggregator=Deaggregator("gap")
     )
     assert events == []
-    assert "did not begin with sub-record 1" in str(error)
+    assert "did not begin with the sub-records 0 to 1" in str(error)
 
 
 def misplaced(pattern: str, number: int = 11) -> bytes:
@@ -744,7 +744,7 @@ async def test_a_dropped_frame_with_nothing_behind_it_ends_nothing(until: int | 
     events, error = await refused(HELLO, broken(last), after=Cursor(5), droppable=1)
     assert events == []
     assert type(error) is MalformedEventError
-    assert "nothing behind a damaged frame, which may have been its end" in str(error)
+    assert "nothing after a damaged frame, which may have been its end" in str(error)
 
 
 async def test_behind_a_dropped_frame_one_sign_of_the_end_is_still_none() -> None:

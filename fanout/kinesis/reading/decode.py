@@ -27,10 +27,8 @@ __all__ = (
     "SCHEMA",
     "ChildShard",
     "ShardEvent",
-    "all_decimal",
     "decode_event",
     "decode_records",
-    "is_decimal",
     "microseconds",
     "timestamps",
 )
@@ -252,21 +250,6 @@ def _columns(records: Sequence[_Record], stream: str, shard_id: str) -> pa.Recor
 
 
 FEW_ROWS: Final = 32
-
-
-def is_decimal(text: str, max_digits: int) -> bool:
-    """Tell whether a text is 1 to `max_digits` of the digits 0 to 9, and nothing else."""
-    return text.isascii() and text.isdecimal() and len(text) <= max_digits
-
-
-def all_decimal(texts: pa.StringArray, max_digits: int) -> bool:
-    """Tell whether `is_decimal` holds for every text of a column."""
-    if len(texts) <= FEW_ROWS:
-        return all(is_decimal(text, max_digits) for text in texts.to_pylist())
-    if pc.ascii_is_decimal(texts).false_count:
-        return False
-    longest: int = pc.max(pc.binary_length(texts)).as_py()
-    return longest <= max_digits
 
 
 def microseconds(seconds: float | None) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias, final
 
 import pyarrow.compute as pc
@@ -17,7 +18,7 @@ from fanout.kinesis.reading.shard_reader import ShardReader
 from fanout.kinesis.starting_position import starting_position
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     import pyarrow as pa
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from fanout.kinesis.reading.deaggregation import Deaggregator
     from fanout.kinesis.reading.decode import ShardEvent
 
-    # What an answer says, and the iterator to go on with; None at the end of the shard.
+    # An answer of GetRecords, and the iterator for the next call; None at the end of the shard.
     _Answer: TypeAlias = tuple[ShardEvent, str | None]
 
 __all__ = ("Poller",)
@@ -36,16 +37,15 @@ __all__ = ("Poller",)
 
 @final
 class Poller:
-    """Poll the shards of one stream, each at the pace that the service allows.
+    """Poll the shards of one stream, each within the rate limit of the service.
 
-    The pace of a shard is kept for as long as the poller is, so that a new subscription goes on
-    with it.
+    The rate limit of a shard outlives a subscription: the next one continues it.
 
     Args:
-        client: The calls.
+        client: The calls of the stream.
         stream: The stream.
         max_event_bytes: The largest answer that is accepted.
-        deaggregator: What takes the stream's aggregated records apart.
+        deaggregator: Deaggregates the stream's records.
     """
 
     def __init__(
@@ -60,25 +60,32 @@ class Poller:
         self._stream = stream
         self._max_event_bytes = max_event_bytes
         self._deaggregator = deaggregator
-        self._paces: defaultdict[str, ShardRateLimit] = defaultdict(ShardRateLimit)
+        self._rate_limits: defaultdict[str, ShardRateLimit] = defaultdict(ShardRateLimit)
 
+    @asynccontextmanager
     async def open(
         self, split: Split, position: Position, reserve: Reserve
-    ) -> AsyncGenerator[Batch | End, None]:
-        """Ask for an iterator and its first answer; return the events until the shard ends.
+    ) -> AsyncIterator[AsyncIterator[Batch | End]]:
+        """Request an iterator and the first answer; the events go on until the shard ends.
 
-        Each event is the answer to one call, which is made when the event is asked for, and not
-        before the service allows it. The generator raises the errors of the service,
-        UnconfirmedEndError after an answer with one sign of the shard's end without the other, and
-        MalformedEventError if an answer says what cannot be true.
+        Each event is the answer to one call, which is made when the event is awaited, and not
+        before the service allows it.
 
         Args:
             split: The shard.
             position: Where to begin.
-            reserve: Waits until memory may be taken; that is done before a body is read.
+            reserve: Waits until memory may be used; it is called before a body is read.
+
+        Raises:
+            Exception: Any error of the service or the network. The iterator raises them too,
+                UnconfirmedEndError after an answer with one of the two signs of the shard's end,
+                and MalformedEventError if an answer contradicts itself or its position.
         """
-        answer = await self._poll_from(position, split, reserve)
-        return self._events(split, position, answer, reserve)
+        first = self._events(
+            split, position, await self._poll_from(position, split, reserve), reserve
+        )
+        async with aclosing(first) as events:
+            yield events
 
     async def _events(
         self, split: Split, position: Position, answer: _Answer | None, reserve: Reserve
@@ -87,52 +94,50 @@ class Poller:
         while answer is not None:
             event, iterator = answer
             answer = None
-            said = reader.read(event)
-            del event  # no name here holds on to an event while the next one is awaited
-            while said:
-                yield said.popleft()
-            if reader.doubt is not None:
-                raise reader.doubt
-            if iterator is not None:
+            batches = reader.read(event)
+            del event  # no name here keeps an event alive while the next one is awaited
+            while batches:
+                yield batches.popleft()
+            if not reader.at_end() and iterator is not None:
                 answer = await self._poll_on(iterator, reader.position, split, reserve)
 
     async def _poll_on(
         self, iterator: str, position: Position, split: Split, reserve: Reserve
     ) -> _Answer:
-        """Poll with an iterator, or from a position where the iterator has expired."""
+        """Poll with an iterator, or from a position if the iterator has expired."""
         try:
             return await self._poll(split, iterator, reserve)
         except ClientError as error:
-            # It lives for 5 minutes, which a slow consumer may well let pass.
+            # An iterator is valid for 5 minutes, and a slow consumer may take longer.
             if code_of(error) != "ExpiredIteratorException":
                 raise
         return await self._poll_from(position, split, reserve)
 
     async def _poll_from(self, position: Position, split: Split, reserve: Reserve) -> _Answer:
-        async with self._paces[split.id].call():
+        async with self._rate_limits[split.id].call():
             iterator = await self._client.get_shard_iterator(
                 self._stream.arn, split.id, starting_position(position)
             )
         return await self._poll(split, iterator, reserve)
 
     async def _poll(self, split: Split, iterator: str, reserve: Reserve) -> _Answer:
-        pace = self._paces[split.id]
+        limit = self._rate_limits[split.id]
         async with (
-            pace.call(),
+            limit.call(),
             self._client.get_records(self._stream.arn, iterator) as unread,
         ):
             answered_at = asyncio.get_running_loop().time()
             size = self._max_event_bytes if unread.size is None else unread.size
-            pace.rest(answered_at, size)
+            limit.rest(answered_at, size)
             body = await _read(unread, size, self._max_event_bytes, reserve)
         event, following = decode_records(body, stream=self._stream.name, shard_id=split.id)
-        pace.note(idle=event.millis_behind == 0 and not event.records.num_rows)
-        pace.rest(answered_at, _data_bytes(event.records))
+        limit.set_idle(idle=event.millis_behind == 0 and not event.records.num_rows)
+        limit.rest(answered_at, _data_bytes(event.records))
         return event, following
 
 
 async def _read(unread: UnreadRecords, size: int, limit: int, reserve: Reserve) -> memoryview:
-    """Read a body of so many bytes at most, into memory that is taken once."""
+    """Read a body of at most `size` bytes into memory that is allocated once."""
     if size > limit:
         raise MalformedEventError(
             f"an answer of GetRecords announces {size} bytes, more than the {limit} allowed"
@@ -151,7 +156,7 @@ async def _read(unread: UnreadRecords, size: int, limit: int, reserve: Reserve) 
 def _data_bytes(records: pa.RecordBatch) -> int:
     """Return the bytes of the data, before base64, and of the partition keys.
 
-    The reference does not say whether keys count for readers; for writers they do.
+    The API reference does not state whether keys count for readers; for writers they do.
     """
     if not records.num_rows:
         return 0

@@ -1,4 +1,4 @@
-"""How often a shard may be asked when it is polled.
+"""Keep the calls of polling within the rate limit of a shard.
 
 The figures are those of GetRecords and GetShardIterator in the AWS API reference: a shard takes
 five calls of each in a second and returns 2 MiB a second, all of its pollers together.
@@ -25,8 +25,8 @@ _BYTES_PER_SECOND: Final = 2 * 1024 * 1024
 class ShardRateLimit:
     """Space the calls about one shard, by the clock of the event loop.
 
-    Calls of both kinds are spaced together, which keeps to the limit of either. A rest begins with
-    an answer: what is answered has been counted, however long the network took with it.
+    GetRecords and GetShardIterator are spaced together, which keeps to the limit of either. A rest
+    begins with an answer: the service has counted it, however long the network took with it.
     """
 
     def __init__(self) -> None:
@@ -44,17 +44,17 @@ class ShardRateLimit:
         finally:
             self._free_at = max(self._free_at, loop.time() + self._intervals.poll)
 
-    def note(self, *, idle: bool) -> None:
-        """Say whether an answer had nothing new: then the rests grow, up to a second."""
+    def set_idle(self, *, idle: bool) -> None:
+        """Set whether the last answer had nothing new; idle rests double, up to a second."""
         intervals = self._intervals
         longer = min(2 * self._interval, intervals.idle_poll)
         self._interval = longer if idle else intervals.poll
 
     def rest(self, answered_at: float, nbytes: int) -> None:
-        """Let the shard rest until its average is back; a later word on an answer replaces this.
+        """Let the shard rest until its average rate is allowed; the last call for an answer counts.
 
         Args:
-            answered_at: When the answer came.
+            answered_at: When the answer came, in seconds of the event loop's clock.
             nbytes: The bytes of the records that it returned.
         """
         rest = min(nbytes / _BYTES_PER_SECOND, self._intervals.longest_rest)

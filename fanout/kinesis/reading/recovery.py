@@ -1,4 +1,8 @@
-"""What became of a shard whose subscription failed in a way that only the service can explain."""
+"""Recover a shard whose subscription failed: ask the service what happened, and decide.
+
+Listings and descriptions show whether the stream, its consumer, the shard and the records at a
+position still exist.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from fanout.core.positions import Cursor, Horizon, Timestamp, reaches
 from fanout.core.progress import ABSENCES
 from fanout.errors import FanOutError, ServiceError, UnconfirmedEndError
 from fanout.kinesis.aws.error_hints import code_of, hint_of
-from fanout.kinesis.policy import Remedy, judge
+from fanout.kinesis.policy import KinesisRemedy, judge
 
 if TYPE_CHECKING:
     from fanout.core.events import End, Split
@@ -25,17 +29,13 @@ if TYPE_CHECKING:
     from fanout.kinesis.registration import ConsumerRegistration
     from fanout.kinesis.shards import ShardCatalog
 
-__all__ = (
-    "DamagedFrames",
-    "Recovery",
-)
+__all__ = ("Recovery",)
 
-
-# The clocks of the service's machines differ, and it tells its time in whole seconds.
+# Seconds. The clocks of the service's machines differ, and it sends its time in whole seconds.
 _CLOCK_TOLERANCE: Final = 60.0
 
 _WAYS_OUT: Final = (
-    "on_data_loss='earliest' goes on with the oldest record that is left; or start anew, without "
+    "on_data_loss='earliest' continues with the oldest record that is left; or start anew, without "
     "the stored position"
 )
 
@@ -44,14 +44,14 @@ log = logging.getLogger(__name__)
 
 @final
 class Recovery:
-    """Look at the stream, its consumer and its shards, and say how a shard goes on.
+    """Check the stream, its consumer and its shards, and decide how a shard continues.
 
     Args:
-        client: The calls.
+        client: The calls of the stream.
         stream: The stream's name.
         catalog: Its shards.
-        registration: The consumer; None where shards are polled.
-        on_data_loss: What to do where records have expired before they were read.
+        registration: The consumer; None if shards are polled.
+        on_data_loss: What to do if records have expired before they were read.
     """
 
     def __init__(
@@ -68,46 +68,46 @@ class Recovery:
         self._catalog = catalog
         self._registration = registration
         self._may_lose = on_data_loss == "earliest"
-        self._looking = asyncio.Lock()
-        self._looked_at = -1.0
-        self._seen: Verdict | None = None
+        self._checking = asyncio.Lock()
+        self._checked_at = -1.0
+        self._last_check: Verdict | None = None
         self._unlisted: Counter[str] = Counter()
-        self._doubts: dict[str, Position] = {}
+        self._unconfirmed: dict[str, Position] = {}
         self._refused: dict[str, Cursor] = {}
 
     async def verdict(
-        self, remedy: Remedy, error: Exception, split: Split, position: Position
+        self, remedy: KinesisRemedy, error: Exception, split: Split, position: Position
     ) -> Verdict:
         """Find out what an error means for a shard; it raises nothing.
 
         Args:
-            remedy: What has to be found out: TRIAGE, DATA_LOSS or CONFIRM_END.
-            error: What ended the subscription.
+            remedy: The question to answer: FIND_CAUSE, DATA_LOSS or CONFIRM_END.
+            error: The error that ended the subscription.
             split: The shard.
-            position: Where its reader stands.
+            position: The position of its reader.
 
         Cancellation: a consumer whose registration was sent stays; see ConsumerRegistration.
         """
-        verdict = await self._look()
+        verdict = await self._check_stream()
         if verdict is not None:
             return verdict
         if split.id not in self._catalog.listed:
             return self._unlisted_shard(remedy, split, position)
         self._unlisted.pop(split.id, None)
         match remedy:
-            case Remedy.DATA_LOSS:
+            case KinesisRemedy.DATA_LOSS:
                 return await self._refused_position(error, split, position)
-            case Remedy.CONFIRM_END:
-                return self._half_an_end(error, split, position)
+            case KinesisRemedy.CONFIRM_END:
+                return self._confirm_end(error, split, position)
             case _:
                 return Retry(hint="the stream, its consumer and the shard are all there", limit=10)
 
-    def check(self, event: Batch | End) -> None:
-        """Look at what comes behind lost records: it has to be newer than what was read before.
+    def check_after_loss(self, event: Batch | End) -> None:
+        """Check that the first records after a loss are newer than those that were read before.
 
         Raises:
-            ServiceError: If the position was refused although its records have not expired; they
-                would be handed on twice.
+            ServiceError: If a position was refused although its records have not expired; they
+                would be delivered twice.
         """
         refused = self._refused.get(event.split.id)
         if refused is None or not isinstance(event, Batch) or not event.num_records:
@@ -121,48 +121,48 @@ class Recovery:
             )
         del self._refused[event.split.id]
 
-    async def _look(self) -> Verdict | None:
-        """Say what became of the stream and its consumer; None where both are there.
+    async def _check_stream(self) -> Verdict | None:
+        """Check the stream and its consumer; return None if both exist.
 
-        Shards that fail together share a look, and one registration: a look that has begun after
-        an error tells about that error, whoever has asked for it.
+        Shards that fail together share one check, and one registration: a check that began after
+        an error answers for that error too.
         """
         now = asyncio.get_running_loop().time
         failed_at = now()
-        async with self._looking:
-            if self._looked_at < failed_at:
+        async with self._checking:
+            if self._checked_at < failed_at:
                 began_at = now()
-                self._seen = await self._look_now()
-                self._looked_at = began_at
-            return self._seen
+                self._last_check = await self._check_now()
+                self._checked_at = began_at
+            return self._last_check
 
-    async def _look_now(self) -> Verdict | None:
+    async def _check_now(self) -> Verdict | None:
         try:
             await self._catalog.refresh()
-            return await self._look_at_consumer()
-        except Exception as error:  # noqa: BLE001 - the table tells what it means
+            return await self._check_consumer()
+        except Exception as error:  # noqa: BLE001 - the error table judges it
             prefer_cancellation(error)
-            log.warning("what became of the shards of %s is not known: %s", self._stream, error)
-            return self._blind(error)
+            log.warning("the stream %s and its consumer cannot be checked: %s", self._stream, error)
+            return self._after_failed_check(error)
 
-    async def _look_at_consumer(self) -> Verdict | None:
+    async def _check_consumer(self) -> Verdict | None:
         registration = self._registration
         if registration is None or await registration.exists():
             return None
         if not registration.renewable:
             return Fatal(
-                f"the consumer {registration.arn} is gone: somebody has deregistered it; give the "
-                f"ARN of another one, or a name to have it registered"
+                f"the consumer {registration.arn} is gone: it was deregistered; give the ARN of "
+                f"another one, or a name to have it registered"
             )
-        log.warning("the consumer %s is gone, and is registered again", registration.arn)
+        log.warning("the consumer %s is gone, so it is registered again", registration.arn)
         await registration.ensure()
-        return Retry(Pace.FLOOR, hint="the consumer was gone, and is registered again")
+        return Retry(Pace.FLOOR, hint="the consumer was gone, and was registered again")
 
-    def _blind(self, error: Exception) -> Verdict:
-        """Say how to go on where a look has failed."""
+    def _after_failed_check(self, error: Exception) -> Verdict:
+        """Return how a shard continues after a check that failed."""
         if code_of(error) == "ResourceNotFoundException":
-            return Fatal(f"the stream {self._stream!r} is gone: somebody has deleted it")
-        # A registration that fails tells in a sentence what a call has raised.
+            return Fatal(f"the stream {self._stream!r} is gone: it was deleted")
+        # A failed registration raises a ServiceError whose cause is the error of the call.
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         if isinstance(cause, FanOutError) and cause.retryable:
             return Retry()
@@ -171,19 +171,19 @@ class Recovery:
                 return again
             case Fatal():
                 return Fatal(str(error))
-            case Remedy():
+            case KinesisRemedy():
                 return Retry(Pace.SLOW, hint=hint_of(cause))
 
-    def _unlisted_shard(self, remedy: Remedy, split: Split, position: Position) -> Verdict:
+    def _unlisted_shard(self, remedy: KinesisRemedy, split: Split, position: Position) -> Verdict:
         known, children = self._catalog.known.get(split.id), self._catalog.children(split.id)
         if known is not None and known.last is not None and reaches(position, Cursor(known.last)):
             return Finish(children)
-        if remedy is Remedy.CONFIRM_END:
-            # It has just been read, so it is there: listings are late, and may miss a shard.
+        if remedy is KinesisRemedy.CONFIRM_END:
+            # It has just been read, so it exists: listings are late, and may miss a shard.
             return Retry(hint="the shard is not listed", limit=3)
         self._unlisted[split.id] += 1
         if not children and self._unlisted[split.id] < ABSENCES:
-            # A listing that names neither a shard nor what replaces it may be older than the shard.
+            # A listing without a shard and without its children may be older than the shard.
             return Retry(hint="the shard is not listed")
         lost = f"the shard is past the stream's retention, with all that came {_after(position)}"
         if self._may_lose:
@@ -211,20 +211,20 @@ class Recovery:
                 return self._expired(split, position)
 
     async def _refused_time(self, error: Exception, position: Timestamp) -> Verdict:
-        """Wait for a time that is just ahead of the service's clock; it refuses the future."""
+        """Retry a time just ahead of the service's clock; the service refuses the future."""
         try:
             clock = (await self._client.describe_stream()).server_time
-        except Exception as failure:  # noqa: BLE001 - the table tells what it means
+        except Exception as failure:  # noqa: BLE001 - the error table judges it
             prefer_cancellation(failure)
-            return self._blind(failure)
+            return self._after_failed_check(failure)
         ahead = position.millis / 1000 - clock.timestamp()
         if ahead > _CLOCK_TOLERANCE:
             return Fatal(
-                f"the start lies {ahead:.0f} s ahead of the service's clock; start now, with "
-                f"'LATEST', or when that time has come"
+                f"the start is {ahead:.0f} s ahead of the service's clock; start now with "
+                f"'LATEST', or later"
             )
         if ahead > -_CLOCK_TOLERANCE:
-            return Retry(hint="the start lies ahead of the service's clock")
+            return Retry(hint="the start is ahead of the service's clock")
         return Fatal(hint_of(error))
 
     def _expired(self, split: Split, position: Cursor) -> Verdict:
@@ -234,7 +234,7 @@ class Recovery:
         self._refused[split.id] = position
         return Skip(Horizon(), lost)
 
-    def _half_an_end(self, error: Exception, split: Split, position: Position) -> Verdict:
+    def _confirm_end(self, error: Exception, split: Split, position: Position) -> Verdict:
         shard = self._catalog.listed[split.id]
         if shard.last is None:
             return Retry(hint="the shard is listed as open", limit=3)
@@ -242,10 +242,10 @@ class Recovery:
         if reaches(position, Cursor(shard.last)):
             return Finish(children)
         if isinstance(error, UnconfirmedEndError) and error.exhausted:
-            # Once more from where the reader stands: records may still come from there.
-            if self._doubts.pop(split.id, None) == position:
+            # Subscribe once more from this position: records may still follow it.
+            if self._unconfirmed.pop(split.id, None) == position:
                 return Finish(children)
-            self._doubts[split.id] = position
+            self._unconfirmed[split.id] = position
         return Retry(hint="the shard is listed as closed, but is not read to its end", limit=3)
 
 
@@ -257,39 +257,3 @@ def _after(position: Position) -> str:
             return f"after {datetime.fromtimestamp(millis / 1000, UTC).isoformat()}"
         case Cursor(sequence):
             return f"after sequence number {sequence}"
-
-
-# A frame that was damaged on the wire comes whole when it is sent again; one that is damaged in
-# each of three answers is damaged at the service.
-_TRIES: Final = 3
-
-
-@final
-class DamagedFrames:
-    """Count the damaged frames of each shard.
-
-    Args:
-        on_bad_frame: Whether a frame that is damaged in three answers ends the stream, or is
-            dropped.
-    """
-
-    def __init__(self, on_bad_frame: Literal["fail", "gap"]) -> None:
-        self._droppable = on_bad_frame == "gap"
-        self._damaged: dict[str, tuple[Position, int]] = {}
-
-    def droppable(self, shard_id: str, position: Position) -> int:
-        """Return how many frames in a row, from its first on, a new subscription may drop.
-
-        Each of them has been damaged in two answers before: after the first frame has used up its
-        tries it is dropped each time, and the one behind it begins to use up its own.
-        """
-        return self._count(shard_id, position) // (_TRIES - 1) if self._droppable else 0
-
-    def found(self, shard_id: str, position: Position) -> Retry:
-        """Count a subscription that ended at a damaged frame; return what to do about it."""
-        self._damaged[shard_id] = position, self._count(shard_id, position) + 1
-        return Retry() if self._droppable else Retry(limit=_TRIES)
-
-    def _count(self, shard_id: str, position: Position) -> int:
-        at, count = self._damaged.get(shard_id, (position, 0))
-        return count if at == position else 0

@@ -1,10 +1,12 @@
-"""What the events of a shard say, however they came: batches in a chain, and the end."""
+"""Turn the events of a shard, subscribed or polled, into a chain of batches and the end.
+
+Each batch begins where the one before ended. The gaps of lost records are stamped here.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, final
 
@@ -13,7 +15,7 @@ import pyarrow.compute as pc
 from fanout.core.events import Batch, End, Gap, Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Range, reaches
 from fanout.errors import DamagedFrameError, MalformedEventError, UnconfirmedEndError
-from fanout.kinesis.reading.decode import all_decimal, is_decimal
+from fanout.kinesis.reading.decode import FEW_ROWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,27 +24,25 @@ if TYPE_CHECKING:
     from fanout.kinesis.reading.deaggregation import Deaggregator, SubRecords
     from fanout.kinesis.reading.decode import ShardEvent
 
-__all__ = ("ShardReader",)
+__all__ = ("ShardReader", "all_decimal", "is_decimal")
 
 log = logging.getLogger(__name__)
 
-# As many as a stored position may have; the service uses 56 today.
+# The most digits that a stored position may have; the service uses 56 today.
 _MAX_DIGITS: Final = 128
 
 
 @final
 class ShardReader:
-    """Follow a shard: each event has to fit behind the one before.
+    """Follow the position of a shard, and check that each event continues the one before.
 
-    After `read`, `ended` says whether the shard has ended. `doubt` is to be raised once the batches
-    are handed on: the event has one sign of the end without the other, and one sign alone could be
-    a fault whose belief would lose the rest of the shard.
+    Pass each event to `read`, hand on the batches that it returns, and then call `at_end`.
 
     Args:
         split: The shard.
-        position: Where the reader stands at first.
-        deaggregator: What takes the stream's aggregated records apart; it is told the hash keys
-            of the shard's children.
+        position: Where reading begins.
+        deaggregator: Deaggregates the stream's records; it receives the hash keys of the shard's
+            children.
         droppable: How many frames may be dropped before the first event.
     """
 
@@ -54,41 +54,49 @@ class ShardReader:
         *,
         droppable: int = 0,
     ) -> None:
-        self.ended = False
-        self.doubt: UnconfirmedEndError | None = None
         self.position = position
         self._split = split
         self._deaggregator = deaggregator
         self._droppable = droppable
         self._dropped = ""
+        self._ended = False
+        self._unconfirmed: UnconfirmedEndError | None = None
 
     def read(self, event: ShardEvent) -> deque[Batch | End]:
-        """Return what an event says, and stand behind it.
+        """Return the batch and the end that an event holds, and advance behind it.
 
         Raises:
-            MalformedEventError: If it says what cannot be true.
+            MalformedEventError: If the event contradicts itself or the events before it.
         """
-        said: deque[Batch | End] = deque()
-        behind, lost = self._behind_dropped(event)
-        batch = _batch(event, self._split, behind, self._deaggregator)
-        if lost:
-            covered = Range(self.position, batch.range.until)
-            batch = replace(batch, range=covered, gaps=lost + batch.gaps)
+        batches: deque[Batch | End] = deque()
+        batch = self._batch(event)
         self.position = batch.range.until
-        self.doubt = _doubt(event, self._split)
-        self.ended = event.ended and self.doubt is None
-        # A loss up to an end that is in doubt is none yet: whoever asks again comes to it again.
-        if batch.num_records or not event.ended or (batch.gaps and self.ended):
-            said.append(batch)
-        if self.ended:
+        self._unconfirmed = _unconfirmed_end(event, self._split)
+        self._ended = event.ended and self._unconfirmed is None
+        # A loss up to an end that is not confirmed is not reported: the next subscription begins
+        # before it again.
+        if batch.num_records or not event.ended or (batch.gaps and self._ended):
+            batches.append(batch)
+        if self._ended:
             for child in event.children:
                 self._deaggregator.set_hash_range(child.shard_id, child.hash_range)
             children = (Split(child.shard_id, child.parents) for child in event.children)
-            said.append(End(self._split, tuple(children)))
-        return said
+            batches.append(End(self._split, tuple(children)))
+        return batches
+
+    def at_end(self) -> bool:
+        """Return whether the shard has ended; call it once the batches of an event are handed on.
+
+        Raises:
+            UnconfirmedEndError: If the event has one of the two signs of the end. One sign alone
+                could be a fault, and acting on it would lose the rest of the shard.
+        """
+        if self._unconfirmed is not None:
+            raise self._unconfirmed
+        return self._ended
 
     def drop(self, error: DamagedFrameError) -> None:
-        """Leave out a damaged frame; the next batch tells what is lost.
+        """Leave out a damaged frame; the next batch has a gap for its records.
 
         Raises:
             DamagedFrameError: If no more frames may be dropped here.
@@ -99,36 +107,69 @@ class ShardReader:
         self._dropped = str(error)
 
     def close(self) -> None:
-        """Declare the end of what a subscription sends.
+        """Declare that the subscription sent nothing more.
 
         Raises:
-            MalformedEventError: If a frame was dropped and nothing came behind it.
+            MalformedEventError: If a frame was dropped and no event followed it.
         """
         if self._dropped:
             raise MalformedEventError(
-                f"{self._split} sent nothing behind a damaged frame, which may have been its end: "
+                f"{self._split} sent nothing after a damaged frame, which may have been its end: "
                 f"{self._dropped}"
             )
 
-    def _behind_dropped(self, event: ShardEvent) -> tuple[Position, tuple[Gap, ...]]:
-        """Return where the reader stands before an event, and what is lost before it."""
+    def _batch(self, event: ShardEvent) -> Batch:
+        numbers = event.records.column("sequenceNumber")
+        _check_sequence_numbers(numbers)
+        position, dropped = self._after_dropped(event)
+        inside = _inside_record(position)
+        if inside is not None and not len(numbers):
+            return _nothing_yet(event, self._split, inside)
+        first, last = position, position
+        if len(numbers):
+            first, last = (Cursor(int(numbers[row].as_py())) for row in (0, -1))
+            if reaches(position, first):
+                raise MalformedEventError(
+                    f"{self._split} sent a record that is not after its position"
+                )
+        until = last
+        if event.continuation is not None:
+            until = _cursor(event.continuation)
+        if not (reaches(until, last) and reaches(until, position)):
+            raise MalformedEventError(
+                f"{self._split} sent a continuation that is before its position or its last record"
+            )
+        rows = self._deaggregator.deaggregate(event.records, self._split)
+        lost = _gaps(numbers, rows, position)
+        if lost:
+            log.error(
+                "records of %s are lost, the first of %d: %s",
+                self._split,
+                len(lost),
+                lost[0].reason,
+            )
+        delivered = 0 if inside is None else _rows_read(rows, self._split, inside, lost)
+        lag = None if event.millis_behind is None else event.millis_behind / 1000
+        covered = Range(self.position, until)
+        return Batch(self._split, rows.after(delivered), covered, lag, (*dropped, *lost))
+
+    def _after_dropped(self, event: ShardEvent) -> tuple[Position, tuple[Gap, ...]]:
+        """Return the position after dropped frames, and the gap that they leave before an event."""
         reason, self._dropped, self._droppable = self._dropped, "", 0
-        after = self.position
         if not reason:
-            return after, ()
-        until, inside = _start_of(event), _inside_record(after)
+            return self.position, ()
+        until, inside = _start_of(event), _inside_record(self.position)
         if inside is not None and until == Cursor(inside.sequence - 1):
-            return after, ()
+            return self.position, ()
         log.error("records of %s are lost in a damaged frame: %s", self._split, reason)
-        # The rest of a record in which the reader stood was in that frame.
-        behind = after if inside is None else Cursor(inside.sequence)
-        return behind, (Gap(after, until, reason),)
+        # If a record was read in part, its other sub-records were in that frame.
+        position = self.position if inside is None else Cursor(inside.sequence)
+        return position, (Gap(self.position, until, reason),)
 
 
 def _start_of(event: ShardEvent) -> Cursor | None:
-    """Return a position right before what an event says; None before the end of the shard."""
+    """Return the position right before an event; None for the shard's end without records."""
     numbers = event.records.column("sequenceNumber")
-    _check_sequence_numbers(numbers)
     if len(numbers):
         return Cursor(int(numbers[0].as_py()) - 1)
     if event.continuation is None:
@@ -136,7 +177,7 @@ def _start_of(event: ShardEvent) -> Cursor | None:
     return _cursor(event.continuation)
 
 
-def _doubt(event: ShardEvent, split: Split) -> UnconfirmedEndError | None:
+def _unconfirmed_end(event: ShardEvent, split: Split) -> UnconfirmedEndError | None:
     if event.ended and not event.children:
         text = f"{split} sent no continuation, but no child shards either"
         return UnconfirmedEndError(text, exhausted=True)
@@ -146,43 +187,15 @@ def _doubt(event: ShardEvent, split: Split) -> UnconfirmedEndError | None:
     return None
 
 
-def _batch(
-    event: ShardEvent, split: Split, position: Position, deaggregator: Deaggregator
-) -> Batch:
-    numbers = event.records.column("sequenceNumber")
-    _check_sequence_numbers(numbers)
-    inside = _inside_record(position)
-    if inside is not None and not len(numbers):
-        return _nothing_yet(event, split, inside)
-    first, last = position, position
-    if len(numbers):
-        first, last = (Cursor(int(numbers[row].as_py())) for row in (0, -1))
-        if reaches(position, first):
-            raise MalformedEventError(f"{split} sent a record that is not after its position")
-    until = last
-    if event.continuation is not None:
-        until = _cursor(event.continuation)
-    if not (reaches(until, last) and reaches(until, position)):
-        raise MalformedEventError(
-            f"{split} sent a continuation that is before its position or its last record"
-        )
-    parts = deaggregator.deaggregate(event.records, split)
-    gaps = _gaps(numbers, parts, position)
-    if gaps:
-        log.error("records of %s are lost, the first of %d: %s", split, len(gaps), gaps[0].reason)
-    read = 0 if inside is None else _rows_read(parts, split, inside, gaps)
-    lag = None if event.millis_behind is None else event.millis_behind / 1000
-    return Batch(split, parts.after(read), Range(position, until), lag, gaps)
-
-
-def _gaps(numbers: pa.Array, parts: SubRecords, position: Position) -> tuple[Gap, ...]:
-    """Return a gap around exactly each record that is lost."""
+def _gaps(numbers: pa.Array, rows: SubRecords, position: Position) -> tuple[Gap, ...]:
+    """Return a gap around exactly each aggregated record that is lost."""
     cursors = (Cursor(int(number)) for number in numbers.to_pylist())
-    places = list(pairwise(chain([position], cursors))) if parts.lost else []
-    return tuple(Gap(*places[row], reason) for row, reason in parts.lost)
+    ranges = list(pairwise(chain([position], cursors))) if rows.lost else []
+    return tuple(Gap(*ranges[row], reason) for row, reason in rows.lost)
 
 
 def _inside_record(position: Position) -> Cursor | None:
+    """Return a position between the sub-records of one record; None for any other."""
     match position:
         case Cursor(_, sub) if sub != WHOLE_RECORD:
             return position
@@ -191,31 +204,32 @@ def _inside_record(position: Position) -> Cursor | None:
 
 
 def _nothing_yet(event: ShardEvent, split: Split, position: Cursor) -> Batch:
-    """Stay inside a record, whatever the continuation: to follow it would skip the record's rest.
+    """Return an empty batch that stays inside a record.
 
-    The lag is left open, as a rest that is still to come is not caught up with.
+    To follow the continuation would skip the record's other sub-records. The lag is None, as they
+    are still to come.
     """
     if event.ended:
         raise MalformedEventError(f"{split} ended before the rest of an aggregated record")
     return Batch(split, event.records, Range(position, position), lag=None)
 
 
-def _rows_read(parts: SubRecords, split: Split, position: Cursor, gaps: tuple[Gap, ...]) -> int:
-    """Return the number of sub-records that were handed on before, all of which must be there."""
+def _rows_read(rows: SubRecords, split: Split, position: Cursor, gaps: tuple[Gap, ...]) -> int:
+    """Return how many sub-records were delivered before; all of them must be sent again."""
     if gaps and gaps[0].until == Cursor(position.sequence):
         return 0  # the rest of that record is lost
-    read = parts.records.slice(0, position.sub + 1)
+    read = rows.records.slice(0, position.sub + 1)
     numbers = pc.unique(read.column("sequenceNumber")).to_pylist()
     if read.num_rows <= position.sub or [int(number) for number in numbers] != [position.sequence]:
         raise MalformedEventError(
-            f"{split} did not begin with sub-record {position.sub} and those before it of the "
-            f"record {position.sequence}, where its reader stands"
+            f"{split} did not begin with the sub-records 0 to {position.sub} of the record "
+            f"{position.sequence}, which its position is in"
         )
     return position.sub + 1
 
 
 def _check_sequence_numbers(numbers: pa.StringArray) -> None:
-    """Check every number, as a batch may be cut behind any of them."""
+    """Check every number, because a batch may be cut after any of them."""
     if not all_decimal(numbers, _MAX_DIGITS):
         raise _not_a_number()
 
@@ -230,3 +244,18 @@ def _not_a_number() -> MalformedEventError:
     return MalformedEventError(
         f"a sequence number is not a decimal number of up to {_MAX_DIGITS} digits"
     )
+
+
+def is_decimal(text: str, max_digits: int) -> bool:
+    """Return whether a text is 1 to `max_digits` of the digits 0 to 9, and nothing else."""
+    return text.isascii() and text.isdecimal() and len(text) <= max_digits
+
+
+def all_decimal(texts: pa.StringArray, max_digits: int) -> bool:
+    """Return whether `is_decimal` is true for every text of a column."""
+    if len(texts) <= FEW_ROWS:
+        return all(is_decimal(text, max_digits) for text in texts.to_pylist())
+    if pc.ascii_is_decimal(texts).false_count:
+        return False
+    longest: int = pc.max(pc.binary_length(texts)).as_py()
+    return longest <= max_digits

@@ -1,16 +1,23 @@
-"""One SubscribeToShard response body, read as events."""
+"""Read shards by SubscribeToShard, through an enhanced fan-out consumer.
+
+Bytes become frames in `event_stream`, frames become events here, an event's records become Arrow
+columns in `decode`, and events become batches in `shard_reader`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Final, Literal, final
 
 import msgspec
 
+from fanout.core.policy import Retry
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import DamagedFrameError, MalformedEventError, RemoteError
 from fanout.kinesis.reading.decode import decode_event
 from fanout.kinesis.reading.event_stream import FrameDecoder
 from fanout.kinesis.reading.shard_reader import ShardReader
+from fanout.kinesis.starting_position import starting_position
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -18,11 +25,85 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch, End, Split
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
+    from fanout.kinesis.aws.api import KinesisClient, StreamDescription
     from fanout.kinesis.reading.deaggregation import Deaggregator
     from fanout.kinesis.reading.decode import ShardEvent
     from fanout.kinesis.reading.event_stream import EventStreamFrame
+    from fanout.kinesis.registration import ConsumerRegistration
 
-__all__ = ("read_events",)
+__all__ = ("DamagedFrames", "EnhancedFanOut", "read_events")
+
+# A frame that was damaged on the wire arrives intact when it is sent again; one that is damaged in
+# each of three answers is damaged at the service.
+_ATTEMPTS: Final = 3
+
+
+@final
+class EnhancedFanOut:
+    """Subscribe a consumer to the shards of one stream.
+
+    Args:
+        client: The calls of the stream.
+        stream: The stream.
+        registration: The consumer.
+        damaged_frames: The frames that were damaged in earlier subscriptions.
+        max_event_bytes: The largest event that is accepted.
+        deaggregator: Deaggregates the stream's records.
+    """
+
+    def __init__(
+        self,
+        client: KinesisClient,
+        stream: StreamDescription,
+        registration: ConsumerRegistration,
+        *,
+        damaged_frames: DamagedFrames,
+        max_event_bytes: int,
+        deaggregator: Deaggregator,
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._registration = registration
+        self._damaged_frames = damaged_frames
+        self._max_event_bytes = max_event_bytes
+        self._deaggregator = deaggregator
+
+    @asynccontextmanager
+    async def open(
+        self, split: Split, position: Position, reserve: Reserve
+    ) -> AsyncIterator[AsyncIterator[Batch | End]]:
+        """Subscribe to a shard; leaving the context closes the connection.
+
+        The service ends a subscription after five minutes.
+
+        Args:
+            split: The shard.
+            position: Where to begin.
+            reserve: Waits until memory may be used; it is called before an event is assembled.
+
+        Raises:
+            Exception: Any error of the service or the network; the iterator raises those of
+                `read_events` too.
+        """
+        subscribing = self._client.subscribe(
+            self._registration.arn, split.id, starting_position(position)
+        )
+        async with (
+            subscribing as chunks,
+            aclosing(
+                read_events(
+                    chunks,
+                    split,
+                    position,
+                    stream=self._stream.name,
+                    max_event_bytes=self._max_event_bytes,
+                    deaggregator=self._deaggregator,
+                    reserve=reserve,
+                    droppable=self._damaged_frames.droppable(split.id, position),
+                )
+            ) as events,
+        ):
+            yield events
 
 
 async def read_events(
@@ -36,7 +117,7 @@ async def read_events(
     reserve: Reserve,
     droppable: int = 0,
 ) -> AsyncGenerator[Batch | End, None]:
-    """Yield what a response body says, until the shard ends or the body does.
+    """Yield the batches of a response body until the shard ends or the body does.
 
     Memory for an event is reserved as soon as its length is known, before it is assembled.
 
@@ -46,15 +127,15 @@ async def read_events(
         position: Where the subscription starts.
         stream: The stream's name, for the `stream` column.
         max_event_bytes: The largest event that is accepted.
-        deaggregator: What takes the stream's aggregated records apart.
-        reserve: Waits until memory may be taken.
-        droppable: How many frames in a row, from the first one on, may be dropped where they
-            cannot be decoded; their records are lost, which the next batch tells as a gap.
+        deaggregator: Deaggregates the stream's records.
+        reserve: Waits until memory may be used.
+        droppable: How many consecutive frames, from the first one on, may be dropped if they
+            cannot be decoded. Their records are lost, and the next batch has a gap for them.
 
     Raises:
         DamagedFrameError: If another frame cannot be decoded.
-        UnconfirmedEndError: If it has one sign of the shard's end without the other.
-        MalformedEventError: If the body breaks its format, or says what cannot be true.
+        UnconfirmedEndError: If an event has one of the two signs of the shard's end.
+        MalformedEventError: If the body breaks its format, or contradicts itself.
         RemoteError: If it holds an exception of the service.
     """
     frames = FrameDecoder(max_event_bytes)
@@ -72,27 +153,25 @@ async def read_events(
                 break
             event = _decode(frame, stream, split, reader)
             if event is None:
-                continue  # what was reserved for it is left for the next one
+                continue  # its reservation is used for the next event
             reserved = 0
-            said = reader.read(event)
-            del frame, event  # no name here holds on to an event while the next one is awaited
-            while said:
-                yield said.popleft()
-            if reader.doubt is not None:
-                raise reader.doubt
-            if reader.ended:
+            batches = reader.read(event)
+            del frame, event  # no name here keeps an event alive while the next one is awaited
+            while batches:
+                yield batches.popleft()
+            if reader.at_end():
                 return
     frames.close()
     reader.close()
 
 
 def _size_of_event(frame: EventStreamFrame) -> int:
-    """Return the bytes of an event; none for what ends a subscription, which waits for nobody."""
+    """Return the bytes of an event; 0 for an error, which must not wait for memory."""
     return len(frame.payload) if frame.message_type == "event" else 0
 
 
 def _next_frame(frames: FrameDecoder, reader: ShardReader) -> EventStreamFrame | None:
-    """Take the next whole frame that is not to be dropped; None if more bytes are needed."""
+    """Return the next complete frame that is not dropped; None if more bytes are needed."""
     while True:
         try:
             return frames.next_frame()
@@ -103,7 +182,7 @@ def _next_frame(frames: FrameDecoder, reader: ShardReader) -> EventStreamFrame |
 def _decode(
     frame: EventStreamFrame, stream: str, split: Split, reader: ShardReader
 ) -> ShardEvent | None:
-    """Return what a frame says; None where it says nothing, or is to be dropped."""
+    """Decode a frame; return None for the initial response and for a frame that is dropped."""
     try:
         payload = _event_payload(frame)
         return None if payload is None else decode_event(payload, stream=stream, shard_id=split.id)
@@ -115,7 +194,7 @@ def _decode(
 
 
 def _event_payload(frame: EventStreamFrame) -> memoryview | None:
-    """Return the payload of a SubscribeToShardEvent; None for a frame that says nothing."""
+    """Return the payload of a SubscribeToShardEvent; None for the initial response."""
     match frame.message_type, frame.event_type:
         case "event", "SubscribeToShardEvent":
             return frame.payload
@@ -141,3 +220,34 @@ def _message(frame: EventStreamFrame) -> str:
         return msgspec.json.decode(frame.payload, type=_ExceptionBody).message
     except MALFORMED_JSON:
         return ""
+
+
+@final
+class DamagedFrames:
+    """Count the damaged frames of each shard at its current position.
+
+    Args:
+        on_bad_frame: Whether a frame that is damaged in three answers ends the stream or is
+            dropped.
+    """
+
+    def __init__(self, on_bad_frame: Literal["fail", "gap"]) -> None:
+        self._may_drop = on_bad_frame == "gap"
+        self._damaged: dict[str, tuple[Position, int]] = {}
+
+    def droppable(self, shard_id: str, position: Position) -> int:
+        """Return how many consecutive frames, from its first on, a new subscription may drop.
+
+        Each of them was damaged in two answers before: once the first frame has used up its
+        attempts it is dropped each time, and the next one begins to use up its own.
+        """
+        return self._count(shard_id, position) // (_ATTEMPTS - 1) if self._may_drop else 0
+
+    def found(self, shard_id: str, position: Position) -> Retry:
+        """Count a subscription that ended at a damaged frame; return what to do about it."""
+        self._damaged[shard_id] = position, self._count(shard_id, position) + 1
+        return Retry() if self._may_drop else Retry(limit=_ATTEMPTS)
+
+    def _count(self, shard_id: str, position: Position) -> int:
+        at, count = self._damaged.get(shard_id, (position, 0))
+        return count if at == position else 0

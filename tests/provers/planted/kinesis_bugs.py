@@ -25,7 +25,7 @@ from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.core.subscription import Subscription, Watchdog
 from fanout.core.supervisor import Supervisor
-from fanout.kinesis.reading.shard_reader import ShardReader, _doubt, _rows_read
+from fanout.kinesis.reading.shard_reader import ShardReader, _rows_read, _unconfirmed_end
 from fanout.kinesis.source import KinesisSource
 from fanout.kinesis.starting_position import starting_position
 from tests.provers.planted.edits import (
@@ -316,7 +316,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
     ),
     "child shards are taken for the end of their parent": (
         Edit(
-            _doubt,
+            _unconfirmed_end,
             on(
                 node(ast.If, test=node(ast.BoolOp, values=[ast.UnaryOp, ANY])),
                 with_test(constant(value=False)),

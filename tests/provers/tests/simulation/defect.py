@@ -45,4 +45,4 @@ def begin_again(patch: pytest.MonkeyPatch) -> None:
     def wrong(_: Position) -> dict[str, Any]:
         return {"Type": "TRIM_HORIZON"}
 
-    patch.setattr("fanout.kinesis.connection.starting_position", wrong)
+    patch.setattr("fanout.kinesis.reading.subscription.starting_position", wrong)

@@ -51,10 +51,10 @@ class ConnectionObservers:
             around(KinesisConnection, "splits", self._lists),
             around(Poller, "_poll_on", self._polls_on),
             before(Poller, "_poll_from", self._polls_from),
-            around(Recovery, "_look", self._looks),
-            after(Recovery, "_look_at_consumer", self._looked_at_consumer),
-            before(Recovery, "_blind", self._is_blind),
-            after(Recovery, "_half_an_end", self._half_an_end),
+            around(Recovery, "_check_stream", self._looks),
+            after(Recovery, "_check_consumer", self._looked_at_consumer),
+            before(Recovery, "_after_failed_check", self._is_blind),
+            after(Recovery, "_confirm_end", self._half_an_end),
             around(CredentialRefresh, "refused", self._is_refused),
             after(CredentialRefresh, "_try_to_renew", self._renewed),
         )
@@ -66,7 +66,7 @@ class ConnectionObservers:
     def looks(self, connection: Connection) -> bool:
         """Say whether it is just being found out what became of a shard."""
         assert isinstance(connection, KinesisConnection)
-        return self._looking[connection._triage] > 0
+        return self._looking[connection._recovery] > 0
 
     @contextmanager
     def _lists(self, connection: KinesisConnection) -> Iterator[None]:
@@ -93,15 +93,15 @@ class ConnectionObservers:
             self._moments[KinesisSometimes.ITERATOR_EXPIRED] += 1
 
     @contextmanager
-    def _looks(self, triage: Recovery) -> Iterator[None]:
-        self._looking[triage] += 1
+    def _looks(self, recovery: Recovery) -> Iterator[None]:
+        self._looking[recovery] += 1
         try:
             yield
         finally:
-            self._looking[triage] -= 1
+            self._looking[recovery] -= 1
 
-    def _looked_at_consumer(self, verdict: Verdict | None, triage: Recovery) -> None:
-        together = isinstance(verdict, Retry) and self._looking[triage] >= _SEVERAL
+    def _looked_at_consumer(self, verdict: Verdict | None, recovery: Recovery) -> None:
+        together = isinstance(verdict, Retry) and self._looking[recovery] >= _SEVERAL
         self._moments[KinesisSometimes.REGISTERED_FOR_SEVERAL] += together
 
     def _is_blind(self, *_: object) -> None:

@@ -80,7 +80,7 @@ def test_a_stream_that_is_gone_is_called_gone() -> None:
     process = NotifiedProcess()
     missing = client_error("ResourceNotFoundException", "ListShards")
     for text, said in (
-        (f"{SHARD} cannot go on: the stream 's' is gone: somebody has deleted it", ""),
+        (f"{SHARD} cannot go on: the stream 's' is gone: it was deleted", ""),
         (f"{SHARD} cannot go on: oops", "failed for nothing"),
     ):
         failure = SplitFailedError(text)
