@@ -1,6 +1,6 @@
-"""Calls about share groups that aiokafka lacks, as classes of Kafka's protocol.
+"""Requests about share groups, and their answers, which aiokafka lacks.
 
-They are laid out as in DescribeShareGroupOffsetsRequest.json, ShareGroupDescribeRequest.json and
+They follow DescribeShareGroupOffsetsRequest.json, ShareGroupDescribeRequest.json and
 IncrementalAlterConfigsRequest.json of Kafka (clients/src/main/resources/common/message).
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
     Array,
@@ -24,111 +23,94 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
+from fanout.kafka.protocol.messages.flexible import (
+    NO_TAGS,
+    TOPIC,
+    TOPIC_PARTITIONS,
+    Uuid,
+    flexible_array,
+    flexible_schema,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from io import BytesIO
 
-__all__ = ("AlterGroupRequest", "GroupMembersRequest", "GroupOffsetsRequest", "Uuid")
+__all__ = ("AlterGroupRequest", "GroupMembersRequest", "GroupOffsetsRequest")
 
-_NO_TAGS: Final[dict[int, bytes]] = {}
 _DESCRIBE_OFFSETS: Final = 90
 _DESCRIBE_GROUP: Final = 77
 _ALTER_CONFIGS: Final = 44
-_GROUP: Final = 32  # the kind of a resource whose configuration is altered
+_GROUP: Final = 32  # the type of a resource whose configuration is altered
 _SET: Final = 0
 
 
-class Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
-    """The sixteen bytes of an id."""
-
-    @classmethod
-    def encode(cls, value: bytes) -> bytes:
-        """Return them as they are."""
-        return value
-
-    @classmethod
-    def decode(cls, data: BytesIO) -> bytes:
-        """Read them."""
-        return data.read(16)
-
-
-def _offsets(*lag: tuple[str, Any]) -> Any:
-    """Lay an answer about offsets out, with the lag or without."""
-    return Schema(
+def _offsets_schema(*lag: tuple[str, Any]) -> Any:
+    """Return the schema of an answer about offsets, with the lag or without."""
+    return flexible_schema(
         ("throttle_time_ms", Int32),
         (
             "groups",
-            CompactArray(
+            flexible_array(
                 ("group", CompactString()),
                 (
                     "topics",
-                    CompactArray(
-                        ("topic", CompactString()),
+                    flexible_array(
+                        TOPIC,
                         ("topic_id", Uuid),
                         (
                             "partitions",
-                            CompactArray(
+                            flexible_array(
                                 ("partition", Int32),
                                 ("start_offset", Int64),
                                 ("leader_epoch", Int32),
                                 *lag,
                                 ("error_code", Int16),
                                 ("error_message", CompactString()),
-                                ("tags", TaggedFields),
                             ),
                         ),
-                        ("tags", TaggedFields),
                     ),
                 ),
                 ("error_code", Int16),
                 ("error_message", CompactString()),
-                ("tags", TaggedFields),
             ),
         ),
-        ("tags", TaggedFields),
     )
 
 
 class DescribeShareGroupOffsetsResponse_v0(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
-    """Where groups begin in partitions."""
+    """The start offsets of groups in partitions."""
 
     API_KEY = _DESCRIBE_OFFSETS
     API_VERSION = 0
-    SCHEMA = _offsets()
+    SCHEMA = _offsets_schema()
 
 
 class DescribeShareGroupOffsetsResponse_v1(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
-    """Where groups begin in partitions, and how many records they have before them (KIP-1226)."""
+    """The start offsets and the lag of groups in partitions (KIP-1226)."""
 
     API_KEY = _DESCRIBE_OFFSETS
     API_VERSION = 1
-    SCHEMA = _offsets(("lag", Int64))
+    SCHEMA = _offsets_schema(("lag", Int64))
 
 
 class DescribeShareGroupOffsetsRequest_v0(RequestStruct):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
-    """Ask where groups begin in partitions (KIP-932)."""
+    """Ask for the start offsets of groups in partitions (KIP-932)."""
 
     FLEXIBLE_VERSION = True
     API_KEY = _DESCRIBE_OFFSETS
     API_VERSION = 0
     RESPONSE_TYPE = DescribeShareGroupOffsetsResponse_v0
-    SCHEMA = Schema(
+    SCHEMA = flexible_schema(
         (
             "groups",
-            CompactArray(
+            flexible_array(
                 ("group", CompactString()),
                 (
                     "topics",
-                    CompactArray(
-                        ("topic", CompactString()),
-                        ("partitions", CompactArray(Int32)),
-                        ("tags", TaggedFields),
-                    ),
+                    TOPIC_PARTITIONS,
                 ),
-                ("tags", TaggedFields),
             ),
-        ),
-        ("tags", TaggedFields),
+        )
     )
 
 
@@ -146,7 +128,7 @@ _OffsetsVersion = DescribeShareGroupOffsetsRequest_v0 | DescribeShareGroupOffset
 
 
 class GroupOffsetsRequest(Request[_OffsetsVersion]):  # type: ignore[misc]
-    """Ask where a group begins in every partition that it has.
+    """Ask for the start offset of a group in each of its partitions.
 
     Args:
         group: The group.
@@ -159,19 +141,19 @@ class GroupOffsetsRequest(Request[_OffsetsVersion]):  # type: ignore[misc]
 
     def build(self, request_struct_class: Any) -> Any:
         """Return the request in either version."""
-        return request_struct_class([(self._group, None, _NO_TAGS)], _NO_TAGS)
+        return request_struct_class([(self._group, None, NO_TAGS)], NO_TAGS)
 
 
 class ShareGroupDescribeResponse_v1(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
-    """What a coordinator knows of some groups, and their members."""
+    """The states and members of groups."""
 
     API_KEY = _DESCRIBE_GROUP
     API_VERSION = 1
-    SCHEMA = Schema(
+    SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
         (
             "groups",
-            CompactArray(
+            flexible_array(
                 ("error_code", Int16),
                 ("error_message", CompactString()),
                 ("group", CompactString()),
@@ -181,7 +163,7 @@ class ShareGroupDescribeResponse_v1(Response):  # type: ignore[misc]  # noqa: N8
                 ("assignor", CompactString()),
                 (
                     "members",
-                    CompactArray(
+                    flexible_array(
                         ("member_id", CompactString()),
                         ("rack", CompactString()),
                         ("epoch", Int32),
@@ -190,41 +172,31 @@ class ShareGroupDescribeResponse_v1(Response):  # type: ignore[misc]  # noqa: N8
                         ("topics", CompactArray(CompactString())),
                         (
                             "assigned",
-                            CompactArray(
-                                ("topic_id", Uuid),
-                                ("topic", CompactString()),
-                                ("partitions", CompactArray(Int32)),
-                                ("tags", TaggedFields),
+                            flexible_array(
+                                ("topic_id", Uuid), TOPIC, ("partitions", CompactArray(Int32))
                             ),
                         ),
                         ("assignment_tags", TaggedFields),
-                        ("tags", TaggedFields),
                     ),
                 ),
                 ("operations", Int32),
-                ("tags", TaggedFields),
             ),
         ),
-        ("tags", TaggedFields),
     )
 
 
 class ShareGroupDescribeRequest_v1(RequestStruct):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
-    """Ask what a coordinator knows of some groups (KIP-932)."""
+    """Ask for the states and members of groups (KIP-932)."""
 
     FLEXIBLE_VERSION = True
     API_KEY = _DESCRIBE_GROUP
     API_VERSION = 1
     RESPONSE_TYPE = ShareGroupDescribeResponse_v1
-    SCHEMA = Schema(
-        ("groups", CompactArray(CompactString())),
-        ("operations", Boolean),
-        ("tags", TaggedFields),
-    )
+    SCHEMA = flexible_schema(("groups", CompactArray(CompactString())), ("operations", Boolean))
 
 
 class GroupMembersRequest(Request[ShareGroupDescribeRequest_v1]):  # type: ignore[misc]
-    """Ask who the members of a group are.
+    """Ask for the members of a group.
 
     Args:
         group: The group.
@@ -237,11 +209,11 @@ class GroupMembersRequest(Request[ShareGroupDescribeRequest_v1]):  # type: ignor
 
     def build(self, request_struct_class: Any) -> Any:
         """Return the request in the only version."""
-        return request_struct_class([self._group], False, _NO_TAGS)  # noqa: FBT003 - a field
+        return request_struct_class([self._group], False, NO_TAGS)  # noqa: FBT003 - a field
 
 
 class IncrementalAlterConfigsResponse_v0(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
-    """Whether settings were altered."""
+    """Whether configuration entries were altered."""
 
     API_KEY = _ALTER_CONFIGS
     API_VERSION = 0
@@ -260,7 +232,7 @@ class IncrementalAlterConfigsResponse_v0(Response):  # type: ignore[misc]  # noq
 
 
 class IncrementalAlterConfigsRequest_v0(RequestStruct):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
-    """Alter some settings, and leave the others (KIP-339)."""
+    """Alter some configuration entries, and keep the others (KIP-339)."""
 
     API_KEY = _ALTER_CONFIGS
     API_VERSION = 0
@@ -279,11 +251,11 @@ class IncrementalAlterConfigsRequest_v0(RequestStruct):  # type: ignore[misc]  #
 
 
 class AlterGroupRequest(Request[IncrementalAlterConfigsRequest_v0]):  # type: ignore[misc]
-    """Set some settings of a group.
+    """Set some configuration entries of a group.
 
     Args:
         group: The group.
-        settings: The values by name.
+        settings: The values, by the names of the entries.
     """
 
     API_KEY = _ALTER_CONFIGS

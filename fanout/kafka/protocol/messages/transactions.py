@@ -1,7 +1,7 @@
-"""Calls about transactions that aiokafka lacks, as classes of Kafka's protocol.
+"""Requests about transactions, and their answers, which aiokafka lacks.
 
-They are laid out as in OffsetFetchRequest.json and DescribeTransactionsRequest.json of Kafka
-(clients/src/main/resources/common/message), from the compact types of KIP-482.
+They follow OffsetFetchRequest.json and DescribeTransactionsRequest.json of Kafka
+(clients/src/main/resources/common/message).
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ from aiokafka.protocol.types import (
     Int16,
     Int32,
     Int64,
-    Schema,
-    TaggedFields,
+)
+
+from fanout.kafka.protocol.messages.flexible import (
+    NO_TAGS,
+    TOPIC,
+    TOPIC_PARTITIONS,
+    flexible_array,
+    flexible_schema,
 )
 
 if TYPE_CHECKING:
@@ -25,60 +31,51 @@ if TYPE_CHECKING:
 
 __all__ = ("CommittedOffsetsRequest", "DescribeTransactionsRequest")
 
-_NO_TAGS: dict[int, bytes] = {}
 _OFFSET_FETCH = 9
 _DESCRIBE_TRANSACTIONS = 65
 
 
 class OffsetFetchResponse_v7(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
-    """What a group has committed; a partition with an offset of an open transaction has 88."""
+    """The committed offsets of a group; the code is 88 where an open transaction has set one."""
 
     API_KEY = _OFFSET_FETCH
     API_VERSION = 7
-    SCHEMA = Schema(
+    SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
         (
             "topics",
-            CompactArray(
-                ("topic", CompactString()),
+            flexible_array(
+                TOPIC,
                 (
                     "partitions",
-                    CompactArray(
+                    flexible_array(
                         ("partition", Int32),
                         ("offset", Int64),
                         ("leader_epoch", Int32),
                         ("metadata", CompactString()),
                         ("error_code", Int16),
-                        ("tags", TaggedFields),
                     ),
                 ),
-                ("tags", TaggedFields),
             ),
         ),
         ("error_code", Int16),
-        ("tags", TaggedFields),
     )
 
 
 class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
-    """Ask what a group has committed; since version 7 open transactions are told (KIP-447)."""
+    """Ask for committed offsets; since version 7 open transactions are reported (KIP-447)."""
 
     FLEXIBLE_VERSION = True
     API_KEY = _OFFSET_FETCH
     API_VERSION = 7
     RESPONSE_TYPE = OffsetFetchResponse_v7
-    SCHEMA = Schema(
+    SCHEMA = flexible_schema(
         ("group", CompactString()),
         (
             "topics",
-            CompactArray(
-                ("topic", CompactString()),
-                ("partitions", CompactArray(Int32)),
-                ("tags", TaggedFields),
-            ),
+            TOPIC_PARTITIONS,
         ),
         ("require_stable", Boolean),
-        ("tags", TaggedFields),
     )
 
 
@@ -89,7 +86,7 @@ class CommittedOffsetsRequest(Request[OffsetFetchRequest_v7]):  # type: ignore[m
         group: The group.
         topics: The topics; None for all in which the group has committed. An offset of an open
             transaction in a topic without another one is then left out.
-        stable: Whether an offset that an open transaction may change is told as error 88.
+        stable: Whether an offset that an open transaction may change is reported as error 88.
     """
 
     API_KEY = _OFFSET_FETCH
@@ -102,20 +99,20 @@ class CommittedOffsetsRequest(Request[OffsetFetchRequest_v7]):  # type: ignore[m
     def build(self, request_struct_class: Any) -> Any:
         """Return the request in the only version."""
         topics = self._topics
-        named = None if topics is None else [(topic, [0], _NO_TAGS) for topic in topics]
-        return request_struct_class(self._group, named, self._stable, _NO_TAGS)
+        named = None if topics is None else [(topic, [0], NO_TAGS) for topic in topics]
+        return request_struct_class(self._group, named, self._stable, NO_TAGS)
 
 
 class DescribeTransactionsResponse_v0(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
-    """What a coordinator knows of some transactional ids."""
+    """The states of transactional ids."""
 
     API_KEY = _DESCRIBE_TRANSACTIONS
     API_VERSION = 0
-    SCHEMA = Schema(
+    SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
         (
             "states",
-            CompactArray(
+            flexible_array(
                 ("error_code", Int16),
                 ("transactional_id", CompactString()),
                 ("state", CompactString()),
@@ -125,31 +122,25 @@ class DescribeTransactionsResponse_v0(Response):  # type: ignore[misc]  # noqa: 
                 ("producer_epoch", Int16),
                 (
                     "topics",
-                    CompactArray(
-                        ("topic", CompactString()),
-                        ("partitions", CompactArray(Int32)),
-                        ("tags", TaggedFields),
-                    ),
+                    TOPIC_PARTITIONS,
                 ),
-                ("tags", TaggedFields),
             ),
         ),
-        ("tags", TaggedFields),
     )
 
 
 class DescribeTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
-    """Ask what a coordinator knows of some transactional ids (KIP-664)."""
+    """Ask for the states of transactional ids (KIP-664)."""
 
     FLEXIBLE_VERSION = True
     API_KEY = _DESCRIBE_TRANSACTIONS
     API_VERSION = 0
     RESPONSE_TYPE = DescribeTransactionsResponse_v0
-    SCHEMA = Schema(("ids", CompactArray(CompactString())), ("tags", TaggedFields))
+    SCHEMA = flexible_schema(("ids", CompactArray(CompactString())))
 
 
 class DescribeTransactionsRequest(Request[DescribeTransactionsRequest_v0]):  # type: ignore[misc]
-    """Ask what a coordinator knows of a transactional id.
+    """Ask for the state of a transactional id.
 
     Args:
         transactional_id: The id.
@@ -162,4 +153,4 @@ class DescribeTransactionsRequest(Request[DescribeTransactionsRequest_v0]):  # t
 
     def build(self, request_struct_class: Any) -> Any:
         """Return the request in the only version."""
-        return request_struct_class([self._transactional_id], _NO_TAGS)
+        return request_struct_class([self._transactional_id], NO_TAGS)

@@ -1,0 +1,61 @@
+"""Shared parts of the messages in Kafka's flexible versions (KIP-482).
+
+Every structure of such a version ends with tagged fields, of which these messages use none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka.protocol.abstract import AbstractType
+from aiokafka.protocol.types import CompactArray, CompactString, Int32, Schema, TaggedFields
+
+if TYPE_CHECKING:
+    from io import BytesIO
+
+__all__ = (
+    "ANY_TOPIC_ID",
+    "NO_TAGS",
+    "TOPIC",
+    "TOPIC_PARTITIONS",
+    "Uuid",
+    "flexible_array",
+    "flexible_schema",
+)
+
+NO_TAGS: Final[dict[int, bytes]] = {}
+"""The tagged fields of a structure that has none."""
+
+ANY_TOPIC_ID: Final = bytes(16)
+"""The id of a topic that is not known, or is named instead."""
+
+TOPIC: Final = ("topic", CompactString())
+"""The field with the name of a topic."""
+
+
+class Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka is untyped
+    """An id of sixteen bytes."""
+
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        """Return the bytes of the id."""
+        return value
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> bytes:
+        """Read the bytes of an id."""
+        return data.read(16)
+
+
+def flexible_schema(*fields: tuple[str, Any]) -> Any:
+    """Return the schema of a message with these fields, and tagged fields after them."""
+    return Schema(*fields, ("tags", TaggedFields))
+
+
+def flexible_array(*fields: tuple[str, Any]) -> Any:
+    """Return an array of structures with these fields, and tagged fields after them."""
+    return CompactArray(*fields, ("tags", TaggedFields))
+
+
+TOPIC_PARTITIONS: Final = flexible_array(TOPIC, ("partitions", CompactArray(Int32)))
+"""An array of topics, each with the numbers of some of its partitions."""
