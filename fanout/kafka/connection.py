@@ -1,4 +1,4 @@
-"""One running stream's hold on a Kafka cluster."""
+"""The connection of one running stream to a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ __all__ = ("KafkaConnection",)
 
 @final
 class KafkaConnection:
-    """One running stream's hold on a Kafka cluster.
+    """The connection of one running stream to a Kafka cluster.
 
     Args:
-        options: What the user asked for.
-        transport: The calls.
+        options: The user's options.
+        transport: Makes the calls.
         fetcher: Fetches for all partitions.
         catalog: Lists the partitions.
-        places: Looks offsets up.
-        committer: Commits for the group; None where there is none.
-        stops: The first offset that is not read, of each partition of a bounded read; None for
-            one that goes on.
-        layout: Which columns are made of records.
+        offsets: Resolves starts to offsets.
+        committer: Commits for the consumer group; None without a group.
+        stops: The first offset not to deliver, of each partition of a bounded read; None for an
+            unbounded read.
+        layout: The columns to make.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class KafkaConnection:
         *,
         fetcher: Fetcher,
         catalog: PartitionCatalog,
-        places: OffsetResolver,
+        offsets: OffsetResolver,
         committer: Committer | None,
         stops: Mapping[Partition, int] | None,
         layout: Layout,
@@ -65,7 +65,7 @@ class KafkaConnection:
         self._options = options
         self._transport = transport
         self._catalog = catalog
-        self._places = places
+        self._offsets = offsets
         self._stops = stops
         self._reader = PartitionReader(
             transport,
@@ -75,7 +75,7 @@ class KafkaConnection:
             layout=layout,
             user_decode=options.user_decode,
         )
-        self._losses = DataLossCheck(
+        self._data_loss = DataLossCheck(
             transport, on_data_loss=options.on_data_loss, stops=stops or {}
         )
         self.capabilities = Capabilities(
@@ -87,52 +87,52 @@ class KafkaConnection:
 
     @property
     def identity(self) -> str:
-        """Name the cluster, which is whose offsets the positions are.
+        """Name the cluster to which the offsets belong.
 
-        What is read of it is no part of the name: a user may add a topic, or leave one out, and
-        go on with the same positions.
+        The chosen topics are no part of the name: a user may add or remove a topic and resume from
+        the same positions.
         """
         return f"kafka:{self._transport.cluster_id}"
 
     @property
     def partition_counts(self) -> Mapping[str, int]:
-        """How many partitions each topic had, chosen or not, when they were listed last."""
+        """The number of partitions of each topic, chosen or not, at the last listing."""
         return self._catalog.counts
 
     @property
     def pacing(self) -> Pacing:
-        """Say how brokers want to be asked; a bounded read has nothing to discover."""
+        """Return the pacing of calls; a bounded read discovers nothing."""
         pacing = self._options.pacing
         return replace(pacing, discovery_interval=None) if self.capabilities.bounded else pacing
 
     async def splits(self) -> Sequence[Split]:
-        """List the chosen partitions; a bounded read goes on with those that it began with."""
+        """List the chosen partitions; a bounded read keeps those that it began with."""
         if self._stops is not None:
             return [partition.split for partition in self._stops]
         return await self._catalog.refresh()
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Turn the start into an offset for each partition.
+        """Resolve the start to an offset of each partition.
 
-        Earliest becomes the offset that it is: records that are deleted before they are read are
-        noticed then.
+        Earliest becomes an offset too, so records that are deleted before they are read are
+        detected.
 
         Raises:
             OptionError: If the start does not fit the partitions.
             ServiceError: If offsets cannot be looked up.
         """
-        starts = await self._places.find("start", self._options.start, splits)
+        starts = await self._offsets.resolve("start", self._options.start, splits)
         return {str(partition): cursor_before(offset) for partition, offset in starts.items()}
 
     @asynccontextmanager
     async def subscribe(
         self, split: Split, position: Position, reserve: Reserve
     ) -> AsyncIterator[AsyncIterator[Batch | End]]:
-        """Read one partition from a position on, up to its stop where it has one."""
+        """Read one partition from a position on, up to its stop if it has one."""
         partition = Partition.of(split.id)
         stop = None
         if self._stops is not None:
-            # A partition that is gone has nothing to give, unless that is an error.
+            # A deleted partition has no records to deliver, unless that is an error.
             gone = None if self._options.on_data_loss == "fail" else 0
             stop = self._stops.get(partition, gone)
         opening = self._reader.subscribe(partition, position, stop=stop, reserve=reserve)
@@ -142,7 +142,7 @@ class KafkaConnection:
 
     def _notice(self, event: Batch | End) -> None:
         self._worked.add(Phase.STREAM)
-        self._losses.forget(Partition.of(event.split.id))
+        self._data_loss.forget(Partition.of(event.split.id))
 
     async def verdict(
         self,
@@ -151,16 +151,16 @@ class KafkaConnection:
         split: Split | None = None,
         position: Position | None = None,
     ) -> Verdict:
-        """Say what an error means, by the table in `fanout.kafka.policy`.
+        """Return what an error means, by the table in `fanout.kafka.policy`.
 
-        Where the table wants to know what became of a partition, the cluster is asked.
+        Where the table calls for it, the cluster is asked whether the partition has lost data.
         """
         match judge(error, first=phase not in self._worked):
             case Remedy() as remedy if split is not None and position is not None:
-                return await self._losses.verdict(remedy, Partition.of(split.id), position)
+                return await self._data_loss.verdict(remedy, Partition.of(split.id), position)
             case Remedy():
                 return Retry()
             case verdict:
                 if split is not None:
-                    self._losses.forget(Partition.of(split.id))
+                    self._data_loss.forget(Partition.of(split.id))
                 return verdict

@@ -1,13 +1,16 @@
-"""A Kafka partition, and its name as a split."""
+"""Partitions of Kafka: their names as splits, and their rows in requests and answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, Any, final
 
 from fanout.core.events import Split
 
-__all__ = ("Partition",)
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ("Partition", "by_topic", "numbers_by_topic", "partition_rows")
 
 
 @final
@@ -43,3 +46,28 @@ class Partition:
         if not (dash and topic and number.isascii() and number.isdigit()):
             raise ValueError(f"{split_id!r} is not the name of a Kafka partition")
         return cls(topic, int(number))
+
+
+def by_topic(
+    fields: Mapping[Partition, tuple[Any, ...]],
+) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    """Return the rows of a request by topic: each partition's number, then its fields."""
+    topics: dict[str, list[tuple[Any, ...]]] = {}
+    for partition, values in fields.items():
+        topics.setdefault(partition.topic, []).append((partition.number, *values))
+    return list(topics.items())
+
+
+def numbers_by_topic(partitions: Iterable[Partition]) -> list[tuple[str, list[int]]]:
+    """Return the rows of a request that names partitions by their numbers only."""
+    topics: dict[str, list[int]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(partition.number)
+    return list(topics.items())
+
+
+def partition_rows(response: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield each partition of an answer, with its fields after it."""
+    for topic, partitions in response.topics:
+        for number, *fields in partitions:
+            yield Partition(topic, number), *fields

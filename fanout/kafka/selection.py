@@ -1,4 +1,4 @@
-"""What a user has chosen to read of a cluster."""
+"""The topics and partitions that a user chose to read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fanout.kafka.partitions import Partition
 
 __all__ = ("Selection", "select")
 
-# Kafka's rule for the names of topics, and its own topics, of which a pattern such as ".*" means
-# none (org.apache.kafka.common.internals.Topic).
+# Kafka's rule for the names of topics, and its internal topics, which a pattern such as ".*" does
+# not match (org.apache.kafka.common.internals.Topic).
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
@@ -21,7 +21,7 @@ _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sh
 @final
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which partitions are read; exactly one of the three is given.
+    """A choice of partitions; exactly one of the three is given.
 
     Args:
         topics: Topics, with all their partitions.
@@ -35,11 +35,11 @@ class Selection:
 
     @property
     def names(self) -> frozenset[str]:
-        """The topics that are asked for by name; none where a pattern finds them."""
+        """The topics chosen by name; empty where a pattern chooses them."""
         return self.topics | {partition.topic for partition in self.partitions}
 
     def includes(self, partition: Partition) -> bool:
-        """Tell whether a partition is chosen, whether it exists or not."""
+        """Return whether a partition is chosen, existing or not."""
         topic = partition.topic
         if self.pattern is None:
             return topic in self.topics or partition in self.partitions
@@ -47,7 +47,7 @@ class Selection:
 
 
 def select(topics: object, pattern: object, partitions: object) -> Selection:
-    """Turn what a user wrote into a selection.
+    """Parse a user's choice.
 
     Args:
         topics: One topic, or several.

@@ -1,4 +1,4 @@
-"""Kafka as a source of the fan-out: what a user writes down, and how it is connected."""
+"""Kafka as a source: its options, and how a stream connects to the cluster."""
 
 from __future__ import annotations
 
@@ -40,23 +40,22 @@ class KafkaSource(KafkaOptions):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of a record, named as Spark's own Kafka source names them.
+        """The columns of a record, named as in Spark's own Kafka source.
 
-        With `decode` they are those that it returns.
+        With `decode` they are the columns that it returns.
         """
         decode = self.user_decode
         return SCHEMA if decode is None else decode.schema
 
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[KafkaConnection]:
-        """Connect, check that what is named exists, and find out where a bounded read ends.
+        """Connect, check that the named topics exist, and find where a bounded read ends.
 
-        Leaving the context commits the offsets that were acknowledged and are not committed yet;
-        that takes 5 seconds at most, and is given up when the task is cancelled once more.
+        Leaving the context commits the acknowledged offsets that are not committed yet. That takes
+        at most 5 seconds, and is given up when the task is cancelled once more.
 
         Args:
-            available_now: End at the ends of the partitions as they are now, or at an earlier
-                `stop`.
+            available_now: End at the current ends of the partitions, or at an earlier `stop`.
 
         Raises:
             OptionError: If a file of the security options cannot be used, or the start or the
@@ -83,10 +82,10 @@ class KafkaSource(KafkaOptions):
 async def open_kafka_transport(
     options: KafkaOptions, random: Random
 ) -> AsyncIterator[KafkaTransport]:
-    """Connect to the cluster, asking again for half a minute; see `KafkaSource.connect`.
+    """Connect to the cluster, with attempts for half a minute; see `KafkaSource.connect`.
 
     Args:
-        options: What the user asked for.
+        options: The user's options.
         random: The source of randomness for waits.
     """
 
@@ -118,11 +117,11 @@ async def open_kafka_connection(
     """Connect over a transport; see `KafkaSource.connect`.
 
     Args:
-        options: What the user asked for.
-        transport: The calls.
+        options: The user's options.
+        transport: Makes the calls.
         random: The source of randomness for waits.
-        available_now: Whether the read ends where the partitions end now.
-        layout: Which columns are made of records.
+        available_now: Whether the read ends at the current ends of the partitions.
+        layout: The columns to make.
     """
     jitter = FullJitter(options.pacing.backoff, random)
     fetcher = Fetcher(
@@ -132,7 +131,7 @@ async def open_kafka_connection(
         max_wait=options.fetching.fetch_max_wait,
     )
     catalog = PartitionCatalog(transport, options.selection, jitter)
-    places = OffsetResolver(transport, options.group_id, jitter)
+    offsets = OffsetResolver(transport, options.group_id, jitter)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(fetcher.running())
         committer = None
@@ -144,22 +143,22 @@ async def open_kafka_connection(
             transport,
             fetcher=fetcher,
             catalog=catalog,
-            places=places,
+            offsets=offsets,
             committer=committer,
-            stops=await _stops(options.stop, catalog, places, available_now=available_now),
+            stops=await _stops(options.stop, catalog, offsets, available_now=available_now),
             layout=layout,
         )
 
 
 async def _stops(
-    stop: object, catalog: PartitionCatalog, places: OffsetResolver, *, available_now: bool
+    stop: object, catalog: PartitionCatalog, offsets: OffsetResolver, *, available_now: bool
 ) -> dict[Partition, int] | None:
-    """Find out where a bounded read ends; None for one that goes on."""
-    wanted = [stop] if stop is not None else []
+    """Find where a bounded read ends; None for an unbounded read."""
+    choices = [stop] if stop is not None else []
     if available_now:
-        wanted.append(Latest())
-    if not wanted:
+        choices.append(Latest())
+    if not choices:
         return None
     splits = await catalog.refresh()
-    found = [await places.find("stop", one, splits) for one in wanted]
+    found = [await offsets.resolve("stop", choice, splits) for choice in choices]
     return {partition: min(ends[partition] for ends in found) for partition in found[0]}

@@ -114,7 +114,7 @@ async def test_a_broker_that_asks_for_a_certificate_refuses_for_good(
     cluster: Secured,
 ) -> None:
     security = Security(protocol="SSL", ca_file=cluster.files.ca)
-    with pytest.raises(AuthenticationFailedError, match="do not trust each other") as caught:
+    with pytest.raises(AuthenticationFailedError, match="cannot authenticate each other") as caught:
         await enter(cluster.certificates, security)
     assert not caught.value.retriable
 

@@ -245,7 +245,7 @@ def test_a_topic_that_was_deleted_is_fatal() -> None:
         case.cluster.logs.clear()
         verdict = await case.declared(TOPIC, Cursor(9))
         assert isinstance(verdict, Fatal)
-        assert "the topic 't' is gone" in verdict.hint
+        assert "the topic 't' was deleted" in verdict.hint
 
     run(test)
 

@@ -1,4 +1,4 @@
-"""The connections to the brokers of one cluster, opened when they are needed."""
+"""Connections to the brokers of one cluster, opened when they are needed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ("Connections", "Lane", "Timeouts", "open_connections")
 
 
 class Timeouts(Protocol):
-    """How long is waited, in seconds: what the options of readers and writers have in common."""
+    """The timeouts, in seconds, that the options of readers and writers have in common."""
 
     @property
     def request_timeout(self) -> float:
@@ -46,14 +46,14 @@ class Timeouts(Protocol):
 
 @asynccontextmanager
 async def open_connections(cluster: Cluster, options: Timeouts) -> AsyncIterator[Connections]:
-    """Prepare connections to a cluster; leaving the context closes every one at once.
+    """Prepare connections to a cluster; leaving the context closes all of them at once.
 
     Args:
         cluster: The cluster.
-        options: Timeouts.
+        options: The timeouts.
 
     Raises:
-        OptionError: A server would be used without TLS, or a file cannot be used.
+        OptionError: If a server would be used without TLS, or a file cannot be used.
     """
     if isinstance(cluster.security, Security):
         security = cluster.security
@@ -77,28 +77,28 @@ async def open_connections(cluster: Cluster, options: Timeouts) -> AsyncIterator
 
 @final
 class Lane(Enum):
-    """Which connection to a broker is used; each answers in the order of requests."""
+    """The connections to one broker; each answers in the order of its requests."""
 
     CALLS = auto()
-    """For what is answered at once."""
+    """For requests that are answered at once."""
     FETCHES = auto()
-    """For what the broker may hold back until there are records."""
+    """For fetches, which the broker may hold back until there are records."""
     WRITES = auto()
     """For records, which the broker may hold back until its replicas have them."""
 
 
 @final
 class Connections:
-    """Send requests to brokers.
+    """Send requests to the brokers of a cluster, without retries.
 
-    Nothing is tried again here, nothing runs in the background but one reader per connection.
+    In the background there is only one reader per connection.
 
     Args:
-        servers: Where the cluster is found at first.
-        security: How brokers are talked to.
-        context: What TLS needs.
-        client_id: What the brokers' logs and quotas call us.
-        options: Timeouts.
+        servers: The first brokers to connect to.
+        security: Encryption and authentication.
+        context: The TLS context; None without TLS.
+        client_id: The name of this client in the brokers' logs and quotas.
+        options: The timeouts.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class Connections:
         self._opening: defaultdict[tuple[Server, Lane], asyncio.Lock] = defaultdict(asyncio.Lock)
         keep_freed_memory()
 
-    def know(self, brokers: Mapping[int, Server]) -> None:
-        """Go by these addresses from now on, those that the cluster itself told last."""
+    def set_brokers(self, brokers: Mapping[int, Server]) -> None:
+        """Replace the addresses of brokers by those in the latest metadata."""
         self._brokers = dict(brokers)
 
-    def add(self, broker: int, server: Server) -> None:
-        """Go by this broker's address as well."""
+    def add_broker(self, broker: int, server: Server) -> None:
+        """Add or replace the address of one broker."""
         self._brokers[broker] = server
 
     async def send(
@@ -137,29 +137,29 @@ class Connections:
             broker: The broker.
             request: The request.
             lane: The connection.
-            answered: Whether the broker answers such a request; else None is returned when the
-                request is on its way.
+            answered: Whether the broker answers such a request; if not, None is returned when the
+                request is sent.
 
         Raises:
-            KafkaError: The broker is unknown, cannot be reached, does not answer in time, or
-                refuses us as who we are.
+            KafkaError: If the broker is unknown, cannot be reached, does not answer in time, or
+                refuses the connection.
         """
         server = self._brokers.get(broker)
         if server is None:
-            raise StaleMetadata(f"broker {broker} is not among those that the cluster told last")
+            raise StaleMetadata(f"broker {broker} is not in the latest metadata of the cluster")
         return await self._send(server, request, lane, answered=answered)
 
     async def send_to_any(self, request: Any) -> Any:
         """Send a request to one broker after the other until one answers.
 
-        Those that answered last come first.
+        Brokers with an open connection come first.
 
         Raises:
-            KafkaError: What the last one failed by, or the first that is final.
+            KafkaError: The error of the last broker, or the first error that is final.
         """
-        everyone = dict.fromkeys((*self._brokers.values(), *self._servers))
+        servers = dict.fromkeys((*self._brokers.values(), *self._servers))
         failure: KafkaError | None = None
-        for server in sorted(everyone, key=self._is_closed):
+        for server in sorted(servers, key=self._is_closed):
             try:
                 return await self._send(server, request, Lane.CALLS)
             except KafkaError as error:
@@ -170,7 +170,7 @@ class Connections:
         raise failure
 
     async def close(self) -> None:
-        """Close every connection at once; no broker has to agree."""
+        """Close every connection at once, without waiting for brokers."""
         closing = [connection.close() for connection in self._open.values()]
         self._open.clear()
         await asyncio.gather(*closing)
@@ -187,7 +187,7 @@ class Connections:
         except ConnectionError as error:
             raise KafkaConnectionError(f"the connection to {server} broke") from error
         except TimeoutError as error:
-            # Every later answer on it would come behind the one that does not.
+            # Every later answer on this connection would come after the missing one.
             connection.close()
             raise self._timed_out(server) from error
         except KafkaError as error:
@@ -233,7 +233,7 @@ class Connections:
                 raise _refused(server, error.__cause__) from error
             raise
         except (OSError, ValueError) as error:
-            # A broker that does not know the password of SCRAM either is a ValueError.
+            # aiokafka raises ValueError for a broker that does not know the SCRAM password either.
             if isinstance(error, ValueError) or _is_tls_refusal(error):
                 raise _refused(server, error) from error
             raise KafkaConnectionError(f"cannot connect to {server}: {error}") from error
@@ -247,13 +247,13 @@ class Connections:
 
 
 def _is_tls_refusal(error: BaseException | None) -> bool:
-    """Return whether TLS failed by what was said, not by a connection that broke."""
+    """Return whether TLS failed in the handshake, not by a broken connection."""
     broken = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
     return isinstance(error, ssl.SSLError) and not isinstance(error, broken)
 
 
 def _refused(server: Server, error: BaseException | None) -> KafkaError:
     refused: KafkaError = AuthenticationFailedError(
-        f"{server} and we do not trust each other: {error}"
+        f"{server} and this client cannot authenticate each other: {error}"
     )
     return refused

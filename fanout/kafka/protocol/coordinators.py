@@ -1,4 +1,4 @@
-"""The brokers that coordinate a consumer group or a transactional id: found, asked, remembered."""
+"""Find the coordinators of groups and transactional ids, and send them requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from fanout.kafka.cluster import Server
-from fanout.kafka.protocol.fields import raise_if_refused
+from fanout.kafka.protocol.error_codes import raise_if_refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ __all__ = ("CoordinatorType", "Coordinators")
 
 @final
 class CoordinatorType(IntEnum):
-    """What a coordinator coordinates, by the number that FindCoordinator has for it."""
+    """What a coordinator coordinates, by its number in FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -29,12 +29,12 @@ class CoordinatorType(IntEnum):
 
 @final
 class Coordinators:
-    """Ask the coordinators of one kind.
+    """Send requests to the coordinators of one type, and remember which brokers they are.
 
     Args:
-        connections: To the cluster.
-        kind: What they coordinate.
-        has_moved: Whether an answer says that it is another broker now.
+        connections: Connections to the cluster.
+        kind: The type of the coordinators.
+        has_moved: Returns whether an answer says that another broker coordinates now.
     """
 
     def __init__(
@@ -45,35 +45,35 @@ class Coordinators:
         self._has_moved = has_moved
         self._found: dict[str, int] = {}
 
-    async def ask(self, key: str, request: Any) -> Any:
-        """Ask the coordinator; one that is remembered may be wrong, one just found not.
+    async def send(self, key: str, request: Any) -> Any:
+        """Send a request to the coordinator, and once more if a remembered one fails.
 
-        So a call that fails at the first is made at the second as well, and not more. It may then
-        have been carried out twice.
+        A remembered coordinator may have moved, one that was just found not. The request may have
+        been carried out twice.
 
         Args:
             key: The name of the group, or the transactional id.
             request: The request.
 
         Raises:
-            KafkaError: There is no coordinator at the moment, or it does not answer.
+            KafkaError: If there is no coordinator at the moment, or it does not answer.
         """
         if key in self._found:
             try:
-                response = await self.ask_once(key, request)
+                response = await self.send_once(key, request)
             except KafkaError as error:
                 if not error.retriable:
                     raise
             else:
                 if not self._has_moved(response):
                     return response
-        return await self.ask_once(key, request)
+        return await self.send_once(key, request)
 
-    async def ask_once(self, key: str, request: Any) -> Any:
-        """Send a request to the coordinator, which is found first where it is not known.
+    async def send_once(self, key: str, request: Any) -> Any:
+        """Send a request to the coordinator once; find the coordinator first if it is not known.
 
         Raises:
-            KafkaError: There is no coordinator at the moment, or it does not answer; the request
+            KafkaError: If there is no coordinator at the moment, or it does not answer; the request
                 may have been carried out.
         """
         coordinator = self._found.get(key)
@@ -95,5 +95,5 @@ class Coordinators:
         found = await self._connections.send_to_any(request)
         raise_if_refused(found.error_code, key, transactional_id=key, group=key)
         coordinator: int = found.coordinator_id
-        self._connections.add(coordinator, Server(found.host, found.port))
+        self._connections.add_broker(coordinator, Server(found.host, found.port))
         return coordinator

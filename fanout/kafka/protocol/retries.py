@@ -1,4 +1,4 @@
-"""Calls to the cluster for which a stream waits before it can begin."""
+"""Retry the calls for which a stream or a writer waits before it can begin."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 __all__ = ("with_retries",)
 
-# An election, or the restart of a broker, is over by then; somebody waits for a stream to open.
+# Seconds: an election or the restart of a broker is over by then, and a user waits.
 _PATIENCE: Final = 30.0
 
 
 async def with_retries(
-    doing: str,
+    failure: str,
     call: Callable[[], Awaitable[_T]],
     jitter: FullJitter,
     *,
     patience: float | None = None,
 ) -> _T:
-    """Return what a call returns, trying again for a while where that may help.
+    """Return the result of a call, with further attempts after errors that may pass.
 
     Args:
-        doing: What the call is for, as a clause: `"the topics cannot be listed"`.
+        failure: The clause with which an error begins: `"the topics cannot be listed"`.
         call: Makes the call.
-        jitter: How long to wait between two attempts.
-        patience: For how many seconds it is tried again; None is half a minute.
+        jitter: The waits between two attempts.
+        patience: The seconds after which no further attempt is made; None is half a minute.
 
     Raises:
-        ServiceError: If the cluster refuses it for good, or does not answer for so long.
+        ServiceError: If the cluster refuses the call, or the last attempt fails.
     """
     clock = asyncio.get_running_loop().time
     end = clock() + (_PATIENCE if patience is None else patience)
@@ -55,7 +55,7 @@ async def with_retries(
                 return await call()
     except (KafkaError, OSError) as error:
         prefer_cancellation(error)
-        raise ServiceError(f"{doing}: {str(error) or type(error).__name__}") from error
+        raise ServiceError(f"{failure}: {str(error) or type(error).__name__}") from error
     raise AssertionError("the last attempt returns or raises")
 
 

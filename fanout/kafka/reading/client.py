@@ -1,7 +1,7 @@
-"""The calls that reading needs, by aiokafka's classes of Kafka's protocol.
+"""Make the calls for reading from Kafka, with aiokafka's classes of Kafka's protocol.
 
-What each version of an answer looks like is in aiokafka's own `consumer/fetcher.py`. Brokers before
-Kafka 0.11 are refused: they know no transactions, and create topics that are only asked about.
+The versions of the answers are described in aiokafka's `consumer/fetcher.py`. Brokers before Kafka
+0.11 are refused: they have no transactions, and create topics that a client merely describes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,15 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.partitions import by_topic, numbers_by_topic, partition_rows
 from fanout.kafka.protocol.connections import Connections, Lane, open_connections
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.fields import (
-    by_topic,
-    error_of,
-    fetched,
-    has_moved,
-    numbers_by_topic,
-    partition_rows,
-    raise_for_code,
-)
+from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, error_of, raise_for_code
 from fanout.kafka.protocol.metadata import fetch_metadata
-from fanout.kafka.reading.transport import FetchRefused
+from fanout.kafka.reading.transport import AbortedTransaction, Fetched, FetchRefused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.partitions import Partition
@@ -49,16 +42,16 @@ if TYPE_CHECKING:
         PartitionFetch,
     )
 
-__all__ = ("IsolationLevel", "open_client")
+__all__ = ("IsolationLevel", "has_moved", "open_client", "read_fetched")
 
 IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 
-# What the protocol guide has for a consumer that is no broker, and for a commit without generation,
-# member, and retention of its own.
+# The protocol guide's values for a consumer that is no broker, and for a commit without a
+# generation, a member, and a retention.
 _CONSUMER = -1
 _NO_MEMBER = (-1, "", -1)
-# How long a leader's word for a nearer replica holds: Kafka's default of metadata.max.age.ms,
-# after which the Java consumer asks the leader again (KIP-392).
+# How long the nearer replica that a leader named is used: Kafka's default of metadata.max.age.ms,
+# after which the Java consumer fetches from the leader again (KIP-392).
 _REPLICA_SECONDS = 300.0
 
 
@@ -74,13 +67,14 @@ async def open_client(
 
     Args:
         cluster: The cluster.
-        client_rack: Where we are, so that a replica near us is read.
-        isolation_level: Whether records of open and aborted transactions are seen.
-        options: What users say by Kafka's own names.
+        client_rack: The rack of this client, so that a near replica is read; None for none.
+        isolation_level: Whether records of open and aborted transactions are read.
+        options: The consumer options with Kafka's own names.
 
     Raises:
-        OptionError: A server would be used without TLS, or a file cannot be used.
-        KafkaError: The cluster cannot be reached, refuses us, or is older than Kafka 0.11.
+        OptionError: If a server would be used without TLS, or a file cannot be used.
+        KafkaError: If the cluster cannot be reached, refuses the client, or is older than Kafka
+            0.11.
     """
     options = options or ConsumerOptions()
     async with open_connections(cluster, options) as connections:
@@ -96,7 +90,7 @@ async def open_client(
 
 @final
 class _Client:
-    """A Transport over the connections to one cluster."""
+    """A KafkaTransport over the connections to one cluster."""
 
     def __init__(
         self,
@@ -135,12 +129,12 @@ class _Client:
         return self._leader(partition)
 
     async def offsets(
-        self, wanted: Mapping[Partition, OffsetSpec | int]
+        self, specs: Mapping[Partition, OffsetSpec | int]
     ) -> Mapping[Partition, int | None]:
-        leaders = await self._lead(wanted)
+        leaders = await self._by_leader(specs)
         found: dict[Partition, int | None] = {}
         for leader, partitions in leaders.items():
-            topics = by_topic({partition: (wanted[partition],) for partition in partitions})
+            topics = by_topic({partition: (specs[partition],) for partition in partitions})
             request = OffsetRequest(_CONSUMER, self._isolation_level, topics)
             try:
                 response = await self._connections.send(leader, request)
@@ -148,7 +142,7 @@ class _Client:
                     raise_for_code(code, partition)
                     found[partition] = offset if offset >= 0 else None
             except KafkaError:
-                # Whoever asks again learns first who leads them now.
+                # The next attempt refreshes the leaders first.
                 for partition in partitions:
                     self._leaders.get(partition.topic, {}).pop(partition.number, None)
                 raise
@@ -158,7 +152,7 @@ class _Client:
         self, group_id: str, partitions: Sequence[Partition]
     ) -> Mapping[Partition, int | None]:
         request = OffsetFetchRequest(group_id, numbers_by_topic(partitions))
-        response = await self._groups.ask(group_id, request)
+        response = await self._groups.send(group_id, request)
         raise_for_code(response.error_code, group_id)
         found: dict[Partition, int | None] = {}
         for partition, offset, _, code in partition_rows(response):
@@ -171,17 +165,17 @@ class _Client:
     ) -> Mapping[Partition, Exception]:
         topics = by_topic({partition: (offset, "") for partition, offset in offsets.items()})
         request = OffsetCommitRequest(group_id, *_NO_MEMBER, topics)
-        response = await self._groups.ask(group_id, request)
-        answered = {
+        response = await self._groups.send(group_id, request)
+        errors = {
             partition: error_of(code, partition) for partition, code in partition_rows(response)
         }
-        return {partition: error for partition, error in answered.items() if error is not None}
+        return {partition: error for partition, error in errors.items() if error is not None}
 
     async def fetch(
-        self, broker: int, wanted: Mapping[Partition, PartitionFetch], *, max_wait: float
+        self, broker: int, fetches: Mapping[Partition, PartitionFetch], *, max_wait: float
     ) -> Mapping[Partition, FetchAnswer]:
         topics = by_topic(
-            {partition: (want.offset, want.max_bytes) for partition, want in wanted.items()}
+            {partition: (one.offset, one.max_bytes) for partition, one in fetches.items()}
         )
         request = FetchRequest(
             round(max_wait * 1000),
@@ -193,24 +187,24 @@ class _Client:
         )
         try:
             response = await self._connections.send(broker, request, Lane.FETCHES)
-            # An answer has had an error of its own since version 7.
+            # The answer as a whole has an error code since version 7.
             raise_for_code(getattr(response, "error_code", 0), f"a fetch from broker {broker}")
         except KafkaError:
-            self._leave_replicas(wanted)
+            self._leave_replicas(fetches)
             raise
         return {row[0]: self._answer(broker, *row) for row in partition_rows(response)}
 
     def _answer(self, broker: int, partition: Partition, code: int, *fields: Any) -> FetchAnswer:
         error = error_of(code, partition)
         if error is None:
-            answer, replica = fetched(*fields)
+            answer, replica = read_fetched(*fields)
             if replica is not None:
                 until = asyncio.get_running_loop().time() + _REPLICA_SECONDS
                 self._replicas[partition] = (replica, until)
             return answer
         self._leave_replicas([partition])
         if isinstance(error, OffsetOutOfRangeError) and broker != self._leader(partition):
-            # A replica lags behind its leader; the leader alone knows whether records are lost.
+            # A replica lags behind its leader; only the leader knows whether records are lost.
             error = NotLeaderForPartitionError(f"{partition} has no such offset on broker {broker}")
         return FetchRefused(error)
 
@@ -219,23 +213,25 @@ class _Client:
         self._cluster_id = response.cluster_id
         if topics is None:
             self._leaders.clear()
-        told: dict[str, Sequence[int] | Exception] = {}
+        topic_numbers: dict[str, Sequence[int] | Exception] = {}
         for code, topic, _, partitions in response.topics:
             leaders = {number: leader for _, number, leader, *_ in partitions}
             self._leaders[topic] = {n: leader for n, leader in leaders.items() if leader >= 0}
-            told[topic] = error_of(code, topic) or sorted(leaders)
-        return told
+            topic_numbers[topic] = error_of(code, topic) or sorted(leaders)
+        return topic_numbers
 
-    async def _lead(self, wanted: Iterable[Partition]) -> Mapping[int, Sequence[Partition]]:
-        """Return who leads which of these partitions; what is not known is asked for once."""
-        topics = {partition.topic for partition in wanted if self._leader(partition) is None}
-        told = await self.describe(sorted(topics)) if topics else {}
+    async def _by_leader(
+        self, partitions: Collection[Partition]
+    ) -> Mapping[int, Sequence[Partition]]:
+        """Group partitions by their leaders; leaders that are not known are requested once."""
+        topics = {partition.topic for partition in partitions if self._leader(partition) is None}
+        described = await self.describe(sorted(topics)) if topics else {}
         leaders: defaultdict[int, list[Partition]] = defaultdict(list)
-        for partition in wanted:
-            known = told.get(partition.topic, [partition.number])
-            if isinstance(known, Exception):
-                raise known
-            if partition.number not in known:
+        for partition in partitions:
+            numbers = described.get(partition.topic, [partition.number])
+            if isinstance(numbers, Exception):
+                raise numbers
+            if partition.number not in numbers:
                 raise UnknownTopicOrPartitionError(f"{partition} does not exist")
             leader = self._leader(partition)
             if leader is None:
@@ -247,6 +243,40 @@ class _Client:
         return self._leaders.get(partition.topic, {}).get(partition.number)
 
     def _leave_replicas(self, partitions: Iterable[Partition]) -> None:
-        """Go back to the leaders, because a replica did not do."""
+        """Fetch from the leaders again, because a replica failed."""
         for partition in partitions:
             self._replicas.pop(partition, None)
+
+
+def read_fetched(
+    high_watermark: int, last_stable_offset: int, *fields: Any
+) -> tuple[Fetched, int | None]:
+    """Read the fields of one partition in an answer of Fetch, versions 4 to 11.
+
+    Returns:
+        The records, and the replica that the leader names to be read instead; None for none.
+    """
+    start, aborted, replica, batches = -1, fields[-2], -1, fields[-1]
+    match fields:
+        case (_, _):  # version 4
+            pass
+        case (start, _, _):  # since version 5
+            pass
+        case (start, aborted, replica, _):  # since version 11
+            pass
+        case _:
+            raise AssertionError("aiokafka reads a version of the answer that is not known here")
+    answer = Fetched(
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
+        log_start_offset=start if start >= 0 else None,
+        aborted=[AbortedTransaction(producer_id, offset) for producer_id, offset in aborted or ()],
+        batches=batches or b"",
+    )
+    return answer, replica if replica >= 0 else None
+
+
+def has_moved(response: Any) -> bool:
+    """Return whether an answer about a group's offsets comes from a former coordinator."""
+    codes = {getattr(response, "error_code", 0), *(row[-1] for row in partition_rows(response))}
+    return not codes.isdisjoint(MOVED_COORDINATOR)

@@ -1,6 +1,6 @@
-"""A consumer group's offsets: told to the cluster after they are acknowledged, for people to see.
+"""Commit acknowledged offsets for a consumer group, so that people see its lag.
 
-Nothing is read from them when a stream is resumed, so a commit that fails stops nothing.
+A stream does not resume from them, so a failed commit stops nothing.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ("Committer", "open_committer")
 
 log = logging.getLogger(__name__)
 
-# What closing a stream may take because of offsets that are not committed yet.
+# How long closing a stream may wait for offsets that are not committed yet, in seconds.
 _CLOSING_TIMEOUT: Final = 5.0
 
 
 @final
 class Committer:
-    """Commit the newest offset of each partition: one request at a time, and no queue of them.
+    """Commit the newest offset of each partition, one request at a time and without a queue.
 
     Args:
-        transport: The calls.
-        group_id: Whose offsets they are.
-        jitter: How long to wait after a failure.
+        transport: Makes the calls.
+        group_id: The consumer group.
+        jitter: The waits after failures.
     """
 
     def __init__(self, transport: KafkaTransport, group_id: str, jitter: FullJitter) -> None:
@@ -49,7 +49,7 @@ class Committer:
         self._group_id = group_id
         self._jitter = jitter
         self._pending: dict[Partition, int] = {}
-        self._wanted = asyncio.Event()
+        self._has_pending = asyncio.Event()
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Commit the offsets after these positions soon; the call does not wait for the cluster.
@@ -78,38 +78,38 @@ class Committer:
         """Commit these offsets soon, instead of older ones of the same partitions.
 
         Args:
-            offsets: The first offset that is not done, of each partition.
+            offsets: The offset after the last acknowledged one, of each partition.
         """
         self._pending.update(offsets)
-        self._wanted.set()
+        self._has_pending.set()
 
     async def run(self) -> None:
-        """Commit what is wanted, for ever.
+        """Commit pending offsets until cancelled.
 
-        Cancellation: what was not confirmed is still to be committed.
+        Cancellation: offsets that were not confirmed stay pending.
         """
         while True:
-            await self._wanted.wait()
+            await self._has_pending.wait()
             await self._commit_all()
 
     async def finish(self) -> None:
-        """Try once more to commit what is left, for a few seconds at most.
+        """Commit what is left, for a few seconds at most.
 
-        Cancellation: it is given up.
+        Cancellation: the attempt is given up.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING_TIMEOUT):
                 await self._commit_all()
         if self._pending:
             log.warning(
-                "the last offsets of the group %s are not committed: it seems to lag behind in %d "
+                "the last offsets of the group %s are not committed: it appears to lag in %d "
                 "partitions until the next run",
                 self._group_id,
                 len(self._pending),
             )
 
     async def _commit_all(self) -> None:
-        """Commit until nothing is left to be committed."""
+        """Commit until no offset is pending."""
         failures = 0
         while self._pending:
             if await self._attempt():
@@ -119,15 +119,15 @@ class Committer:
                 failures += 1
 
     async def _attempt(self) -> bool:
-        """Commit what is wanted now; tell whether all of it succeeded."""
+        """Commit what is pending now; return whether all of it succeeded."""
         offsets, self._pending = self._pending, {}
-        self._wanted.clear()
+        self._has_pending.clear()
         refused: Mapping[Partition, Exception] = {}
         left = offsets
         try:
             refused = await self._transport.commit(self._group_id, offsets)
             left = {partition: offsets[partition] for partition in refused}
-        except Exception as error:  # noqa: BLE001 - told, counted and tried again
+        except Exception as error:  # noqa: BLE001 - logged, counted and tried again
             prefer_cancellation(error)
             log.warning(
                 "the offsets of the group %s cannot be committed: %s", self._group_id, error
@@ -135,7 +135,7 @@ class Committer:
         finally:
             if left:
                 self._pending = {**left, **self._pending}
-                self._wanted.set()
+                self._has_pending.set()
         for partition, why in refused.items():
             log.warning("the group %s cannot commit %s: %s", self._group_id, partition, why)
         done = {p: offset for p, offset in offsets.items() if p not in left}
@@ -151,7 +151,7 @@ class Committer:
 async def open_committer(
     transport: KafkaTransport, group_id: str, jitter: FullJitter
 ) -> AsyncIterator[Committer]:
-    """Commit a group's offsets while the block runs, and what is left of them when it ends.
+    """Commit a group's offsets while the block runs, and the rest of them when it ends.
 
     Cancellation: the last attempt is given up when the task is cancelled once more.
     """

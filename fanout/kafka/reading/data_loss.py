@@ -1,8 +1,8 @@
-"""What became of a partition that is not known any more, or not at the offset of its reader.
+"""Detect data loss: a partition that was deleted, or has lost the offset of its reader.
 
-Both may be a false alarm: a broker that has just started, or has just become the leader, may not
-know yet what there is. So a loss is declared only where the cluster has said the same several
-times, some seconds apart, and the reader was refused each time and met nothing else in between.
+Both may be a false alarm: a broker that has just started, or has just become the leader, may lack
+metadata. So a loss counts only when the cluster reports it several times, some seconds apart, and
+the reader got the same error each time and nothing else in between.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ("DataLossCheck",)
 
-_SURE_TIMES: Final = 4
-# What is refused although nothing is wrong with it is asked for about ten minutes.
+_CONFIRMATIONS: Final = 4
+# How often an error is tried again that the cluster contradicts: about ten minutes.
 _CONTRADICTIONS: Final = 40
 
-_WAYS_OUT: Final = (
+_HELP: Final = (
     "on_data_loss='earliest' goes on with the oldest record that is left; or start anew, without "
     "the stored position"
 )
@@ -46,10 +46,10 @@ log = logging.getLogger(__name__)
 
 @final
 @dataclass(slots=True)
-class _Doubt:
-    """Something that may be lost: where the reader stands, and since when it was refused.
+class _Suspicion:
+    """A possible loss at the position of a reader, and since when it is reported.
 
-    `times` counts the looks that were some seconds apart, and `counted_at` is the last of them.
+    `times` counts the checks that were some seconds apart; the last of them was at `counted_at`.
     """
 
     remedy: Remedy
@@ -62,7 +62,7 @@ class _Doubt:
 @final
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """What is lost, and where a reader that may lose it goes on."""
+    """The reason of a loss, and where a reader that may skip it goes on."""
 
     reason: str
     to: Cursor
@@ -70,12 +70,12 @@ class _Loss:
 
 @final
 class DataLossCheck:
-    """Say how the reader of a partition goes on whose records may be lost.
+    """Decide how a reader goes on whose partition or offset may be lost.
 
     Args:
-        transport: The calls.
-        on_data_loss: What to do where they are.
-        stops: The first offset that is not wanted, of each partition that has one.
+        transport: Makes the calls.
+        on_data_loss: Whether a loss fails the stream, or is skipped.
+        stops: The first offset not to deliver, of each partition that has one.
     """
 
     def __init__(
@@ -89,65 +89,67 @@ class DataLossCheck:
         self._may_lose = on_data_loss == "earliest"
         self._stops = stops
         self._intervals = KAFKA_INTERVALS.current
-        self._doubts: dict[Partition, _Doubt] = {}
+        self._suspicions: dict[Partition, _Suspicion] = {}
 
     def forget(self, partition: Partition) -> None:
-        """Begin to doubt anew: a partition was read from, or was refused because of something else.
+        """Drop a suspicion: the partition was read, or had another error.
 
-        A cluster in which brokers start again and again says now and then that it knows no topic.
+        A cluster whose brokers restart repeatedly reports topics as unknown now and then.
         """
-        self._doubts.pop(partition, None)
+        self._suspicions.pop(partition, None)
 
     async def verdict(self, remedy: Remedy, partition: Partition, position: Position) -> Verdict:
-        """Find out what became of a partition; it raises nothing.
+        """Find out whether a partition or its records are lost; it raises nothing.
 
         Args:
-            remedy: What has to be found out.
+            remedy: What to find out.
             partition: The partition.
-            position: Where its reader stands.
+            position: The position of its reader.
         """
         try:
-            loss = await self._look(remedy, partition, position)
-        except Exception as error:  # noqa: BLE001 - the table tells what it means
+            loss = await self._check(remedy, partition, position)
+        except Exception as error:  # noqa: BLE001 - the policy table decides
             prefer_cancellation(error)
-            log.warning("what became of %s is not known: %s", partition, error)
+            log.warning("it is not known whether %s has lost records: %s", partition, error)
             verdict = judge(error, first=False)
             return Retry() if isinstance(verdict, Remedy) else verdict
         if loss is None:
-            self._doubts.pop(partition, None)
+            self._suspicions.pop(partition, None)
             return Retry(hint="the partition has this offset", limit=_CONTRADICTIONS)
-        if not self._sure(remedy, partition, position):
-            return Retry(hint=f"asked again, as it may be a false alarm: {loss.reason}")
+        if not self._confirmed(remedy, partition, position):
+            return Retry(hint=f"tried again, as it may be a false alarm: {loss.reason}")
         if not self._may_lose:
-            return Fatal(f"{loss.reason}; {_WAYS_OUT}")
+            return Fatal(f"{loss.reason}; {_HELP}")
         if loss.to == position:
             return Retry(Pace.SLOW, hint=loss.reason)
         return Skip(loss.to, loss.reason)
 
-    def _sure(self, remedy: Remedy, partition: Partition, position: Position) -> bool:
+    def _confirmed(self, remedy: Remedy, partition: Partition, position: Position) -> bool:
         now = asyncio.get_running_loop().time()
-        doubt = self._doubts.get(partition)
-        if doubt is None or (doubt.remedy, doubt.position) != (remedy, position):
-            doubt = self._doubts[partition] = _Doubt(remedy, position, now)
-        if now - doubt.counted_at >= self._intervals.loss_checks_apart:
-            doubt.times += 1
-            doubt.counted_at = now
-        since = now - doubt.since
-        return doubt.times >= _SURE_TIMES and since >= self._intervals.loss_confirmed_after
+        suspicion = self._suspicions.get(partition)
+        if suspicion is None or (suspicion.remedy, suspicion.position) != (remedy, position):
+            suspicion = self._suspicions[partition] = _Suspicion(remedy, position, now)
+        if now - suspicion.counted_at >= self._intervals.loss_checks_apart:
+            suspicion.times += 1
+            suspicion.counted_at = now
+        since = now - suspicion.since
+        return suspicion.times >= _CONFIRMATIONS and since >= self._intervals.loss_confirmed_after
 
-    async def _look(self, remedy: Remedy, partition: Partition, position: Position) -> _Loss | None:
-        """Ask the cluster; None where nothing is lost."""
+    async def _check(
+        self, remedy: Remedy, partition: Partition, position: Position
+    ) -> _Loss | None:
+        """Ask the cluster for the loss; None where nothing is lost."""
         if remedy is Remedy.FIND_TOPIC:
-            return await self._look_for_topic(partition)
+            return await self._check_topic(partition)
         if not isinstance(position, Cursor):
             return None  # it names no offset, so none can be lost
-        return await self._look_for_offset(partition, position.sequence + 1)
+        return await self._check_offset(partition, position.sequence + 1)
 
-    async def _look_for_topic(self, partition: Partition) -> _Loss | None:
-        told = (await self._transport.describe([partition.topic]))[partition.topic]
-        match told:
+    async def _check_topic(self, partition: Partition) -> _Loss | None:
+        described = (await self._transport.describe([partition.topic]))[partition.topic]
+        match described:
             case UnknownTopicOrPartitionError():
-                reason = f"the topic {partition.topic!r} is gone: somebody has deleted it"
+                reason = f"the topic {partition.topic!r} was deleted"
             case Exception() as error:
                 raise error
             case numbers if partition.number in numbers:
@@ -160,9 +162,9 @@ class DataLossCheck:
         # A topic that comes back begins anew.
         return self._lost(reason, partition, start=0, end=0)
 
-    async def _look_for_offset(self, partition: Partition, offset: int) -> _Loss | None:
-        start = await self._edge(partition, OffsetSpec.EARLIEST)
-        end = await self._edge(partition, OffsetSpec.LATEST)
+    async def _check_offset(self, partition: Partition, offset: int) -> _Loss | None:
+        start = await self._look_up(partition, OffsetSpec.EARLIEST)
+        end = await self._look_up(partition, OffsetSpec.LATEST)
         if start <= offset <= end:
             return None
         if offset < start:
@@ -178,14 +180,14 @@ class DataLossCheck:
             )
         return self._lost(reason, partition, start=start, end=end)
 
-    async def _edge(self, partition: Partition, edge: OffsetSpec) -> int:
-        offset = (await self._transport.offsets({partition: edge}))[partition]
+    async def _look_up(self, partition: Partition, spec: OffsetSpec) -> int:
+        offset = (await self._transport.offsets({partition: spec}))[partition]
         assert offset is not None, "a partition has two ends"
         return offset
 
     def _lost(self, reason: str, partition: Partition, *, start: int, end: int) -> _Loss:
-        # What a bounded read has to wait for may never come. Where it stops is beyond the end, so
-        # the next one finds the same loss, and begins with what is left.
+        # The records that a bounded read waits for may never come. Its position becomes the stop,
+        # beyond the end, so the next read finds the same loss and begins with what is left.
         stop = self._stops.get(partition)
         to = start if stop is None or stop <= end else stop
         return _Loss(reason, Cursor(to - 1))

@@ -1,6 +1,6 @@
-"""Ask each broker for the partitions whose readers wait for data, and for no others.
+"""Fetch from each broker the partitions whose readers wait for records, and no others.
 
-Who does not ask is not fetched: that is the back-pressure.
+A partition whose reader does not wait is not fetched: that is the back-pressure.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 
 __all__ = ("Fetcher",)
 
-# How long a broker may wait for data while a partition does not ask, in seconds. A connection
-# carries one request after the other, so a partition that asks again waits until the request before
-# has been answered. While every partition asks, nobody can: then the wait is as long as the user
-# lets it be, and idle partitions cost little.
+# How long a broker may wait for records while a partition is held back, in seconds. A connection
+# carries one request after the other, so a partition that is fetched again waits for the answer to
+# the request before. While no partition is held back, the wait is as long as the user allows, and
+# idle partitions cost little.
 _SHORT: Final = 0.01
-# A partition that its consumer has held back for a second may wait a tenth of that when it asks
-# again. So a busy partition beside idle ones keeps its rate, and while the consumer works on a
-# batch for a minute the brokers are not asked a hundred times a second.
+# A partition that its consumer held back for a second may wait a tenth of that when it is fetched
+# again. So a busy partition among idle ones keeps its rate, and while the consumer works on a batch
+# for a minute the brokers do not get a hundred requests a second.
 _PART_OF_HOLD: Final = 0.1
 
-# While others have data, partitions that had none the last time are asked for this often, in
-# seconds: to ask for hundreds of them in each request would take longer than to fetch the data.
+# While other partitions have records, partitions that had none the last time are fetched this
+# often, in seconds: hundreds of them in each request would take longer than the records.
 _SELDOM: Final = 0.05
 
-# What a partition asks for at the least, however many there are.
+# The least bytes that a partition requests, however many partitions there are.
 _LEAST_BYTES: Final = 16 * 1024
 
 
 @final
 @dataclass(slots=True, eq=False)
-class _Ask:
-    """One reader's question, until it is answered."""
+class _PendingFetch:
+    """The fetch of one partition for which its reader waits."""
 
     partition: Partition
-    wanted: PartitionFetch
-    content_at: float  # from when on the answer that there is nothing is one as well
-    answer: asyncio.Future[FetchAnswer | None]  # None: another broker is to be asked
-    had_nothing: bool = False
+    request: PartitionFetch
+    empty_at: float  # from then on an answer without records is delivered too
+    answer: asyncio.Future[FetchAnswer | None]  # None: fetch from another broker
+    was_empty: bool = False
 
 
 @final
@@ -60,10 +60,10 @@ class Fetcher:
     """Fetch for all partitions of a connection, with one request at a time to each broker.
 
     Args:
-        transport: The calls.
-        max_partition_bytes: About the most bytes that are asked of one partition at once.
-        max_bytes_in_flight: The bound on the memory of all partitions together.
-        max_wait: How long a broker may wait for data, in seconds.
+        transport: Makes the calls.
+        max_partition_bytes: About the most bytes that are fetched of one partition at once.
+        max_bytes_in_flight: The memory limit of all partitions together.
+        max_wait: How long a broker may wait for records, in seconds.
     """
 
     def __init__(
@@ -101,18 +101,18 @@ class Fetcher:
 
     @property
     def allowance(self) -> int:
-        """How many bytes a partition may ask for, so that all can ask at once.
+        """How many bytes a partition may request, so that all can request at once.
 
-        All together ask for half of the memory at the most. A partition that is idle keeps what
-        it has reserved while it waits, and would keep others from asking; the other half is for
-        answers that wait for the consumer, and for those that are larger than what was asked.
+        All together request at most half of the memory limit. An idle partition keeps its
+        reservation while it waits, and would block others; the other half is for answers that
+        wait for the consumer, and for answers that are larger than requested.
         """
         share = self._max_bytes_in_flight // (2 * max(1, len(self._subscribed)))
         return min(self._max_partition_bytes, max(share, _LEAST_BYTES))
 
     @contextmanager
     def subscribed(self, partition: Partition) -> Iterator[None]:
-        """Count a partition as one that is read, asking or held back, during a block."""
+        """Count a partition as subscribed, fetched or held back, during a block."""
         assert partition not in self._subscribed, "a partition has one reader"
         self._subscribed.add(partition)
         leader = self._transport.leader(partition)
@@ -128,45 +128,45 @@ class Fetcher:
     async def fetch(
         self, partition: Partition, offset: int, max_bytes: int, *, patience: float
     ) -> Fetched:
-        """Wait for what comes at an offset; one call at a time for a subscribed partition.
+        """Wait for the records from an offset; one call at a time for a subscribed partition.
 
         Args:
             partition: The partition.
-            offset: The first offset that is wanted.
-            max_bytes: About how many bytes are wanted; the first batch comes whole.
-            patience: Seconds after which an answer without data is one as well.
+            offset: The first offset to fetch.
+            max_bytes: About the most bytes to fetch; the first batch is returned whole.
+            patience: Seconds after which an answer without records is returned too.
 
         Raises:
-            KafkaError: If the broker refuses, or nobody leads the partition.
-            Exception: Whatever else the transport raises, or went wrong here.
+            KafkaError: If the broker refuses, or the partition has no leader.
+            Exception: Any other error of the transport.
 
-        Cancellation: what the broker sends in answer is dropped.
+        Cancellation: the broker's answer is dropped.
         """
         loop = asyncio.get_running_loop()
-        wanted, content_at = PartitionFetch(offset, max_bytes), loop.time() + patience
+        request, empty_at = PartitionFetch(offset, max_bytes), loop.time() + patience
         while True:
             broker = self._broker(await self.leaders.of(partition))
-            match await self._ask(
-                broker, _Ask(partition, wanted, content_at, loop.create_future())
+            match await self._wait(
+                broker, _PendingFetch(partition, request, empty_at, loop.create_future())
             ):
                 case Fetched() as fetched:
                     return fetched
                 case FetchRefused(error):
-                    # Metadata that is asked for once too often costs less than a list of all the
-                    # errors that come of an old one.
+                    # One metadata request too many costs less than a list of all the errors that
+                    # stale metadata causes.
                     self.leaders.doubt(partition)
                     raise error
                 case None:
                     continue
 
-    async def _ask(self, broker: _Broker, ask: _Ask) -> FetchAnswer | None:
-        broker.ask(ask)
+    async def _wait(self, broker: _Broker, pending: _PendingFetch) -> FetchAnswer | None:
+        broker.add(pending)
         if broker.task is None:
             broker.task = self._tasks.create_task(broker.run(), name=f"fanout {broker}")
         try:
-            return await ask.answer
+            return await pending.answer
         finally:
-            broker.withdraw(ask)
+            broker.withdraw(pending)
 
     def _broker(self, number: int) -> _Broker:
         if number not in self._brokers:
@@ -176,14 +176,14 @@ class Fetcher:
 
 @final
 class _Broker:
-    """Ask one broker again and again, for as long as somebody wants something of it.
+    """Send fetch requests to one broker for as long as readers wait for its partitions.
 
-    `task` is what runs it, while somebody asks.
+    `task` runs it while readers wait; else it is None.
 
     Args:
         number: The broker.
-        transport: The calls.
-        max_wait: How long it may wait for data, in seconds.
+        transport: Makes the calls.
+        max_wait: How long the broker may wait for records, in seconds.
     """
 
     def __init__(self, number: int, transport: KafkaTransport, max_wait: float) -> None:
@@ -191,104 +191,106 @@ class _Broker:
         self._number = number
         self._transport = transport
         self._max_wait = max_wait
-        # Who has waited longest comes first. A broker fills its answer in this order until it is
-        # full, and gives only the first that has data a batch that is larger than what was asked
-        # (KIP-74): whoever was left out moves to the front.
-        self._asks: dict[Partition, _Ask] = {}
-        # Who was answered and has not asked again, the latest last, and since when.
+        # The longest wait comes first. A broker fills its answer in this order until it is full,
+        # and returns a batch larger than requested only for the first partition that has records
+        # (KIP-74): a partition that was left out moves to the front.
+        self._pending: dict[Partition, _PendingFetch] = {}
+        # The subscribed partitions whose readers do not wait, the latest last, and since when.
         self._held: dict[Partition, float] = {}
-        self._all_asked_at = -_SELDOM
+        self._all_fetched_at = -_SELDOM
 
     def __str__(self) -> str:
         return f"broker {self._number}"
 
-    def ask(self, ask: _Ask) -> None:
-        """Take a question."""
-        assert ask.partition not in self._asks, "a partition asks once at a time"
-        self._held.pop(ask.partition, None)
-        self._asks[ask.partition] = ask
+    def add(self, pending: _PendingFetch) -> None:
+        """Add a fetch, to be sent with the next request."""
+        assert pending.partition not in self._pending, "a partition has one fetch at a time"
+        self._held.pop(pending.partition, None)
+        self._pending[pending.partition] = pending
 
-    def withdraw(self, ask: _Ask) -> None:
-        """Forget a question; nothing happens where it was answered."""
-        self._asks.pop(ask.partition, None)
+    def withdraw(self, pending: _PendingFetch) -> None:
+        """Remove a fetch, if it has not been answered yet."""
+        self._pending.pop(pending.partition, None)
 
     def hold(self, partition: Partition) -> None:
-        """Note that a partition that is read does not ask from now on."""
+        """Note that the reader of a subscribed partition does not wait from now on."""
         self._held[partition] = asyncio.get_running_loop().time()
 
     def forget(self, partition: Partition) -> None:
-        """Note that a partition is not read any more."""
+        """Note that a partition is not subscribed any more."""
         self._held.pop(partition, None)
 
     async def run(self) -> None:
-        """Fetch until nobody asks any more; what goes wrong is told to those who asked."""
-        while self._asks:
+        """Fetch until no reader waits; readers get the errors of their fetches."""
+        while self._pending:
             await self._round()
-        self.task = None  # no await in between: whoever asks from here on starts another
+        self.task = None  # no await in between: the next fetch starts another task
 
     async def _round(self) -> None:
-        """Send one request, and hand the answers out."""
+        """Send one request, and distribute its answers."""
         now = asyncio.get_running_loop().time
         began = now()
-        asks, max_wait = self._choose()
-        answered = self._hand_out(asks, await self._fetch(asks, max_wait))
-        # Those who were answered may ask again in this very turn of the loop. Where nobody was,
-        # the broker should have waited; one that does not is not asked without a pause.
+        chosen, max_wait = self._choose()
+        answered = self._hand_out(chosen, await self._fetch(chosen, max_wait))
+        # Readers that got an answer may fetch again in this turn of the loop. Where none got one,
+        # the broker should have waited; a broker that did not wait gets a pause.
         waited = now() - began >= _SHORT
         await asyncio.sleep(0 if answered or waited else _SHORT)
 
     async def _fetch(
-        self, asks: Sequence[_Ask], max_wait: float
+        self, chosen: Sequence[_PendingFetch], max_wait: float
     ) -> Mapping[Partition, FetchAnswer]:
-        """Send one request; what goes wrong is the answer to everyone.
+        """Send one request; if it fails, its error is the answer for every partition.
 
-        Whoever gets an error clears the frames that it came through, so it leaves them here.
+        A reader that raises an error drops the frames that it passed through, so they stay here.
         """
-        wanted = {ask.partition: ask.wanted for ask in asks}
+        fetches = {pending.partition: pending.request for pending in chosen}
         try:
-            return await self._transport.fetch(self._number, wanted, max_wait=max_wait)
+            return await self._transport.fetch(self._number, fetches, max_wait=max_wait)
         except asyncio.CancelledError as error:
             if cancelled_by_us():
                 raise
             lost = KafkaConnectionError(f"a request to {self} was cancelled, but not by us")
             lost.__cause__ = error
-            return dict.fromkeys(wanted, FetchRefused(lost))
-        except Exception as error:  # noqa: BLE001 - those who asked raise it
-            return dict.fromkeys(wanted, FetchRefused(error))
+            return dict.fromkeys(fetches, FetchRefused(lost))
+        except Exception as error:  # noqa: BLE001 - the readers raise it
+            return dict.fromkeys(fetches, FetchRefused(error))
 
-    def _choose(self) -> tuple[Sequence[_Ask], float]:
-        """Return who is asked for in a request, and how long the broker may wait."""
+    def _choose(self) -> tuple[Sequence[_PendingFetch], float]:
+        """Return the fetches of the next request, and how long the broker may wait."""
         now = asyncio.get_running_loop().time()
-        asks = tuple(self._asks.values())
-        likely = tuple(ask for ask in asks if not ask.had_nothing)
-        if likely and len(likely) < len(asks) and now - self._all_asked_at < _SELDOM:
+        pending = tuple(self._pending.values())
+        likely = tuple(one for one in pending if not one.was_empty)
+        if likely and len(likely) < len(pending) and now - self._all_fetched_at < _SELDOM:
             return likely, _SHORT
-        self._all_asked_at = now
+        self._all_fetched_at = now
         if not self._held:
-            return asks, self._max_wait
+            return pending, self._max_wait
         held = now - next(reversed(self._held.values()))
-        return asks, min(self._max_wait, max(_SHORT, held * _PART_OF_HOLD))
+        return pending, min(self._max_wait, max(_SHORT, held * _PART_OF_HOLD))
 
-    def _hand_out(self, asks: Sequence[_Ask], answers: Mapping[Partition, FetchAnswer]) -> int:
-        """Answer those whose wait is over; return how many they are."""
+    def _hand_out(
+        self, chosen: Sequence[_PendingFetch], answers: Mapping[Partition, FetchAnswer]
+    ) -> int:
+        """Answer the fetches whose wait is over; return their number."""
         now = asyncio.get_running_loop().time()
         answered = 0
-        for ask in asks:
-            answer: FetchAnswer | None = answers.get(ask.partition) or FetchRefused(
-                MalformedEventError(f"{self} has sent no answer for {ask.partition}")
+        for pending in chosen:
+            answer: FetchAnswer | None = answers.get(pending.partition) or FetchRefused(
+                MalformedEventError(f"{self} has sent no answer for {pending.partition}")
             )
-            if ask.answer.done():
+            if pending.answer.done():
                 continue
-            if isinstance(answer, Fetched) and not answer.batches and now < ask.content_at:
-                # A leader may answer that a replica near us is to be read (KIP-392).
-                if self._transport.leader(ask.partition) in {None, self._number}:
-                    # Where there is something, the answer was full before it came to that.
-                    ask.had_nothing = answer.last_stable_offset <= ask.wanted.offset
+            if isinstance(answer, Fetched) and not answer.batches and now < pending.empty_at:
+                # A leader may name a nearer replica instead of records (KIP-392).
+                if self._transport.leader(pending.partition) in {None, self._number}:
+                    # Where there are records, the answer was full before it reached this partition.
+                    pending.was_empty = answer.last_stable_offset <= pending.request.offset
                     continue
                 answer = None
-            self.withdraw(ask)
+            self.withdraw(pending)
             if isinstance(answer, Fetched):
-                self.hold(ask.partition)
-            ask.answer.set_result(answer)
+                self.hold(pending.partition)
+            pending.answer.set_result(answer)
             answered += 1
         return answered

@@ -1,4 +1,4 @@
-"""Who leads a partition, looked up once for all who wait for it."""
+"""Find the leaders of partitions, with one metadata request for all that wait."""
 
 from __future__ import annotations
 
@@ -17,77 +17,77 @@ if TYPE_CHECKING:
 
 __all__ = ("Leaders",)
 
-# An election takes about as long, and nobody learns of its end from asking more often.
-_FLOOR: Final = 0.5
+# The least seconds between two metadata requests: an election takes about as long.
+_SPACING: Final = 0.5
 
 
 @final
 class Leaders:
-    """Know the leader of each partition, and ask the cluster again where that is in doubt.
+    """Know the leader of each partition, and refresh leaders that may have changed.
 
-    However many partitions are in doubt, one look at the metadata tells about all of them; looks
-    begin at least half a second apart.
+    One metadata request refreshes all doubted leaders; requests begin at least half a second
+    apart.
 
     Args:
-        transport: The calls.
+        transport: Makes the calls.
     """
 
     def __init__(self, transport: KafkaTransport) -> None:
         self._transport = transport
-        self._looking = asyncio.Lock()
-        self._looked_at = -_FLOOR
-        # How many looks had begun when a partition came in doubt, and with the latest look at a
-        # topic: a look tells about the doubts that were there before it, whoever has looked.
-        self._looks = 0
+        self._refreshing = asyncio.Lock()
+        self._refreshed_at = -_SPACING
+        # Requests are numbered. A leader is doubted since a number, and a topic was refreshed by
+        # a number: a request settles the doubts that existed before it began, of all readers.
+        self._refreshes = 0
         self._doubts: dict[Partition, int] = {}
-        self._seen: dict[str, int] = {}
+        self._refreshed: dict[str, int] = {}
         self._errors: dict[str, Exception] = {}
 
     def doubt(self, partition: Partition) -> None:
-        """Take what is known of a partition's leader for old."""
-        self._doubts[partition] = self._looks
+        """Note that the leader of a partition may have changed."""
+        self._doubts[partition] = self._refreshes
 
     async def of(self, partition: Partition) -> int:
         """Return the broker that leads a partition.
 
         Raises:
-            KafkaError: If the cluster cannot be asked, or has an error for the topic.
-            LeaderNotAvailableError: If nobody leads the partition now.
+            KafkaError: If the metadata request fails, or has an error for the topic.
+            LeaderNotAvailableError: If the partition has no leader now.
 
-        Cancellation: whoever waits as well looks instead.
+        Cancellation: another waiting call makes the request instead.
         """
         topic = partition.topic
         leader = self._transport.leader(partition)
         if leader is not None and partition not in self._doubts:
             return leader
-        doubt = self._doubts.setdefault(partition, self._looks)
-        async with self._looking:
-            if self._seen.get(topic, 0) <= doubt:
-                await self._look()
+        doubt = self._doubts.setdefault(partition, self._refreshes)
+        async with self._refreshing:
+            if self._refreshed.get(topic, 0) <= doubt:
+                await self._refresh()
         self._doubts.pop(partition, None)
         if (error := self._errors.get(topic)) is not None:
             raise error
         leader = self._transport.leader(partition)
         if leader is None:
-            raise LeaderNotAvailableError(f"nobody leads {partition}")
+            raise LeaderNotAvailableError(f"{partition} has no leader")
         return leader
 
-    async def _look(self) -> None:
-        """Ask about every topic that is in doubt."""
+    async def _refresh(self) -> None:
+        """Request the leaders of every topic with a doubted leader."""
         now = asyncio.get_running_loop().time
-        await asyncio.sleep(max(0.0, self._looked_at + _FLOOR - now()))
-        self._looked_at = now()
-        self._looks += 1
-        look = self._looks
+        await asyncio.sleep(max(0.0, self._refreshed_at + _SPACING - now()))
+        self._refreshed_at = now()
+        self._refreshes += 1
+        number = self._refreshes
         topics = sorted({partition.topic for partition in self._doubts})
         answers: Mapping[str, object]
         try:
             answers = await self._transport.describe(topics)
-        except Exception as error:  # noqa: BLE001 - those who wait raise it
+        except Exception as error:  # noqa: BLE001 - the waiting calls raise it
             prefer_cancellation(error)
             answers = dict.fromkeys(topics, error)
         for topic in topics:
-            self._seen[topic] = look
+            self._refreshed[topic] = number
             answer = answers.get(topic)
             if isinstance(answer, Exception):
                 self._errors[topic] = answer

@@ -1,4 +1,4 @@
-"""From what a user asks for to offsets: where each partition begins, and where it stops."""
+"""Resolve the start and the stop that a user chose to an offset of each partition."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def next_offset(position: Cursor) -> int:
 
 
 def _cursor(start: object) -> Cursor | None:
-    """Read an offset, the first that is wanted; Kafka has 63 bits for one."""
+    """Read an offset, the first to deliver, as a cursor; Kafka has 63 bits for one."""
     if isinstance(start, int) and not isinstance(start, bool) and 0 <= start < 2**63:
         return cursor_before(start)
     return None
@@ -50,12 +50,12 @@ DIALECT: Final = Dialect(
 
 @final
 class OffsetResolver:
-    """Find the offsets of what a user asks for.
+    """Resolve a user's choices of starts and stops to offsets.
 
     Args:
-        transport: The calls.
-        group_id: Whose committed offsets are meant; None where there is no group.
-        jitter: How long to wait between two calls.
+        transport: Makes the calls.
+        group_id: The group of committed offsets; None for no group.
+        jitter: The waits between two calls.
     """
 
     def __init__(self, transport: KafkaTransport, group_id: str | None, jitter: FullJitter) -> None:
@@ -63,67 +63,67 @@ class OffsetResolver:
         self._group_id = group_id
         self._jitter = jitter
 
-    async def find(
-        self, option: str, wanted: object, splits: Sequence[Split]
+    async def resolve(
+        self, option: str, value: object, splits: Sequence[Split]
     ) -> dict[Partition, int]:
-        """Return the offset of the first record at or after a place, for each partition.
+        """Return the offset of the first record at or after a start, for each partition.
 
         Args:
-            option: The name of the option that asks for it, for messages.
-            wanted: What it says.
+            option: The name of the option, for messages.
+            value: The value of the option: one start for all partitions, or one for each.
             splits: The partitions.
 
         Raises:
-            OptionError: If it does not fit the partitions.
-            ServiceError: If the group has committed nothing for a partition, and there is no
-                reset, or offsets cannot be looked up for half a minute.
+            OptionError: If the value does not fit the partitions.
+            ServiceError: If the group has committed nothing for a partition and there is no reset,
+                or offsets cannot be looked up for half a minute.
         """
-        parsed = parse_start(wanted, DIALECT, option=option)
+        parsed = parse_start(value, DIALECT, option=option)
         of_each = start_of_each(parsed, splits, DIALECT, option=option)
-        places = {Partition.of(split_id): place for split_id, place in sorted(of_each.items())}
+        starts = {Partition.of(split_id): start for split_id, start in sorted(of_each.items())}
         return await with_retries(
             f"the offsets of {option} cannot be looked up",
-            lambda: self._look_up(places),
+            lambda: self._look_up(starts),
             self._jitter,
         )
 
-    async def _look_up(self, places: Mapping[Partition, SplitStart]) -> dict[Partition, int]:
-        places = await self._without_committed(places)
-        edges = {
-            partition: OffsetSpec.EARLIEST if isinstance(place, Horizon) else OffsetSpec.LATEST
-            for partition, place in places.items()
-            if not isinstance(place, Cursor)
+    async def _look_up(self, starts: Mapping[Partition, SplitStart]) -> dict[Partition, int]:
+        starts = await self._without_committed(starts)
+        ends = {
+            partition: OffsetSpec.EARLIEST if isinstance(start, Horizon) else OffsetSpec.LATEST
+            for partition, start in starts.items()
+            if not isinstance(start, Cursor)
         }
         times = {
-            partition: place.millis
-            for partition, place in places.items()
-            if isinstance(place, Timestamp)
+            partition: start.millis
+            for partition, start in starts.items()
+            if isinstance(start, Timestamp)
         }
-        # The ends are asked for before the times: where no record is that young, the place is the
-        # end as it was then, and what is written from then on lies after it.
-        ends = await self._transport.offsets(edges)
-        found = await self._transport.offsets(times)
+        # The ends are requested before the times: where all records are older, the start is the
+        # end as it was then, and records that are written later lie after it.
+        offsets_of_ends = await self._transport.offsets(ends)
+        offsets_of_times = await self._transport.offsets(times)
         return {
-            partition: next_offset(place)
-            if isinstance(place, Cursor)
-            else _first(found.get(partition), ends[partition])
-            for partition, place in places.items()
+            partition: next_offset(start)
+            if isinstance(start, Cursor)
+            else _first(offsets_of_times.get(partition), offsets_of_ends[partition])
+            for partition, start in starts.items()
         }
 
     async def _without_committed(
-        self, places: Mapping[Partition, SplitStart]
+        self, starts: Mapping[Partition, SplitStart]
     ) -> Mapping[Partition, SplitStart]:
-        """Replace what the group has committed by the offset that it is, or by the reset."""
-        asked_for = {p: place for p, place in places.items() if isinstance(place, Committed)}
-        if not asked_for:
-            return places
+        """Replace each committed start by the committed offset, or by its reset."""
+        committed = {p: start for p, start in starts.items() if isinstance(start, Committed)}
+        if not committed:
+            return starts
         if self._group_id is None:
-            raise OptionError("committed offsets are asked for, but there is no group_id")
-        offsets = await self._transport.committed(self._group_id, sorted(asked_for))
-        replaced: dict[Partition, SplitStart] = dict(places)
+            raise OptionError("the start is committed offsets, but there is no group_id")
+        offsets = await self._transport.committed(self._group_id, sorted(committed))
+        replaced: dict[Partition, SplitStart] = dict(starts)
         missing = []
-        for partition, place in asked_for.items():
-            match offsets.get(partition), place.reset:
+        for partition, start in committed.items():
+            match offsets.get(partition), start.reset:
                 case int() as offset, _:
                     replaced[partition] = cursor_before(offset)
                 case None, "earliest":
@@ -134,8 +134,8 @@ class OffsetResolver:
                     missing.append(str(partition))
         if missing:
             raise ServiceError(
-                f"the group {self._group_id} has committed no offset of {', '.join(missing)}; say "
-                f"where these begin: fanout.Committed(reset='earliest') or reset='latest'"
+                f"the group {self._group_id} has committed no offset of {', '.join(missing)}; "
+                f"choose where these begin: fanout.Committed(reset='earliest') or reset='latest'"
             )
         return replaced
 

@@ -1,4 +1,4 @@
-"""Which partitions are read: those that the user has chosen, as far as the cluster has them."""
+"""List the partitions to read: the existing ones among those that the user chose."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class PartitionCatalog:
     """List the chosen partitions that exist.
 
     Args:
-        transport: The calls.
-        selection: What is chosen.
-        jitter: How long to wait between two calls for the first listing.
+        transport: Makes the calls.
+        selection: The user's choice.
+        jitter: The waits between two calls for the first listing.
     """
 
     def __init__(self, transport: KafkaTransport, selection: Selection, jitter: FullJitter) -> None:
@@ -42,19 +42,18 @@ class PartitionCatalog:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many partitions each topic had, chosen or not, at the last listing."""
+        """The number of partitions of each topic, chosen or not, at the last listing."""
         return {topic: len(numbers) for topic, numbers in (self._topics or {}).items()}
 
     async def refresh(self) -> Sequence[Split]:
         """List the chosen partitions.
 
-        The first listing has to name whatever the user has named. Later ones leave out what has
-        vanished; a topic about which the cluster answers with another error keeps the partitions
-        that it had.
+        The first listing must contain every topic and partition that the user named. Later
+        listings leave out deleted topics; a topic with another error keeps its partitions.
 
         Raises:
-            ServiceError: If a topic or partition that is named does not exist at the first
-                listing, or that fails for half a minute.
+            ServiceError: If a named topic or partition does not exist at the first listing, or the
+                first listing fails for half a minute.
             KafkaError: If a later listing fails.
         """
         if self._topics is None:
@@ -76,7 +75,7 @@ class PartitionCatalog:
         if self._topics is None:
             self._check_named(topics)
             if not chosen:
-                log.warning("there is no topic yet whose name matches %s", self._selection.pattern)
+                log.warning("no topic matches %s yet", self._selection.pattern)
         self._topics = topics
         return [partition.split for partition in chosen]
 
@@ -86,7 +85,7 @@ class PartitionCatalog:
         for topic, answer in answers.items():
             match answer:
                 case UnknownTopicOrPartitionError():
-                    log.warning("there is no topic %s, or no longer", topic)
+                    log.warning("the topic %s does not exist, or was deleted", topic)
                 case Exception() if known is None:
                     raise answer
                 case Exception():

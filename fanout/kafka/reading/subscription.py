@@ -1,4 +1,4 @@
-"""One subscription to a partition: fetch, decode, hand on."""
+"""Read one partition: fetch, decode, and yield batches with their positions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ("HEARTBEAT", "PartitionReader")
 
-# How often a partition that has nothing new says so, in seconds.
+# How often a partition without new records yields an empty batch, in seconds.
 HEARTBEAT: Final = 5.0
 
 
@@ -37,13 +37,13 @@ class PartitionReader:
     """Open subscriptions to partitions.
 
     Args:
-        transport: The calls.
-        fetcher: What fetches for all partitions.
+        transport: Makes the calls.
+        fetcher: Fetches for all partitions.
         read_committed: Whether only records of committed transactions are read, up to the first
-            open one.
+            open transaction.
         max_event_bytes: About the most bytes in one batch.
-        layout: Which columns are made of records.
-        user_decode: The user's own step; None for none.
+        layout: The columns to make.
+        user_decode: The user's `decode`; None for none.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class PartitionReader:
         """Open a subscription, which goes on until it fails or the block is left.
 
         Args:
-            partition: What to read.
-            position: The last thing that is not wanted again.
-            stop: The first offset that is not wanted; None to read on for ever. Where it is
-                reached the subscription stays open and delivers nothing but heartbeats.
+            partition: The partition.
+            position: The position after which to read.
+            stop: The first offset not to deliver; None for no end. When it is reached, the
+                subscription stays open and yields only heartbeats.
             reserve: Waits until memory may be taken.
 
         Raises:
@@ -96,18 +96,19 @@ class PartitionReader:
             case Horizon():
                 offset = await self._look_up(partition, OffsetSpec.EARLIEST)
             case Timestamp(millis):
-                # The end as it was before: what comes in between may be younger than that time.
+                # The end is looked up first: a record that is appended in between may be younger
+                # than the time.
                 end = await self._look_up(partition, OffsetSpec.LATEST)
                 found = await self._look_up(partition, millis)
                 offset = end if found is None else found
         assert offset is not None, "a partition has two ends"
         return offset
 
-    async def _look_up(self, partition: Partition, wanted: OffsetSpec | int) -> int | None:
+    async def _look_up(self, partition: Partition, spec: OffsetSpec | int) -> int | None:
         await self.fetcher.leaders.of(partition)
         try:
-            return (await self._transport.offsets({partition: wanted}))[partition]
-        except Exception:  # whatever it was, another broker may lead by now
+            return (await self._transport.offsets({partition: spec}))[partition]
+        except Exception:  # another broker may lead the partition by now
             self.fetcher.leaders.doubt(partition)
             raise
 
@@ -118,10 +119,10 @@ class _Subscription:
 
     Args:
         reader: What all subscriptions have in common.
-        partition: What is read.
-        position: The last thing that is not wanted again.
-        offset: The first offset that is wanted.
-        stop: The first offset that is not wanted, or None.
+        partition: The partition.
+        position: The position after which to read.
+        offset: The first offset to deliver.
+        stop: The first offset not to deliver, or None.
         reserve: Waits until memory may be taken.
     """
 
@@ -142,30 +143,30 @@ class _Subscription:
         self._stop = stop
         self._reserve = reserve
         self._reserved = 0
-        # Bytes in Arrow for each byte on the wire, as the last answer had them: compressed
-        # batches grow, and many partitions may decode while none of them has room.
+        # Bytes in Arrow for each byte received, in the last answer: compressed batches grow, and
+        # many partitions may decode while none of them has room.
         self._growth = 1.0
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        """Yield batches, with heartbeats where there are none."""
+        """Yield batches, and heartbeats while there are no records."""
         if self._offset != self._stop:
-            # Where a partition begins is kept from now on: records that expire before they are
-            # read are noticed.
+            # The first batch stores where the partition begins: if its records expire before they
+            # are read, that is a data loss.
             if not isinstance(self._position, Cursor):
                 yield self._batch(self._reader.no_records, self._offset)
             with self._reader.fetcher.subscribed(self._partition):
                 if self._stopped:
-                    # Nothing is wanted, but a partition that ends before its reader is an error: a
-                    # topic that was created anew would look as if it were read.
+                    # There is nothing to deliver, but a partition that ends before its reader is an
+                    # error: a topic that was created anew must not count as read.
                     await self._fetch(0.0)
-                patience = 0.0  # that there is nothing to read is told at once the first time
+                patience = 0.0  # the first fetch returns at once, with or without records
                 while not self._stopped:
                     fetched = await self._fetch(patience)
                     patience = HEARTBEAT
                     end, size = self._reader.end_of(fetched), len(fetched.batches)
                     parts = self._decode(fetched)
                     del fetched
-                    await self._hold(int(size * (1 + self._growth)))
+                    await self._reserve_at_least(int(size * (1 + self._growth)))
                     while (batch := await self._next(parts, size, end)) is not None:
                         yield batch
                         del batch
@@ -176,14 +177,14 @@ class _Subscription:
 
     @property
     def _stopped(self) -> bool:
-        """Whether the position is at the stop: what lies before it need not be a record."""
+        """Whether the position is at the stop; the last offset before it may have no record."""
         return self._stop is not None and self._offset >= self._stop
 
     async def _fetch(self, patience: float) -> Fetched:
         fetcher = self._reader.fetcher
-        wanted = fetcher.allowance
-        await self._hold(wanted)
-        return await fetcher.fetch(self._partition, self._offset, wanted, patience=patience)
+        max_bytes = fetcher.allowance
+        await self._reserve_at_least(max_bytes)
+        return await fetcher.fetch(self._partition, self._offset, max_bytes, patience=patience)
 
     def _decode(self, fetched: Fetched) -> Iterator[DecodedPart]:
         return decode_fetched(
@@ -197,7 +198,7 @@ class _Subscription:
         )
 
     async def _next(self, parts: Iterator[DecodedPart], size: int, end: int) -> Batch | None:
-        """Decode the next part of an answer of `size` bytes; None where there is none."""
+        """Decode the next part of an answer of `size` bytes; None after the last part."""
         part = next(parts, None)
         if part is None:
             return None
@@ -209,7 +210,7 @@ class _Subscription:
         if records.num_rows:
             nbytes = records.nbytes
             self._growth = nbytes / size
-            await self._hold(size + nbytes)
+            await self._reserve_at_least(size + nbytes)
         at_end = part.next_offset >= (end if self._stop is None else self._stop)
         lag, behind = 0.0 if at_end else None, max(0, end - part.next_offset)
         return self._batch(records, part.next_offset, lag=lag, behind=behind)
@@ -222,14 +223,14 @@ class _Subscription:
         lag: float | None = None,
         behind: int | None = None,
     ) -> Batch:
-        """Build the event up to an offset, and stand there."""
+        """Build the batch up to an offset, and move the position there."""
         after, until = self._position, Cursor(next_offset - 1)
         self._position, self._offset = until, next_offset
-        self._reserved = 0  # it is the event's from now on
+        self._reserved = 0  # the batch owns it from now on
         return Batch(self._partition.split, records, Range(after, until), lag, behind=behind)
 
-    async def _hold(self, nbytes: int) -> None:
-        """Have this many bytes reserved at the least."""
+    async def _reserve_at_least(self, nbytes: int) -> None:
+        """Reserve memory until at least this many bytes are reserved."""
         if nbytes > self._reserved:
             await self._reserve(nbytes - self._reserved)
             self._reserved = nbytes

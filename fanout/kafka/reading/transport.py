@@ -1,7 +1,8 @@
-"""The calls that reading from Kafka needs, as a protocol, and what they answer.
+"""The calls for reading from Kafka, as a protocol, and their requests and answers.
 
-Errors pass unchanged, as the `aiokafka.errors.KafkaError` of their code: what they mean is decided
-in one table, by the caller. The answers carry record batches as the bytes that came over the wire.
+`fanout.kafka.reading.client` makes these calls to real brokers. Errors pass unchanged, as the
+`aiokafka.errors.KafkaError` of their code; the table in `fanout.kafka.policy` decides what they
+mean. Answers hold record batches as the bytes that were received.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = (
 
 @final
 class OffsetSpec(IntEnum):
-    """An end of a partition, by the number that ListOffsets has for it (Kafka protocol guide)."""
+    """An end of a partition, by its number in ListOffsets (Kafka protocol guide)."""
 
     EARLIEST = -2
     LATEST = -1
@@ -37,11 +38,12 @@ class OffsetSpec(IntEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class PartitionFetch:
-    """What is wanted of one partition.
+    """What a fetch requests of one partition.
 
     Args:
-        offset: The first offset that is wanted.
-        max_bytes: About how many bytes; the first batch comes whole, however large it is.
+        offset: The first offset to fetch.
+        max_bytes: About the most bytes to return; the first batch is returned whole, however
+            large it is.
     """
 
     offset: int
@@ -51,10 +53,10 @@ class PartitionFetch:
 @final
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """A transaction that was aborted: its records up to its marker are to be left out.
+    """An aborted transaction, whose records up to its marker must be left out.
 
     Args:
-        producer_id: Who wrote it.
+        producer_id: Its producer.
         first_offset: The offset of its first record in the partition.
     """
 
@@ -65,17 +67,18 @@ class AbortedTransaction:
 @final
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a broker had of one partition.
+    """The records that a broker returned for one partition.
 
     Args:
         high_watermark: The offset after the last record that is replicated.
         last_stable_offset: The offset of the first record of an open transaction, else the high
             watermark; `read_committed` reads up to here.
-        log_start_offset: The oldest offset that is left; None where the broker is too old to say.
-        aborted: The aborted transactions that touch these batches.
-        batches: Record batches, one after the other; the first may begin before the wanted offset,
-            and the last may be cut short. They may be a view of an answer to several partitions,
-            whose memory is free when the last of these has been decoded.
+        log_start_offset: The oldest offset that is left; None where an old broker does not report
+            it.
+        aborted: The aborted transactions that overlap these batches.
+        batches: Record batches, one after the other. The first may begin before the requested
+            offset, and the last may be cut short. They may be a view of an answer for several
+            partitions, whose memory is freed when all of these are decoded.
     """
 
     high_watermark: int
@@ -88,10 +91,10 @@ class Fetched:
 @final
 @dataclass(frozen=True, slots=True)
 class FetchRefused:
-    """What a broker said instead.
+    """The error that a broker returned for one partition.
 
     Args:
-        error: The error of its code.
+        error: The error.
     """
 
     error: Exception
@@ -101,62 +104,63 @@ FetchAnswer: TypeAlias = Fetched | FetchRefused
 
 
 class KafkaTransport(Protocol):
-    """Talk to one cluster; a cancelled call leaves no task behind."""
+    """Make calls to one cluster; a cancelled call leaves no task behind."""
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's own id; where another one answers later, calls raise ServiceError."""
+        """The id of the cluster; if a later answer has another id, the call raises ServiceError."""
 
     async def topics(self) -> Mapping[str, Sequence[int] | Exception]:
-        """List every topic that we may see, internal ones included, with its partitions' numbers.
+        """List all visible topics, internal ones included, with the numbers of their partitions.
 
-        A topic that cannot be described now has its error instead. Who leads which partition is
-        learnt anew as well.
+        A topic that cannot be described now has its error instead. The call refreshes the leaders
+        of the partitions too.
         """
 
     async def describe(self, topics: Sequence[str]) -> Mapping[str, Sequence[int] | Exception]:
-        """List the partitions of some topics, or the error that the cluster has for a topic.
+        """List the partitions of some topics; a topic that fails has its error instead.
 
-        Who leads which partition is learnt anew as well.
+        The call refreshes the leaders of the partitions too.
         """
 
     def leader(self, partition: Partition) -> int | None:
-        """Return the broker to fetch a partition from, as far as is known; None in an election.
+        """Return the broker from which to fetch a partition; None where it is not known.
 
-        That is its leader, or a replica near the client that the leader has named: an answer that
-        names one has no records, and the next fetch goes there.
+        That is the leader, or a replica near the client that the leader has named: an answer that
+        names a replica has no records, and the next fetch goes to the replica.
         """
 
     async def offsets(
-        self, wanted: Mapping[Partition, OffsetSpec | int]
+        self, specs: Mapping[Partition, OffsetSpec | int]
     ) -> Mapping[Partition, int | None]:
         """Look offsets up at the partitions' leaders.
 
         Args:
-            wanted: An edge, or milliseconds since the Unix epoch for the first record that is not
-                older. The latest edge is that of the isolation level.
+            specs: For each partition one of its ends, or a time in milliseconds since the Unix
+                epoch, which stands for the first record that is not older. The latest end depends
+                on the isolation level.
 
         Returns:
-            The offset of each; None where no record is that young.
+            The offset of each partition; None where all records are older.
         """
 
     async def committed(
         self, group_id: str, partitions: Sequence[Partition]
     ) -> Mapping[Partition, int | None]:
-        """Return the next offset that a group has committed for each; None where there is none."""
+        """Return the offset that a group has committed for each partition; None for none."""
 
     async def commit(
         self, group_id: str, offsets: Mapping[Partition, int]
     ) -> Mapping[Partition, Exception]:
-        """Commit next offsets for a group without members; return the partitions that failed."""
+        """Commit offsets for a group without members; return the errors of those that failed."""
 
     async def fetch(
-        self, broker: int, wanted: Mapping[Partition, PartitionFetch], *, max_wait: float
+        self, broker: int, fetches: Mapping[Partition, PartitionFetch], *, max_wait: float
     ) -> Mapping[Partition, FetchAnswer]:
         """Fetch from one broker.
 
         Args:
-            broker: Who leads the partitions.
-            wanted: What is wanted of each.
-            max_wait: Seconds for which the broker may wait where it has nothing to send.
+            broker: The broker to fetch the partitions from.
+            fetches: What to fetch of each partition.
+            max_wait: Seconds that the broker may wait while it has no records.
         """

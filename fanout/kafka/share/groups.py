@@ -29,7 +29,7 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.fields import raise_for_code
+from fanout.kafka.protocol.error_codes import raise_for_code
 from fanout.kafka.protocol.messages.share_groups import (
     AlterGroupRequest,
     GroupMembersRequest,
@@ -185,7 +185,7 @@ class ShareGroupAdmin:
 
     async def _send(self, request: Any) -> Any:
         try:
-            return await self._coordinators.ask(self._group, request)
+            return await self._coordinators.send(self._group, request)
         except IncompatibleBrokerVersion as error:
             raise IncompatibleBrokerVersion(NO_SHARE_GROUPS) from error
 

@@ -14,7 +14,7 @@ from fanout.core.backoff import FullJitter
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.protocol.connections import open_connections
-from fanout.kafka.protocol.fields import raise_if_refused
+from fanout.kafka.protocol.error_codes import raise_if_refused
 from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.reading.columns import arrival

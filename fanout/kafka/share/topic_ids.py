@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
-from fanout.kafka.protocol.fields import error_of
+from fanout.kafka.protocol.error_codes import error_of
 from fanout.kafka.protocol.messages.flexible import ANY_TOPIC_ID
 from fanout.kafka.protocol.messages.metadata import TopicIdsRequest
 

@@ -20,7 +20,7 @@ from fanout.core.option_checks import whole
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.protocol.connections import open_connections
-from fanout.kafka.protocol.fields import raise_for_code, raise_if_refused
+from fanout.kafka.protocol.error_codes import raise_for_code, raise_if_refused
 from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.protocol.retries import with_retries
 

@@ -49,7 +49,7 @@ from aiokafka.protocol.transaction import (
 )
 
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.fields import raise_for_code, raise_if_refused
+from fanout.kafka.protocol.error_codes import raise_for_code, raise_if_refused
 from fanout.kafka.protocol.messages.transactions import (
     CommittedOffsetsRequest,
     DescribeTransactionsRequest,
@@ -120,7 +120,7 @@ class TransactionCalls:
             Who may write in it from now on; None where the broker allows no such timeout.
         """
         request = InitProducerIdRequest(transactional_id, round(seconds * 1000))
-        response = await self._ids.ask(transactional_id, request)
+        response = await self._ids.send(transactional_id, request)
         if response.error_code == InvalidTransactionTimeout.errno:
             return None
         _check_ended(response.error_code, transactional_id)
@@ -139,7 +139,7 @@ class TransactionCalls:
             token.incarnation.epoch,
             token.marker_group,
         )
-        response = await self._ids.ask(token.transactional_id, request)
+        response = await self._ids.send(token.transactional_id, request)
         if response.error_code in _NOT_OPEN:
             return False
         _check(response.error_code, token)
@@ -158,7 +158,7 @@ class TransactionCalls:
             token.incarnation.epoch,
             [(topic, [(_MARKED_PARTITION, token.batch_id, "")]) for topic in token.topics],
         )
-        response = await self._groups.ask(token.marker_group, request)
+        response = await self._groups.send(token.marker_group, request)
         for topic, partitions in response.errors:
             for _, code in partitions:
                 if code in _NOT_OPEN:
@@ -176,7 +176,7 @@ class TransactionCalls:
             Whether it is ended this way; nobody but the same incarnation can have done so before.
         """
         request = EndTxnRequest(transactional_id, who.producer_id, who.epoch, commit)
-        response = await self._ids.ask_once(transactional_id, request)
+        response = await self._ids.send_once(transactional_id, request)
         if response.error_code in _NOT_OPEN:
             return False
         _check_ended(response.error_code, transactional_id)
@@ -197,7 +197,7 @@ class TransactionCalls:
         """
         request = CommittedOffsetsRequest(group, topics, stable=stable)
         try:
-            response = await self._groups.ask(group, request)
+            response = await self._groups.send(group, request)
         except IncompatibleBrokerVersion as error:
             raise IncompatibleBrokerVersion(
                 "exactly-once needs Kafka 2.5 or later, whose brokers tell a marker that is not "
@@ -218,7 +218,7 @@ class TransactionCalls:
         """Ask where a transactional id stands (DescribeTransactions); None before Kafka 3.0."""
         request = DescribeTransactionsRequest(transactional_id)
         try:
-            response = await self._ids.ask(transactional_id, request)
+            response = await self._ids.send(transactional_id, request)
         except IncompatibleBrokerVersion:
             return None
         ((code, _, phase, timeout, started, producer_id, epoch, topics, _),) = response.states

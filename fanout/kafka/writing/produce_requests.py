@@ -15,8 +15,9 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.produce import ProduceRequest
 
 from fanout.core.cancellation import cancelled_by_us
+from fanout.kafka.partitions import by_topic, partition_rows
 from fanout.kafka.protocol.connections import Lane
-from fanout.kafka.protocol.fields import by_topic, error_of, partition_rows
+from fanout.kafka.protocol.error_codes import error_of
 from fanout.kafka.writing.encoding import NO_PRODUCER_ID, encode_record_batch
 from fanout.kafka.writing.row_batches import cut_batches
 

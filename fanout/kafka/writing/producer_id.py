@@ -13,9 +13,9 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, InitProducerIdRequest
 
-from fanout.kafka.partitions import Partition
+from fanout.kafka.partitions import Partition, numbers_by_topic
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.fields import error_of, numbers_by_topic, raise_for_code
+from fanout.kafka.protocol.error_codes import error_of, raise_for_code
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.writing.encoding import NO_PRODUCER_ID, ProducerId
 
@@ -119,7 +119,7 @@ class OpenTransaction:
             joined.incarnation.epoch,
             numbers_by_topic(partitions),
         )
-        response = await self._coordinators.ask(joined.transactional_id, request)
+        response = await self._coordinators.send(joined.transactional_id, request)
         errors = [error_of(code, partition) for partition, code in _rows(response)]
         # Where one cannot be added, no other is, and theirs says nothing but that.
         errors.sort(key=lambda error: isinstance(error, OperationNotAttempted))

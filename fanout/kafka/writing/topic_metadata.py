@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrP
 
 from fanout.errors import ServiceError, WriteTimeoutError
 from fanout.kafka.intervals import KAFKA_INTERVALS
-from fanout.kafka.protocol.fields import error_of
+from fanout.kafka.protocol.error_codes import error_of
 from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.writing.policy import final_error
 

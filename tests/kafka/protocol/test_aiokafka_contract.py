@@ -28,13 +28,13 @@ from aiokafka.protocol.transaction import (
     TxnOffsetCommitRequest,
 )
 
-from fanout.kafka.partitions import Partition
+from fanout.kafka.partitions import Partition, partition_rows
 from fanout.kafka.protocol.broker_connection import ResponseFrame, _Terse
-from fanout.kafka.protocol.fields import fetched, has_moved, partition_rows
 from fanout.kafka.protocol.messages.transactions import (
     CommittedOffsetsRequest,
     DescribeTransactionsRequest,
 )
+from fanout.kafka.reading.client import has_moved, read_fetched
 from fanout.kafka.reading.transport import AbortedTransaction, Fetched
 
 # The versions of each call that Kafka 0.11 to 4.x and aiokafka have in common.
@@ -137,11 +137,11 @@ def test_what_was_fetched_is_read_from_every_layout(
         aborted=[AbortedTransaction(7, 2)],
         batches=b"x",
     )
-    assert fetched(9, 8, *fields) == (answer, replica)
+    assert read_fetched(9, 8, *fields) == (answer, replica)
 
 
 def test_nothing_fetched_and_nothing_aborted_may_be_null() -> None:
-    answer, _ = fetched(9, 8, 0, None, -1, None)
+    answer, _ = read_fetched(9, 8, 0, None, -1, None)
     assert (answer.aborted, answer.batches) == ([], b"")
 
 

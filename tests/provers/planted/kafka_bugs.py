@@ -157,12 +157,12 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
     ),
     "a truncation is taken for retention": (
         Edit(
-            DataLossCheck._look_for_offset,
+            DataLossCheck._check_offset,
             on(node(ast.Compare, ops=[ast.LtE, ast.LtE]), _from_the_start_alone),
         ),
     ),
     "a loss is declared on one broker's word": (
-        Edit(DataLossCheck._sure, on(node(ast.Return), with_value(constant(value=True)))),
+        Edit(DataLossCheck._confirmed, on(node(ast.Return), with_value(constant(value=True)))),
     ),
     "what is left after a loss is skipped": (
         Edit(DataLossCheck._lost, on(node(ast.IfExp), _at_the_end)),
@@ -201,7 +201,7 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
         ),
     ),
     "a partition asks without a reservation": (
-        Edit(_Subscription._hold, on(node(ast.If), with_test(_NO))),
+        Edit(_Subscription._reserve_at_least, on(node(ast.If), with_test(_NO))),
     ),
     "an offset is committed that is not acknowledged": (
         Edit(
