@@ -24,7 +24,7 @@ from fanout.errors import FanOutError
 
 if TYPE_CHECKING:
     from fanout.kafka.security import Security
-    from fanout.kafka.share.groups import GroupDescription
+    from fanout.kafka.share.group_admin import GroupDescription
 
 __all__ = ("share",)
 
@@ -76,7 +76,7 @@ def describe(
 
 async def _describe(servers: str, group: str, security: Security) -> GroupDescription:
     from fanout.kafka.cluster import Cluster  # noqa: PLC0415 - it loads slowly
-    from fanout.kafka.share.groups import describe_group  # noqa: PLC0415 - it loads slowly
+    from fanout.kafka.share.group_admin import describe_group  # noqa: PLC0415 - it loads slowly
 
     return await describe_group(Cluster(servers, security=security), group)
 

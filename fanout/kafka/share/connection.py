@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
     from fanout.kafka.share.acknowledgements import SharedState
-    from fanout.kafka.share.groups import ShareGroupAdmin
+    from fanout.kafka.share.group_admin import ShareGroupAdmin
     from fanout.kafka.share.lending import GroupLending
     from fanout.kafka.share.options import ShareOptions
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.share.acknowledgements import SharedState
     from fanout.kafka.share.delivery import MemberDelivery
-    from fanout.kafka.share.groups import StartOffset
+    from fanout.kafka.share.group_admin import StartOffset
     from fanout.kafka.share.offset_ranges import OffsetRange
 
 __all__ = ("GroupLending", "delivery_number")

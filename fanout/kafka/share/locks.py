@@ -1,4 +1,4 @@
-"""The locks on acquired records: how long they last, when they count as expired, and on what."""
+"""The locks on acquired records: when they expire, and the delivered records that lost theirs."""
 
 from __future__ import annotations
 

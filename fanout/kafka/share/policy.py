@@ -18,7 +18,7 @@ from confluent_kafka import (
 from fanout.core.policy import Phase, PolicyTable, Retry
 from fanout.kafka import policy
 from fanout.kafka.policy import ROWS, ErrorKind, Remedy
-from fanout.kafka.share.groups import NO_SHARE_GROUPS
+from fanout.kafka.share.group_admin import NO_SHARE_GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

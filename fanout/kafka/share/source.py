@@ -22,7 +22,7 @@ from fanout.kafka.share.acknowledgements import SharedState
 from fanout.kafka.share.connection import ShareConnection
 from fanout.kafka.share.dead_letters import open_dead_letters
 from fanout.kafka.share.dedup import Dedup
-from fanout.kafka.share.groups import ShareGroupAdmin
+from fanout.kafka.share.group_admin import ShareGroupAdmin
 from fanout.kafka.share.lending import GroupLending, delivery_number
 from fanout.kafka.share.options import ShareOptions
 from fanout.kafka.share.poll_columns import SCHEMA
@@ -84,7 +84,7 @@ class KafkaShareSource(ShareOptions):
             )
         jitter = FullJitter(self.pacing.backoff, Random())  # noqa: S311 - jitter, no secret
 
-        async def ask(doing: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        async def retried(doing: str, call: Callable[[], Awaitable[_T]]) -> _T:
             return await with_retries(doing, call, jitter)
 
         async with AsyncExitStack() as stack:
@@ -93,25 +93,25 @@ class KafkaShareSource(ShareOptions):
             )
             topic = self.dead_letter_topic
             topics = self.topic_names if topic is None else (*self.topic_names, topic)
-            cluster = await ask(
+            cluster = await retried(
                 "the topics cannot be listed", lambda: _cluster(connections, topics)
             )
             group = ShareGroupAdmin(connections, self.group_id)
             about = f"the share group {self.group_id}"
-            start_offsets = await ask(f"{about} cannot be read", group.start_offsets)
+            start_offsets = await retried(f"{about} cannot be read", group.start_offsets)
             ids = TopicIds(connections, self.topic_names)
-            await ask("the topics cannot be listed", ids.refresh)
+            await retried("the topics cannot be listed", ids.refresh)
             wanted = {name: str(value) for name, value in (self.group_settings or {}).items()}
             if wanted:
-                await ask(f"{about} cannot be set up", lambda: group.alter(wanted))
-            settings = await ask(
+                await retried(f"{about} cannot be set up", lambda: group.alter(wanted))
+            settings = await retried(
                 f"the settings of {about} cannot be read", lambda: group.settings(wanted)
             )
             self._check_limit(settings)
             log.info("%s has the settings %s", about, dict(sorted(settings.items())))
             dead_letters = None
             if topic is not None:
-                dead_letters = await ask(
+                dead_letters = await retried(
                     "dead letters cannot be written",
                     lambda: stack.enter_async_context(open_dead_letters(self, connections, topic)),
                 )

@@ -1,4 +1,4 @@
-"""When readers see the rows of a shuffle writer: as they are written, or once committed."""
+"""Make the rows of a shuffle writer visible to readers: at once, or by a transaction."""
 
 from __future__ import annotations
 

@@ -94,16 +94,16 @@ class _NotThereYetError(KafkaError):  # type: ignore[misc]  # aiokafka is untype
 
 
 async def ensure_topic(cluster: Cluster, topic: ShuffleTopic) -> None:
-    """Create a topic unless it exists, and check that one that exists fits.
+    """Create a topic if it does not exist, and check its configuration.
 
     Args:
         cluster: The cluster.
         topic: The topic.
 
     Raises:
-        OptionError: A server would be used without TLS, or a file cannot be used.
-        ServiceError: The topic does not fit, or may not be created or described, or no broker
-            answers for half a minute.
+        OptionError: If a server would be used without TLS, or a file cannot be used.
+        ServiceError: If the topic has another configuration, or may not be created or described,
+            or no broker responds for half a minute.
     """
     jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
     timeouts = ConsumerOptions(request_timeout=_REQUEST_SECONDS)

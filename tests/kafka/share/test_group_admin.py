@@ -9,7 +9,7 @@ import pytest
 from aiokafka.errors import GroupAuthorizationFailedError, IncompatibleBrokerVersion
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.share.groups import ShareGroupAdmin, StartOffset
+from fanout.kafka.share.group_admin import ShareGroupAdmin, StartOffset
 
 
 class SameResponse:

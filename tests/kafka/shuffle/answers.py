@@ -1,4 +1,4 @@
-"""What a reader makes of the bytes in a shuffle's topic."""
+"""Decode the bytes of a shuffle's topic as a reader does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ("read_answer", "read_values")
 
 
 def read_answer(answer: bytes) -> pa.RecordBatch:
-    """Read what a broker answers, with the columns of FRAMED."""
+    """Decode the records of a Fetch response, with the columns of FRAMED."""
     (part,) = decode_fetched(
         Fetched(1 << 30, 1 << 30, 0, (), answer),
         Partition("t", 0),
@@ -32,6 +32,6 @@ def read_answer(answer: bytes) -> pa.RecordBatch:
 
 
 def read_values(values: Sequence[bytes | None], codec: str = "none") -> pa.RecordBatch:
-    """Read records with some values, one batch of them where there are any."""
+    """Encode records with these values as one batch, and decode them."""
     rows = [BatchRow(at, 0, None, value) for at, value in enumerate(values)]
     return read_answer(batch(rows, codec=codec) if rows else b"")

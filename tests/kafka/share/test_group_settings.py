@@ -11,7 +11,7 @@ from fanout.errors import OptionError, PositionError, ServiceError
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.share.client_options import ClientOptions
-from fanout.kafka.share.groups import ShareGroupAdmin
+from fanout.kafka.share.group_admin import ShareGroupAdmin
 from tests.kafka.share.features import switch_off
 from tests.kafka.share.sharing import LONG, first, new_group, spooling, take
 from tests.kafka.topics import PLAINTEXT

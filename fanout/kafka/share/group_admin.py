@@ -244,11 +244,11 @@ async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
     """
     jitter = FullJitter(Backoff(), Random())  # noqa: S311 - jitter, no secret
 
-    async def ask(call: Callable[[], Awaitable[_T]]) -> _T:
+    async def retried(call: Callable[[], Awaitable[_T]]) -> _T:
         return await with_retries(f"the share group {group} cannot be described", call, jitter)
 
     async with open_connections(cluster.named("describe"), ClientOptions()) as connections:
         admin = ShareGroupAdmin(connections, group)
-        state, members = await ask(admin.members)
-        start_offsets = await ask(admin.start_offsets)
-        return GroupDescription(state, members, start_offsets, await ask(admin.settings))
+        state, members = await retried(admin.members)
+        start_offsets = await retried(admin.start_offsets)
+        return GroupDescription(state, members, start_offsets, await retried(admin.settings))
