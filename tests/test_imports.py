@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "errors": {"errors"},
     "core": {"core", "errors"},
     "kinesis": {"kinesis", "_exports", "core", "errors"},
-    "kafka": {"kafka", "_exports", "core", "errors"},
+    "kafka": {"kafka", "_exports", "landing", "core", "errors"},
     "landing": {"landing", "core", "errors"},
     "spark": {"spark", "_exports", "kafka", "landing", "core", "errors"},
 }

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from fanout.kafka.cluster import Cluster
+    from fanout.kafka.transactions.finish_transactions import Deed, Stored
     from fanout.kafka.transactions.transactions import Transactions
     from fanout.landing.local_storage import LocalStorage
-    from fanout.spark.sink.open_transactions import Deed, Stored
 
 __all__ = ("transactions",)
 
@@ -126,8 +126,8 @@ def list_(
     unknown to everybody.
     """
     with _errors_told():
+        from fanout.kafka.transactions.finish_transactions import look  # noqa: PLC0415 - the same
         from fanout.landing.ownership import is_claimed  # noqa: PLC0415 - for help
-        from fanout.spark.sink.open_transactions import look  # noqa: PLC0415 - the same
 
         job = _Job(checkpoint, sink, bootstrap_servers, command_config, insecure)
         storage, cluster = job.storage(), job.cluster()
@@ -204,7 +204,7 @@ class _Job:
         return LocalStorage(root)
 
     def stored(self, storage: LocalStorage) -> list[Stored]:
-        from fanout.spark.sink.open_transactions import stored_tokens  # noqa: PLC0415 - see above
+        from fanout.kafka.transactions.finish_transactions import stored_tokens  # noqa: PLC0415 - see above
 
         stored = stored_tokens(storage)
         names = sorted({each.sink for each in stored})
@@ -228,8 +228,8 @@ class _Job:
 
 def _change(verb: str, job: _Job, *, yes: bool, force: bool, json: bool) -> None:
     with _errors_told():
+        from fanout.kafka.transactions.finish_transactions import Verb, note, work  # noqa: PLC0415 - the same
         from fanout.landing.ownership import claim_stopped  # noqa: PLC0415 - for help
-        from fanout.spark.sink.open_transactions import Verb, note, work  # noqa: PLC0415 - the same
 
         storage, cluster = job.storage(), job.cluster()
         with ExitStack() as resources:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from fanout.spark.sink.open_transactions import Deed, Leftover
+    from fanout.kafka.transactions.finish_transactions import Deed, Leftover
 
 __all__ = ("report_deeds", "report_list")
 
