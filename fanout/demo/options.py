@@ -121,6 +121,6 @@ def check_environment(source: ServiceName) -> None:
         extras = ",".join(sorted(missing))
         raise SetupError(f"the demo needs more of fanout: pip install 'fanout-streams[{extras}]'")
     # It imports pyspark, which is known to be there only now.
-    from fanout.spark.session import require_java  # noqa: PLC0415
+    from fanout.spark.session_checks import require_java  # noqa: PLC0415
 
     require_java()

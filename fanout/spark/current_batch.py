@@ -1,4 +1,4 @@
-"""The batch that a handler works on, for what is called inside the handler."""
+"""The batch whose handler is running, for functions that the handler calls."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ("BatchContext", "RecoveringHandler", "current_batch", "handling")
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchContext:
-    """What a handler is called for, and what it may use of the query.
+    """A batch, and the resources of the query that its handler may use.
 
     Args:
         batch_id: Spark's id of the micro-batch.
         query_id: Spark's id of the query, the same after each restart from its checkpoint.
         storage: The checkpoint.
-        ownership: The claim of this run; check it before anything that a newer run must not see.
-        loop: Where coroutines run; what it holds is kept from batch to batch.
+        ownership: The claim of this run; check it before any change that a newer run must not see.
+        loop: Runs coroutines, and keeps connections from batch to batch.
         sinks: The names of the sinks that this call of the handler has written to.
-        watermark: That of the stream behind the batch, in milliseconds since the Unix epoch: what
-            comes later and is no later is late. None where the source knows none. A replay has the
-            same.
+        watermark: The watermark of the stream behind the batch, in milliseconds since the Unix
+            epoch: a record that comes later with an event time that is not above it is late. None
+            where the source has none. A replay has the same.
     """
 
     batch_id: int
@@ -45,11 +45,11 @@ class BatchContext:
     watermark: int | None = None
 
     def enter_sink(self, name: str) -> None:
-        """Note that a sink is written to.
+        """Record that the handler writes to a sink.
 
         Raises:
             StreamStateError: It was written to before in this call of the handler: the second
-                time would be taken for a batch that is there already.
+                write would look like a replay of the batch.
         """
         if name in self.sinks:
             raise StreamStateError(
@@ -61,13 +61,13 @@ class BatchContext:
 
 @runtime_checkable
 class RecoveringHandler(Protocol):
-    """A handler that has something to do when its query starts, before anything is read."""
+    """A handler that is prepared when its query starts, before any record is read."""
 
     def prepare(self, loop: LoopThread) -> None:
-        """Find out whether batches can be handled; raise where they cannot."""
+        """Check that batches can be handled; raise where they cannot."""
 
     def recover(self, context: BatchContext) -> None:
-        """Finish what an earlier run has left open; the newest batch is that of the context."""
+        """Finish the open work of an earlier run; the context is of the newest batch."""
 
 
 _current: ContextVar[BatchContext] = ContextVar("fanout batch")
@@ -92,7 +92,7 @@ def current_batch() -> BatchContext:
     context = _current.get(None)
     if context is None:
         raise StreamStateError(
-            "no handler is running here: call it inside the handler of fanout.spark.start_query, "
+            "no handler is running here: call it inside the handler of fanout.spark.foreach_batch, "
             "in the handler's own thread"
         )
     return context

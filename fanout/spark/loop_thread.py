@@ -1,4 +1,4 @@
-"""An asyncio loop in a thread of its own, and the blocking bridge to it."""
+"""An asyncio event loop in its own thread, with blocking calls to it."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class LoopThread:
         """Enter a context in the loop, once for a key, and leave it when the loop ends.
 
         Args:
-            key: What the context is asked for by; the same key gets the same again.
+            key: Identifies the context; the same key returns the same value.
             make: Makes the context.
 
         Raises:
-            Exception: What entering it raised; the next call with the key tries again.
+            Exception: The error of entering it; the next call with the key tries again.
         """
         with self._holding:
             if key not in self._held:
@@ -109,8 +109,8 @@ class LoopThread:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run what blocks on the disk in a thread.
+    """Run blocking work on the disk in a thread.
 
-    Cancellation: the work is waited for first, so that a segment is never in two threads' hands.
+    Cancellation: it waits for the work first, so that two threads never use one segment.
     """
     return await finished(asyncio.get_running_loop().run_in_executor(None, work))

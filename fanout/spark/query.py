@@ -1,4 +1,4 @@
-"""What a query says that it has done."""
+"""A running query: its progress, its end and its errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
 from fanout.errors import CheckpointError, SparkLostError
-from fanout.spark.batches import BatchResult
+from fanout.spark.batch_runner import BatchResult
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone, java_errors
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from fanout.core.statistics import Statistics
     from fanout.landing.ledger import BatchLedger, LedgerBatch
     from fanout.landing.ownership import Ownership
-    from fanout.spark.batches import BatchRunner
-    from fanout.spark.feed import Feed
+    from fanout.spark.batch_runner import BatchRunner
+    from fanout.spark.query_stream import QueryStream
 
 __all__ = (
     "FanOutQuery",
@@ -34,19 +34,30 @@ __all__ = (
 )
 
 
+log = logging.getLogger(__name__)
+
+# How often the query checks whether Spark's side of it was stopped.
+_LOOK = 0.5
+# How often it checks whether a newer run has taken over the checkpoint: a remote check costs 10 ms
+# or more, and Kinesis lets two runs take a shard's subscription from each other every 5 s.
+_CLAIM_LOOK = 5.0
+# How long a stop waits for Spark to commit the last batch.
+_COMMIT = 0.5
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class QueryProgress:
-    """What a query has done.
+    """The work of a query so far.
 
     Args:
         batch_id: The latest batch that the handler has finished; None before the first.
         batches: Batches that the handler has finished in this run.
         rows: Records in the latest batch.
         bytes: Bytes of its segment.
-        rows_per_second: Its records per second, from when they were there to the handler's return.
+        rows_per_second: Its records per second, from their arrival to the handler's return.
         total_rows: Records in all batches of this run.
-        lag: Seconds behind the newest record, per split; None where the service has not said it.
+        lag: Seconds behind the newest record, per split; None where the service did not report it.
         resubscriptions: Recoverable ends of subscriptions in this run.
     """
 
@@ -60,35 +71,24 @@ class QueryProgress:
     resubscriptions: int
 
 
-log = logging.getLogger(__name__)
-
-# How often the query looks whether somebody has stopped Spark's side of it.
-_LOOK = 0.5
-# How often it looks whether a newer run has taken the checkpoint over: a remote look costs 10 ms or
-# more, and Kinesis lets two runs take a shard's subscription from each other every 5 s.
-_CLAIM_LOOK = 5.0
-# How long a stop waits for Spark to store that the last batch is done.
-_COMMIT = 0.5
-
-
 @final
 class FanOutQuery:
     """A running query, with the verbs of Spark's StreamingQuery; made by `foreach_batch`.
 
-    Stop it with `stop`, which lets a running handler finish. Whoever stops Spark's own query
+    Stop it with `stop`, which lets a running handler finish. Stopping Spark's own query
     (`spark.streams`, `spark.stop()`) cancels the jobs of the handler: the query then ends as
     stopped, not as failed, and the batch comes again in the next run.
     """
 
     def __init__(
         self,
-        feed: Feed,
+        stream: QueryStream,
         runner: BatchRunner,
         ledger: BatchLedger,
         ownership: Ownership,
         resources: ExitStack,
     ) -> None:
-        self._feed = feed
+        self._stream = stream
         self._ledger = ledger
         self._runner = runner
         self._ownership = ownership
@@ -123,20 +123,20 @@ class FanOutQuery:
 
     @property
     def is_active(self) -> bool:
-        """Whether the query runs; False as soon as nothing of it is left."""
+        """Whether the query runs; False as soon as all of its resources are closed."""
         return not self._terminated.is_set()
 
     def exception(self) -> BaseException | None:
-        """Return the error that ended the query, with its cause; None while nothing is wrong.
+        """Return the error that ended the query, with its cause; None while there is none.
 
         A fatal error of the stream is here as soon as it is known, also while a handler runs.
         """
-        return self._error or self._feed.failure
+        return self._error or self._stream.failure
 
     def progress(self) -> QueryProgress:
-        """Return what the query has done so far."""
+        """Return the work of the query so far."""
         latest = self._latest
-        statistics = self._feed.statistics()
+        statistics = self._stream.statistics()
         return QueryProgress(
             batch_id=latest.batch_id if self._batches else None,
             batches=self._batches,
@@ -150,17 +150,17 @@ class FanOutQuery:
 
     def statistics(self) -> Statistics:
         """Return the counters of the stream and of each split."""
-        return self._feed.statistics()
+        return self._stream.statistics()
 
     def batch(self, batch_id: int) -> LedgerBatch | None:
-        """Return what the checkpoint's ledger knows of a batch: rows, ranges, watermark.
+        """Return the ledger's entry of a batch: rows, ranges, watermark.
 
         Args:
-            batch_id: Spark's id of the micro-batch, as the handler was given it.
+            batch_id: Spark's id of the micro-batch, which the handler was called with.
 
         Returns:
-            None where the batch is unknown, or so old that it is no longer known; the newest ten
-            batches with records are.
+            None where the batch is unknown or no longer kept; the newest ten batches with records
+            are kept.
         """
         return self._ledger.batch(batch_id)
 
@@ -183,18 +183,18 @@ class FanOutQuery:
         return True
 
     def stop(self) -> None:
-        """End the query and wait until nothing of it is left; idempotent.
+        """End the query and wait until all of its resources are closed; idempotent.
 
-        It takes less than a second unless a handler is running: that is waited for. Records
-        that were not handed to it come again in the next run. Called inside the handler, it
-        returns at once, and the query ends after this batch.
+        It takes less than a second unless a handler is running, which it waits for. Records that
+        no handler was called with come again in the next run. Called inside the handler, it returns
+        at once, and the query ends after this batch.
         """
         self._ending.set()
         if threading.get_ident() != self._handler_thread:
             self._terminated.wait()
 
     def start(self, writer: DataStreamWriter) -> None:
-        """Start Spark's side of the query; from then on the query closes its resources itself.
+        """Start Spark's side of the query; from then on the query closes its own resources.
 
         Raises:
             CheckpointError: If Spark refuses: its own files are damaged, or the name is taken.
@@ -219,13 +219,13 @@ class FanOutQuery:
             else:
                 self._error = self._error or error
             self._ending.set()
-            raise  # or Spark would take the batch for done
+            raise  # otherwise Spark would commit the batch
         finally:
             self._handler_thread = None
             self._idle.set()
 
     def _stopped_in_spark(self) -> bool:
-        """Say whether somebody has stopped Spark's side: that cancels the jobs of the handler."""
+        """Return whether Spark's side was stopped, which cancels the jobs of the handler."""
         try:
             return not self._started.result().isActive
         except JAVA_ERRORS:
@@ -241,19 +241,19 @@ class FanOutQuery:
             self._ending.set()
 
     def _watch(self) -> None:
-        """Wait for the end, whoever brings it about, and clean up."""
+        """Wait for the end of the query, and clean up."""
         spark_query = self._started.result()
         try:
             self._await_end(spark_query)
-            self._feed.stop()
+            self._stream.stop()
             self._idle.wait()
             if self._error is None and spark_query.isActive:
-                # The next call of the batch function says that Spark has stored the last one.
+                # The next call of the batch function shows that Spark has committed the last one.
                 self._finished.wait(_COMMIT)
             spark_query.stop()
             if not self._interrupted:
                 self._error = self._error or _failure_of(spark_query)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the query's error
+        except Exception as error:  # noqa: BLE001 - any error is the query's
             if has_gone(error):
                 self._lose_spark(error)
             else:
@@ -262,15 +262,15 @@ class FanOutQuery:
             self._close()
 
     def _await_end(self, spark_query: StreamingQuery) -> None:
-        """Return when somebody wants the query to end, or has ended Spark's side of it."""
-        looked = time.monotonic()
+        """Return when the query is to end, or when Spark's side of it has ended."""
+        checked = time.monotonic()
         while not self._ending.wait(_LOOK):
             if not spark_query.isActive:
                 self._look_at_claim()  # a newer query of this session may be the reason
                 return
-            if time.monotonic() - looked >= _CLAIM_LOOK:
+            if time.monotonic() - checked >= _CLAIM_LOOK:
                 self._look_at_claim()
-                looked = time.monotonic()
+                checked = time.monotonic()
 
     def _look_at_claim(self) -> None:
         """End the query if a newer run owns the checkpoint, also when there is nothing to write."""
@@ -284,7 +284,7 @@ class FanOutQuery:
             self._ending.set()
 
     def _lose_spark(self, error: BaseException) -> None:
-        """Let the death of the JVM be the query's error, not what it looked like elsewhere."""
+        """Make the death of the JVM the query's error, instead of an error that it has caused."""
         cause = None if self._error is None else self._error.__cause__
         if self._error is None or (cause is not None and has_gone(cause)):
             lost = SparkLostError(
@@ -295,7 +295,7 @@ class FanOutQuery:
             self._error = lost
 
     def _close(self) -> None:
-        self._feed.stop()
+        self._stream.stop()
         self._idle.wait()
         try:
             self._resources.close()
@@ -304,7 +304,7 @@ class FanOutQuery:
 
 
 def _failure_of(spark_query: StreamingQuery) -> CheckpointError | None:
-    """Return what ended Spark's side of a query although our batch function did not fail."""
+    """Return the error of Spark's side of a query whose batch function did not fail."""
     cause = spark_query.exception()
     if cause is None:
         return None

@@ -1,4 +1,4 @@
-"""Run a source as a Spark query: exact micro-batches into a handler."""
+"""Start a Spark query that hands a source's records to a handler, in exact micro-batches."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
 from fanout.landing.segments import SegmentLog
-from fanout.spark.batches import BatchRunner
+from fanout.spark.batch_runner import BatchRunner
 from fanout.spark.current_batch import BatchContext, RecoveringHandler
-from fanout.spark.feed import Feed
 from fanout.spark.hadoop.jvm import JAVA_ERRORS
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from fanout.spark.loop_thread import LoopThread
 from fanout.spark.query import FanOutQuery
-from fanout.spark.session import require_classic
+from fanout.spark.query_stream import QueryStream
+from fanout.spark.session_checks import require_classic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe
     from fanout.landing.entries import Entry
-    from fanout.spark.batches import Handler
+    from fanout.spark.batch_runner import Handler
 
 __all__ = ("foreach_batch",)
 
@@ -57,19 +57,19 @@ def foreach_batch(
 
     Args:
         spark: A classic session (not Spark Connect).
-        source: What to read, for example a `KinesisSource`.
-        handler: Called with a DataFrame and the batch id, in one thread, never with no rows; for
+        source: The source, for example a `KinesisSource`.
+        handler: Called with a DataFrame and the batch id, in one thread, never without rows; for
             example a `KafkaSink`.
         checkpoint_location: A directory for this query alone, on any file system that Spark's
             own checkpoint can be on. Segments are stored there too.
         max_records: The most records in a batch.
         max_bytes: The most bytes of records in a batch, as they are in memory.
         max_wait: Seconds to go on collecting while Spark waits and records keep coming. It is a
-            ceiling, not a pause: a batch begins 10 ms after the last record that came.
+            ceiling, not a pause: a batch begins 10 ms after the newest record.
         processing_time: Spark's trigger interval, for example "10 seconds"; None starts a batch
             as soon as the last one is done and there are records.
-        available_now: Read until every split has reached what is its newest record once, then
-            end the query.
+        available_now: Read until every split has once reached its newest record, then end the
+            query.
         query_name: Spark's name of the query.
         on_resubscribe: Called with the split, the cause and the delay in seconds each time a
             subscription is to be opened again. It must not block.
@@ -82,8 +82,8 @@ def foreach_batch(
         SetupError: If the session is not classic, or Java, credentials or a library are missing.
         ServiceError: If the source does not exist, or may not be read.
         CheckpointError: If the checkpoint is another source's, is in use, is damaged, was written
-            by a newer version, or cannot be written; or if what an earlier run wrote to Kafka
-            cannot be told any more.
+            by a newer version, or cannot be written; or if it is unknown whether an earlier run has
+            committed a batch to Kafka.
     """
     if available_now and processing_time is not None:
         raise OptionError("available_now and processing_time contradict each other; pass one")
@@ -121,7 +121,7 @@ def foreach_batch(
         if isinstance(handler, RecoveringHandler):
             _recover(handler, loop, ledger, context)
         try:
-            feed = Feed(
+            stream = QueryStream(
                 loop,
                 source,
                 _positions(ledger, loop, source),
@@ -140,10 +140,10 @@ def foreach_batch(
             storage=storage,
             ledger=ledger,
             context=context,
-            take=feed.take,
-            acknowledge=feed.acknowledge,
+            take=stream.take,
+            acknowledge=stream.acknowledge,
         )
-        query = FanOutQuery(feed, runner, ledger, ownership, resources)
+        query = FanOutQuery(stream, runner, ledger, ownership, resources)
         query.start(clock)
         return query
 
@@ -154,14 +154,14 @@ def _recover(
     ledger: BatchLedger,
     context: Callable[[Entry], BatchContext],
 ) -> None:
-    """Let a handler finish what an earlier run has left open, before anything is subscribed."""
+    """Let a handler finish the open work of an earlier run, before any split is subscribed."""
     handler.prepare(loop)
     if (newest := ledger.newest) is not None:
         handler.recover(context(newest))
 
 
 def _positions(ledger: BatchLedger, loop: LoopThread, source: Source) -> Checkpoint:
-    """Return where to go on; at the very first, resolve the start and store it."""
+    """Return the positions to continue after; in the first run, resolve the start and store it."""
     stored = ledger.pending.positions or ledger.positions()
     return stored or ledger.write_origin(loop.call(resolve_start(source)))
 
@@ -171,7 +171,7 @@ def _clock(
 ) -> DataStreamWriter:
     """Return a stream whose offsets are Spark's own, so that a batch id survives every crash.
 
-    Its offsets do not depend on the wall clock, and it asks for a batch whenever the last one is
+    Its offsets do not depend on the wall clock, and it starts a batch whenever the last one is
     done.
     """
     clock = spark.readStream.format("rate-micro-batch")

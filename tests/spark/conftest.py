@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Source
     from fanout.spark import FanOutQuery
-    from fanout.spark.batches import Handler
+    from fanout.spark.batch_runner import Handler
 
 
 def pytest_configure(config: pytest.Config) -> None:

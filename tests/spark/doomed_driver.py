@@ -21,7 +21,7 @@ from fanout.kafka.cluster import Cluster
 from fanout.kinesis import KinesisSource
 from fanout.landing.ledger import BatchLedger
 from fanout.spark import foreach_batch
-from fanout.spark.batches import BatchRunner
+from fanout.spark.batch_runner import BatchRunner
 from fanout.testing.spark.class_archive import java_options
 
 if TYPE_CHECKING:

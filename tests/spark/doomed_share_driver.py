@@ -17,7 +17,7 @@ from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.pending import PendingSegments
 from fanout.spark import foreach_batch
-from fanout.spark.spool import Spool
+from fanout.spark.pending_queue import PendingQueue
 from tests.spark.doomed_driver import small_session
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def hold(storage: Any, moment: str) -> None:
 def install() -> None:
     """Let queries come to their moments, from outside."""
     publish, keep, write = LocalStorage.publish, PendingSegments.keep, BatchLedger.write
-    acknowledge = Spool._keep
+    acknowledge = PendingQueue._keep
 
     def publish_or_hold(self: LocalStorage, *arguments: Any) -> None:
         hold(self, "share-before-segment")
@@ -76,7 +76,7 @@ def install() -> None:
         hold(self._storage, "share-before-accept")
         return kept
 
-    async def acknowledge_and_hold(self: Spool, *arguments: Any) -> None:
+    async def acknowledge_and_hold(self: PendingQueue, *arguments: Any) -> None:
         await acknowledge(self, *arguments)
         hold(self._segments._storage, "share-after-accept")
 
@@ -88,7 +88,7 @@ def install() -> None:
     for kind, name, replacement in (
         (LocalStorage, "publish", publish_or_hold),
         (PendingSegments, "keep", keep_and_hold),
-        (Spool, "_keep", acknowledge_and_hold),
+        (PendingQueue, "_keep", acknowledge_and_hold),
         (BatchLedger, "write", write_or_wait),
     ):
         setattr(kind, name, replacement)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-import fanout.spark.batches
+import fanout.spark.batch_runner
 from fanout.core.event_time import EventTime
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import (
@@ -22,7 +22,7 @@ from fanout.errors import (
 )
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.segments import OpenSegment
-from fanout.spark.batches import BatchRunner
+from fanout.spark.batch_runner import BatchRunner
 from tests.spark.harness import PATIENCE, Gate, Recorder, eventually, fail, fanout_threads
 from tests.spark.manual import Acknowledged, ManualSource, Subscribed
 
@@ -213,7 +213,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return original(runner, batch_id, query_id)
 
     monkeypatch.setattr(BatchRunner, "run", run)
-    monkeypatch.setattr(fanout.spark.batches, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(fanout.spark.batch_runner, "IDLE_SECONDS", 0.3)
     return ids
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from fanout.kinesis import KinesisSource
     from fanout.spark import FanOutQuery
-    from fanout.spark.batches import Handler
+    from fanout.spark.batch_runner import Handler
     from fanout.testing.kafka.broker import KafkaBroker
 
     Start: TypeAlias = Callable[..., FanOutQuery]

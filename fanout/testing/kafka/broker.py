@@ -213,7 +213,7 @@ class KafkaBroker:
     def _open(self) -> None:
         home = kafka_jars(self.version)
         # It imports pyspark, which is the Java that it looks for.
-        from fanout.spark.session import require_java  # noqa: PLC0415
+        from fanout.spark.session_checks import require_java  # noqa: PLC0415
 
         options = ["-XX:SharedArchiveFile=libs/classes.jsa"]
         if not self._fast:

@@ -36,7 +36,7 @@ def install_in_driver(control: Control) -> None:
     from fanout.kafka.transactions.transactions import Transactions  # noqa: PLC0415 - not for Python workers
     from fanout.landing.ledger import BatchLedger  # noqa: PLC0415 - the same
     from fanout.landing.local_storage import LocalStorage  # noqa: PLC0415 - the same
-    from fanout.spark.batches import BatchRunner  # noqa: PLC0415 - the same
+    from fanout.spark.batch_runner import BatchRunner  # noqa: PLC0415 - the same
     from fanout.spark.sink.kafka_sink import KafkaSink  # noqa: PLC0415 - the same
 
     reach = functools.partial(_reach, control)

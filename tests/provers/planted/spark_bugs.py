@@ -12,8 +12,8 @@ from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import Ownership
 from fanout.landing.segments import Filled, OpenSegment, SegmentLog
-from fanout.spark.batches import BatchResult, BatchRunner
-from fanout.spark.pump import Idle, Pump, Stopped
+from fanout.spark.batch_runner import BatchResult, BatchRunner
+from fanout.spark.segment_filler import NoRecords, SegmentFiller, Stopped
 from tests.provers.simulation.spark.disk import DiskFile, DiskFolder
 from tests.provers.simulation.spark.disk_stand_ins import Descriptor, DiskOs
 from tests.provers.simulation.spark.object_store import RemoteStorage
@@ -28,7 +28,7 @@ begin = BatchLedger.__init__
 run = BatchRunner.run
 sweep = LocalStorage.sweep
 open_segment = SegmentLog.open
-hand_over = Pump._hand_over
+hand_over = SegmentFiller._hand_over
 
 
 def fsync_of_directories_alone(descriptor: Descriptor) -> None:
@@ -136,7 +136,7 @@ def return_without_entry(self: BatchRunner, batch_id: int, query_id: str) -> Bat
         match handover:
             case Stopped():
                 return BatchResult(batch_id, finished=True)
-            case Idle(positions, finished) if (
+            case NoRecords(positions, finished) if (
                 self._ledger.newest is not None and self._ledger.newest.positions == positions
             ):
                 return BatchResult(batch_id, finished=finished)
@@ -146,7 +146,7 @@ def return_without_entry(self: BatchRunner, batch_id: int, query_id: str) -> Bat
     return run(self, batch_id, query_id)
 
 
-def positions_of_the_stream(self: Pump) -> Filled:
+def positions_of_the_stream(self: SegmentFiller) -> Filled:
     handed = hand_over(self)
     return Filled(handed.segment, self._stream.delivered)
 
@@ -171,8 +171,8 @@ SPARK_BUGS: dict[str, tuple[Any, str, Any]] = {
     "a name is given by rename": (local_storage, "_link", name_by_rename),
     "creation replaces": (RemoteStorage, "_put", put_over),
     "an entry comes before its segment": (BatchRunner, "_publish", publish_later),
-    "acknowledged before the entry": (BatchRunner, "_remember", acknowledge_first),
-    "handled before the entry": (BatchRunner, "_remember", handle_first),
+    "acknowledged before the entry": (BatchRunner, "_record", acknowledge_first),
+    "handled before the entry": (BatchRunner, "_record", handle_first),
     "the newest segment is pruned": (BatchLedger, "prune", prune_newest),
     "a segment is pruned too early": (ledger, "_KEPT_BATCHES", 9),
     "nothing is pruned": (BatchLedger, "prune", prune_nothing),
@@ -189,7 +189,7 @@ SPARK_BUGS: dict[str, tuple[Any, str, Any]] = {
     "nobody asks who owns the checkpoint": (Ownership, "check", lambda _: None),
     "the lock is not waited for": (ownership, "_wait_for_lock", lock_without_waiting),
     "a batch is done without an entry": (BatchRunner, "run", return_without_entry),
-    "positions run ahead of the segment": (Pump, "_hand_over", positions_of_the_stream),
+    "positions run ahead of the segment": (SegmentFiller, "_hand_over", positions_of_the_stream),
     "a run begins at the origin": (BatchLedger, "positions", from_the_origin),
     "two runs use one name": (SegmentLog, "open", same_names),
 }

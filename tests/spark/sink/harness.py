@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from fanout.kafka.security import Security
     from fanout.landing.ownership import Ownership
-    from fanout.spark.batches import Handler
+    from fanout.spark.batch_runner import Handler
     from fanout.testing.kafka.broker import KafkaBroker
 
 _NAMES = itertools.count(1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, final
 from unittest import mock
 
 from fanout.landing import local_storage, ownership, segments, storage
-from fanout.spark import feed, query, start_query
+from fanout.spark import query, query_stream, start_query
 from fanout.spark.hadoop import jvm_lock
 from tests.provers.simulation.spark.disk_stand_ins import DiskOs, DiskParquet, DiskPath
 from tests.provers.simulation.spark.process import current_process
@@ -219,7 +219,7 @@ def library_stand_ins(
         (storage, {"uuid": unique}),
         (ownership, {"uuid": unique, "time": time}),
         (jvm_lock, {"JvmLock": locks}),
-        (feed, {"concurrent": SimpleNamespace(futures=futures)}),
+        (query_stream, {"concurrent": SimpleNamespace(futures=futures)}),
         (
             query,
             {

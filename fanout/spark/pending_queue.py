@@ -1,4 +1,4 @@
-"""Bring lent records to a safe place and acknowledge them, before Spark asks for them."""
+"""Store acquired records in pending segments and acknowledge them, before Spark asks for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 from fanout.errors import AcknowledgementError, StreamStateError
 from fanout.landing.segments import Filled
 from fanout.spark.loop_thread import in_thread
-from fanout.spark.pump import Handover, Idle, Stopped
+from fanout.spark.segment_filler import FillResult, NoRecords, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.core.source import Spooling
     from fanout.landing.pending import Pending, PendingSegments
-    from fanout.spark.pump import Pump
+    from fanout.spark.segment_filler import SegmentFiller
 
-__all__ = ("Spool", "Spooled", "Taken")
+__all__ = ("BatchContent", "PendingBatch", "PendingQueue")
 
 log = logging.getLogger(__name__)
 
-# How long records are collected while Spark is busy: each pending segment costs files and a round
-# trip, but until it is named its consumers are given nothing more.
-_COLLECT: Final = 0.05
+# How long records are collected while Spark is busy. Each pending segment costs files and a round
+# trip, but the members of the group receive nothing more until it is stored.
+_COLLECT_SECONDS: Final = 0.05
 # One batch takes no more pending segments: Spark lists more than 32 paths with a job of its own.
-_MOST: Final = 16
-# While the source is paused, this often is looked whether there is room again.
-_LOOK: Final = 0.05
-_LONG: Final = 60.0
+_MAX_SEGMENTS: Final = 16
+# How often a paused source is checked for room.
+_CHECK_SECONDS: Final = 0.05
+_IDLE_SECONDS: Final = 60.0
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Spooled:
-    """There are records, in segments that are safe already.
+class PendingBatch:
+    """Records for one batch, in segments that are stored already.
 
     Args:
         pending: The segments, at least one, in the order of their numbers.
@@ -48,23 +48,24 @@ class Spooled:
     pending: tuple[Pending, ...]
 
 
-Taken: TypeAlias = Handover | Spooled
-"""What a batch is made of."""
+BatchContent: TypeAlias = FillResult | PendingBatch
+"""The records of a batch, or why there are none."""
 
 
 @final
-class Spool:
-    """Name what a pump has filled as pending, acknowledge it, and keep it until Spark asks.
+class PendingQueue:
+    """Store filled segments as pending, acknowledge their records, and keep them for Spark.
 
-    The lock of a record that was lent runs out, however long a handler takes. So everything is
-    named soon after it came, and at most what one batch takes waits for Spark; then the source is
-    paused, and what it had asked for is named too: a pause holds no locks.
+    The lock of an acquired record expires, however long a handler takes. So every segment is
+    stored soon after its records came. At most the records of one batch wait for Spark; then the
+    source is paused, and the records that it had requested are stored too, so that a paused source
+    holds no locks.
 
     Args:
         stream: The stream.
         spooling: Pauses the source, and names unconfirmed records.
-        pump: Fills segments; nobody else may ask it.
-        pending: Names them.
+        filler: Fills segments; the queue is its only caller.
+        pending: Stores them.
         max_records: The most records in a batch.
         max_bytes: The most bytes in a batch.
 
@@ -76,7 +77,7 @@ class Spool:
         self,
         stream: FanOut,
         spooling: Spooling,
-        pump: Pump,
+        filler: SegmentFiller,
         pending: PendingSegments,
         *,
         max_records: int,
@@ -85,93 +86,93 @@ class Spool:
         self.failure: Exception | None = None
         self._stream = stream
         self._spooling = spooling
-        self._pump = pump
+        self._filler = filler
         self._segments = pending
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._pending = deque(pending.left)
         self._positions = stream.delivered
-        self._asked = False
-        self._over = False
+        self._requested = False
+        self._ended = False
         self._finished = False
         self._stopping = False
         self._closed = False
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Name and acknowledge until cancelled, until a failure, or until the run has caught up.
+        """Store and acknowledge until cancelled, until a failure, or until the run has caught up.
 
-        Cancellation: what was named is pending, also if it was not acknowledged; the rest comes
-        again.
+        Cancellation: stored segments stay pending, also those that were not acknowledged; all other
+        records come again.
         """
         try:
-            while not self._over:
-                if self._crowded:
+            while not self._ended:
+                if self._full:
                     await self._pause()
                 else:
-                    await self._take_in(_LONG)
-                    await self._until(lambda: self._asked or self._over, _COLLECT)
+                    await self._store_next(_IDLE_SECONDS)
+                    await self._until(lambda: self._requested or self._ended, _COLLECT_SECONDS)
             self._spooling.pause()
         finally:
-            self._over = self._closed = True
+            self._ended = self._closed = True
             self._changed.set()
 
-    async def next(self, idle: float) -> Taken:
-        """Wait for pending segments and take as many as one batch may have; one caller at a time.
+    async def next(self, idle: float) -> BatchContent:
+        """Wait for pending segments and return as many as one batch may have; one caller at a time.
 
         Args:
-            idle: Seconds to wait for the first; then the answer is `Idle`.
+            idle: Seconds to wait for the first; then the answer is `NoRecords`.
 
         Raises:
             FanOutError: The failure of the stream, after its last records were handed over.
 
         Cancellation: nothing is handed over.
         """
-        self._asked = True
+        self._requested = True
         self._changed.set()
         try:
-            await self._until(lambda: bool(self._pending) or self._over, idle)
+            await self._until(lambda: bool(self._pending) or self._ended, idle)
         finally:
-            self._asked = False
+            self._requested = False
         if self._stopping:
             return Stopped()
         if self._pending:
-            return Spooled(tuple(self._take()))
+            return PendingBatch(tuple(self._take()))
         if self.failure is not None:
             raise self.failure
         if self._closed and not self._finished:
             raise StreamStateError("the query has stopped")
-        return Idle(self._positions, finished=self._finished)
+        return NoRecords(self._positions, finished=self._finished)
 
     def stop(self) -> None:
         """Let the present and every later call of `next` return `Stopped` at once."""
-        self._stopping = self._over = True
+        self._stopping = self._ended = True
         self._changed.set()
-        self._pump.stop()
+        self._filler.stop()
 
     @property
-    def _crowded(self) -> bool:
-        """Whether as much is pending as one batch takes."""
+    def _full(self) -> bool:
+        """Whether the records of one batch are pending."""
         return (
-            len(self._pending) >= _MOST
+            len(self._pending) >= _MAX_SEGMENTS
             or sum(one.segment.rows for one in self._pending) >= self._max_records
             or sum(one.segment.size for one in self._pending) >= self._max_bytes
         )
 
-    async def _take_in(self, idle: float) -> bool:
-        """Take what the pump has, make it safe, and acknowledge it; return whether it had any."""
+    async def _store_next(self, idle: float) -> bool:
+        """Store and acknowledge a segment of the filler; return whether there was one."""
         try:
-            match await self._pump.next(idle):
+            match await self._filler.next(idle):
                 case Filled() as filled:
                     await self._keep(filled)
                     return True
-                case Idle(positions, finished):
+                case NoRecords(positions, finished):
                     self._positions, self._finished = positions, finished
-                    self._over = self._over or finished
+                    self._ended = self._ended or finished
                 case Stopped():
-                    self._over = True
-        except Exception as error:  # noqa: BLE001 - whatever it is, Spark gets it
-            self.failure, self._over = error, True
+                    self._ended = True
+        except Exception as error:  # noqa: BLE001 - Spark gets any error
+            self.failure, self._ended = error, True
         self._changed.set()
         return False
 
@@ -184,18 +185,18 @@ class Spool:
         try:
             await self._stream.acknowledge(filled.positions)
         except AcknowledgementError as error:
-            # They are unconfirmed, so they are dropped when they come again.
-            log.warning("records that are safe were acknowledged too late: %s", error)
+            # They are unconfirmed, so they are dropped when they are delivered again.
+            log.warning("stored records were acknowledged too late: %s", error)
 
     async def _pause(self) -> None:
-        """Ask for no more until there is room again, and take in what was asked for before."""
+        """Pause the source until there is room, and store the records that it had requested."""
         self._spooling.pause()
-        while self._crowded and not self._over:
-            await self._take_in(_LOOK)
+        while self._full and not self._ended:
+            await self._store_next(_CHECK_SECONDS)
         self._spooling.resume()
 
     async def _until(self, reached: Callable[[], bool], seconds: float | None) -> None:
-        """Wait until something is so, but no longer than so many seconds."""
+        """Wait until a condition holds, for at most some seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not reached():
@@ -203,10 +204,10 @@ class Spool:
                     await self._changed.wait()
 
     def _take(self) -> list[Pending]:
-        """Take what fits into a batch, but at least one segment."""
+        """Return the segments that fit into a batch, at least one."""
         taken = [self._pending.popleft()]
         rows, size = taken[0].segment.rows, taken[0].segment.size
-        while self._pending and len(taken) < _MOST:
+        while self._pending and len(taken) < _MAX_SEGMENTS:
             following = self._pending[0].segment
             rows, size = rows + following.rows, size + following.size
             if rows > self._max_records or size > self._max_bytes:

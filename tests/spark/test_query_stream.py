@@ -16,10 +16,10 @@ from fanout.landing.entries import Lent
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.pending import PendingSegments
 from fanout.landing.segments import OpenSegment, SegmentLog
-from fanout.spark.feed import Feed
 from fanout.spark.loop_thread import LoopThread
-from fanout.spark.pump import Stopped
-from fanout.spark.spool import Spooled
+from fanout.spark.pending_queue import PendingBatch
+from fanout.spark.query_stream import QueryStream
+from fanout.spark.segment_filler import Stopped
 from tests.landing.test_ledger import Owner
 from tests.spark.harness import PATIENCE, eventually
 from tests.spark.lending import LendingSource
@@ -75,8 +75,8 @@ def open_feed(
     *,
     bounded: bool = False,
     lent: Lent | None = None,
-) -> Feed:
-    return Feed(
+) -> QueryStream:
+    return QueryStream(
         loop,
         source,
         Checkpoint.from_json(loop.call(resolve_start(source))),
@@ -89,12 +89,12 @@ def open_feed(
 
 
 @pytest.fixture
-def feed(loop: LoopThread, source: BreakingSource, tmp_path: Path) -> Feed:
+def feed(loop: LoopThread, source: BreakingSource, tmp_path: Path) -> QueryStream:
     return open_feed(loop, source, tmp_path)
 
 
 def test_a_failure_of_the_stream_is_known_though_nobody_takes(
-    feed: Feed, source: BreakingSource
+    feed: QueryStream, source: BreakingSource
 ) -> None:
     assert feed.failure is None
     source.fail(ServiceError("gone"))
@@ -103,7 +103,7 @@ def test_a_failure_of_the_stream_is_known_though_nobody_takes(
 
 
 def test_a_full_disk_is_known_though_nobody_takes(
-    feed: Feed, source: BreakingSource, monkeypatch: pytest.MonkeyPatch
+    feed: QueryStream, source: BreakingSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: OpenSegment) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -116,7 +116,7 @@ def test_a_full_disk_is_known_though_nobody_takes(
 
 
 def test_what_ended_the_stream_is_known_though_nobody_takes(
-    feed: Feed, loop: LoopThread, source: BreakingSource
+    feed: QueryStream, loop: LoopThread, source: BreakingSource
 ) -> None:
     source.break_connection(loop)
     eventually(lambda: feed.failure is not None)
@@ -125,7 +125,7 @@ def test_what_ended_the_stream_is_known_though_nobody_takes(
 
 
 def test_what_ended_the_stream_is_told_to_who_waits(
-    feed: Feed, loop: LoopThread, source: BreakingSource
+    feed: QueryStream, loop: LoopThread, source: BreakingSource
 ) -> None:
     source.break_connection(loop)
     with pytest.raises(ExceptionGroup) as caught:
@@ -133,7 +133,7 @@ def test_what_ended_the_stream_is_told_to_who_waits(
     assert caught.value is feed.failure
 
 
-def test_a_stop_is_no_failure(feed: Feed) -> None:
+def test_a_stop_is_no_failure(feed: QueryStream) -> None:
     feed.stop()
     assert feed.take(PATIENCE) == Stopped()
     assert feed.failure is None
@@ -153,7 +153,7 @@ def test_lent_records_are_acknowledged_before_they_are_taken(
     feed = open_feed(loop, source, tmp_path)
     eventually(lambda: source.accepted == [1, 2, 3])
     taken = feed.take(PATIENCE)
-    assert isinstance(taken, Spooled)
+    assert isinstance(taken, PendingBatch)
     assert [one.segment.rows for one in taken.pending] == [3]
 
 

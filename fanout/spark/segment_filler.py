@@ -1,4 +1,4 @@
-"""Drain the stream into the open segment while Spark works on the one before."""
+"""Drain the stream into the open segment while Spark works on the segment before it."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.landing.segments import SegmentLog
 
-__all__ = ("Handover", "Idle", "Pump", "Stopped")
+__all__ = ("FillResult", "NoRecords", "SegmentFiller", "Stopped")
 
 # How long one drain collects after its first record: long enough for the snapshot of positions
 # that each drain takes to cost little, short beside Spark's floor of 110 ms for a micro-batch.
 _COLLECT = 0.005
 # While Spark waits, this much silence after a record ends the segment.
 _QUIET = 0.010
-# How often a bounded run looks whether it has caught up; shards without records tell it only in
+# How often a bounded run checks whether it has caught up; shards without records report it only in
 # their heartbeats.
 _LOOK = 0.1
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Idle:
-    """There are no records.
+class NoRecords:
+    """No record came in time.
 
     Args:
-        positions: Every split's position, exactly: nothing before it is still to be handed over.
-        finished: Whether the run has caught up, or the stream has ended, so that there will be none
-            either.
+        positions: The position of every split; all records before it were handed over.
+        finished: Whether the run has caught up, or the stream has ended: no record will come.
     """
 
     positions: Checkpoint
@@ -46,11 +45,11 @@ class Idle:
 @final
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The pump was stopped. What it had drained is dropped, so no position has moved."""
+    """The filler was stopped. Its drained records are dropped, so no position has moved."""
 
 
-Handover: TypeAlias = Filled | Idle | Stopped
-"""What Spark gets when it asks."""
+FillResult: TypeAlias = Filled | NoRecords | Stopped
+"""The answer to a request of Spark for records."""
 
 
 @final
@@ -59,19 +58,19 @@ class _Request:
     """Spark waits for a segment until a deadline on the loop's clock."""
 
     deadline: float
-    answer: asyncio.Future[Handover]
+    answer: asyncio.Future[FillResult]
 
 
 @final
-class Pump:
-    """Own the open segment: one task fills it and hands it over.
+class SegmentFiller:
+    """Fill the open segment and hand it over; one task owns it.
 
     Args:
         stream: The stream.
         log: Opens segments.
         max_wait: Seconds to go on filling while Spark waits and records keep coming.
-        bounded: Finish when every split has once reached its newest record; what comes after that
-            moment is left to the next run. A stream that ends by itself is finished in any case.
+        bounded: Finish when every split has once reached its newest record; later records are left
+            to the next run. A stream that ends by itself is finished in any case.
 
     Attributes:
         failure: The error that ended `run`; None while it runs, and after a cancellation.
@@ -85,7 +84,7 @@ class Pump:
         self.failure: Exception | None = None
         self._segment = log.open()
         self._carried: Drained | None = None
-        self._complete = False  # what has caught up takes nothing more in
+        self._complete = False  # a run that has caught up takes no more records
         self._first_record_at = 0.0
         self._request: _Request | None = None
         self._interrupt: asyncio.Timeout | None = None
@@ -117,7 +116,7 @@ class Pump:
                 self._request.answer.set_exception(closed)
             await in_thread(self._segment.discard)
 
-    async def next(self, idle: float) -> Handover:
+    async def next(self, idle: float) -> FillResult:
         """Wait for records and take the open segment; one caller at a time.
 
         A segment that was filled before the call is handed over at once. Otherwise the wait is
@@ -125,7 +124,7 @@ class Pump:
         segment is full.
 
         Args:
-            idle: Seconds to wait for the first record; then the answer is `Idle`.
+            idle: Seconds to wait for the first record; then the answer is `NoRecords`.
 
         Raises:
             FanOutError: The failure of the stream, after its last records were handed over.
@@ -148,17 +147,17 @@ class Pump:
         self._wake()
 
     def _wake(self) -> None:
-        # A wait that has just run out wakes the pump by itself.
+        # A wait that has just run out wakes the filler by itself.
         if self._interrupt is not None and not self._interrupt.expired():
             self._interrupt.reschedule(asyncio.get_running_loop().time())
 
     async def _drain(self) -> bool:
-        """Take records in; False if the wait for them ended first."""
-        interrupt = self._interrupt = asyncio.timeout_at(self._patience())
+        """Add drained records to the segment; return False if the wait for them ended first."""
+        interrupt = self._interrupt = asyncio.timeout_at(self._deadline())
         try:
             async with interrupt:
                 if self._full or self._complete or self._stream_failure is not None:
-                    await asyncio.get_running_loop().create_future()  # until somebody asks
+                    await asyncio.get_running_loop().create_future()  # until interrupted
                 drained = await self._stream.drain(
                     max_records=self._segment.room_records,
                     max_bytes=self._segment.room_bytes,
@@ -182,7 +181,7 @@ class Pump:
         else:
             self._add(drained)
         if self._full:
-            # Nothing comes into it any more: finish it while Spark works on the one before.
+            # The segment takes no more records: seal it while Spark works on the one before.
             await in_thread(self._segment.seal)
         elif self._segment.row_group_ready:
             await in_thread(self._segment.write_row_group)
@@ -205,8 +204,8 @@ class Pump:
             self._carried = None
         return Filled(segment, segment.positions)
 
-    def _patience(self) -> float | None:
-        """Return until when to wait for the next record; None for as long as nobody asks."""
+    def _deadline(self) -> float | None:
+        """Return the deadline for the next record; None while there is no request."""
         if self._request is None:
             return None
         now = asyncio.get_running_loop().time()
@@ -230,8 +229,8 @@ class Pump:
         elif self._stream_failure is not None:
             request.answer.set_exception(self._stream_failure)
         elif self._complete:
-            request.answer.set_result(Idle(self._stream.delivered, finished=True))
+            request.answer.set_result(NoRecords(self._stream.delivered, finished=True))
         elif now >= request.deadline:
-            request.answer.set_result(Idle(self._stream.delivered))
+            request.answer.set_result(NoRecords(self._stream.delivered))
         if request.answer.done():
-            self._request = None  # its deadline is nobody's any more
+            self._request = None  # its deadline is over

@@ -1,16 +1,16 @@
-"""The running stream behind a query, as blocking calls for Spark's threads."""
+"""The stream of a query: it runs in the loop thread, and Spark's threads call it blocking."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 from fanout.core.opening import open_stream
 from fanout.errors import StreamStateError
 from fanout.spark.loop_thread import in_thread
-from fanout.spark.pump import Pump
-from fanout.spark.spool import Spool
+from fanout.spark.pending_queue import PendingQueue
+from fanout.spark.segment_filler import SegmentFiller
 
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
@@ -20,24 +20,26 @@ if TYPE_CHECKING:
     from fanout.landing.pending import PendingSegments
     from fanout.landing.segments import SegmentLog
     from fanout.spark.loop_thread import LoopThread
-    from fanout.spark.spool import Taken
+    from fanout.spark.pending_queue import BatchContent
 
-__all__ = ("Feed",)
+    _Opened: TypeAlias = tuple[FanOut, SegmentFiller | PendingQueue]
+
+__all__ = ("QueryStream",)
 
 
 @final
-class Feed:
-    """Open a stream in the loop thread, and pump it until the loop thread ends.
+class QueryStream:
+    """Open a stream in the loop thread, and fill segments from it until the loop thread ends.
 
     Args:
-        loop: Where the stream runs.
-        source: What to read.
-        positions: Where to go on.
+        loop: The loop thread.
+        source: The source.
+        positions: The positions to continue after.
         log: Opens segments.
-        pending: Names segments before a batch takes them, where the source lends its records.
+        pending: Stores pending segments, where the source locks records (a share group).
         max_wait: Seconds to go on filling a segment while Spark waits and records keep coming.
         bounded: Finish when every split has reached its newest record.
-        on_resubscribe: Told about each recoverable end, in the loop thread.
+        on_resubscribe: Called in the loop thread for each recoverable end of a subscription.
 
     Raises:
         FanOutError: If the stream cannot be opened.
@@ -63,52 +65,52 @@ class Feed:
         self._max_wait = max_wait
         self._bounded = bounded
         self._on_resubscribe = on_resubscribe
-        opened: concurrent.futures.Future[tuple[FanOut, Pump | Spool]] = concurrent.futures.Future()
+        opened: concurrent.futures.Future[_Opened] = concurrent.futures.Future()
         self._serving = loop.start(self._serve(opened))
-        self._stream, self._giver = opened.result()
+        self._stream, self._filler = opened.result()
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that ended the stream or its pump, as soon as it is known."""
-        return self._stream.failure or self._giver.failure or self._outcome()
+        """The error that ended the stream or the filling of segments, as soon as it is known."""
+        return self._stream.failure or self._filler.failure or self._outcome()
 
     def statistics(self) -> Statistics:
         """Return the stream's counters."""
         return self._stream.statistics()
 
-    def take(self, idle: float) -> Taken:
+    def take(self, idle: float) -> BatchContent:
         """Block until there are records, for at most `idle` seconds.
 
         Raises:
             FanOutError: The failure of the stream, after its last records.
         """
         try:
-            return self._loop.call(self._giver.next(idle))
+            return self._loop.call(self._filler.next(idle))
         except StreamStateError:
-            # The pump knows only that it was cancelled; its task will know why.
+            # The filler was cancelled; the result of its task has the reason.
             concurrent.futures.wait([self._serving])
             if (failure := self.failure) is not None:
                 raise failure from None
             raise
 
     def acknowledge(self, positions: Checkpoint) -> None:
-        """Tell the service that everything up to `positions` is durable and was handled.
+        """Acknowledge to the service everything up to `positions`; it is durable and was handled.
 
-        What was lent was acknowledged when it was durable.
+        Records of a share group were acknowledged as soon as they were durable.
         """
         if self._stream.capabilities.lending is None:
             self._loop.call(self._stream.acknowledge(positions))
 
     def stop(self) -> None:
         """Let `take` return `Stopped` at once from now on."""
-        self._loop.call_soon(self._giver.stop)
+        self._loop.call_soon(self._filler.stop)
 
     def _outcome(self) -> BaseException | None:
         if not self._serving.done() or self._serving.cancelled():
             return None
         return self._serving.exception()
 
-    async def _serve(self, opened: concurrent.futures.Future[tuple[FanOut, Pump | Spool]]) -> None:
+    async def _serve(self, opened: concurrent.futures.Future[_Opened]) -> None:
         try:
             async with open_stream(
                 self._source,
@@ -118,42 +120,44 @@ class Feed:
             ) as stream:
                 offered = stream.capabilities
                 if offered.lending is not None:
-                    await self._spool(stream, offered.lending, offered.spooling, opened)
+                    await self._serve_acquired(stream, offered.lending, offered.spooling, opened)
                     return
-                pump = Pump(stream, self._log, max_wait=self._max_wait, bounded=self._bounded)
-                opened.set_result((stream, pump))
-                await pump.run()
+                filler = SegmentFiller(
+                    stream, self._log, max_wait=self._max_wait, bounded=self._bounded
+                )
+                opened.set_result((stream, filler))
+                await filler.run()
         except BaseException as error:
             if not opened.done():
                 opened.set_exception(error)
             raise
 
-    async def _spool(
+    async def _serve_acquired(
         self,
         stream: FanOut,
         lending: Lending,
         spooling: Spooling | None,
-        opened: concurrent.futures.Future[tuple[FanOut, Pump | Spool]],
+        opened: concurrent.futures.Future[_Opened],
     ) -> None:
-        """Serve a stream that lends its records."""
+        """Serve a stream whose records are locked until they are acknowledged."""
         if spooling is None:
             raise StreamStateError(
                 f"{self._positions.source} locks records, and cannot name those whose "
                 f"acknowledgement is unconfirmed; Spark would get them twice"
             )
-        spooling.remember(self._pending.unconfirmed)  # at once, so that no split has subscribed yet
+        spooling.remember(self._pending.unconfirmed)  # before any split subscribes
         await in_thread(self._pending.open)
         max_wait = min(self._max_wait, lending.seconds / 3)
-        pump = Pump(stream, self._log, max_wait=max_wait, bounded=self._bounded)
-        spool = Spool(
+        filler = SegmentFiller(stream, self._log, max_wait=max_wait, bounded=self._bounded)
+        queue = PendingQueue(
             stream,
             spooling,
-            pump,
+            filler,
             self._pending,
             max_records=self._log.max_records,
             max_bytes=self._log.max_bytes,
         )
-        opened.set_result((stream, spool))
+        opened.set_result((stream, queue))
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(pump.run())
-            tasks.create_task(spool.run())
+            tasks.create_task(filler.run())
+            tasks.create_task(queue.run())

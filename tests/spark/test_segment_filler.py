@@ -12,7 +12,7 @@ from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, ServiceError, SplitFailedError, StreamStateError
 from fanout.landing.segments import Filled, OpenSegment, SegmentLog
-from fanout.spark.pump import Idle, Pump, Stopped
+from fanout.spark.segment_filler import NoRecords, SegmentFiller, Stopped
 from tests.spark.manual import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.core.fan_out import FanOut
-    from fanout.spark.pump import Handover
+    from fanout.spark.segment_filler import FillResult
 
 # Longer than any test: what ends earlier was not waiting for it.
 LONG = 600.0
@@ -40,14 +40,14 @@ async def pumping(
     max_bytes: int = 1 << 20,
     max_wait: float = 1.0,
     bounded: bool = False,
-) -> AsyncIterator[tuple[Pump, FanOut]]:
+) -> AsyncIterator[tuple[SegmentFiller, FanOut]]:
     log = SegmentLog(directory, 1, SCHEMA, max_records=max_records, max_bytes=max_bytes)
     async with open_stream(source) as stream:
-        pump = Pump(stream, log, max_wait=max_wait, bounded=bounded)
+        filler = SegmentFiller(stream, log, max_wait=max_wait, bounded=bounded)
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(pump.run())
+            running = tasks.create_task(filler.run())
             await asyncio.sleep(0)  # a task that never began cannot clean up
-            yield pump, stream
+            yield filler, stream
             running.cancel()
 
 
@@ -57,7 +57,7 @@ async def until_read(stream: FanOut, count: int) -> None:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for what another task or thread brings about."""
-    while not condition():  # noqa: ASYNC110 - nothing signals what the pump has read
+    while not condition():  # noqa: ASYNC110 - nothing signals what the filler has read
         await asyncio.sleep(0.001)
 
 
@@ -71,12 +71,12 @@ def read_records(stream: FanOut) -> int:
     return sum(split.records for split in stream.statistics().splits.values())
 
 
-async def take(pump: Pump) -> list[int]:
+async def take(filler: SegmentFiller) -> list[int]:
     """Take a segment and return its sequence numbers."""
-    return await sequences(await pump.next(LONG))
+    return await sequences(await filler.next(LONG))
 
 
-async def sequences(handover: Handover) -> list[int]:
+async def sequences(handover: FillResult) -> list[int]:
     assert isinstance(handover, Filled)
     sealed = await asyncio.to_thread(handover.segment.seal)
     result: list[int] = pq.read_table(sealed.path).column("sequence").to_pylist()
@@ -99,14 +99,14 @@ async def test_records_that_wait_are_handed_over_at_once(
     source: ManualSource, tmp_path: Path
 ) -> None:
     source.put(*numbered(5))
-    async with pumping(source, tmp_path, max_wait=LONG) as (pump, stream):
+    async with pumping(source, tmp_path, max_wait=LONG) as (filler, stream):
         await until_read(stream, 5)
-        assert await take(pump) == [1, 2, 3, 4, 5]
+        assert await take(filler) == [1, 2, 3, 4, 5]
 
 
 async def test_a_segment_ends_when_nothing_more_comes(source: ManualSource, tmp_path: Path) -> None:
-    async with pumping(source, tmp_path, max_wait=LONG) as (pump, _):
-        asking = asyncio.create_task(take(pump))
+    async with pumping(source, tmp_path, max_wait=LONG) as (filler, _):
+        asking = asyncio.create_task(take(filler))
         await asyncio.sleep(0)
         source.put(*numbered(3))
         assert await asking == [1, 2, 3]
@@ -115,8 +115,8 @@ async def test_a_segment_ends_when_nothing_more_comes(source: ManualSource, tmp_
 async def test_a_segment_ends_at_max_wait_while_records_keep_coming(
     source: ManualSource, tmp_path: Path
 ) -> None:
-    async with pumping(source, tmp_path, max_records=10**9, max_wait=0.1) as (pump, _):
-        asking = asyncio.create_task(pump.next(LONG))
+    async with pumping(source, tmp_path, max_records=10**9, max_wait=0.1) as (filler, _):
+        asking = asyncio.create_task(filler.next(LONG))
         while not asking.done():
             source.put(b"more")
             await asyncio.sleep(0.001)
@@ -127,32 +127,32 @@ async def test_a_full_segment_is_finished_on_the_disk_before_spark_asks_for_it(
     source: ManualSource, tmp_path: Path
 ) -> None:
     source.put(*numbered(9))
-    async with pumping(source, tmp_path, max_records=5) as (pump, _):
+    async with pumping(source, tmp_path, max_records=5) as (filler, _):
         await until(lambda: [path for path in tmp_path.iterdir() if is_finished(path)])
         (name,) = names(tmp_path)
         assert pq.read_metadata(tmp_path / name).num_rows == 5
-        assert await take(pump) == [1, 2, 3, 4, 5]
-        assert await take(pump) == [6, 7, 8, 9]
+        assert await take(filler) == [1, 2, 3, 4, 5]
+        assert await take(filler) == [6, 7, 8, 9]
 
 
 async def test_what_comes_while_nobody_asks_is_one_larger_segment(
     source: ManualSource, tmp_path: Path
 ) -> None:
-    async with pumping(source, tmp_path) as (pump, stream):
+    async with pumping(source, tmp_path) as (filler, stream):
         source.put(*numbered(2))
-        first = await take(pump)
+        first = await take(filler)
         for _ in range(5):
             before = read_records(stream)
             source.put(*numbered(3))
             await until_read(stream, before + 3)
         assert first == [1, 2]
-        assert await take(pump) == list(range(3, 18))
+        assert await take(filler) == list(range(3, 18))
 
 
 async def test_max_records_is_kept_exactly(source: ManualSource, tmp_path: Path) -> None:
     source.put(*numbered(25))
-    async with pumping(source, tmp_path, max_records=10) as (pump, _):
-        taken = [await take(pump) for _ in range(3)]
+    async with pumping(source, tmp_path, max_records=10) as (filler, _):
+        taken = [await take(filler) for _ in range(3)]
     assert taken == [list(range(1, 11)), list(range(11, 21)), list(range(21, 26))]
 
 
@@ -161,9 +161,9 @@ async def test_max_bytes_is_never_exceeded(source: ManualSource, tmp_path: Path)
     sizes: list[int] = []
     taken: list[int] = []
     sizes, taken = [], []
-    async with pumping(source, tmp_path, max_bytes=10_000) as (pump, _):
+    async with pumping(source, tmp_path, max_bytes=10_000) as (filler, _):
         while len(taken) < 25:
-            handover = await pump.next(LONG)
+            handover = await filler.next(LONG)
             assert isinstance(handover, Filled)
             sizes.append(handover.segment.nbytes)
             taken += await sequences(handover)
@@ -176,27 +176,27 @@ async def test_a_record_above_max_bytes_is_a_segment_of_its_own(
     source: ManualSource, tmp_path: Path
 ) -> None:
     source.put(b"small", b"x" * 1000, b"small")
-    async with pumping(source, tmp_path, max_bytes=100) as (pump, _):
-        assert [await take(pump) for _ in range(3)] == [[1], [2], [3]]
+    async with pumping(source, tmp_path, max_bytes=100) as (filler, _):
+        assert [await take(filler) for _ in range(3)] == [[1], [2], [3]]
 
 
 async def test_a_full_segment_stops_the_draining(source: ManualSource, tmp_path: Path) -> None:
     source.put(*numbered(10))
-    async with pumping(source, tmp_path, max_records=10) as (pump, stream):
+    async with pumping(source, tmp_path, max_records=10) as (filler, stream):
         await until_read(stream, 10)
         source.put(*numbered(10))
         await turns()
         assert read_records(stream) == 10
-        assert await take(pump) == list(range(1, 11))
-        assert await take(pump) == list(range(11, 21))
+        assert await take(filler) == list(range(1, 11))
+        assert await take(filler) == list(range(11, 21))
 
 
 async def test_a_segment_is_written_while_it_fills(source: ManualSource, tmp_path: Path) -> None:
-    async with pumping(source, tmp_path, max_records=100) as (pump, stream):
+    async with pumping(source, tmp_path, max_records=100) as (filler, stream):
         for total in (30, 60, 90):
             source.put(*numbered(30))
             await until_read(stream, total)
-        handover = await pump.next(LONG)
+        handover = await filler.next(LONG)
         assert isinstance(handover, Filled)
         sealed = await asyncio.to_thread(handover.segment.seal)
         written = pq.read_metadata(sealed.path)
@@ -207,8 +207,8 @@ async def test_positions_are_those_after_the_segments_last_record(
     source: ManualSource, tmp_path: Path
 ) -> None:
     source.put(*numbered(15))
-    async with pumping(source, tmp_path, max_records=10) as (pump, _):
-        handover = await pump.next(LONG)
+    async with pumping(source, tmp_path, max_records=10) as (filler, _):
+        handover = await filler.next(LONG)
         assert isinstance(handover, Filled)
         assert handover.positions.splits["a"].position == Cursor(10)
 
@@ -217,68 +217,68 @@ async def test_without_records_the_answer_is_the_idle_progress(
     source: ManualSource, tmp_path: Path
 ) -> None:
     source.idle()
-    async with pumping(source, tmp_path) as (pump, stream):
+    async with pumping(source, tmp_path) as (filler, stream):
         await until(lambda: stream.delivered.splits["a"].position == Cursor(1))
-        handover = await pump.next(0.01)
-        assert handover == Idle(stream.delivered)
+        handover = await filler.next(0.01)
+        assert handover == NoRecords(stream.delivered)
 
 
 async def test_a_call_that_comes_right_after_an_answer_is_served(
     source: ManualSource, tmp_path: Path
 ) -> None:
-    async with pumping(source, tmp_path) as (pump, _):
+    async with pumping(source, tmp_path) as (filler, _):
         for _ in range(3):
-            assert isinstance(await pump.next(0.001), Idle)
+            assert isinstance(await filler.next(0.001), NoRecords)
             await asyncio.sleep(0)  # a deadline that outlived its call would strike now
 
 
 async def test_stop_is_heard_in_the_moment_in_which_a_wait_ends(
     source: ManualSource, tmp_path: Path
 ) -> None:
-    async with pumping(source, tmp_path) as (pump, _):
-        asking = asyncio.create_task(pump.next(0.01))
-        await until(lambda: pump._request is not None and pump._interrupt is not None)
-        # Looking in each turn of the loop finds the turn before the one in which the pump notices.
-        while (waiting := pump._interrupt) is None or not waiting.expired():  # noqa: ASYNC110 - it is the loop's turn that matters
+    async with pumping(source, tmp_path) as (filler, _):
+        asking = asyncio.create_task(filler.next(0.01))
+        await until(lambda: filler._request is not None and filler._interrupt is not None)
+        # Looking in each turn of the loop finds the turn before the filler notices.
+        while (waiting := filler._interrupt) is None or not waiting.expired():  # noqa: ASYNC110 - it is the loop's turn that matters
             await asyncio.sleep(0)
-        pump.stop()
+        filler.stop()
         await asking
-        assert await pump.next(LONG) == Stopped()
+        assert await filler.next(LONG) == Stopped()
 
 
 async def test_stop_ends_a_wait_for_records(source: ManualSource, tmp_path: Path) -> None:
-    async with pumping(source, tmp_path) as (pump, _):
-        asking = asyncio.create_task(pump.next(LONG))
+    async with pumping(source, tmp_path) as (filler, _):
+        asking = asyncio.create_task(filler.next(LONG))
         await asyncio.sleep(0.01)
-        pump.stop()
+        filler.stop()
         assert await asking == Stopped()
 
 
 async def test_after_stop_nothing_is_handed_over(source: ManualSource, tmp_path: Path) -> None:
     source.put(*numbered(5))
-    async with pumping(source, tmp_path) as (pump, stream):
+    async with pumping(source, tmp_path) as (filler, stream):
         await until_read(stream, 5)
-        pump.stop()
-        assert [await pump.next(LONG) for _ in range(2)] == [Stopped(), Stopped()]
+        filler.stop()
+        assert [await filler.next(LONG) for _ in range(2)] == [Stopped(), Stopped()]
 
 
 async def test_a_failure_comes_after_the_records_before_it(
     source: ManualSource, tmp_path: Path
 ) -> None:
-    async with pumping(source, tmp_path) as (pump, stream):
+    async with pumping(source, tmp_path) as (filler, stream):
         source.put(*numbered(3))
         await until_read(stream, 3)
         source.fail(ServiceError("gone"))
         await until(lambda: stream.failure is not None)
-        assert await take(pump) == [1, 2, 3]
+        assert await take(filler) == [1, 2, 3]
         for _ in range(2):
             with pytest.raises(SplitFailedError, match="gone"):
-                await pump.next(LONG)
+                await filler.next(LONG)
 
 
 async def test_a_failure_ends_a_wait_for_records(source: ManualSource, tmp_path: Path) -> None:
-    async with pumping(source, tmp_path) as (pump, _):
-        asking = asyncio.create_task(pump.next(LONG))
+    async with pumping(source, tmp_path) as (filler, _):
+        asking = asyncio.create_task(filler.next(LONG))
         await asyncio.sleep(0.01)
         source.fail(ServiceError("gone"))
         with pytest.raises(SplitFailedError, match="gone"):
@@ -286,13 +286,13 @@ async def test_a_failure_ends_a_wait_for_records(source: ManualSource, tmp_path:
 
 
 async def test_a_cancelled_call_takes_nothing(source: ManualSource, tmp_path: Path) -> None:
-    async with pumping(source, tmp_path) as (pump, _):
-        asking = asyncio.create_task(pump.next(LONG))
+    async with pumping(source, tmp_path) as (filler, _):
+        asking = asyncio.create_task(filler.next(LONG))
         await asyncio.sleep(0.01)
         asking.cancel()
         await asyncio.wait([asking])
         source.put(*numbered(2))
-        assert await take(pump) == [1, 2]
+        assert await take(filler) == [1, 2]
 
 
 async def test_a_bounded_run_finishes_after_every_record_of_every_split(
@@ -304,8 +304,8 @@ async def test_a_bounded_run_finishes_after_every_record_of_every_split(
     source.end("a", "c")
     source.put(*numbered(7), split="c")
     counts: list[int] = []
-    async with pumping(source, tmp_path, max_records=10, bounded=True) as (pump, _):
-        while isinstance(handover := await pump.next(LONG), Filled):
+    async with pumping(source, tmp_path, max_records=10, bounded=True) as (filler, _):
+        while isinstance(handover := await filler.next(LONG), Filled):
             counts.append(len(await sequences(handover)))
     assert sum(counts) == 42
 
@@ -313,8 +313,8 @@ async def test_a_bounded_run_finishes_after_every_record_of_every_split(
 async def test_a_bounded_run_with_nothing_to_read_finishes(
     source: ManualSource, tmp_path: Path
 ) -> None:
-    async with pumping(source, tmp_path, bounded=True) as (pump, stream):
-        assert await pump.next(LONG) == Idle(stream.delivered, finished=True)
+    async with pumping(source, tmp_path, bounded=True) as (filler, stream):
+        assert await filler.next(LONG) == NoRecords(stream.delivered, finished=True)
 
 
 async def test_a_bounded_run_whose_splits_have_all_ended_finishes(
@@ -322,18 +322,18 @@ async def test_a_bounded_run_whose_splits_have_all_ended_finishes(
 ) -> None:
     source.put(*numbered(3))
     source.end("a")
-    async with pumping(source, tmp_path, bounded=True) as (pump, stream):
-        assert await take(pump) == [1, 2, 3]
-        assert await pump.next(LONG) == Idle(stream.delivered, finished=True)
+    async with pumping(source, tmp_path, bounded=True) as (filler, stream):
+        assert await take(filler) == [1, 2, 3]
+        assert await filler.next(LONG) == NoRecords(stream.delivered, finished=True)
 
 
 async def test_a_bounded_run_ends_with_the_children_of_what_has_ended(
     source: ManualSource, tmp_path: Path
 ) -> None:
     source.end("a", "b", "c")
-    async with pumping(source, tmp_path, bounded=True) as (pump, _):
-        last = await pump.next(LONG)
-    assert isinstance(last, Idle)
+    async with pumping(source, tmp_path, bounded=True) as (filler, _):
+        last = await filler.next(LONG)
+    assert isinstance(last, NoRecords)
     assert {id_: state.ended for id_, state in last.positions.splits.items()} == {
         "a": True,
         "b": False,
@@ -346,15 +346,15 @@ async def test_a_bounded_run_finishes_while_records_keep_coming(
 ) -> None:
     source.put(*numbered(25))
     taken: list[int] = []
-    async with pumping(source, tmp_path, max_records=10, bounded=True) as (pump, _):
+    async with pumping(source, tmp_path, max_records=10, bounded=True) as (filler, _):
         for _ in range(10):
             source.put(b"more")
             await turns()
-            handover = await pump.next(LONG)
-            if isinstance(handover, Idle):
+            handover = await filler.next(LONG)
+            if isinstance(handover, NoRecords):
                 break
             taken += await sequences(handover)
-    assert isinstance(handover, Idle)
+    assert isinstance(handover, NoRecords)
     assert taken == list(range(1, len(taken) + 1))
     assert len(taken) >= 25
 
@@ -363,14 +363,14 @@ async def test_a_bounded_run_that_has_caught_up_drains_no_more(
     source: ManualSource, tmp_path: Path
 ) -> None:
     source.put(*numbered(5))
-    async with pumping(source, tmp_path, bounded=True) as (pump, stream):
+    async with pumping(source, tmp_path, bounded=True) as (filler, stream):
         await until(lambda: stream.caught_up)
         source.put(*numbered(5))
         await turns()
-        assert await take(pump) == [1, 2, 3, 4, 5]
+        assert await take(filler) == [1, 2, 3, 4, 5]
         source.put(*numbered(5))
         await turns()
-        assert await pump.next(LONG) == Idle(stream.delivered, finished=True)
+        assert await filler.next(LONG) == NoRecords(stream.delivered, finished=True)
 
 
 async def test_the_end_of_the_stream_discards_the_open_segment(
@@ -384,10 +384,10 @@ async def test_the_end_of_the_stream_discards_the_open_segment(
 
 
 async def test_after_the_end_a_call_is_refused(source: ManualSource, tmp_path: Path) -> None:
-    async with pumping(source, tmp_path) as (pump, _):
+    async with pumping(source, tmp_path) as (filler, _):
         pass
     with pytest.raises(StreamStateError, match="has stopped"):
-        await pump.next(LONG)
+        await filler.next(LONG)
 
 
 async def test_a_full_disk_is_a_clear_error_for_the_caller(
@@ -397,38 +397,38 @@ async def test_a_full_disk_is_a_clear_error_for_the_caller(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(OpenSegment, "write_row_group", refuse)
-    async with pumping(source, tmp_path, max_records=4) as (pump, _):
-        asking = asyncio.create_task(pump.next(LONG))
+    async with pumping(source, tmp_path, max_records=4) as (filler, _):
+        asking = asyncio.create_task(filler.next(LONG))
         await asyncio.sleep(0.01)
         source.put(*numbered(2))
         with pytest.raises(CheckpointError, match="No space left on device") as caught:
             await asking
         assert isinstance(caught.value.__cause__, OSError)
         with pytest.raises(CheckpointError, match="No space left on device"):
-            await pump.next(LONG)
+            await filler.next(LONG)
 
 
 async def test_a_stream_that_ends_by_itself_finishes_the_pump(tmp_path: Path) -> None:
     source = ManualSource("a", "b", bounded=True)
     source.put(*numbered(3))
-    async with pumping(source, tmp_path, max_wait=LONG) as (pump, stream):
+    async with pumping(source, tmp_path, max_wait=LONG) as (filler, stream):
         await until_read(stream, 3)
-        assert await take(pump) == [1, 2, 3]
-        assert await pump.next(LONG) == Idle(stream.delivered, finished=True)
-        assert await pump.next(LONG) == Idle(stream.delivered, finished=True)
+        assert await take(filler) == [1, 2, 3]
+        assert await filler.next(LONG) == NoRecords(stream.delivered, finished=True)
+        assert await filler.next(LONG) == NoRecords(stream.delivered, finished=True)
 
 
 async def test_a_stream_that_ends_by_itself_ends_the_wait_for_records(tmp_path: Path) -> None:
     source = ManualSource("a", bounded=True)
-    async with pumping(source, tmp_path, max_wait=LONG) as (pump, stream):
-        assert await pump.next(LONG) == Idle(stream.delivered, finished=True)
+    async with pumping(source, tmp_path, max_wait=LONG) as (filler, stream):
+        assert await filler.next(LONG) == NoRecords(stream.delivered, finished=True)
 
 
 async def test_a_stream_that_ends_by_itself_is_handed_over_in_full_segments(tmp_path: Path) -> None:
     source = ManualSource("a", bounded=True)
     source.put(*numbered(5))
-    async with pumping(source, tmp_path, max_records=2) as (pump, _):
-        assert [await take(pump) for _ in range(3)] == [[1, 2], [3, 4], [5]]
-        handover = await pump.next(LONG)
-        assert isinstance(handover, Idle)
+    async with pumping(source, tmp_path, max_records=2) as (filler, _):
+        assert [await take(filler) for _ in range(3)] == [[1, 2], [3, 4], [5]]
+        handover = await filler.next(LONG)
+        assert isinstance(handover, NoRecords)
         assert handover.finished

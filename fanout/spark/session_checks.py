@@ -1,4 +1,4 @@
-"""What fanout needs from the machine and from a Spark session, checked in one place."""
+"""Check the Java of this machine and a Spark session before they are used."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def require_java() -> Path:
         raise SetupError(f"{java} does not start; {_INSTALL_JAVA}") from error
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if version is None:
-        raise SetupError(f"{java} does not say its version; {_INSTALL_JAVA}")
+        raise SetupError(f"{java} does not report its version; {_INSTALL_JAVA}")
     if int(version[1]) < MIN_JAVA:
         raise SetupError(f"{java} is Java {version[1]}; {_INSTALL_JAVA}")
     return java

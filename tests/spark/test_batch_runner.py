@@ -18,13 +18,13 @@ from fanout.landing.entries import Entry, Lent
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
 from fanout.landing.segments import Filled, SegmentLog
-from fanout.spark.batches import BatchResult, BatchRunner
+from fanout.spark.batch_runner import BatchResult, BatchRunner
 from fanout.spark.current_batch import BatchContext, current_batch
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from fanout.spark.loop_thread import LoopThread
-from fanout.spark.pump import Idle, Stopped
-from fanout.spark.spool import Spooled
+from fanout.spark.pending_queue import PendingBatch
+from fanout.spark.segment_filler import NoRecords, Stopped
 from tests.spark.harness import Recorder, fail
 from tests.spark.manual import SCHEMA, records_of
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from fanout.landing.ownership import Ownership
     from fanout.landing.storage import Storage
-    from fanout.spark.batches import Handler
-    from fanout.spark.pump import Handover
-    from fanout.spark.spool import Taken
+    from fanout.spark.batch_runner import Handler
+    from fanout.spark.pending_queue import BatchContent
+    from fanout.spark.segment_filler import FillResult
 
 pytestmark = pytest.mark.spark
 
@@ -70,7 +70,7 @@ class Bench:
         return Bench(self.spark, self.storage, self.ownership)
 
     def run(
-        self, batch_id: int, handover: Taken, handler: Handler, schema: pa.Schema = SCHEMA
+        self, batch_id: int, handover: BatchContent, handler: Handler, schema: pa.Schema = SCHEMA
     ) -> BatchResult:
         runner = BatchRunner(
             self.spark,
@@ -148,19 +148,19 @@ def test_lent_records_of_several_segments_are_one_batch_for_ever(
 ) -> None:
     pending = [bench.ledger.pending.keep(bench.filled(b"x", b"y"), "") for _ in range(3)]
     with pytest.raises(BatchFailedError):
-        bench.run(0, Spooled(tuple(pending[:2])), fail)
-    result = bench.run(0, Spooled(tuple(pending)), recorder)
+        bench.run(0, PendingBatch(tuple(pending[:2])), fail)
+    result = bench.run(0, PendingBatch(tuple(pending)), recorder)
     assert recorder.sequences == [1, 1, 2, 2]
     assert result.rows == 4
     assert result.bytes == sum(one.segment.size for one in pending[:2])
     bench.run(1, Stopped(), recorder)
-    bench.run(2, Idle(at(2)), recorder)
+    bench.run(2, NoRecords(at(2)), recorder)
     newest = bench.ledger.newest
     assert newest is not None
     assert newest.lent == Lent(2, "")
     later = bench.again()
     assert later.ledger.pending.left == (pending[2],)
-    later.run(3, Spooled(later.ledger.pending.left), recorder)
+    later.run(3, PendingBatch(later.ledger.pending.left), recorder)
     assert recorder.batch_ids == [0, 3]
     assert bench.again().ledger.pending.left == ()
 
@@ -174,19 +174,19 @@ def test_what_an_earlier_run_has_left_pending_is_read_whole_before_it_is_handled
     later = bench.again()
     path.write_bytes(data.replace(b"two", b"2wo"))
     with pytest.raises(CheckpointError, match="cannot be read; if it is damaged, restore it"):
-        later.run(0, Spooled(later.ledger.pending.left), recorder)
+        later.run(0, PendingBatch(later.ledger.pending.left), recorder)
     path.unlink()
     with pytest.raises(CheckpointError, match="is missing; restore it"):
-        later.run(0, Spooled(later.ledger.pending.left), recorder)
+        later.run(0, PendingBatch(later.ledger.pending.left), recorder)
     assert later.ledger.newest is None
     path.write_bytes(data)
-    later.run(0, Spooled(later.ledger.pending.left), recorder)
+    later.run(0, PendingBatch(later.ledger.pending.left), recorder)
     assert recorder.sequences == [1, 2]
 
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_idle_progress_is_stored(bench: Bench, recorder: Recorder, finished: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    assert bench.run(0, Idle(at(3), finished), recorder) == BatchResult(0, finished=finished)
+    assert bench.run(0, NoRecords(at(3), finished), recorder) == BatchResult(0, finished=finished)
     assert bench.ledger.read(0) == Entry(0, QUERY, None, at(3))
     assert bench.acknowledged == [at(3)]
     assert recorder.calls == []
@@ -194,12 +194,12 @@ def test_idle_progress_is_stored(bench: Bench, recorder: Recorder, finished: boo
 
 def test_a_batch_without_any_progress_has_an_entry_too(bench: Bench, recorder: Recorder) -> None:
     bench.run(0, bench.filled(b"one"), recorder)
-    assert bench.run(1, Idle(at(1), finished=True), recorder) == BatchResult(1, finished=True)
+    assert bench.run(1, NoRecords(at(1), finished=True), recorder) == BatchResult(1, finished=True)
     assert bench.ledger.newest == Entry(1, QUERY, None, at(1))
 
 
 def test_a_replay_of_idle_progress_calls_nobody(bench: Bench, recorder: Recorder) -> None:
-    bench.run(0, Idle(at(3)), recorder)
+    bench.run(0, NoRecords(at(3)), recorder)
     assert bench.run(0, bench.filled(b"one"), recorder) == BatchResult(0)
     assert recorder.calls == []
 
@@ -219,9 +219,9 @@ def test_a_stop_before_the_first_batch_stores_the_origin(bench: Bench, recorder:
     assert bench.ledger.newest == Entry(0, QUERY, None, at(7))
 
 
-@pytest.mark.parametrize("handover", [Stopped(), Idle(at(1))])
+@pytest.mark.parametrize("handover", [Stopped(), NoRecords(at(1))])
 def test_spark_takes_no_batch_for_done_that_a_newer_run_may_fill(
-    bench: Bench, spark: SparkSession, checkpoint: str, recorder: Recorder, handover: Handover
+    bench: Bench, spark: SparkSession, checkpoint: str, recorder: Recorder, handover: FillResult
 ) -> None:
     bench.run(0, bench.filled(b"one"), recorder)
     storage = open_storage(spark, checkpoint)

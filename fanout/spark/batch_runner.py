@@ -1,4 +1,4 @@
-"""What happens in one micro-batch: ledger, segment, DataFrame, handler."""
+"""Run one micro-batch: take a segment, write the ledger entry, and call the handler."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fanout.landing.entries import Entry
 from fanout.landing.segments import Filled, publish
 from fanout.spark.current_batch import handling
 from fanout.spark.hadoop.jvm import JAVA_ERRORS
-from fanout.spark.pump import Idle, Stopped
-from fanout.spark.spool import Spooled
+from fanout.spark.pending_queue import PendingBatch
+from fanout.spark.segment_filler import NoRecords, Stopped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fanout.landing.segments import OpenSegment
     from fanout.landing.storage import Storage
     from fanout.spark.current_batch import BatchContext
-    from fanout.spark.spool import Taken
+    from fanout.spark.pending_queue import BatchContent
 
 __all__ = ("BatchResult", "BatchRunner", "Handler")
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 Handler: TypeAlias = Callable[[DataFrame, int], None]
 """Called with the records of a batch and its id; a replay has the same id and the same records."""
 
-# Spark waits this long for a first record before a batch is given back empty.
+# How long a batch waits for a first record before it returns without records.
 IDLE_SECONDS = 60.0
 
 
@@ -51,13 +51,13 @@ def spark_schema(schema: pa.Schema) -> StructType:
 @final
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What one batch was.
+    """The result of one batch.
 
     Args:
         batch_id: Spark's id of the micro-batch.
-        rows: The records that the handler was given; 0 where it was not called.
+        rows: The number of records that the handler was called with; 0 where it was not called.
         bytes: Their bytes in the segment.
-        seconds: From the moment when the records were there to the handler's return.
+        seconds: The time from the arrival of the records to the handler's return.
         finished: Whether there will be no further batch.
     """
 
@@ -70,18 +70,18 @@ class BatchResult:
 
 @final
 class BatchRunner:
-    """Give each batch id its one content, and the handler its DataFrame.
+    """Give each batch id its one content, and call the handler with it as a DataFrame.
 
     Args:
         spark: The session.
         schema: The schema of the source's records.
         handler: The user's function.
         storage: The checkpoint.
-        ledger: What each batch id stands for.
-        context: Makes what `current_batch` returns for an entry of the ledger.
-        take: Blocks until records are there, for at most the given seconds.
-        acknowledge: Tells the stream that everything up to some positions is durable, and was
-            handled: what a service shows as left to be read is what is left to be done; blocks.
+        ledger: The segments of each batch id.
+        context: Makes the context of `current_batch` for an entry of the ledger.
+        take: Returns the records of a batch; it blocks for at most the given seconds.
+        acknowledge: Acknowledges everything up to some positions to the service. It is called when
+            the handler has returned, so that the lag that a service shows is work left; it blocks.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class BatchRunner:
         storage: Storage,
         ledger: BatchLedger,
         context: Callable[[Entry], BatchContext],
-        take: Callable[[float], Taken],
+        take: Callable[[float], BatchContent],
         acknowledge: Callable[[Checkpoint], None],
     ) -> None:
         self._spark = spark
@@ -114,15 +114,15 @@ class BatchRunner:
         self._acknowledge = acknowledge
 
     def run(self, batch_id: int, query_id: str) -> BatchResult:
-        """Run one micro-batch; a batch id that the ledger knows is replayed.
+        """Run one micro-batch; a batch id with an entry in the ledger is replayed.
 
-        When it returns, Spark takes the batch for done, so it has an entry by then, if need be one
-        without records: otherwise a newer run, which has not seen that, could give it records that
-        Spark never asks for again.
+        Every batch has an entry when this returns, also one without records. Spark then counts the
+        batch as done and never requests it again: without an entry a newer run could give its id
+        records that are never handled.
 
         Raises:
             BatchFailedError: If the handler raised.
-            CheckpointError: If the checkpoint is damaged, or no longer ours.
+            CheckpointError: If the checkpoint is damaged, or a newer run owns it.
             FanOutError: If the stream has failed.
         """
         entry = self._ledger.find(batch_id, query_id)
@@ -133,26 +133,26 @@ class BatchRunner:
             case Stopped():
                 positions = self._ledger.positions()
                 assert positions is not None, "the origin comes before the first batch"
-                self._remember(self._without_records(batch_id, query_id, positions))
+                self._record(self._without_records(batch_id, query_id, positions))
                 return BatchResult(batch_id, finished=True)
-            case Idle(positions, finished):
-                self._remember(self._without_records(batch_id, query_id, positions))
+            case NoRecords(positions, finished):
+                self._record(self._without_records(batch_id, query_id, positions))
                 self._acknowledge(positions)
                 return BatchResult(batch_id, finished=finished)
             case Filled(segment, positions):
                 started = time.perf_counter()
                 file = self._publish(segment)
                 entry = Entry(batch_id, query_id, file, positions, segment.watermark)
-                self._remember(entry)
+                self._record(entry)
                 return self._finish(entry, started)
-            case Spooled(pending):
+            case PendingBatch(pending):
                 started = time.perf_counter()
                 for left in (one for one in pending if one in self._ledger.pending.left):
                     self._verify(left.segment)
                 first, last = pending[0].segment, pending[-1]
                 lent = self._ledger.pending.lent(pending)
                 entry = Entry(batch_id, query_id, first, last.positions, last.watermark, lent)
-                self._remember(entry)
+                self._record(entry)
                 return self._finish(entry, started)
 
     def _replay(self, entry: Entry) -> BatchResult:
@@ -181,7 +181,7 @@ class BatchRunner:
         lent = self._ledger.pending.lent()
         return Entry(batch_id, query_id, None, positions, lent=lent)
 
-    def _remember(self, entry: Entry) -> None:
+    def _record(self, entry: Entry) -> None:
         self._ledger.write(entry)
         self._ledger.prune()
 
@@ -196,7 +196,7 @@ class BatchRunner:
             ) from error
 
     def _verify(self, file: SegmentFile) -> None:
-        """Read a segment whole before it is replayed: it may have lain there for long."""
+        """Read a whole segment before it is replayed, because it may be old and damaged."""
         frame = self._read(file)
         name = f"the segment {file.name} in {self._storage.location}"
         restore = "restore it from a backup, or start with a new checkpoint location"
@@ -204,7 +204,7 @@ class BatchRunner:
             # A column that is not in the file would read as null.
             columns = self._spark.read.parquet(self._storage.uri(file.name)).columns
             rows = frame.count()
-            # The checksum of a page is looked at where the page is read, and a count reads none.
+            # The checksum of a page is checked when the page is read, and a count reads none.
             frame.write.format("noop").mode("overwrite").save()
         except JAVA_ERRORS as error:
             raise CheckpointError(f"{name} cannot be read; if it is damaged, {restore}") from error

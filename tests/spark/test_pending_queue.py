@@ -19,8 +19,8 @@ from fanout.landing.entries import Entry
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.segments import SegmentLog
-from fanout.spark.pump import Idle, Pump, Stopped
-from fanout.spark.spool import Spool, Spooled
+from fanout.spark.pending_queue import PendingBatch, PendingQueue
+from fanout.spark.segment_filler import NoRecords, SegmentFiller, Stopped
 from tests.spark.lending import LendingSource
 from tests.spark.manual import SCHEMA
 
@@ -49,9 +49,9 @@ class Owner:
 
 @dataclass
 class Run:
-    """One run of a query, as far as the spool and the ledger make it up."""
+    """One run of a query, as far as the queue and the ledger make it up."""
 
-    spool: Spool
+    queue: PendingQueue
     stream: FanOut
     ledger: BatchLedger
     storage: LocalStorage
@@ -64,11 +64,11 @@ class Run:
 
     async def take(self) -> list[int]:
         """Do what Spark does with a batch; return its records."""
-        taken = await self.spool.next(LONG)
-        assert isinstance(taken, Spooled)
+        taken = await self.queue.next(LONG)
+        assert isinstance(taken, PendingBatch)
         return await self.finish(taken)
 
-    async def finish(self, taken: Spooled) -> list[int]:
+    async def finish(self, taken: PendingBatch) -> list[int]:
         return await asyncio.to_thread(self._finish, taken.pending)
 
     def _finish(self, pending: tuple[Pending, ...]) -> list[int]:
@@ -82,8 +82,8 @@ class Run:
 
     async def idle(self) -> None:
         """Do what Spark does when there were no records."""
-        idle = await self.spool.next(0.01)
-        assert isinstance(idle, Idle)
+        idle = await self.queue.next(0.01)
+        assert isinstance(idle, NoRecords)
         lent = self.ledger.pending.lent()
         entry = Entry(self.batches, "query", None, idle.positions, lent=lent)
         self.batches += 1
@@ -115,14 +115,14 @@ async def running(
         assert spooling is not None
         spooling.remember(ledger.pending.unconfirmed)
         await asyncio.to_thread(ledger.pending.open)
-        pump = Pump(stream, log, max_wait=0.05, bounded=bounded)
-        spool = Spool(
-            stream, spooling, pump, ledger.pending, max_records=max_records, max_bytes=1 << 20
+        filler = SegmentFiller(stream, log, max_wait=0.05, bounded=bounded)
+        queue = PendingQueue(
+            stream, spooling, filler, ledger.pending, max_records=max_records, max_bytes=1 << 20
         )
         async with asyncio.TaskGroup() as tasks:
-            work = [tasks.create_task(pump.run()), tasks.create_task(spool.run())]
+            work = [tasks.create_task(filler.run()), tasks.create_task(queue.run())]
             await asyncio.sleep(0)
-            yield Run(spool, stream, ledger, storage, owner)
+            yield Run(queue, stream, ledger, storage, owner)
             for task in work:
                 task.cancel()
 
@@ -134,7 +134,7 @@ def _open(root: Path, owner: Owner) -> tuple[LocalStorage, BatchLedger]:
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - nothing signals what the spool has done
+        while not condition():  # noqa: ASYNC110 - nothing signals what the queue has done
             await asyncio.sleep(0.001)
 
 
@@ -279,8 +279,8 @@ async def test_what_was_not_named_comes_again(source: LendingSource, tmp_path: P
         run.owner.lost = True
         source.put(3)
         with pytest.raises(CheckpointError, match="taken over"):
-            await run.spool.next(LONG)
-        assert isinstance(run.spool.failure, CheckpointError)
+            await run.queue.next(LONG)
+        assert isinstance(run.queue.failure, CheckpointError)
     assert source.accepted == []
     async with running(source, tmp_path, run=2) as run:
         assert await run.take() == numbers(3)
@@ -299,7 +299,7 @@ async def test_nothing_is_acknowledged_that_a_newer_run_has_not_seen(
         monkeypatch.setattr(LocalStorage, "create", lose)
         source.put(3)
         with pytest.raises(CheckpointError, match="taken over"):
-            await run.spool.next(LONG)
+            await run.queue.next(LONG)
     assert source.accepted == []
 
 
@@ -307,11 +307,11 @@ async def test_without_records_the_answer_is_the_progress_that_is_safe(
     source: LendingSource, tmp_path: Path
 ) -> None:
     async with running(source, tmp_path) as run:
-        assert isinstance(await run.spool.next(0.01), Idle)
+        assert isinstance(await run.queue.next(0.01), NoRecords)
         source.put(2)
         await run.take()
-        idle = await run.spool.next(0.01)
-        assert isinstance(idle, Idle)
+        idle = await run.queue.next(0.01)
+        assert isinstance(idle, NoRecords)
         assert idle.positions.splits["member-0"].position == Cursor(2)
 
 
@@ -321,17 +321,17 @@ async def test_stop_leaves_what_is_pending_to_the_next_run(
     async with running(source, tmp_path) as run:
         source.put(3)
         await until(lambda: source.accepted == numbers(3))
-        run.spool.stop()
-        assert [await run.spool.next(LONG) for _ in range(2)] == [Stopped(), Stopped()]
+        run.queue.stop()
+        assert [await run.queue.next(LONG) for _ in range(2)] == [Stopped(), Stopped()]
     async with running(source, tmp_path, run=2) as run:
         assert await run.take() == numbers(3)
 
 
 async def test_stop_ends_a_wait_for_records(source: LendingSource, tmp_path: Path) -> None:
     async with running(source, tmp_path) as run:
-        asking = asyncio.create_task(run.spool.next(LONG))
+        asking = asyncio.create_task(run.queue.next(LONG))
         await asyncio.sleep(0.01)
-        run.spool.stop()
+        run.queue.stop()
         assert await asking == Stopped()
 
 
@@ -340,10 +340,10 @@ async def test_a_bounded_run_finishes_when_all_is_handed_over(tmp_path: Path) ->
     source.put(30)
     taken: list[int] = []
     async with running(source, tmp_path, max_records=10, bounded=True) as run:
-        while isinstance(given := await run.spool.next(LONG), Spooled):
+        while isinstance(given := await run.queue.next(LONG), PendingBatch):
             taken += await run.finish(given)
-        assert given == Idle(run.stream.delivered, finished=True)
-        assert await run.spool.next(LONG) == given
+        assert given == NoRecords(run.stream.delivered, finished=True)
+        assert await run.queue.next(LONG) == given
         await until(lambda: source.paused)
     assert sorted(taken) == numbers(30)
 
@@ -355,16 +355,16 @@ async def test_a_failure_comes_after_the_records_before_it(
         source.put(3)
         await until(lambda: source.accepted == numbers(3))
         source.fail(ServiceError("gone"))
-        await until(lambda: run.spool.failure)
+        await until(lambda: run.queue.failure)
         assert await run.take() == numbers(3)
         for _ in range(2):
             with pytest.raises(SplitFailedError, match="gone"):
-                await run.spool.next(LONG)
+                await run.queue.next(LONG)
 
 
 async def test_a_cancelled_call_takes_nothing(source: LendingSource, tmp_path: Path) -> None:
     async with running(source, tmp_path) as run:
-        asking = asyncio.create_task(run.spool.next(LONG))
+        asking = asyncio.create_task(run.queue.next(LONG))
         await asyncio.sleep(0.01)
         asking.cancel()
         await asyncio.wait([asking])
