@@ -7,7 +7,7 @@ import pytest
 from blockbuster import BlockingError
 
 from fanout.core.backoff import Backoff, FullJitter
-from tests.provers.simulation import simulate
+from fanout.testing.virtual_time.loop import simulate
 
 
 class Sleepy(Random):

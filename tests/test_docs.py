@@ -14,9 +14,10 @@ from tests.provers.planted.kafka_bugs import KAFKA_BUGS
 from tests.provers.planted.kinesis_bugs import KINESIS_BUGS
 from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
 from tests.provers.planted.spark_bugs import SPARK_BUGS
-from tests.provers.simulation import KinesisFaultKind, KinesisSometimes
 from tests.provers.simulation.kafka.faults import KafkaFaultKind
 from tests.provers.simulation.kafka.moments import KafkaSometimes
+from tests.provers.simulation.kinesis.faults import KinesisFaultKind
+from tests.provers.simulation.moments.moments import KinesisSometimes
 
 PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
 README = PAGE.parent.parent / "README.md"

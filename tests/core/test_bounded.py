@@ -13,6 +13,7 @@ from fanout.core.events import Split
 from fanout.core.positions import Cursor
 from fanout.core.statistics import SplitState
 from fanout.errors import SplitFailedError, StreamStateError
+from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import (
     PACING,
     BadClose,
@@ -26,7 +27,6 @@ from tests.core.scripted import (
     check_delivery,
     sequences,
 )
-from tests.provers.simulation import simulate
 
 A, B = Split("a"), Split("b")
 LEFT, RIGHT = Split("left", ("a",)), Split("right", ("a",))

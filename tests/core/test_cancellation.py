@@ -9,6 +9,8 @@ import fanout
 from fanout.core.cancellation import prefer_cancellation
 from fanout.core.events import Split
 from fanout.errors import MalformedEventError
+from fanout.testing.virtual_time.cancellation import Cancellation, sweep
+from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import (
     PACING,
     Break,
@@ -24,7 +26,6 @@ from tests.core.scripted import (
     seeded,
     sequences,
 )
-from tests.provers.simulation import Cancellation, simulate, sweep
 
 A, B = Split("a"), Split("b")
 LEFT = Split("left", ("a",))

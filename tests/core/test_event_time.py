@@ -16,8 +16,8 @@ from fanout.core.event_time import EventTime, SplitWatermark, parse_event_time
 from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Range
 from fanout.errors import EventTimeError, OptionError, SplitFailedError
+from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import Log, ScriptedSource, sequences
-from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

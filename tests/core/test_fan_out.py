@@ -21,6 +21,7 @@ from fanout.errors import (
     SplitFailedError,
     StreamStateError,
 )
+from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import (
     PACING,
     Break,
@@ -38,7 +39,6 @@ from tests.core.scripted import (
     seeded,
     sequences,
 )
-from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from fanout.core.drain import Drained

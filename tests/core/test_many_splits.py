@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import fanout
 from fanout.core.events import Split
+from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import (
     PACING,
     Log,
@@ -18,7 +19,6 @@ from tests.core.scripted import (
     seeded,
     sequences,
 )
-from tests.provers.simulation import simulate
 
 
 def splits(count: int) -> list[Split]:

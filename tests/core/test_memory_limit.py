@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from fanout.core.limits import MemoryLimit
-from tests.provers.simulation import Cancellation, DeadlockError, simulate, sweep
+from fanout.testing.virtual_time.cancellation import Cancellation, sweep
+from fanout.testing.virtual_time.loop import DeadlockError, simulate
 
 
 def test_bytes_are_handed_out_up_to_the_limit() -> None:

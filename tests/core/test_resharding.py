@@ -15,6 +15,7 @@ from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import ABSENCES, Progress
 from fanout.core.supervisor import Supervisor
+from fanout.testing.virtual_time.loop import SimLoop
 from tests.core.scripted import (
     LISTED_EVERY,
     PACING,
@@ -24,7 +25,6 @@ from tests.core.scripted import (
     record_batch,
     seeded,
 )
-from tests.provers.simulation import SimLoop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

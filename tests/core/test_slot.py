@@ -13,8 +13,9 @@ from fanout.core.events import Batch, End, Failure, Split
 from fanout.core.positions import Cursor, Range
 from fanout.core.slot import Slot
 from fanout.errors import SplitFailedError
+from fanout.testing.virtual_time.cancellation import Cancellation, sweep
+from fanout.testing.virtual_time.loop import SimLoop, simulate
 from tests.core.scripted import Log, record_batch
-from tests.provers.simulation import Cancellation, SimLoop, simulate, sweep
 
 if TYPE_CHECKING:
     from fanout.core.events import Event

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from fanout.core.limits import SubscribeLimit
-from tests.provers.simulation import Cancellation, simulate, sweep
+from fanout.testing.virtual_time.cancellation import Cancellation, sweep
+from fanout.testing.virtual_time.loop import simulate
 
 
 class Calls:

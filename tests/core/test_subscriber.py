@@ -24,6 +24,8 @@ from fanout.errors import (
     SubscriptionEndedError,
     SubscriptionSilentError,
 )
+from fanout.testing.virtual_time.cancellation import Cancellation, sweep
+from fanout.testing.virtual_time.loop import SimLoop, simulate
 from tests.core.scripted import (
     PACING,
     BadClose,
@@ -42,7 +44,6 @@ from tests.core.scripted import (
     record_batch,
     sequences,
 )
-from tests.provers.simulation import Cancellation, SimLoop, simulate, sweep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -11,8 +11,8 @@ from fanout.core.limits import MemoryLimit, SubscribeLimit
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.subscription import Subscription
 from fanout.errors import SubscriptionEndedError, SubscriptionSilentError
+from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import PACING
-from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable

@@ -14,6 +14,7 @@ from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.core.progress import Progress
 from fanout.core.supervisor import Supervisor
 from fanout.errors import MalformedEventError, ServiceError, SplitFailedError
+from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import (
     LISTED_EVERY,
     PACING,
@@ -30,7 +31,6 @@ from tests.core.scripted import (
     seeded,
     sequences,
 )
-from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from fanout.core.subscription import Watchdog
-from tests.provers.simulation import Cancellation, SimLoop, simulate, sweep
+from fanout.testing.virtual_time.cancellation import Cancellation, sweep
+from fanout.testing.virtual_time.loop import SimLoop, simulate
 
 
 def block(seconds: float) -> None:

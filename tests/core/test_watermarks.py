@@ -15,8 +15,8 @@ from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import Progress
 from fanout.core.watermarks import Watermarks
+from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import Log, ScriptedSource, record_batch
-from tests.provers.simulation import simulate
 
 A, B, C = Split("a"), Split("b"), Split("c")
 LEFT, RIGHT = Split("left", ("a",)), Split("right", ("a",))

@@ -11,8 +11,8 @@ from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.commits import open_committer
+from fanout.testing.virtual_time.loop import simulate
 from tests.kafka.scripted import ScriptedCluster
-from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

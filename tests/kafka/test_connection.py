@@ -11,9 +11,9 @@ from fanout.core.positions import Cursor
 from fanout.kafka import KafkaSource, Partition
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.source import open_kafka_connection
+from fanout.testing.virtual_time.loop import simulate
 from tests.kafka.scripted import Log, ScriptedCluster
 from tests.kafka.topics import PLAINTEXT
-from tests.provers.simulation import simulate
 
 
 def test_a_bounded_read_lists_its_partitions_once() -> None:

@@ -13,8 +13,9 @@ from aiokafka.errors import KafkaConnectionError, NotLeaderForPartitionError
 
 import fanout
 from fanout.core.backoff import Backoff
+from fanout.testing.virtual_time.cancellation import sweep
+from fanout.testing.virtual_time.loop import simulate
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
-from tests.provers.simulation import simulate, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping

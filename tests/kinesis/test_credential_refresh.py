@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from fanout.core.policy import Pace
 from fanout.kinesis.aws.credential_refresh import CredentialRefresh
-from tests.provers.simulation import simulate
+from fanout.testing.virtual_time.loop import simulate
 
 if TYPE_CHECKING:
     import pytest

@@ -21,7 +21,7 @@ from fanout.kinesis.aws.api import StreamDescription, UnreadRecords
 from fanout.kinesis.reading.deaggregation import Deaggregator
 from fanout.kinesis.reading.polling import Poller
 from fanout.testing.kinesis.kpl_format import encode_aggregate
-from tests.provers.simulation import simulate
+from fanout.testing.virtual_time.loop import simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from fanout.kinesis.reading.rate_limit import ShardRateLimit
-from tests.provers.simulation import simulate
+from fanout.testing.virtual_time.loop import simulate
 
 MIB = 1024 * 1024
 

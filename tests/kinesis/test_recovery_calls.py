@@ -25,7 +25,7 @@ from fanout.kinesis.policy import KinesisRemedy
 from fanout.kinesis.reading.recovery import Recovery
 from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.shards import ShardCatalog
-from tests.provers.simulation import simulate
+from fanout.testing.virtual_time.loop import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping

@@ -16,7 +16,7 @@ from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.registration import ConsumerRegistration
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
-from tests.provers.simulation import simulate
+from fanout.testing.virtual_time.loop import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,7 +13,7 @@ from fanout.errors import ServiceError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.aws.api import ConsumerDescription, StreamDescription
 from fanout.kinesis.source import open_kinesis_connection
-from tests.provers.simulation import simulate
+from fanout.testing.virtual_time.loop import simulate
 from tests.provers.simulation.kinesis.service.client_errors import client_error
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from fanout.kinesis.reading.subscription import read_events
 from fanout.kinesis.starting_position import starting_position
 from fanout.testing.kinesis.frames import encode_event, encode_exception, encode_frame
 from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
-from tests.provers.simulation import simulate
+from fanout.testing.virtual_time.loop import simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence

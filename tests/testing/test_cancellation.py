@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.provers.simulation import Cancellation, Moment, sweep
+from fanout.testing.virtual_time.cancellation import Cancellation, Moment, sweep
 
 
 async def two_waits(seen: list[str]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.provers.simulation import DeadlockError, LeakError, SimLoop, Trace, simulate
+from fanout.testing.virtual_time.loop import DeadlockError, LeakError, SimLoop, simulate
+from fanout.testing.virtual_time.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,18 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.provers.simulation import (
-    DeadlockError,
-    Fifo,
-    Priorities,
-    Shuffled,
-    SimLoop,
-    Trace,
-    simulate,
-)
+from fanout.testing.virtual_time.loop import DeadlockError, SimLoop, simulate
+from fanout.testing.virtual_time.schedule import Fifo, Priorities, Shuffled
+from fanout.testing.virtual_time.trace import Trace
 
 if TYPE_CHECKING:
-    from tests.provers.simulation import Schedule
+    from fanout.testing.virtual_time.schedule import Schedule
 
 _ALL = "abcdefgh"
 

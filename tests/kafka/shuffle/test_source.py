@@ -35,10 +35,11 @@ from fanout.kafka.shuffle.frames import (
     IdleFrame,
     WatermarkFrame,
 )
+from fanout.testing.virtual_time.cancellation import sweep
+from fanout.testing.virtual_time.loop import simulate
 from tests.kafka.scripted import ScriptedCluster
 from tests.kafka.shuffle.scripted import ScriptedShuffle, write
 from tests.provers.record_batches import ABORT, COMMIT
-from tests.provers.simulation import simulate, sweep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -33,8 +33,8 @@ from fanout.kafka.transactions.calls import TransactionCalls
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.transactions.transactions import Transactions
+from fanout.testing.virtual_time.loop import simulate
 from tests.kafka.transactions.transacting import Sink
-from tests.provers.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.virtual_time.loop import SimLoop, simulate
 from fanout.testing.virtual_time.trace import Trace
-from tests.provers.simulation.chance import happens
 from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.job.process import SimProcess
-from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
+from tests.provers.simulation.kafka.plan import KafkaPlan
+from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kafka.world import KafkaWorld
 from tests.provers.simulation.kinesis.faults import PROCESS_FAULTS, KinesisFaultKind
-from tests.provers.simulation.kinesis.plan import KinesisPlan, draw_kinesis_plan, stream_of
+from tests.provers.simulation.kinesis.plan import KinesisPlan
+from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 from tests.provers.simulation.kinesis.world import KinesisWorld
+from tests.provers.simulation.randomness import happens, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

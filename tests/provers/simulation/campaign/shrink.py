@@ -54,7 +54,11 @@ _PLAINEST: Final[Mapping[str, Any]] = MappingProxyType(
         "on_data_loss": "earliest",
         "group": False,
         "fetch_bytes": 1 << 20,
-        **{each.name: each.default for each in fields(KinesisPlan) if each.default is not MISSING},
+        **{
+            each.name: each.default
+            for each in fields(KinesisPlan)
+            if each.default is not MISSING and each.name != "source"
+        },
     }
 )
 

@@ -12,9 +12,9 @@ from fanout.core.events import Batch
 from fanout.core.opening import open_stream, resolve_start
 from fanout.errors import FanOutError, PositionError
 from fanout.testing.virtual_time.loop import running_loop
-from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kinesis.faults import KinesisFaultKind, KinesisFaultSite
 from tests.provers.simulation.kinesis.oracle.failure_check import check_stays_failed
+from tests.provers.simulation.randomness import happens
 
 if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut

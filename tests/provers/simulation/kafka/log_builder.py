@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, final
 
 from tests.provers.record_batches import ABORT, CODECS, COMMIT, batch, empty, marker
-from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kafka.partition_log import LogEra, LoggedTransaction, StoredBatch
+from tests.provers.simulation.randomness import happens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

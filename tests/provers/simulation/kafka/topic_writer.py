@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 from tests.provers.record_batches import BatchRow
-from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kafka.log_builder import BatchContent
 from tests.provers.simulation.kafka.partition_log import KafkaRecord
+from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.service_clock import millis
 
 if TYPE_CHECKING:

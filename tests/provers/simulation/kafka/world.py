@@ -23,7 +23,7 @@ from tests.provers.simulation.kafka.source import KafkaSimSource, kafka_options
 from tests.provers.simulation.kafka.transport import KafkaSimTransport
 from tests.provers.simulation.kafka.witness import KafkaWitness
 from tests.provers.simulation.kinesis.faults import PROCESS_FAULTS, KinesisFault
-from tests.provers.simulation.kinesis.plan import stream_of
+from tests.provers.simulation.randomness import stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -1,50 +1,23 @@
-"""Everything that one simulated run does, drawn from its seed."""
+"""A plan of Kinesis: everything that one simulated run does."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
-from random import Random
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, final
 
 import msgspec
 
-from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import OptionError
-from fanout.testing.virtual_time.schedule import Fifo, Priorities, Schedule, Shuffled
-from tests.provers.simulation.chance import happens
-from tests.provers.simulation.kinesis.fault_combinations import draw_combination
-from tests.provers.simulation.kinesis.fault_draws import draw_fatal_kind, draw_faults
 from tests.provers.simulation.kinesis.faults import KINESIS_FAULTS, KinesisFault, KinesisFaultKind
 from tests.provers.simulation.kinesis.service.log_draws import make_log
-from tests.provers.simulation.service_clock import shard_id_of
+from tests.provers.simulation.randomness import order_of, stream_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from fanout.testing.virtual_time.schedule import Schedule
     from tests.provers.simulation.kinesis.service.stream_log import SourceLog
 
-__all__ = ("KinesisPlan", "decode_plan", "draw_kinesis_plan", "order_of", "stream_of")
-
-P = TypeVar("P")
-
-# The shares of plans that poll, that give a consumer by its ARN, and in which a shard stays broken.
-_POLLING = 0.2
-_BY_ARN = 0.1
-_BROKEN = 0.1
-
-
-# What a reader goes on asking after; damage ends the stream instead.
-_FOR_EVER: Final = (
-    KinesisFaultKind.REFUSED,
-    KinesisFaultKind.HANGS,
-    KinesisFaultKind.UNREACHABLE,
-    KinesisFaultKind.STALL,
-    KinesisFaultKind.RESET,
-    KinesisFaultKind.ENDED_EARLY,
-    KinesisFaultKind.RAISED,
-)
+__all__ = ("KinesisPlan",)
 
 
 @final
@@ -82,6 +55,7 @@ class KinesisPlan:
         on_bad_aggregate: What becomes of an aggregated record that is damaged.
         on_bad_frame: What becomes of a frame that stays damaged.
         faults: What goes wrong.
+        source: Which service it is a plan of; the tag by which stored plans are told apart.
     """
 
     seed: int
@@ -107,6 +81,7 @@ class KinesisPlan:
     consumer: Literal["name", "arn"] = "name"
     on_bad_aggregate: Literal["fail", "gap"] = "fail"
     on_bad_frame: Literal["fail", "gap"] = "fail"
+    source: Literal["kinesis"] = "kinesis"
 
     def __post_init__(self) -> None:
         """Check every range."""
@@ -134,17 +109,6 @@ class KinesisPlan:
         """Write the plan down, on one line."""
         return msgspec.json.encode(self).decode()
 
-    @classmethod
-    def from_json(cls, text: str | bytes) -> KinesisPlan:
-        """Read a plan back; its faults may be in any order.
-
-        Raises:
-            OptionError: If it is not one: not JSON, a field that is missing, or one that this
-                version does not know, without which the run would be another one.
-        """
-        plan = decode_plan(text, cls, {"faults": KinesisFault})
-        return replace(plan, faults=tuple(sorted(plan.faults, key=attrgetter("at"))))
-
     def log(self, generation: int = 0) -> SourceLog:
         """Make what the stream holds, or one that replaces it.
 
@@ -169,119 +133,3 @@ class KinesisPlan:
     def without_faults(self) -> KinesisPlan:
         """Return the same plan with nothing that goes wrong."""
         return replace(self, faults=(), broken=None)
-
-
-def decode_plan(text: str | bytes, kind: type[P], faults: Mapping[str, type]) -> P:
-    """Read a plan that was written as JSON.
-
-    Args:
-        text: The JSON.
-        kind: The type of the plan.
-        faults: The fields that hold faults, and the type of these.
-
-    Raises:
-        OptionError: If it is not one: not JSON, a field that is missing, or one that this version
-            does not know, without which the run would be another one.
-    """
-    try:
-        plan = msgspec.json.decode(text, type=kind)
-        _check_names(msgspec.json.decode(text), kind, faults)
-    except MALFORMED_JSON as error:
-        raise OptionError(f"this is not a plan of a simulation: {error}") from error
-    return plan
-
-
-def order_of(schedule: Literal["fifo", "shuffled", "priorities"], seed: int) -> Schedule:
-    """Make the schedule of task steps of a plan.
-
-    Args:
-        schedule: What kind.
-        seed: The seed of the plan.
-    """
-    random = stream_of(seed, "schedule")
-    match schedule:
-        case "fifo":
-            return Fifo()
-        case "shuffled":
-            return Shuffled(random)
-        case "priorities":
-            return Priorities(random)
-
-
-def _check_names(
-    document: dict[str, Any], kind: type[Any], faults: Mapping[str, type[Any]]
-) -> None:
-    """Refuse what msgspec passes over in a dataclass: a field that nobody knows."""
-    unknown = document.keys() - {each.name for each in fields(kind)}
-    for name, of in faults.items():
-        for fault in document[name]:
-            unknown |= fault.keys() - {each.name for each in fields(of)}
-    if unknown:
-        names = ", ".join(map(repr, sorted(unknown)))
-        raise OptionError(f"this plan is of a newer version of fanout, or misspelt: {names}")
-
-
-def stream_of(seed: int, purpose: str) -> Random:
-    """Return the random numbers of one purpose; a draw for one changes nothing for another.
-
-    Args:
-        seed: The seed of the plan.
-        purpose: The purpose, of which nothing else draws.
-    """
-    return Random(f"{seed}/{purpose}")
-
-
-def draw_kinesis_plan(seed: int) -> KinesisPlan:
-    """Draw a plan: small ones mostly, with some kinds of faults and not with others.
-
-    Leaving kinds out finds more than a little of everything: swarm testing, by Groce, Zhang, Eide,
-    Chen and Regehr, ISSTA 2012.
-
-    Args:
-        seed: Any number.
-    """
-    random, manner = stream_of(seed, "plan"), stream_of(seed, "manner")
-    mode: Literal["efo", "polling"] = "polling" if happens(random, _POLLING) else "efo"
-    if mode == "efo":
-        shards = random.choices((1, 2, 4, 16), (50, 35, 14, 1))[0]
-        seconds = random.choices((300.0, 900.0, 3600.0), (58, 40, 2))[0]
-    else:  # a shard is polled every second at least, so there is more to do
-        shards = random.choices((1, 2, 4), (60, 35, 5))[0]
-        seconds = random.choices((20.0, 60.0, 300.0), (50, 47, 3))[0]
-    plan = KinesisPlan(
-        seed=seed,
-        schedule=random.choices(("fifo", "shuffled", "priorities"), (20, 50, 30))[0],
-        mode=mode,
-        start=random.choices(("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"), (80, 10, 10))[0],
-        shards=shards,
-        records=random.choice((5, 15, 40)),
-        reshards=random.choice((0, 0, 0, 0, 1, 1, 2, 5)),
-        large=happens(random, 0.02),  # they take long
-        seconds=seconds,
-        heartbeat=random.choices((5.0, 15.0, 30.0), (10, 30, 60))[0],
-        reading=manner.choice(("iterate", "drain", "mixed")),
-        checkpoint_every=random.choice((1, 1, 3, 10)),
-        broken=shard_id_of(random.randrange(shards)) if happens(random, _BROKEN) else None,
-        consumer="arn" if happens(random, _BY_ARN) else "name",
-        on_bad_aggregate=random.choice(("fail", "gap")),
-        on_bad_frame=random.choice(("fail", "gap")),
-        faults=(),
-        acknowledging=manner.choice(("each", "twice", "some", "all")),
-        storing=manner.choices(("positions", "drained", "delivered"), (60, 20, 20))[0],
-        deregister=manner.choices(("never", "on_close"), (80, 20))[0],
-        listing_every=manner.choice((10.0, 30.0, 60.0)),
-        tight=happens(manner, 0.3),
-        broken_by=manner.choice(
-            [kind for kind in _FOR_EVER if KINESIS_FAULTS[kind].mode in {None, mode}]
-        ),
-    )
-    fatal = draw_fatal_kind(random, mode)
-    if fatal is not None and (field_of := KINESIS_FAULTS[fatal].fatal_with) is not None:
-        options: dict[str, Any] = dict([field_of])
-        plan = replace(plan, **options)
-    faults = draw_faults(stream_of(seed, "faults"), plan, fatal)
-    together = stream_of(seed, "together")
-    if happens(together, 0.5):
-        faults += draw_combination(together, plan)
-    faults.sort(key=lambda fault: fault.at)
-    return replace(plan, faults=tuple(faults))

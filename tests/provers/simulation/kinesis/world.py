@@ -14,11 +14,11 @@ from tests.provers.simulation.kinesis.faults import PROCESS_FAULTS, KinesisFault
 from tests.provers.simulation.kinesis.oracle.failure_check import check_kinesis_failure
 from tests.provers.simulation.kinesis.oracle.oracle import KinesisOracle
 from tests.provers.simulation.kinesis.oracle.witness import KinesisWitness
-from tests.provers.simulation.kinesis.plan import stream_of
 from tests.provers.simulation.kinesis.service.service import KinesisSimService
 from tests.provers.simulation.kinesis.service.transport import KinesisSimTransport
 from tests.provers.simulation.kinesis.source import KinesisSimSource, kinesis_options
 from tests.provers.simulation.moments.observers import Observers
+from tests.provers.simulation.randomness import stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -14,7 +14,7 @@ from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.source import Capabilities
 from fanout.core.statistics import CommitStatistics
-from tests.provers.simulation.chance import happens
+from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.spark.process import current_process
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.source import Capabilities
 from fanout.core.statistics import LendingStatistics
 from fanout.errors import AcknowledgementError
-from tests.provers.simulation.chance import happens
+from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.spark.arriving_source import PACING, SCHEMA
 from tests.provers.simulation.spark.lending_service import LOCK
 from tests.provers.simulation.spark.process import current_process

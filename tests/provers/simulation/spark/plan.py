@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias, final
 
-from tests.provers.simulation.chance import happens
+from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.spark.faults import (
     DiskRefusal,
     DriverKill,

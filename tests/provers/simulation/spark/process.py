@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-from tests.provers.simulation.chance import happens
+from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.spark.disk import Disk
 from tests.provers.simulation.spark.faults import (
     DiskRefusal,

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 
 from fanout.errors import CheckpointError
-from tests.provers.simulation.chance import happens
+from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.spark.process import current_process
 
 if TYPE_CHECKING:

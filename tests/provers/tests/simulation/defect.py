@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tests.provers.simulation import KinesisFault, KinesisFaultKind, draw_kinesis_plan
+from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
+from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 
 if TYPE_CHECKING:
     import pytest

@@ -8,8 +8,10 @@ import sys
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from tests.provers.simulation import Shuffled, SimLoop, Trace, run_kinesis_seed, simulate
-from tests.provers.simulation.run import run_kafka_seed
+from fanout.testing.virtual_time.loop import SimLoop, simulate
+from fanout.testing.virtual_time.schedule import Shuffled
+from fanout.testing.virtual_time.trace import Trace
+from tests.provers.simulation.run import run_kafka_seed, run_kinesis_seed
 from tests.provers.simulation.spark import run_query_seed
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 from tests.provers.__main__ import app
 from tests.provers.planted.hunt import planted
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
-from tests.provers.simulation import KinesisPlan, draw_kinesis_plan
 from tests.provers.simulation.campaign.failures import FailureKind, RunFailure
 from tests.provers.simulation.campaign.replay import replay
-from tests.provers.simulation.kafka.plan import draw_kafka_plan
+from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
+from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
+from tests.provers.simulation.plans import read_plan
 from tests.provers.tests.simulation.defect import SHOWING, begin_again
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def test_a_defect_is_counted_named_and_shrunk_and_exits_with_1(
     answer = json.loads(result.stdout)
     first = answer["failed"][0]
     assert answer["failures"][first["kind"]] > 0
-    smallest = KinesisPlan.from_json(json.dumps(answer["smallest_plan"]))
+    smallest = read_plan(json.dumps(answer["smallest_plan"]))
     assert len(smallest.faults) < len(draw_kinesis_plan(first["seed"]).faults)
     again = replay(smallest).failure
     assert again is not None
@@ -150,7 +151,7 @@ def test_a_replay_runs_what_the_campaign_ran() -> None:
     answer = json.loads(run("sim", "replay", "8", "--json").stdout)
 
     assert answer["digest"] == replay(draw_kinesis_plan(8)).digest
-    assert KinesisPlan.from_json(json.dumps(answer["plan"])) == draw_kinesis_plan(8)
+    assert read_plan(json.dumps(answer["plan"])) == draw_kinesis_plan(8)
     assert answer["failure"] is None
     assert answer["trace"][0] == "       0.000  process 1 starts"
 

@@ -6,7 +6,10 @@ from dataclasses import MISSING, fields, replace
 import pytest
 
 from fanout.errors import OptionError
-from tests.provers.simulation import KinesisFault, KinesisFaultKind, KinesisPlan, draw_kinesis_plan
+from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
+from tests.provers.simulation.kinesis.plan import KinesisPlan
+from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
+from tests.provers.simulation.plans import read_plan
 
 # As the first version wrote it: whatever a plan says by now, it has to be read as it was meant.
 FIRST = """{
@@ -22,7 +25,7 @@ def changed(**changes: object) -> str:
 
 
 def test_a_plan_of_the_first_version_is_read_and_what_it_does_not_say_is_as_it_was_then() -> None:
-    plan = KinesisPlan.from_json(FIRST)
+    plan = read_plan(FIRST)
 
     said = json.loads(FIRST)
     added = {each.name: each.default for each in fields(KinesisPlan) if each.name not in said}
@@ -34,7 +37,7 @@ def test_a_plan_of_the_first_version_is_read_and_what_it_does_not_say_is_as_it_w
 def test_a_plan_survives_json(seed: int) -> None:
     plan = draw_kinesis_plan(seed)
 
-    assert KinesisPlan.from_json(plan.to_json()) == plan
+    assert read_plan(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize(
@@ -58,11 +61,11 @@ def test_a_plan_survives_json(seed: int) -> None:
 )
 def test_what_is_no_plan_is_refused(text: str | bytes, complaint: str) -> None:
     with pytest.raises(OptionError, match=complaint):
-        KinesisPlan.from_json(text)
+        read_plan(text)
 
 
 def test_faults_that_were_written_by_hand_need_no_order() -> None:
     early, late = (KinesisFault(kind=KinesisFaultKind.STALL, at=at) for at in (1.0, 2.0))
     plan = replace(draw_kinesis_plan(0), faults=(late, early))
 
-    assert KinesisPlan.from_json(plan.to_json()).faults == (early, late)
+    assert read_plan(plan.to_json()).faults == (early, late)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from tests.provers.simulation import KinesisFault, KinesisFaultKind, draw_kinesis_plan, run_plan
+from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
+from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
+from tests.provers.simulation.run import run_plan
 
 
 def test_without_faults_everything_arrives_and_nothing_comes_again() -> None:

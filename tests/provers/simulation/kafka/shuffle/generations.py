@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from tests.provers.simulation.chance import happens
+from tests.provers.simulation.randomness import happens
 
 if TYPE_CHECKING:
     from random import Random

@@ -18,10 +18,10 @@ from fanout.kafka.shuffle.frames import (
     encode_control,
 )
 from tests.provers.record_batches import BatchRow
-from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kafka.log_builder import BatchContent
 from tests.provers.simulation.kafka.partition_log import KafkaRecord, ProducerFrames
 from tests.provers.simulation.kafka.topic_writer import HELD
+from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.service_clock import millis
 
 if TYPE_CHECKING:

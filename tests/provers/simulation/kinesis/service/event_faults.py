@@ -15,9 +15,9 @@ from fanout.errors import (
     UnconfirmedEndError,
 )
 from fanout.testing.kinesis.frames import child_shard, encode_event, encode_exception, payload_of
-from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kinesis.faults import KinesisFaultKind
 from tests.provers.simulation.kinesis.service.pages import ShardPage
+from tests.provers.simulation.randomness import happens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator

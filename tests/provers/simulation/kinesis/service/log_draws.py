@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from fanout.kinesis.aws.api import HashRange
-from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kinesis.faults import KinesisFaultKind
 from tests.provers.simulation.kinesis.service.record_draws import RecordDraws
-from tests.provers.simulation.kinesis.service.stream_log import SourceLog, SourceShard
-from tests.provers.simulation.service_clock import EPOCH_MILLIS, millis, shard_id_of
+from tests.provers.simulation.kinesis.service.stream_log import SourceLog, SourceShard, shard_id_of
+from tests.provers.simulation.randomness import happens
+from tests.provers.simulation.service_clock import EPOCH_MILLIS, millis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,11 +11,11 @@ import aiohttp
 
 from fanout.errors import MalformedEventError, UnconfirmedEndError
 from fanout.testing.virtual_time.loop import running_loop
-from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kinesis.faults import KinesisFaultKind
 from tests.provers.simulation.kinesis.service.client_errors import client_error
 from tests.provers.simulation.kinesis.service.event_faults import UNKNOWN_CHILD, pieces_of
 from tests.provers.simulation.kinesis.service.pages import ShardPage, answer_of
+from tests.provers.simulation.randomness import happens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

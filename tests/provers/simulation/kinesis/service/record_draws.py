@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.kinesis.reading.deaggregation import hash_key_of
-from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kinesis.service.stream_log import (
     RECORD_STRIDE,
     SourceRecord,
     SubRecord,
 )
+from tests.provers.simulation.randomness import happens
 
 if TYPE_CHECKING:
     from random import Random

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.kinesis.aws.api import ShardDescription, StreamDescription
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kinesis.faults import KinesisFaultKind
 from tests.provers.simulation.kinesis.service.client_errors import client_error
 from tests.provers.simulation.kinesis.service.consumers import KinesisConsumers
@@ -21,6 +20,7 @@ from tests.provers.simulation.kinesis.service.polling import KinesisPolling
 from tests.provers.simulation.kinesis.service.rate_limits import RateLimits
 from tests.provers.simulation.kinesis.service.retention import Retention
 from tests.provers.simulation.kinesis.service.upheaval import strike_service
+from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.service_clock import EPOCH_MILLIS, millis
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, final
 
 from fanout.testing.kinesis.frames import encode_record
 from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
-from tests.provers.simulation.service_clock import EPOCH_MILLIS, shard_id_of
+from tests.provers.simulation.service_clock import EPOCH_MILLIS
 
 if TYPE_CHECKING:
     from fanout.kinesis.aws.api import HashRange
@@ -27,6 +27,7 @@ __all__ = (
     "SourceShard",
     "SubRecord",
     "number_of",
+    "shard_id_of",
 )
 
 # The service's sequence numbers have 56 decimal digits. A child's exceed all of its parents', and
@@ -253,3 +254,8 @@ def number_of(index: int, moment: int, generation: int = 0) -> int:
     """
     beginning = _ORIGIN + generation * _STREAM_STRIDE + index * _SHARD_STRIDE
     return beginning + (moment - EPOCH_MILLIS + 10**9) * _MILLI_STRIDE
+
+
+def shard_id_of(index: int) -> str:
+    """Return the id of a shard by its number."""
+    return f"shardId-{index:012}"

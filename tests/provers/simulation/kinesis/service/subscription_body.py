@@ -17,11 +17,11 @@ from fanout.errors import (
 )
 from fanout.testing.kinesis.frames import encode_event, encode_exception
 from fanout.testing.virtual_time.loop import running_loop
-from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kinesis.faults import KinesisFaultKind, KinesisFaultSite
 from tests.provers.simulation.kinesis.service.event_faults import EventFaults, damaged, pieces_of
 from tests.provers.simulation.kinesis.service.pages import event_of
 from tests.provers.simulation.kinesis.service.window import ConnectionWindow
+from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.service_clock import EPOCH_MILLIS, millis
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
-from tests.provers.simulation import KinesisSometimes, RunOutcome
+from tests.provers.simulation.moments.moments import KinesisSometimes
+from tests.provers.simulation.run import RunOutcome
 
 __all__ = ("DEADLY", "ENDLESS", "answer", "misbehave")
 

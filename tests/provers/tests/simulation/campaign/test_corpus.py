@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.provers.simulation import run_plan
 from tests.provers.simulation.plans import read_plan
+from tests.provers.simulation.run import run_plan
 
 PLANS = sorted(Path(__file__).parent.glob("corpus/*.json"))
 

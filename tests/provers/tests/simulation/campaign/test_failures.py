@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.provers.simulation import DeadlockError, LeakError, SimulationError
+from fanout.testing.virtual_time.loop import DeadlockError, LeakError
 from tests.provers.simulation.campaign.failures import FailureKind, RunFailure, kind_of
 from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.run import SimulationError
 
 
 def simulation_error(cause: Exception) -> SimulationError:

@@ -14,7 +14,9 @@ from tests.provers.simulation.campaign.failures import try_kafka_seed
 from tests.provers.simulation.campaign.shrink import shrink
 from tests.provers.simulation.kafka.faults import KafkaFaultKind
 from tests.provers.simulation.kafka.moments import KafkaSometimes
-from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
+from tests.provers.simulation.kafka.plan import KafkaPlan
+from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
+from tests.provers.simulation.plans import read_plan
 from tests.provers.simulation.run import run_plan
 from tests.provers.tests.simulation.campaign.campaigns import Campaign
 
@@ -67,4 +69,4 @@ def test_a_plan_over_kafka_is_shrunk_and_read_back() -> None:
         assert (shrunk.plan.faults, shrunk.plan.cluster_faults) == ((), ())
         assert shrunk.plan.batches < large.batches
         with pytest.raises(type(shrunk.error)):
-            run_plan(KafkaPlan.from_json(shrunk.plan.to_json()))
+            run_plan(read_plan(shrunk.plan.to_json()))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.provers.simulation import draw_kinesis_plan
 from tests.provers.simulation.campaign.campaign import run_campaign
 from tests.provers.simulation.campaign.shrink import shrink
+from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 from tests.provers.simulation.moments.moments import check_met
 from tests.provers.tests.simulation.campaign.campaigns import Campaign
 

@@ -5,17 +5,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.provers.simulation import (
-    KinesisFault,
-    KinesisFaultKind,
-    KinesisPlan,
-    SimulationError,
-    draw_kinesis_plan,
-    run_plan,
-)
 from tests.provers.simulation.campaign.failures import kind_of
 from tests.provers.simulation.campaign.shrink import shrink
 from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
+from tests.provers.simulation.kinesis.plan import KinesisPlan
+from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
+from tests.provers.simulation.plans import read_plan
+from tests.provers.simulation.run import SimulationError, run_plan
 from tests.provers.tests.simulation.defect import SHOWING, begin_again
 
 if TYPE_CHECKING:
@@ -150,5 +147,5 @@ def test_a_real_failure_fails_as_before_when_its_smallest_plan_was_written_down(
     assert [fault.kind for fault in shrunk.plan.faults] == [KinesisFaultKind.CRASH]
     assert shrunk.plan.records < SHOWING.records
     with pytest.raises(SimulationError) as again:
-        run_plan(KinesisPlan.from_json(shrunk.plan.to_json()))
+        run_plan(read_plan(shrunk.plan.to_json()))
     assert str(again.value) == str(shrunk.error)

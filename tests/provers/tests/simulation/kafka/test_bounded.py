@@ -13,13 +13,14 @@ from fanout.errors import FanOutError
 from fanout.testing.virtual_time.loop import SimLoop, running_loop, simulate
 from tests.provers.simulation.job.process_life import ProcessLife
 from tests.provers.simulation.kafka.faults import KafkaFaultKind
-from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
+from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kafka.world import KafkaWorld
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
-from tests.provers.simulation.kinesis.plan import stream_of
+from tests.provers.simulation.randomness import stream_of
 
 if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
+    from tests.provers.simulation.kafka.plan import KafkaPlan
 
 # What is the end for one broker is not that for another, and what had to strike one after the other
 # strikes together where nobody reads before.

@@ -6,8 +6,8 @@ from fanout.kafka.partitions import Partition
 from tests.provers.simulation.kafka.cluster import SimCluster
 from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind
 from tests.provers.simulation.kafka.log_draws import make_logs
-from tests.provers.simulation.kafka.plan import draw_kafka_plan
-from tests.provers.simulation.kinesis.plan import stream_of
+from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
+from tests.provers.simulation.randomness import stream_of
 
 PARTITIONS = [Partition("t", number) for number in range(4)]
 UNTIL = 100.0

@@ -10,8 +10,8 @@ from fanout.kafka.partitions import Partition
 from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind
 from tests.provers.simulation.kafka.log_draws import make_logs
 from tests.provers.simulation.kafka.partition_log import KafkaRecord
-from tests.provers.simulation.kafka.plan import draw_kafka_plan
-from tests.provers.simulation.kinesis.plan import stream_of
+from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
+from tests.provers.simulation.randomness import stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

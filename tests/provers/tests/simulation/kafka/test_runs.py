@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
+from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
+from tests.provers.simulation.plans import read_plan
 from tests.provers.simulation.run import run_plan
 
 
@@ -19,7 +20,7 @@ def test_a_plan_is_read_back_as_it_was_written() -> None:
     for seed in range(20):
         plan = draw_kafka_plan(seed)
 
-        assert KafkaPlan.from_json(plan.to_json()) == plan
+        assert read_plan(plan.to_json()) == plan
 
 
 def test_a_plan_is_printed_with_every_fault() -> None:

@@ -23,7 +23,7 @@ from fanout.kafka.shuffle.frames import (
 from tests.kafka.shuffle.answers import read_answer
 from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.kafka.partition_log import KafkaRecord, ProducerFrames, StoredBatch
-from tests.provers.simulation.kafka.plan import KafkaPlan, draw_kafka_plan
+from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kafka.shuffle.expected_watermark import ExpectedWatermark
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from fanout.kafka.shuffle.frames import ControlFrame
     from tests.provers.simulation.kafka.partition_log import LogEra
+    from tests.provers.simulation.kafka.plan import KafkaPlan
 
 Frame: TypeAlias = "ControlFrame | int"
 

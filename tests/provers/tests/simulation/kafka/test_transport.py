@@ -17,7 +17,7 @@ from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, Pa
 from fanout.testing.virtual_time.loop import running_loop, simulate
 from tests.provers.simulation.job.process_life import ProcessLife
 from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind
-from tests.provers.simulation.kafka.plan import draw_kafka_plan
+from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kafka.world import KafkaWorld
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 

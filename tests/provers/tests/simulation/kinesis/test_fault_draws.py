@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.provers.simulation import KinesisFaultKind, draw_kinesis_plan
-from tests.provers.simulation.kinesis.faults import KINESIS_FAULTS
+from tests.provers.simulation.kinesis.faults import KINESIS_FAULTS, KinesisFaultKind
+from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 
 PLANS = [draw_kinesis_plan(seed) for seed in range(2000)]
 

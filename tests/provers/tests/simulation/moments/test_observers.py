@@ -10,16 +10,10 @@ import pytest
 from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.kinesis.aws.api import HashRange
-from tests.provers.simulation import (
-    KinesisFault,
-    KinesisFaultKind,
-    KinesisPlan,
-    SimulationError,
-    run_kinesis_seed,
-    run_plan,
-    simulate,
-)
+from fanout.testing.virtual_time.loop import simulate
 from tests.provers.simulation.job.job import SimJob
+from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
+from tests.provers.simulation.kinesis.plan import KinesisPlan
 from tests.provers.simulation.kinesis.service.stream_log import (
     RECORD_STRIDE,
     SourceLog,
@@ -27,11 +21,13 @@ from tests.provers.simulation.kinesis.service.stream_log import (
     SourceShard,
     SubRecord,
     number_of,
+    shard_id_of,
 )
 from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers import Observers
 from tests.provers.simulation.moments.observers.calls import after, around, before, timed
-from tests.provers.simulation.service_clock import millis, shard_id_of
+from tests.provers.simulation.run import SimulationError, run_kinesis_seed, run_plan
+from tests.provers.simulation.service_clock import millis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tests.provers.simulation import DeadlockError, SimLoop, simulate
+from fanout.testing.virtual_time.loop import DeadlockError, SimLoop, simulate
 from tests.provers.simulation.spark.process import SimDriverProcess, SimMachine
 from tests.provers.simulation.spark.threads import Threads
 

@@ -17,7 +17,7 @@ from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.job.process_life import ProcessLife
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 from tests.provers.simulation.kinesis.oracle.oracle import KinesisOracle
-from tests.provers.simulation.kinesis.plan import draw_kinesis_plan
+from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 from tests.provers.simulation.kinesis.service.service import KinesisSimService
 from tests.provers.simulation.kinesis.service.stream_log import (
     SourceLog,

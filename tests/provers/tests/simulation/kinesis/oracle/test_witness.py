@@ -10,8 +10,7 @@ import pytest
 from fanout.core.events import Split
 from fanout.core.statistics import SplitState
 from fanout.errors import DamagedFrameError, SubscriptionSilentError
-from fanout.testing.virtual_time.loop import running_loop
-from tests.provers.simulation import simulate
+from fanout.testing.virtual_time.loop import running_loop, simulate
 from tests.provers.simulation.kinesis.oracle.witness import KinesisWitness
 from tests.provers.simulation.kinesis.service.stream_log import SourceLog
 from tests.provers.tests.simulation.kinesis.oracle.notified_process import (

@@ -3,7 +3,7 @@ from __future__ import annotations
 from random import Random
 
 from fanout.kinesis.reading.deaggregation import MAGIC, hash_key_of, parse_aggregate
-from tests.provers.simulation import KinesisFault, KinesisFaultKind
+from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
 from tests.provers.simulation.kinesis.service.log_draws import make_log
 
 LOGS = [

@@ -12,19 +12,17 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from fanout.kinesis.reading.decode import decode_event, decode_records
 from fanout.testing.kinesis.frames import payload_of
-from tests.provers.simulation import (
-    KinesisFault,
-    KinesisFaultKind,
-    KinesisPlan,
-    draw_kinesis_plan,
-    simulate,
-)
+from fanout.testing.virtual_time.loop import simulate
 from tests.provers.simulation.armed_faults import ArmedFaults
 from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
+from tests.provers.simulation.kinesis.plan import KinesisPlan
+from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 from tests.provers.simulation.kinesis.service.service import CONSUMER_ARN, KinesisSimService
+from tests.provers.simulation.kinesis.service.stream_log import shard_id_of
 from tests.provers.simulation.kinesis.service.transport import KinesisSimTransport
-from tests.provers.simulation.service_clock import millis, shard_id_of
+from tests.provers.simulation.service_clock import millis
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

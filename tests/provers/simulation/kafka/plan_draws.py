@@ -1,31 +1,40 @@
-"""Draw what goes wrong with a simulated cluster, and with the job that reads it."""
+"""Draw a plan of Kafka from its seed: the cluster, the job, and the faults of both."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Literal
 
-from tests.provers.simulation.chance import happens
 from tests.provers.simulation.kafka.faults import (
     KAFKA_FAULTS,
     KafkaFault,
     KafkaFaultKind,
     KafkaFaultSite,
 )
+from tests.provers.simulation.kafka.plan import KafkaPlan
 from tests.provers.simulation.kinesis.faults import (
     KINESIS_FAULTS,
     KinesisFault,
     KinesisFaultKind,
     KinesisFaultSite,
 )
+from tests.provers.simulation.randomness import happens, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from random import Random
 
-__all__ = ("JOB_KINDS", "draw_cluster_faults", "draw_job_faults")
+__all__ = ("JOB_KINDS", "draw_cluster_faults", "draw_job_faults", "draw_kafka_plan")
 
+# The share of plans in which a partition stays broken.
+_BROKEN = 0.1
+# The share in which the job reads a shuffle.
+_SHUFFLED = 0.3
+# The share of these in which a producer may be silent for too long.
+_TIMED = 0.4
 _MOST: Final = 60
 _OF_A_PARTITION: Final = {KafkaFaultSite.LOG, KafkaFaultSite.LEADERS, KafkaFaultSite.ANSWER}
 _OF_A_TOPIC: Final = {
@@ -42,6 +51,83 @@ JOB_KINDS: Final = tuple(
     and kind is not KinesisFaultKind.DEPLOYED
 )
 """What goes wrong with the job itself, or with where it keeps its positions."""
+
+
+def draw_kafka_plan(seed: int) -> KafkaPlan:
+    """Draw a plan: small ones mostly, with some kinds of faults and not with others.
+
+    Args:
+        seed: Any number.
+    """
+    random = stream_of(seed, "kafka plan")
+    partitions = random.choices((1, 2, 3, 6), (40, 35, 20, 5))[0]
+    another = happens(random, 0.3)
+    names = [*(f"t-{number}" for number in range(partitions)), *(["u-0"] if another else [])]
+    on_data_loss: Literal["fail", "earliest"] = random.choice(("fail", "earliest"))
+    plan = KafkaPlan(
+        seed=seed,
+        schedule=random.choices(("fifo", "shuffled", "priorities"), (20, 50, 30))[0],
+        brokers=random.choice((1, 2, 3)),
+        partitions=partitions,
+        another=another,
+        batches=random.choice((3, 10, 25)),
+        transactions=happens(random, 0.7),
+        large=happens(random, 0.03),
+        seconds=random.choices((20.0, 60.0, 300.0), (50, 40, 10))[0],
+        selection=random.choice(("topics", "pattern", "partitions")),
+        start=random.choices(("earliest", "latest", "timestamp"), (80, 10, 10))[0],
+        isolation_level=random.choices(("read_committed", "read_uncommitted"), (85, 15))[0],
+        on_data_loss=on_data_loss,
+        group=happens(random, 0.5),
+        max_wait=random.choices((0.5, 5.0, 20.0), (20, 40, 40))[0],
+        fetch_bytes=random.choice((1 << 20, 1 << 20, 2000, 200)),
+        listing_every=random.choice((5.0, 30.0, 60.0, None)),
+        reading=random.choice(("iterate", "drain", "mixed")),
+        checkpoint_every=random.choice((1, 1, 3, 10)),
+        acknowledging=random.choice(("each", "twice", "some", "all")),
+        storing=random.choices(("positions", "drained", "delivered"), (60, 20, 20))[0],
+        tight=happens(random, 0.2),
+        broken=random.choice(names) if happens(random, _BROKEN) else None,
+        faults=(),
+        cluster_faults=(),
+    )
+    plan = _with_shuffle(plan, stream_of(seed, "kafka shuffle"))
+    faults = stream_of(seed, "kafka faults")
+    lossy = on_data_loss == "earliest" or happens(faults, 0.1)
+    # A shuffle has its number of partitions for ever.
+    fixed = plan.listing_every is None or plan.producers
+    unlisted = {KafkaFaultKind.PARTITIONS_ADDED} if fixed else set()
+    cluster_faults = draw_cluster_faults(faults, names, plan.seconds, lossy=lossy, but=unlisted)
+    if happens(faults, 0.03):
+        fatal = [kind for kind in KafkaFaultKind if KAFKA_FAULTS[kind].fatal]
+        kind = faults.choice(fatal)
+        cluster_faults.append(draw_cluster_fault(faults, kind, names, plan.seconds))
+    if plan.producers:
+        cluster_faults = [replace(f, amount=_whole(f, partitions)) for f in cluster_faults]
+    return replace(
+        plan,
+        faults=tuple(draw_job_faults(stream_of(seed, "kafka job faults"), plan.seconds)),
+        cluster_faults=tuple(sorted(cluster_faults, key=attrgetter("at"))),
+    )
+
+
+def _with_shuffle(plan: KafkaPlan, random: Random) -> KafkaPlan:
+    """Return a plan whose job reads a shuffle, or the plan as it is."""
+    if not happens(random, _SHUFFLED):
+        return plan
+    return replace(
+        plan,
+        isolation_level="read_committed",
+        producers=random.choice((1, 2, 2, 4)),
+        generations=random.choice((1, 2, 4)),
+        producer_timeout=random.choice((10.0, 30.0)) if happens(random, _TIMED) else None,
+        on_silent_producer=random.choices(("leave_out", "fail"), (80, 20))[0],
+    )
+
+
+def _whole(fault: KafkaFault, partitions: int) -> int:
+    """Return the amount of a fault with which a topic has all of its partitions again."""
+    return partitions if fault.kind is KafkaFaultKind.RECREATED else fault.amount
 
 
 def draw_job_faults(random: Random, seconds: float) -> list[KinesisFault]:
