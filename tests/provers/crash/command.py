@@ -84,9 +84,7 @@ def _run(options: CrashOptions, *, json: bool) -> CrashReport:
     missing = {extra for module, extra in _EXTRAS.items() if find_spec(module) is None}
     if missing:
         extras = ",".join(sorted(missing))
-        raise SetupError(
-            f"the campaign needs more of fanout: pip install 'fanout-streams[{extras}]'"
-        )
+        raise SetupError(f"the campaign needs more: pip install 'fanout-streams[{extras}]'")
     # Help and mistakes are answered without loading what the campaign is made of.
     from rich.console import Console  # noqa: PLC0415
 

@@ -146,9 +146,7 @@ def _prepare() -> None:
     """Check that the extra is there, and keep quiet about what is broken on purpose."""
     # The simulated services raise what the AWS SDK and aiokafka raise.
     if find_spec("aioboto3") is None or find_spec("aiokafka") is None:
-        raise SetupError(
-            "the simulator needs more of fanout: pip install 'fanout-streams[testing]'"
-        )
+        raise SetupError("the simulator needs more: pip install 'fanout-streams[testing]'")
     # Most of what can go wrong does, and is logged; a replay shows it.
     logging.getLogger("fanout").addHandler(logging.NullHandler())
 

@@ -15,7 +15,6 @@ from fanout.core.subscription import Watchdog
 from fanout.core.supervisor import Supervisor
 from fanout.errors import ServiceError
 from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
-from tests.provers.simulation.kinesis.plan import KinesisPlan
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 from tests.provers.simulation.run import SimulationError, run_plan
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     import pytest
+
+    from tests.provers.simulation.kinesis.plan import KinesisPlan
 
 
 def said(

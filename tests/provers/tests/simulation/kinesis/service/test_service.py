@@ -17,7 +17,6 @@ from tests.provers.simulation.armed_faults import ArmedFaults
 from tests.provers.simulation.job.process_life import ProcessLife
 from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
-from tests.provers.simulation.kinesis.plan import KinesisPlan
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 from tests.provers.simulation.kinesis.service.service import CONSUMER_ARN, KinesisSimService
 from tests.provers.simulation.kinesis.service.stream_log import shard_id_of
@@ -27,6 +26,7 @@ from tests.provers.simulation.service_clock import millis
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tests.provers.simulation.kinesis.plan import KinesisPlan
     from tests.provers.simulation.kinesis.service.stream_log import SourceLog
     from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
 
