@@ -1,8 +1,8 @@
 """Every error that fanout raises, under one root.
 
-The hierarchy is two deep, but for the kinds of MalformedEventError. `retryable` says whether the
-same call may succeed later without anyone changing anything; the subscriber resubscribes after
-retryable errors by itself, so what reaches a user is nearly always not.
+The hierarchy is two deep, except for the kinds of MalformedEventError. `retryable` says whether the
+same call may succeed later with nothing changed. The subscriber resubscribes after retryable errors
+by itself, so the errors that reach a user are nearly always not retryable.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class OptionError(FanOutError, ValueError):
 
 
 class SetupError(FanOutError):
-    """The environment lacks something: an extra, Java, credentials, a Spark session that fits."""
+    """The environment lacks an extra, Java, credentials, or a Spark session that fits."""
 
 
 class PositionError(FanOutError, ValueError):
@@ -59,11 +59,11 @@ class PositionError(FanOutError, ValueError):
 
 
 class StreamStateError(FanOutError, RuntimeError):
-    """A call came at the wrong time: two readers of one stream, or a stream that is closed."""
+    """A call came at the wrong time: a second reader of one stream, or a stream that is closed."""
 
 
 class ServiceError(FanOutError):
-    """The service refused a call for good, or lost what the call was about."""
+    """The service refused a call for good, or no longer has what the call names."""
 
 
 class MalformedEventError(FanOutError):
@@ -77,11 +77,12 @@ class DamagedFrameError(MalformedEventError):
 
 
 class UnconfirmedEndError(MalformedEventError):
-    """A split sent one sign of its end without the other, so nobody knows whether it has ended.
+    """A split sent one of the two signs of its end, so it is unknown whether it has ended.
 
     Args:
         message: A sentence for people.
-        exhausted: Whether the sign was that nothing follows; else it was that others replace it.
+        exhausted: Whether the sign was that nothing follows; otherwise it was that other splits
+            replace this one.
     """
 
     def __init__(self, message: str, *, exhausted: bool = False) -> None:
@@ -90,7 +91,7 @@ class UnconfirmedEndError(MalformedEventError):
 
 
 class RemoteError(FanOutError):
-    """The service ended a subscription with an exception of its own.
+    """The service ended a subscription with an exception.
 
     Args:
         code: The service's name of the exception, for example `InternalFailureException`.
@@ -117,13 +118,13 @@ class SubscriptionSilentError(FanOutError):
 
 
 class SubscriptionEndedError(FanOutError):
-    """The service ended a subscription although its split goes on; ordinary after 5 minutes."""
+    """The service ended a subscription before the end of its split; ordinary after 5 minutes."""
 
     retryable = True
 
 
 class AcknowledgementError(FanOutError):
-    """Records that were lent were acknowledged too late; they come again, to anybody.
+    """Acquired records were acknowledged too late; the service delivers them to any consumer again.
 
     Args:
         message: A sentence for people.
@@ -136,11 +137,11 @@ class AcknowledgementError(FanOutError):
 
 
 class SplitFailedError(FanOutError):
-    """A split cannot go on: the poison pill. `__cause__` is the error that ended it."""
+    """A split cannot be read further; `__cause__` is the error that ended it."""
 
 
 class EventTimeError(FanOutError):
-    """The function for the event time raised, or returned no timestamps; its split cannot go on."""
+    """The user's function for the event time raised, or returned no timestamps."""
 
 
 class CheckpointError(FanOutError):
@@ -148,45 +149,45 @@ class CheckpointError(FanOutError):
 
 
 class BatchFailedError(FanOutError):
-    """The user's handler raised; `__cause__` is what it raised. The batch is replayed."""
+    """The user's handler raised; `__cause__` is its error. The next run replays the batch."""
 
 
 class BatchNotWrittenError(FanOutError):
-    """A batch could not be written to Kafka, or not in time; readers see nothing of it.
+    """A batch could not be written to Kafka, or not in time; consumers read none of it.
 
-    Where `delivery_guarantee` is not "exactly_once", they may see a part of it.
+    Where `delivery_guarantee` is not "exactly_once", they may read a part of it.
     """
 
 
 class DecodeFailedError(FanOutError):
-    """The user's `decode` raised, or returned what cannot be delivered; `__cause__` says which."""
+    """The user's `decode` raised, or returned no valid records; `__cause__` is the reason."""
 
 
 class BadFrameError(FanOutError):
-    """A record in the topic of a shuffle is no frame of it, or a row cannot become one."""
+    """A record in the topic of a shuffle is not a frame, or a row cannot be written as one."""
 
 
 class BadRecordError(FanOutError):
-    """A record of a share group came too often, or cannot be read, and that ends the stream."""
+    """A record of a share group was delivered too often, or cannot be read; the stream ends."""
 
 
 class SilentProducerError(FanOutError):
-    """A producer of a shuffle wrote nothing for `producer_timeout`, and that is not to be borne."""
+    """A producer of a shuffle wrote nothing for `producer_timeout`."""
 
 
 class SparkLostError(FanOutError):
-    """Spark's JVM has gone away under a query; start it again on the same checkpoint."""
+    """Spark's JVM ended while a query ran; start the query again on the same checkpoint."""
 
 
 class UnwritableRecordError(FanOutError, ValueError):
-    """A record cannot be written to Kafka: too large, or with something that Kafka has not."""
+    """A record cannot be written to Kafka: it is too large, or Kafka has no such value."""
 
 
 class WriteTimeoutError(FanOutError):
-    """Kafka did not confirm records in time; they may have been written nevertheless."""
+    """Kafka did not confirm records in time; they may have been written anyway."""
 
     retryable = True
 
 
 class FencedError(FanOutError):
-    """A newer run writes under the same name, or the transaction has ended; ours must stop."""
+    """A newer run writes under the same name, or the transaction has ended; this run must stop."""
