@@ -23,7 +23,7 @@ from fanout.testing.faults import (
     fault_from_json,
     fault_to_json,
 )
-from fanout.testing.kinesis.fault_plan import FaultPlan
+from fanout.testing.kinesis.server_state import FaultPlan
 
 EVERY_KIND: list[Fault] = [
     CorruptFrame(checksum="prelude"),

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fanout.testing.kinesis.admin import AdminApplication
 from fanout.testing.kinesis.list_shards import ListShardsError, decode_token
 from fanout.testing.kinesis.polling import ShardIterator
+from fanout.testing.kinesis.process import AdminApplication
 from fanout.testing.kinesis.server import _parse_rules
 
 NESTED = b"[" * 100_000

@@ -125,7 +125,7 @@ def test_close_is_quick_while_a_client_does_not_read(start: Callable[..., Any]) 
 
 def test_a_subscription_that_begins_during_close_ends_at_once(start: Callable[..., Any]) -> None:
     kinesis = start(SILENT)
-    kinesis.server._service.closing = True
+    kinesis.server._state.closing = True
     assert list(kinesis.subscribe()) == []
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.rules import KinesisRules
     from fanout.testing.kinesis.shard import Shard
 
-__all__ = ("Consumer", "Refusal", "RefusedError", "Subscription", "Violation")
+__all__ = ("Consumer", "Refusal", "RefusedError", "ServedSubscription", "Violation")
 
 Violation = Literal[
     "subscribed_too_often",
@@ -46,7 +46,7 @@ class RefusedError(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Subscription:
+class ServedSubscription:
     """One live subscription: how far it has read, and whether it was told to end.
 
     `refusal` is what it tells its client when it is ended from outside; None ends it cleanly.
@@ -71,7 +71,7 @@ class _Slot:
 
     called_at: float | None = None
     succeeded_at: float | None = None
-    live: Subscription | None = None
+    live: ServedSubscription | None = None
 
 
 class Consumer:
@@ -141,16 +141,16 @@ class Consumer:
         if succeeded_at is not None and time.monotonic() - succeeded_at < rules.takeover_after:
             raise RefusedError("subscribed_too_soon", self._in_use())
 
-    def admit(self, shard: Shard, cursor: int) -> Subscription:
+    def admit(self, shard: Shard, cursor: int) -> ServedSubscription:
         """Begin a subscription, which takes over from the one before."""
         slot = self._slots[shard.shard_id]
         if slot.live is not None:
             slot.live.end(self._in_use())
-        slot.live = Subscription(shard, cursor)
+        slot.live = ServedSubscription(shard, cursor)
         slot.succeeded_at = time.monotonic()
         return slot.live
 
-    def discard(self, subscription: Subscription) -> None:
+    def discard(self, subscription: ServedSubscription) -> None:
         """Forget a subscription whose response is over."""
         slot = self._slots[subscription.shard.shard_id]
         if slot.live is subscription:

@@ -1,4 +1,4 @@
-"""What a client needs to talk to the embedded Kinesis: where it is, and credentials of no worth."""
+"""The client settings that lead to an embedded Kinesis, with made-up credentials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REGION = "us-east-1"
 
 
 class ClientSettings(ABC):
-    """Tell clients how to reach a server."""
+    """Return the settings with which clients reach a server."""
 
     @property
     @abstractmethod

@@ -1,8 +1,8 @@
-"""Encode frames of `application/vnd.amazon.eventstream`, as SubscribeToShard sends them.
+"""Encode event stream frames, and the JSON inside them, as SubscribeToShard sends them.
 
-A frame is: total length, headers length, CRC-32 of these eight bytes, headers, payload, CRC-32 of
-everything before it. Every integer is big-endian. All headers here are strings (type 7).
-https://smithy.io/2.0/aws/amazon-eventstream.html
+A frame of `application/vnd.amazon.eventstream` is: total length, headers length, CRC-32 of these
+eight bytes, headers, payload, CRC-32 of everything before it. Every integer is big-endian. All
+headers here are strings (type 7). https://smithy.io/2.0/aws/amazon-eventstream.html
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def encode_exception(code: str, message: str) -> bytes:
 
 
 def payload_of(frame: bytes) -> bytes:
-    """Return the payload of a whole frame; the checksums are not looked at."""
+    """Return the payload of a whole frame; its checksums are not checked."""
     _, headers = _PRELUDE.unpack_from(frame)
     return frame[_PRELUDE.size + _CRC.size + headers : -_CRC.size]
 

@@ -1,4 +1,4 @@
-"""moto's web application: it finds the part of moto that a request is for."""
+"""Put streams that keep their records behind the web application of moto."""
 
 from __future__ import annotations
 
@@ -18,14 +18,26 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from fanout.errors import OptionError
 from fanout.testing.kinesis.consumers import Consumer, Refusal
 from fanout.testing.kinesis.moto_responses import Response
-from fanout.testing.kinesis.moto_stream import HASH_KEYS, Entry, Stream, invalid_argument
+from fanout.testing.kinesis.moto_stream import HASH_KEYS, EmbeddedStream, PutEntry, invalid_argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from fanout.testing.kinesis.service import Service
+    from fanout.testing.kinesis.server_state import ServerState
 
 __all__ = ("MOTO", "Backend", "refused_as_mistakes")
+
+# moto's types stay outside: they describe the backend that this one replaces.
+_models: Any = moto.kinesis.models
+_exceptions: Any = moto.kinesis.exceptions
+
+# Limits of the API reference: PutRecords, RegisterStreamConsumer.
+_MAX_RECORDS = 500
+_MAX_REQUEST_BYTES = 5 << 20
+_MAX_RECORD_BYTES = 1 << 20
+_MAX_KEY_CHARACTERS = 256
+_MAX_CONSUMERS = 20
+_MAX_CREATING = 5
 
 
 class _Application(DomainDispatcherApplication):
@@ -41,24 +53,6 @@ class _Application(DomainDispatcherApplication):
 
 # It has no state but what it has looked up: a process needs one, however many servers it runs.
 MOTO = _Application()
-
-# moto's types stay outside: they describe the backend that this one replaces.
-_models: Any = moto.kinesis.models
-
-_exceptions: Any = moto.kinesis.exceptions
-
-# Limits of the API reference: PutRecords, RegisterStreamConsumer.
-_MAX_RECORDS = 500
-
-_MAX_REQUEST_BYTES = 5 << 20
-
-_MAX_RECORD_BYTES = 1 << 20
-
-_MAX_KEY_CHARACTERS = 256
-
-_MAX_CONSUMERS = 20
-
-_MAX_CREATING = 5
 
 
 @contextmanager
@@ -77,11 +71,11 @@ def refused_as_mistakes() -> Iterator[None]:
 class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped here
     """Hold the streams of one account and region."""
 
-    streams: dict[str, Stream]
+    streams: dict[str, EmbeddedStream]
 
-    def __init__(self, region_name: str, account_id: str, service: Service) -> None:
+    def __init__(self, region_name: str, account_id: str, state: ServerState) -> None:
         super().__init__(region_name, account_id)
-        self.service = service
+        self.state = state
         self._lock = threading.Lock()
         self._streams_ever = 0
         self._newest_consumer = datetime.fromtimestamp(0, UTC)
@@ -112,7 +106,7 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
         shard_count: int | None,
         stream_mode: dict[str, str] | None = None,
         retention_period_hours: int | None = None,
-    ) -> Stream:
+    ) -> EmbeddedStream:
         """Create a stream, which is ACTIVE at once."""
         with self._lock:
             if stream_name in self.streams:
@@ -120,7 +114,7 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
                     "ResourceInUseException",
                     f"Stream {stream_name} under account {self.account_id} already exists.",
                 )
-            stream = Stream(
+            stream = EmbeddedStream(
                 stream_name,
                 shard_count or 1,
                 stream_mode=stream_mode,
@@ -133,7 +127,7 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
             self.streams[stream_name] = stream
             return stream
 
-    def describe_stream(self, stream_arn: str | None, stream_name: str | None) -> Stream:
+    def describe_stream(self, stream_arn: str | None, stream_name: str | None) -> EmbeddedStream:
         """Find a stream by its name or its ARN."""
         name = stream_name or (stream_arn or "").rpartition("/")[2]
         stream = self.streams.get(name)
@@ -141,11 +135,11 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
             raise _exceptions.StreamNotFoundError(name, self.account_id)
         return stream
 
-    def list_streams(self) -> list[Stream]:
+    def list_streams(self) -> list[EmbeddedStream]:
         """Return the streams in order of creation."""
         return list(self.streams.values())
 
-    def delete_stream(self, stream_arn: str | None, stream_name: str | None) -> Stream:
+    def delete_stream(self, stream_arn: str | None, stream_name: str | None) -> EmbeddedStream:
         """Delete a stream; its subscriptions end with ResourceNotFoundException."""
         stream = self.describe_stream(stream_arn, stream_name)
         del self.streams[stream.stream_name]
@@ -199,7 +193,7 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
                 consumer_name,
                 stream_arn,
                 created,
-                creating=self.service.rules.consumer_creating,
+                creating=self.state.rules.consumer_creating,
                 tags=tags,
             )
             stream.consumers.append(consumer)
@@ -227,7 +221,7 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
 
     def find_consumer(
         self, stream_arn: str | None, consumer_name: str | None, consumer_arn: str | None
-    ) -> tuple[Stream, Consumer]:
+    ) -> tuple[EmbeddedStream, Consumer]:
         """Find a consumer and its stream."""
         for stream in tuple(self.streams.values()):
             for consumer in stream.consumers:
@@ -238,7 +232,7 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
         raise _exceptions.ConsumerNotFound(consumer_arn or consumer_name, self.account_id)
 
 
-def _entry(record: dict[str, Any], position: int) -> Entry:
+def _entry(record: dict[str, Any], position: int) -> PutEntry:
     partition_key, explicit = record.get("PartitionKey"), record.get("ExplicitHashKey")
     if not isinstance(partition_key, str) or not 0 < len(partition_key) <= _MAX_KEY_CHARACTERS:
         raise invalid_argument("A partition key must have 1 to 256 characters.")
@@ -252,4 +246,4 @@ def _entry(record: dict[str, Any], position: int) -> Entry:
         raise JsonRESTError("SerializationException", f"Data is not base64: {error}") from error
     if length > _MAX_RECORD_BYTES:
         raise _exceptions.RecordSizeExceedsLimit(position)
-    return Entry(partition_key, hash_key, data, length + len(partition_key.encode()))
+    return PutEntry(partition_key, hash_key, data, length + len(partition_key.encode()))

@@ -29,7 +29,7 @@ from fanout.testing.kinesis.list_shards import (
 )
 from fanout.testing.kinesis.moto_stream import invalid_argument
 from fanout.testing.kinesis.polling import ShardIterator, encode_answer, read_page
-from fanout.testing.kinesis.service import now_in_millis
+from fanout.testing.kinesis.server_state import now_in_millis
 from fanout.testing.kinesis.shard import Page, PositionRefusedError
 from fanout.testing.kinesis.subscribe import open_subscription, stream_frames
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fanout.testing.kinesis.consumers import Consumer
-    from fanout.testing.kinesis.moto_stream import Stream
-    from fanout.testing.kinesis.service import Service
+    from fanout.testing.kinesis.moto_stream import EmbeddedStream
+    from fanout.testing.kinesis.server_state import ServerState
 
 __all__ = ("Response",)
 
@@ -56,11 +56,11 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
 
     def call_action(self) -> Any:
         """Refuse or ignore the call where a fault asks for it."""
-        service: Service = self.kinesis_backend.service
+        state: ServerState = self.kinesis_backend.state
         action = self._get_action()
-        if revoked := service.faults.at_key(self._access_key()):
+        if revoked := state.faults.at_key(self._access_key()):
             return _refuse(RefuseCall(action=action, code=revoked.code, message=revoked.message))
-        fault = service.faults.at_call(action)
+        fault = state.faults.at_call(action)
         if isinstance(fault, RefuseCall):
             return _refuse(fault)
         if isinstance(fault, IgnoreCall):
@@ -97,7 +97,9 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             answer["NextToken"] = encode_token(stream.stream_name, last, shard_filter)
         return ActionResult(answer)
 
-    def _asked_for(self, request: dict[str, Any]) -> tuple[Stream, str, dict[str, Any] | None]:
+    def _asked_for(
+        self, request: dict[str, Any]
+    ) -> tuple[EmbeddedStream, str, dict[str, Any] | None]:
         if "NextToken" not in request:
             stream = self.kinesis_backend.describe_stream(
                 request.get("StreamARN"), request.get("StreamName")
@@ -123,7 +125,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         }
         with self._counting_violations(), stream.lock:
             stream.meters[shard.shard_id].note_call(
-                "GetShardIterator", shard.shard_id, self.kinesis_backend.service.rules
+                "GetShardIterator", shard.shard_id, self.kinesis_backend.state.rules
             )
             try:
                 cursor = shard.cursor_at(position, now_in_millis())
@@ -141,19 +143,19 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             raise invalid_argument(str(error)) from error
         stream = self.kinesis_backend.describe_stream(request.get("StreamARN"), iterator.stream)
         shard = stream.get_shard(iterator.shard)
-        service: Service = self.kinesis_backend.service
-        service.count_poll(shard.shard_id)
+        state: ServerState = self.kinesis_backend.state
+        state.count_poll(shard.shard_id)
         meter = stream.meters[shard.shard_id]
         with self._counting_violations(), stream.lock:
-            meter.note_call("GetRecords", shard.shard_id, service.rules)
-            iterator.check_age(service.rules)
-        fault = service.faults.at_poll(shard.shard_id)
+            meter.note_call("GetRecords", shard.shard_id, state.rules)
+            iterator.check_age(state.rules)
+        fault = state.faults.at_poll(shard.shard_id)
         with stream.lock:
             if isinstance(fault, EmptyPoll):
                 page = Page((), 0, iterator.cursor, millis_behind=1)
             else:
                 limit = request.get("Limit", _MAX_POLL_RECORDS)
-                page = read_page(shard, iterator.cursor, meter, limit, service.rules)
+                page = read_page(shard, iterator.cursor, meter, limit, state.rules)
             answer = encode_answer(stream.stream_name, shard, page)
         headers = {"Content-Type": _JSON, "Content-Length": str(len(answer))}
         return (
@@ -189,10 +191,10 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
     def subscribe_to_shard(self) -> Any:
         """Answer with an event stream."""
         request = json.loads(self.body)
-        service: Service = self.kinesis_backend.service
-        service.count_subscribe(request["ShardId"])
+        state: ServerState = self.kinesis_backend.state
+        state.count_subscribe(request["ShardId"])
         with self._counting_violations():
-            return self._subscribe(service, request)
+            return self._subscribe(state, request)
 
     @contextmanager
     def _counting_violations(self) -> Iterator[None]:
@@ -200,16 +202,16 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         try:
             yield
         except RefusedError as error:
-            self.kinesis_backend.service.count_violation(error.violation)
+            self.kinesis_backend.state.count_violation(error.violation)
             raise JsonRESTError(error.refusal.code, error.refusal.message) from error
 
-    def _subscribe(self, service: Service, request: dict[str, Any]) -> Any:
+    def _subscribe(self, state: ServerState, request: dict[str, Any]) -> Any:
         shard_id = request["ShardId"]
         stream, consumer = self._consumer(request["ConsumerARN"])
         connection = self._connection
         with stream.lock:
-            consumer.note_call(shard_id, service.rules)
-        match service.faults.at_subscribe(shard_id):
+            consumer.note_call(shard_id, state.rules)
+        match state.faults.at_subscribe(shard_id):
             case RefuseSubscribe() as fault:
                 return _refuse(fault)
             case IgnoreSubscribe():
@@ -221,12 +223,12 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             raise RefusedError("unknown_shard", Refusal("ResourceNotFoundException", message))
         position = request.get("StartingPosition") or {}
         subscription = open_subscription(
-            service.rules, stream, consumer, stream.shards[shard_id], position
+            state.rules, stream, consumer, stream.shards[shard_id], position
         )
-        frames = stream_frames(service, stream, consumer, subscription, connection)
+        frames = stream_frames(state, stream, consumer, subscription, connection)
         return 200, {"Content-Type": "application/vnd.amazon.eventstream"}, frames
 
-    def _consumer(self, consumer_arn: str) -> tuple[Stream, Consumer]:
+    def _consumer(self, consumer_arn: str) -> tuple[EmbeddedStream, Consumer]:
         try:
             stream, consumer = self.kinesis_backend.find_consumer(None, None, consumer_arn)
         except JsonRESTError as error:

@@ -17,7 +17,7 @@ import moto.kinesis.models
 from moto.core.exceptions import JsonRESTError
 
 from fanout.testing.kinesis.polling import PollMeter
-from fanout.testing.kinesis.service import now_in_millis
+from fanout.testing.kinesis.server_state import now_in_millis
 from fanout.testing.kinesis.shard import Shard
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from fanout.testing.kinesis.consumers import Consumer, Refusal
 
-__all__ = ("HASH_KEYS", "Entry", "Stream", "invalid_argument")
+__all__ = ("HASH_KEYS", "EmbeddedStream", "PutEntry", "invalid_argument")
 
 HASH_KEYS = 2**128
 # moto's types stay outside: they describe the stream that this one replaces.
 _models: Any = moto.kinesis.models
 
 
-class Entry(NamedTuple):
+class PutEntry(NamedTuple):
     """A checked record on its way in: `data` is in base64, `size` counts its bytes and the key."""
 
     partition_key: str
@@ -47,7 +47,7 @@ def invalid_argument(message: str) -> Exception:
     return error
 
 
-class Stream(_models.Stream):  # type: ignore[misc] # moto is untyped here
+class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped here
     """Keep shards, consumers, what was polled, and the one lock that guards all of them."""
 
     shards: dict[str, Shard]
@@ -68,7 +68,7 @@ class Stream(_models.Stream):  # type: ignore[misc] # moto is untyped here
             self._add_shard((start, following - 1), ())
         self._route()
 
-    def append(self, entries: Iterable[Entry]) -> list[tuple[str, int]]:
+    def append(self, entries: Iterable[PutEntry]) -> list[tuple[str, int]]:
         """Store records and wake the subscriptions of their shards.
 
         Returns:

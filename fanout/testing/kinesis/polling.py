@@ -13,7 +13,7 @@ import msgspec
 
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.testing.kinesis.consumers import Refusal, RefusedError
-from fanout.testing.kinesis.service import now_in_millis
+from fanout.testing.kinesis.server_state import now_in_millis
 
 if TYPE_CHECKING:
     from fanout.testing.kinesis.rules import KinesisRules

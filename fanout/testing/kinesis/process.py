@@ -1,28 +1,37 @@
-"""The embedded Kinesis in a process of its own, so that it does not share the caller's GIL."""
+"""Run the embedded Kinesis in a process of its own, so that it does not share the caller's GIL.
+
+Both ends of the private way into it are here: `KinesisProcess` posts to /_fanout/<operation>, with
+arguments as JSON, and `AdminApplication` answers in the process.
+"""
 
 from __future__ import annotations
 
 import binascii
 import http.client
+import inspect
 import json
 import subprocess
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
-from fanout.errors import OptionError, SetupError, StreamStateError
+import msgspec
+
+from fanout.core.stored_json import MALFORMED_JSON
+from fanout.errors import FanOutError, OptionError, SetupError, StreamStateError
 from fanout.testing.faults import fault_to_json
-from fanout.testing.kinesis.admin import ADMIN_PATH
 from fanout.testing.kinesis.credentials import ClientSettings
 from fanout.testing.kinesis.rules import KinesisRules, KinesisStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from fanout.testing.faults import Fault
 
-__all__ = ("KinesisProcess",)
+__all__ = ("AdminApplication", "KinesisProcess")
+
+_ADMIN_PATH = "/_fanout/"
 
 # Longest wait for the process to leave by itself, in seconds; it takes a tenth of one.
 _GRACE = 5.0
@@ -146,10 +155,59 @@ class KinesisProcess(ClientSettings):
     def _call(self, operation: str, **arguments: Any) -> Any:
         connection = http.client.HTTPConnection(self.endpoint_url.removeprefix("http://"))
         try:
-            connection.request("POST", ADMIN_PATH + operation, json.dumps(arguments))
+            connection.request("POST", _ADMIN_PATH + operation, json.dumps(arguments))
             answer = json.loads(connection.getresponse().read())
         finally:
             connection.close()
         if "error" in answer:
             raise OptionError(answer["error"])
         return answer["result"]
+
+
+class AdminApplication:
+    """Answer the private path, and hand every other request on.
+
+    Args:
+        app: the WSGI application behind.
+        operations: functions of JSON values, by name.
+    """
+
+    def __init__(self, app: Any, operations: Mapping[str, Callable[..., Any]]) -> None:
+        self._app = app
+        self._operations = operations
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """Answer one request: run the operation that its path names."""
+        path = environ["PATH_INFO"]
+        if not path.startswith(_ADMIN_PATH):
+            answer: Iterable[bytes] = self._app(environ, start_response)
+            return answer
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        status, document = self._call(path.removeprefix(_ADMIN_PATH), body)
+        encoded = json.dumps(document).encode()
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(encoded)))]
+        start_response(status, headers)
+        return [encoded]
+
+    def _call(self, name: str, body: bytes) -> tuple[str, dict[str, Any]]:
+        operation = self._operations.get(name)
+        if operation is None:
+            return "404 Not Found", {"error": f"there is no operation {name!r}"}
+        try:
+            return "200 OK", {"result": operation(**_arguments(operation, body))}
+        except FanOutError as error:
+            return "400 Bad Request", {"error": str(error)}
+
+
+def _arguments(operation: Callable[..., Any], body: bytes) -> dict[str, Any]:
+    """Read the arguments of an operation.
+
+    Raises:
+        OptionError: the body is not a JSON object, or the operation takes other names.
+    """
+    try:
+        arguments = msgspec.json.decode(body or b"{}", type=dict[str, Any])
+        inspect.signature(operation).bind(**arguments)
+    except (*MALFORMED_JSON, TypeError) as error:
+        raise OptionError(f"these are no arguments of the operation: {error}") from error
+    return arguments

@@ -1,4 +1,4 @@
-"""The figures of the Kinesis service that the embedded server keeps to."""
+"""The limits and times that the embedded Kinesis keeps to, and its counts of client calls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_NEGATIVE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisRules:
-    """Say how strictly and how fast the embedded server behaves.
+    """The limits and times of an embedded server.
 
     The defaults are the service's own figures (API reference of SubscribeToShard, GetRecords,
     GetShardIterator and RegisterStreamConsumer); `KinesisRules.fast()` has the ones for offline
@@ -99,7 +99,7 @@ class KinesisRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisStatistics:
-    """Say what clients did to the server.
+    """Counts of what clients did to a server.
 
     Args:
         subscribe_calls: SubscribeToShard calls per shard id, refused ones included.

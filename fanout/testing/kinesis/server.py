@@ -22,19 +22,19 @@ import moto.kinesis.models
 
 from fanout.errors import OptionError, StreamStateError
 from fanout.testing.faults import Fault, fault_from_json
-from fanout.testing.kinesis.admin import AdminApplication
 from fanout.testing.kinesis.credentials import REGION, ClientSettings
 from fanout.testing.kinesis.http_server import HttpServer
 from fanout.testing.kinesis.moto_backend import MOTO, Backend, refused_as_mistakes
-from fanout.testing.kinesis.moto_stream import Entry
+from fanout.testing.kinesis.moto_stream import PutEntry
+from fanout.testing.kinesis.process import AdminApplication
 from fanout.testing.kinesis.rules import KinesisRules, KinesisStatistics
-from fanout.testing.kinesis.service import Service
+from fanout.testing.kinesis.server_state import ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from fanout.testing.kinesis.moto_stream import Stream
+    from fanout.testing.kinesis.moto_stream import EmbeddedStream
     from fanout.testing.kinesis.shard import Shard
 
 __all__ = ("KinesisServer", "main")
@@ -62,7 +62,7 @@ class KinesisServer(ClientSettings):
     def __init__(self, rules: KinesisRules | None = None, *, port: int = 0) -> None:
         self.rules = rules or KinesisRules()
         self._port = port
-        self._service = Service(self.rules)
+        self._state = ServerState(self.rules)
         self._http: HttpServer | None = None
 
     def __enter__(self) -> Self:
@@ -77,9 +77,9 @@ class KinesisServer(ClientSettings):
                 "a KinesisServer already runs in this process, and moto keeps its state per "
                 "process: close that one first, or start this one as a KinesisProcess"
             )
-        self._service.closing = False
+        self._state.closing = False
         _backends.clear()
-        _backends.backend = functools.partial(Backend, service=self._service)
+        _backends.backend = functools.partial(Backend, state=self._state)
         try:
             # moto reads files for the first backend: better here than on somebody's event loop.
             _ = _backends[_moto.core.DEFAULT_ACCOUNT_ID][REGION]
@@ -102,7 +102,7 @@ class KinesisServer(ClientSettings):
         """Cut every connection, wait for every thread and drop all streams; idempotent."""
         if self._http is None:
             return
-        self._service.closing = True
+        self._state.closing = True
         for backend in self._backends():
             backend.end_subscriptions()
         self._http.close()
@@ -155,7 +155,7 @@ class KinesisServer(ClientSettings):
         found = self._stream(stream)
         hash_key = None if shard is None else self._shard(found, shard).starting_hash
         entries = [
-            Entry(
+            PutEntry(
                 partition_key=key,
                 hash_key=hash_key,
                 data=binascii.b2a_base64(data, newline=False),
@@ -209,13 +209,13 @@ class KinesisServer(ClientSettings):
 
     def inject(self, fault: Fault) -> None:
         """Plan a fault; it is used up after it struck as often as it says."""
-        self._service.faults.add(fault)
+        self._state.faults.add(fault)
 
     def statistics(self) -> KinesisStatistics:
         """Return what clients did so far."""
         return KinesisStatistics(
-            **self._service.counts(),
-            faults=self._service.faults.struck(),
+            **self._state.counts(),
+            faults=self._state.faults.struck(),
             open_subscriptions=sum(
                 consumer.live_count()
                 for backend in self._backends()
@@ -246,13 +246,13 @@ class KinesisServer(ClientSettings):
         for _, _, backend in tuple(_backends.iter_backends()):
             yield backend
 
-    def _stream(self, name: str) -> Stream:
+    def _stream(self, name: str) -> EmbeddedStream:
         streams = self._backend().streams
         if name not in streams:
             raise OptionError(f"there is no stream {name!r}; create it first")
         return streams[name]
 
-    def _shard(self, stream: Stream, shard_id: str) -> Shard:
+    def _shard(self, stream: EmbeddedStream, shard_id: str) -> Shard:
         found = stream.shards.get(shard_id)
         if found is None or not found.is_open:
             raise OptionError(f"stream {stream.stream_name!r} has no open shard {shard_id!r}")

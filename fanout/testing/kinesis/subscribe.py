@@ -18,16 +18,16 @@ from fanout.testing.faults import (
 from fanout.testing.kinesis.consumers import Refusal, RefusedError
 from fanout.testing.kinesis.frames import encode_event, encode_exception, payload_of
 from fanout.testing.kinesis.http_server import wait_for_hang_up
-from fanout.testing.kinesis.service import now_in_millis
+from fanout.testing.kinesis.server_state import now_in_millis
 from fanout.testing.kinesis.shard import PositionRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fanout.testing.kinesis.consumers import Consumer, Subscription
-    from fanout.testing.kinesis.moto_stream import Stream
+    from fanout.testing.kinesis.consumers import Consumer, ServedSubscription
+    from fanout.testing.kinesis.moto_stream import EmbeddedStream
     from fanout.testing.kinesis.rules import KinesisRules
-    from fanout.testing.kinesis.service import Service
+    from fanout.testing.kinesis.server_state import ServerState
     from fanout.testing.kinesis.shard import Page, Shard
 
 __all__ = ("open_subscription", "stream_frames")
@@ -39,11 +39,11 @@ _MESSAGE_CHECKSUM = -1
 
 def open_subscription(
     rules: KinesisRules,
-    stream: Stream,
+    stream: EmbeddedStream,
     consumer: Consumer,
     shard: Shard,
     position: dict[str, Any],
-) -> Subscription:
+) -> ServedSubscription:
     """Begin a subscription if every rule allows it. The caller has counted the call.
 
     Raises:
@@ -60,18 +60,18 @@ def open_subscription(
 
 
 def stream_frames(
-    service: Service,
-    stream: Stream,
+    state: ServerState,
+    stream: EmbeddedStream,
     consumer: Consumer,
-    subscription: Subscription,
+    subscription: ServedSubscription,
     connection: socket.socket,
 ) -> Iterator[bytes]:
     """Yield the frames of a subscription until it ends or its client leaves."""
     try:
         # Without that frame an empty chunk still sends the response's headers at once.
-        yield encode_event("initial-response", b"{}") if service.rules.initial_response else b""
-        for number, frame in enumerate(_frames(service, stream, subscription, connection), 1):
-            match service.faults.at_event(subscription.shard.shard_id, number):
+        yield encode_event("initial-response", b"{}") if state.rules.initial_response else b""
+        for number, frame in enumerate(_frames(state, stream, subscription, connection), 1):
+            match state.faults.at_event(subscription.shard.shard_id, number):
                 case None:
                     yield frame
                 case EndEarly():
@@ -100,20 +100,23 @@ def stream_frames(
 
 
 def _frames(
-    service: Service, stream: Stream, subscription: Subscription, connection: socket.socket
+    state: ServerState,
+    stream: EmbeddedStream,
+    subscription: ServedSubscription,
+    connection: socket.socket,
 ) -> Iterator[bytes]:
-    rules = service.rules
+    rules = state.rules
     deadline = time.monotonic() + rules.subscription_life
     shard = subscription.shard
 
     def due() -> bool:
-        ending = subscription.ended or service.closing
+        ending = subscription.ended or state.closing
         return ending or shard.has_news(subscription.cursor)
 
     while (remaining := deadline - time.monotonic()) > 0:
         with stream.lock:
             shard.changed.wait_for(due, timeout=min(rules.heartbeat, remaining))
-            if subscription.ended or service.closing:
+            if subscription.ended or state.closing:
                 break
             if not due() and remaining <= rules.heartbeat:
                 return

@@ -1,10 +1,11 @@
-"""The faults that are still to come, and a count of those that struck."""
+"""State that all requests to one embedded Kinesis share: rules, planned faults, counts, clock."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fanout.testing.faults import CallFault, Fault, PollFault, RevokeKey, SubscribeFault
@@ -13,11 +14,53 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanout.testing.faults import StreamFault
+    from fanout.testing.kinesis.rules import KinesisRules
 
-__all__ = ("FaultPlan",)
+__all__ = ("FaultPlan", "ServerState", "now_in_millis")
 
 _F = TypeVar("_F", bound=Fault)
 _C = TypeVar("_C", bound=SubscribeFault | PollFault | CallFault)
+
+
+class ServerState:
+    """The rules of one server, the faults that are planned for it, and counts of its calls.
+
+    It is safe for threads.
+    """
+
+    def __init__(self, rules: KinesisRules) -> None:
+        self.rules = rules
+        self.faults = FaultPlan()
+        # Set before live subscriptions are told to end: one that begins later sees it by itself.
+        self.closing = False
+        self._lock = threading.Lock()
+        self._subscribe_calls: Counter[str] = Counter()
+        self._poll_calls: Counter[str] = Counter()
+        self._violations: Counter[str] = Counter()
+
+    def count_subscribe(self, shard_id: str) -> None:
+        """Count a subscribe call."""
+        with self._lock:
+            self._subscribe_calls[shard_id] += 1
+
+    def count_poll(self, shard_id: str) -> None:
+        """Count a GetRecords call."""
+        with self._lock:
+            self._poll_calls[shard_id] += 1
+
+    def count_violation(self, violation: str) -> None:
+        """Count a broken rule."""
+        with self._lock:
+            self._violations[violation] += 1
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return the calls by shard id and the violations by kind, as in KinesisStatistics."""
+        with self._lock:
+            return {
+                "subscribe_calls": dict(self._subscribe_calls),
+                "poll_calls": dict(self._poll_calls),
+                "violations": dict(self._violations),
+            }
 
 
 @dataclass(slots=True)
@@ -109,3 +152,8 @@ def _due(matching: Sequence[_Pending[_C]]) -> _Pending[_C] | None:
     for pending in matching:
         pending.calls_seen += 1
     return next((p for p in matching if p.calls_seen >= p.fault.call), None)
+
+
+def now_in_millis() -> int:
+    """Return the wall clock, which arrival times and AT_TIMESTAMP are about."""
+    return int(datetime.now(UTC).timestamp() * 1000)
