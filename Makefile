@@ -22,7 +22,7 @@ help:
 	@echo "make sim          simulate failures, by seed: make sim SEEDS=20000 [FIRST=...] [ARGS=--json]"
 	@echo "make crash        kill a Spark job into Kafka at every step: make crash ROUNDS=30 [ARGS=--json]"
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
-	@echo "make check        ruff, formatting, mypy, import direction"
+	@echo "make check        ruff, formatting, mypy, import rules, public names"
 	@echo "make bench        the benchmarks, each against its peer"
 	@echo "make clean        remove environments and caches"
 
@@ -53,7 +53,7 @@ check: $(VENV)/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_imports.py
+	$(BIN)/python -m pytest tests/test_imports.py tests/test_public_interface.py
 
 bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks

@@ -28,9 +28,8 @@ from benchmarks.consume_kafka import kafka_source, read_by_aiokafka, read_by_fan
 from benchmarks.harness import Report, own_cpu_seconds, own_peak_rss_bytes, run_apart
 from benchmarks.reading import Reading, measure, median_row
 from benchmarks.topic import PARTITIONS
-from fanout.kafka import Security
+from fanout.kafka import Security, ShuffleSource, open_shuffle_writer
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.shuffle import ShuffleSource, open_shuffle_writer
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from fanout.kafka.writing.partitioner import partitions_of
 from fanout.kafka.writing.producer_id import Idempotent

@@ -27,7 +27,7 @@ from fanout.errors import FanOutError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fanout.kafka.shuffle import Producers, ShuffleSource
+    from fanout.kafka import Producers, ShuffleSource
 
 __all__ = ("shuffle",)
 
@@ -68,8 +68,11 @@ def describe(
     start = datetime.now(UTC) - age(since)
     try:
         # Help and usage errors do not load Kafka's library.
-        from fanout.kafka import Cluster, KafkaSource  # noqa: PLC0415
-        from fanout.kafka.shuffle import ShuffleSource  # noqa: PLC0415
+        from fanout.kafka import (  # noqa: PLC0415
+            Cluster,
+            KafkaSource,
+            ShuffleSource,
+        )
 
         security = kafka_security(protocol, username, ca_file)
         cluster = Cluster(bootstrap_servers, security=security)

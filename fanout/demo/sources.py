@@ -11,7 +11,7 @@ from fanout.demo.records import OUT_OF_ORDERNESS
 
 if TYPE_CHECKING:
     from fanout.core.source import Source
-    from fanout.kafka.shuffle import ShuffleSource
+    from fanout.kafka import ShuffleSource
     from fanout.spark import ShuffleSink
 
 __all__ = (
@@ -162,8 +162,7 @@ def make_shuffle_sink(settings: ShuffleSettings) -> ShuffleSink:
 
 def make_shuffle_source(settings: ShuffleSettings) -> ShuffleSource:
     """Return the side that reads, and create the topic unless it exists."""
-    from fanout.kafka import KafkaSource  # noqa: PLC0415 - it needs Kafka's library
-    from fanout.kafka.shuffle import ShuffleSource  # noqa: PLC0415 - the same
+    from fanout.kafka import KafkaSource, ShuffleSource  # noqa: PLC0415 - the same
 
     kafka = KafkaSource(cluster=make_shuffle_sink(settings).cluster, topics=settings.topic)
     return ShuffleSource(kafka, partition_count=settings.partitions)

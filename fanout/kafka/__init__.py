@@ -1,7 +1,7 @@
-"""Apache Kafka: partitions of one cluster, read without the members of a consumer group.
+"""Apache Kafka: partitions of one cluster, share groups, and shuffles by key.
 
-Needs the extra `kafka`; `KafkaShareSource` reads with the members of a share group, and
-needs the extra `share` as well.
+Needs the extra `kafka`. `KafkaShareSource` reads with the members of a share group (KIP-932), and
+needs the extra `share` as well; its client calls its own share consumer a preview.
 """
 
 from __future__ import annotations
@@ -15,17 +15,44 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.security import Security
     from fanout.kafka.share.source import KafkaShareSource
+    from fanout.kafka.shuffle.producers import Activity, Producers, ProducerState
+    from fanout.kafka.shuffle.reader import producers_at
+    from fanout.kafka.shuffle.source import ShuffleSource
+    from fanout.kafka.shuffle.writer import ShuffleWriter, open_shuffle_writer
+    from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
     from fanout.kafka.source import KafkaSource
 
-__all__ = ("Cluster", "KafkaShareSource", "KafkaSource", "Partition", "Security")
+__all__ = (
+    "Activity",
+    "Cluster",
+    "KafkaShareSource",
+    "KafkaSource",
+    "Partition",
+    "ProducerState",
+    "Producers",
+    "Security",
+    "ShuffleSource",
+    "ShuffleWriter",
+    "ShuffleWriterOptions",
+    "open_shuffle_writer",
+    "producers_at",
+)
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "Activity": "fanout.kafka.shuffle.producers",
         "Cluster": "fanout.kafka.cluster",
-        "KafkaShareSource": "fanout.kafka.share",
+        "KafkaShareSource": "fanout.kafka.share.source",
         "KafkaSource": "fanout.kafka.source",
         "Partition": "fanout.kafka.partitions",
+        "ProducerState": "fanout.kafka.shuffle.producers",
+        "Producers": "fanout.kafka.shuffle.producers",
         "Security": "fanout.kafka.security",
+        "ShuffleSource": "fanout.kafka.shuffle.source",
+        "ShuffleWriter": "fanout.kafka.shuffle.writer",
+        "ShuffleWriterOptions": "fanout.kafka.shuffle.writer_options",
+        "open_shuffle_writer": "fanout.kafka.shuffle.writer",
+        "producers_at": "fanout.kafka.shuffle.reader",
     },
 )

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
+from fanout.kafka import open_shuffle_writer
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.shuffle import open_shuffle_writer
 from fanout.kafka.shuffle.frames import HelloFrame, encode_control
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from tests.kafka.brokers import HERE

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.kafka.shuffle import Activity
+from fanout.kafka import Activity
 from tests.kafka.shuffle.reading import drain
 from tests.kafka.topics import Topic
 from tests.spark.harness import eventually

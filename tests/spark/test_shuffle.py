@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fanout.kafka.shuffle import ShuffleSource
+from fanout.kafka import ShuffleSource
 from fanout.kafka.shuffle.frames import HelloFrame, WatermarkFrame, encode_control
 from tests.kafka.shuffle.scripted import framed
 from tests.kafka.topics import Topic

@@ -16,8 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout import EventTime
 from fanout.errors import BatchFailedError
-from fanout.kafka import Cluster, KafkaSource
-from fanout.kafka.shuffle import ShuffleSource
+from fanout.kafka import Cluster, KafkaSource, ShuffleSource
 from fanout.spark import ShuffleSink, create_shuffle_topic
 from fanout.spark.current_batch import current_batch
 from fanout.spark.sink import job as sink_job

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import fanout
-from fanout.kafka.shuffle import Producers, ShuffleSource, producers_at
+from fanout.kafka import Producers, ShuffleSource, producers_at
 from tests.kafka.topics import seeded
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from fanout.kafka import KafkaSource, Security
+from fanout.kafka import KafkaSource, Security, ShuffleSource
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.shuffle import ShuffleSource
 from fanout.kafka.shuffle.frames import ControlFrame, encode_control
 from fanout.kafka.shuffle.source import open_shuffle
 from tests.provers.record_batches import BatchRow, batch

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 
 import fanout
 from fanout.errors import BadFrameError, ServiceError, SplitFailedError
-from fanout.kafka.shuffle import ShuffleSource, producers_at
+from fanout.kafka import ShuffleSource, producers_at
 from fanout.kafka.shuffle.frame_columns import encode
 from fanout.kafka.shuffle.frames import (
     EndFrame,

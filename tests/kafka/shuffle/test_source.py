@@ -23,11 +23,10 @@ from fanout.errors import (
     SilentProducerError,
     SplitFailedError,
 )
-from fanout.kafka import KafkaSource, Security
+from fanout.kafka import Activity, KafkaSource, Producers, Security, ShuffleSource, producers_at
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
 from fanout.kafka.reading.transport import AbortedTransaction
-from fanout.kafka.shuffle import Activity, Producers, ShuffleSource, producers_at
 from fanout.kafka.shuffle.frames import (
     ControlFrame,
     EndFrame,

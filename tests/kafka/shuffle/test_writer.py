@@ -18,8 +18,8 @@ from fanout.errors import (
     ServiceError,
     StreamStateError,
 )
+from fanout.kafka import Activity, ShuffleWriter, open_shuffle_writer
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.shuffle import Activity, ShuffleWriter, open_shuffle_writer
 from fanout.kafka.shuffle.commit_mode import ExactlyOnceMode
 from fanout.kafka.shuffle.frames import HelloFrame
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import tzinfo
 
-    from fanout.kafka.shuffle import Producers
+    from fanout.kafka import Producers
     from fanout.kafka.transactions.commit_token import CommitToken
     from fanout.testing.kafka.broker import KafkaBroker
 

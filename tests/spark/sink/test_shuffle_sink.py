@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import BadFrameError, OptionError, ServiceError, UnwritableRecordError
-from fanout.kafka import Cluster
-from fanout.kafka.shuffle import Activity
+from fanout.kafka import Activity, Cluster
 from fanout.kafka.transactions.stored_tokens import SinkState
 from fanout.kafka.transactions.transactions import Transactions
 from fanout.spark import ShuffleSink
