@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from fanout.testing.kinesis import service
+from fanout.testing.kinesis import server_state
 from tests.kinesis.reading import FIRST, next_second
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Skewed(datetime):
 @pytest.fixture(params=SKEWS, ids=["the service is behind", "the service is ahead"])
 def skew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     Skewed.ahead = request.param
-    monkeypatch.setattr(service, "datetime", Skewed)
+    monkeypatch.setattr(server_state, "datetime", Skewed)
     in_headers = BaseHTTPRequestHandler.date_time_string
     monkeypatch.setattr(
         BaseHTTPRequestHandler,
