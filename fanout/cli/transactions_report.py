@@ -32,7 +32,7 @@ _DONE = {"commit": "committed", "abort": "aborted"}
 
 def report_list(checkpoint: str, found: Sequence[Leftover], *, running: bool, json: bool) -> bool:
     """Print where transactions stand, and return whether nothing needs anybody."""
-    fine = not any(each.standing.verdict.needs_somebody for each in found)
+    fine = not any(each.standing.verdict.needs_action for each in found)
     if json:
         rows = [_plain(each) for each in found]
         print_json(
@@ -81,12 +81,12 @@ def _name(leftover: Leftover) -> str:
 
 def _row(leftover: Leftover) -> tuple[str, ...]:
     standing = leftover.standing
-    token, state = standing.token, standing.state
-    said = "(before Kafka 3.0)" if state is None else state.phase.value
-    if state is not None and state.incarnation is not None:
-        said += f", id {state.incarnation.producer_id}, epoch {state.incarnation.epoch}"
-    if state is not None and state.started_at is not None:
-        said += f", since {_time(state.started_at)}"
+    token, description = standing.token, standing.description
+    said = "(before Kafka 3.0)" if description is None else description.state.value
+    if description is not None and description.incarnation is not None:
+        said += f", id {description.incarnation.producer_id}, epoch {description.incarnation.epoch}"
+    if description is not None and description.started_at is not None:
+        said += f", since {_time(description.started_at)}"
     marker = "none" if standing.marked is None else f"batch {standing.marked}"
     return (
         leftover.sink,
@@ -102,7 +102,7 @@ def _row(leftover: Leftover) -> tuple[str, ...]:
 
 def _plain(leftover: Leftover) -> dict[str, Any]:
     standing = leftover.standing
-    token, state = standing.token, standing.state
+    token, description = standing.token, standing.description
     recorded = {
         "batch": token.batch_id,
         "producer_id": token.incarnation.producer_id,
@@ -111,14 +111,14 @@ def _plain(leftover: Leftover) -> dict[str, Any]:
         "expires_at": _time(token.expires_at),
     }
     brokers = None
-    if state is not None:
-        who = state.incarnation
+    if description is not None:
+        who = description.incarnation
         brokers = {
-            "state": state.phase.value,
+            "state": description.state.value,
             "producer_id": None if who is None else who.producer_id,
             "epoch": None if who is None else who.epoch,
-            "started_at": None if state.started_at is None else _time(state.started_at),
-            "timeout": state.timeout,
+            "started_at": None if description.started_at is None else _time(description.started_at),
+            "timeout": description.timeout,
         }
     return {
         "sink": leftover.sink,

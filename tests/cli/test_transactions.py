@@ -490,4 +490,4 @@ def test_the_phase_of_what_is_aborted_by_the_command_keeps_nobody_waiting(job: J
     job.open(7)
     job.json("abort", "--yes")
     state = job.do(lambda connection: connection.describe(job.sink.id))
-    assert state.phase is TransactionState.EMPTY
+    assert state.state is TransactionState.EMPTY

@@ -1,1 +1,1 @@
-"""Talking to brokers: connections, frames, security, and what every kind of call needs."""
+"""Connections to brokers, their metadata and coordinators, and the codes of their errors."""

@@ -1,1 +1,1 @@
-"""Reading partitions: fetch, decode into Arrow columns, offsets, and losses."""
+"""Read partitions: fetch, decode into Arrow columns, look offsets up, and detect data loss."""

@@ -1,1 +1,1 @@
-"""Transactions that any process can finish: begun, marked, committed or aborted by a token."""
+"""Begin, mark, commit and abort transactions; any process can finish one by its token."""

@@ -1,23 +1,23 @@
-"""The calls of Kafka's protocol that finish a transaction, each made once.
+"""Make the calls of Kafka's protocol that begin, mark and end transactions, each once.
 
 The coordinator of a transactional id is called in version 0 of KIP-98's calls, all that aiokafka
-has: there a transaction leaves its epoch as it is, so that a token stays good until somebody begins
-anew. What the error codes mean there (TransactionCoordinator.scala):
+has: there a transaction keeps its epoch when it ends, so a token stays valid until the next run.
+The error codes mean there (TransactionCoordinator.scala):
 
-- 47 INVALID_PRODUCER_EPOCH: the epoch is not the newest: somebody has begun anew, or the broker has
-  aborted the transaction, because it expired, which takes an epoch of its own.
+- 47 INVALID_PRODUCER_EPOCH: the epoch is not the newest: another run has begun, or the broker has
+  aborted the expired transaction, which raises the epoch.
 - 48 INVALID_TXN_STATE: the epoch is the newest, but its transaction was ended the other way, or
   nothing was ever written in it.
-- 49 INVALID_PRODUCER_ID_MAPPING: the broker has no such transactional id, which it forgets after a
-  week without use, or has another producer id for it: its epochs were used up.
-- 51 CONCURRENT_TRANSACTIONS: something is still being ended; it passes.
+- 49 INVALID_PRODUCER_ID_MAPPING: the broker has no such transactional id, because it deletes unused
+  ids after a week, or has another producer id for it, because its epochs were used up.
+- 51 CONCURRENT_TRANSACTIONS: a transaction is still being ended; it passes.
 - 14, 15, 16: the coordinator is starting or moving; it passes.
 - 53, 30, 29: the transactional id, the group, or the topic may not be used.
-- 88 UNSTABLE_OFFSET_COMMIT: an open transaction has an offset here, so far (KIP-447).
+- 88 UNSTABLE_OFFSET_COMMIT: an open transaction has set an offset here (KIP-447).
 - 105 TRANSACTIONAL_ID_NOT_FOUND: the broker has no such transactional id (KIP-664).
 
-Errors pass as the `aiokafka.errors.KafkaError` of their code, and are retriable where the same call
-may work later.
+Errors pass unchanged as the `aiokafka.errors.KafkaError` of their code, and are retriable where the
+same call may work later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from aiokafka.errors import (
     ConcurrentTransactions,
-    GroupCoordinatorNotAvailableError,
     IncompatibleBrokerVersion,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
@@ -36,7 +35,6 @@ from aiokafka.errors import (
     InvalidTxnState,
     KafkaError,
     NodeNotReadyError,
-    NotCoordinatorForGroupError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
@@ -49,7 +47,7 @@ from aiokafka.protocol.transaction import (
 )
 
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.error_codes import raise_for_code, raise_if_refused
+from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, raise_for_code, raise_if_refused
 from fanout.kafka.protocol.messages.transactions import (
     CommittedOffsetsRequest,
     DescribeTransactionsRequest,
@@ -66,7 +64,6 @@ if TYPE_CHECKING:
 
 __all__ = ("Markers", "NotYetError", "TransactionCalls")
 
-_MOVED: Final = {GroupCoordinatorNotAvailableError.errno, NotCoordinatorForGroupError.errno}
 _NOT_OPEN: Final = {
     InvalidProducerEpoch.errno,
     InvalidTxnState.errno,
@@ -75,13 +72,13 @@ _NOT_OPEN: Final = {
 _UNSTABLE_OFFSET: Final = 88
 _ID_NOT_FOUND: Final = 105
 _MARKED_PARTITION: Final = 0
-_BROKER: Final = 4  # the kind of a resource whose configuration is asked for
+_BROKER: Final = 4  # the type of a resource whose configuration is requested
 _MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 
 
 @final
 class NotYetError(KafkaError):  # type: ignore[misc]  # aiokafka is untyped
-    """A transaction is still being ended, so that the same call has another answer soon."""
+    """A transaction is still being ended, so the same call may work soon."""
 
     retriable = True
 
@@ -89,11 +86,11 @@ class NotYetError(KafkaError):  # type: ignore[misc]  # aiokafka is untyped
 @final
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """What a marker group says.
+    """The markers of a marker group.
 
     Args:
-        newest: The newest batch that is marked as committed; None where none is.
-        pending: Whether an open transaction has set a marker, whatever becomes of it.
+        newest: The newest batch that is marked as committed; None for none.
+        pending: Whether a transaction that is still open has set a marker.
     """
 
     newest: int | None
@@ -102,10 +99,10 @@ class Markers:
 
 @final
 class TransactionCalls:
-    """Make the calls, to the brokers that coordinate what they are about.
+    """Make the calls to the coordinators of transactional ids and marker groups.
 
     Args:
-        connections: To the cluster.
+        connections: Connections to the cluster.
     """
 
     def __init__(self, connections: Connections) -> None:
@@ -114,10 +111,10 @@ class TransactionCalls:
         self._groups = Coordinators(connections, CoordinatorType.GROUP, _has_moved)
 
     async def begin(self, transactional_id: str, seconds: float) -> Incarnation | None:
-        """Take a transactional id over (InitProducerId).
+        """Begin a new run of a transactional id (InitProducerId).
 
         Returns:
-            Who may write in it from now on; None where the broker allows no such timeout.
+            The producer that may write from now on; None where the broker allows no such timeout.
         """
         request = InitProducerIdRequest(transactional_id, round(seconds * 1000))
         response = await self._ids.send(transactional_id, request)
@@ -127,8 +124,8 @@ class TransactionCalls:
         raise_if_refused(response.error_code, transactional_id, transactional_id=transactional_id)
         return Incarnation(response.producer_id, response.producer_epoch)
 
-    async def announce_mark(self, token: CommitToken) -> bool:
-        """Let the transaction cover the marker group (AddOffsetsToTxn).
+    async def add_marker_group(self, token: CommitToken) -> bool:
+        """Add the marker group to the transaction (AddOffsetsToTxn).
 
         Returns:
             Whether the transaction may still be written to.
@@ -146,7 +143,7 @@ class TransactionCalls:
         return True
 
     async def mark(self, token: CommitToken) -> bool:
-        """Set the marker in each topic that the transaction wrote to (TxnOffsetCommit).
+        """Set the marker in each topic of the transaction (TxnOffsetCommit).
 
         Returns:
             Whether the transaction may still be written to.
@@ -166,16 +163,18 @@ class TransactionCalls:
                 _check(code, token, topic)
         return True
 
-    async def end(self, transactional_id: str, who: Incarnation, *, commit: bool) -> bool:
-        """End what is open, one way or the other (EndTxn).
+    async def end(self, transactional_id: str, incarnation: Incarnation, *, commit: bool) -> bool:
+        """Commit or abort the open transaction (EndTxn).
 
-        It is sent once. What was carried out, although its answer was lost, is not tried blindly
-        again: a zombie may have opened another transaction with the same epoch meanwhile.
+        The request is sent once. It is not retried blindly after a lost answer: a zombie may have
+        opened another transaction with the same epoch meanwhile.
 
         Returns:
-            Whether it is ended this way; nobody but the same incarnation can have done so before.
+            Whether the transaction has ended this way, now or by an earlier call of this producer.
         """
-        request = EndTxnRequest(transactional_id, who.producer_id, who.epoch, commit)
+        request = EndTxnRequest(
+            transactional_id, incarnation.producer_id, incarnation.epoch, commit
+        )
         response = await self._ids.send_once(transactional_id, request)
         if response.error_code in _NOT_OPEN:
             return False
@@ -183,7 +182,7 @@ class TransactionCalls:
         raise_if_refused(response.error_code, transactional_id, transactional_id=transactional_id)
         return True
 
-    async def marks(
+    async def markers(
         self, group: str, topics: Sequence[str] | None, *, stable: bool = True
     ) -> Markers:
         """Read the markers of a group in some topics, or in all with a committed one (OffsetFetch).
@@ -191,17 +190,17 @@ class TransactionCalls:
         Args:
             group: The group.
             topics: The topics; None for all.
-            stable: Whether to "require stable" (KIP-447): in a topic that an open transaction has
-                marked, or one that is committed without all partitions having been told, the
-                marker is pending then, and not what it was before.
+            stable: Whether to "require stable" (KIP-447): the marker of an open transaction, or one
+                whose commit has not reached all partitions, is then reported as pending, instead
+                of the marker before it.
         """
         request = CommittedOffsetsRequest(group, topics, stable=stable)
         try:
             response = await self._groups.send(group, request)
         except IncompatibleBrokerVersion as error:
             raise IncompatibleBrokerVersion(
-                "exactly-once needs Kafka 2.5 or later, whose brokers tell a marker that is not "
-                "there from one of an open transaction (KIP-447)"
+                "exactly-once needs Kafka 2.5 or later, whose brokers distinguish a missing marker "
+                "from one of an open transaction (KIP-447)"
             ) from error
         raise_if_refused(response.error_code, group, group=group)
         newest, pending = -1, False
@@ -215,20 +214,20 @@ class TransactionCalls:
         return Markers(newest if newest >= 0 else None, pending)
 
     async def describe(self, transactional_id: str) -> TransactionDescription | None:
-        """Ask where a transactional id stands (DescribeTransactions); None before Kafka 3.0."""
+        """Return the description of a transactional id (DescribeTransactions); None before 3.0."""
         request = DescribeTransactionsRequest(transactional_id)
         try:
             response = await self._ids.send(transactional_id, request)
         except IncompatibleBrokerVersion:
             return None
-        ((code, _, phase, timeout, started, producer_id, epoch, topics, _),) = response.states
+        ((code, _, state, timeout, started, producer_id, epoch, topics, _),) = response.states
         if code == _ID_NOT_FOUND:
-            return TransactionDescription(phase=TransactionState.UNKNOWN, partitions={})
+            return TransactionDescription(state=TransactionState.UNKNOWN, partitions={})
         raise_if_refused(code, transactional_id, transactional_id=transactional_id)
-        if phase not in {known.value for known in TransactionState}:
-            raise UnsupportedVersionError(f"the brokers name a state that is not known: {phase}")
+        if state not in {known.value for known in TransactionState}:
+            raise UnsupportedVersionError(f"the brokers name an unknown state: {state}")
         return TransactionDescription(
-            phase=TransactionState(phase),
+            state=TransactionState(state),
             incarnation=Incarnation(producer_id, epoch),
             timeout=timeout / 1000,
             started_at=datetime.fromtimestamp(started / 1000, UTC) if started >= 0 else None,
@@ -246,7 +245,7 @@ class TransactionCalls:
         """Return the longest timeout that a broker allows, in seconds."""
         response = await fetch_metadata(self._connections, [])
         if not response.brokers:
-            raise NodeNotReadyError("the broker is just starting, and knows none")
+            raise NodeNotReadyError("the broker is just starting, and lists no brokers")
         broker = response.brokers[0][0]
         request = DescribeConfigsRequest([(_BROKER, str(broker), [_MAX_TIMEOUT])])
         response = await self._connections.send(broker, request)
@@ -257,21 +256,21 @@ class TransactionCalls:
 
 
 def _has_moved(response: Any) -> bool:
-    """Return whether an answer of any of these calls says that another broker coordinates now."""
+    """Return whether an answer of any of these calls comes from a former coordinator."""
     codes = {getattr(response, "error_code", 0)}
     if hasattr(response, "errors"):
         codes |= {code for _, partitions in response.errors for _, code in partitions}
     if hasattr(response, "states"):
-        codes |= {state[0] for state in response.states}
-    return not codes.isdisjoint(_MOVED)
+        codes |= {one[0] for one in response.states}
+    return not codes.isdisjoint(MOVED_COORDINATOR)
 
 
 def _check(code: int, token: CommitToken, topic: str = "") -> None:
-    """Raise the error of a code that marking a transaction was answered with."""
+    """Raise the error of a code in the answer to a marking call."""
     group = token.marker_group
     what = f"{token.transactional_id}, marked in {group}"
     if code == UnknownTopicOrPartitionError.errno:
-        what = f"the topic {topic} does not exist, so that nothing can be marked as committed in it"
+        what = f"the topic {topic} does not exist, so a transaction cannot be marked in it"
     _check_ended(code, token.transactional_id)
     raise_if_refused(code, what, transactional_id=token.transactional_id, group=group, topic=topic)
 

@@ -1,7 +1,7 @@
-"""The commit token: all that any process needs to finish a transaction, as a value to be stored.
+"""The commit token: a value to store, with which any process can finish a transaction.
 
 On the broker a transaction belongs to a transactional id, a producer id and an epoch, not to a
-connection (KIP-98), so whoever holds the three can end it. The token adds where its marker is.
+connection (KIP-98), so any process that has the three can end it. The token adds its marker group.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ __all__ = ("MARKERS_LAST", "MAX_TOKEN_BYTES", "CommitToken", "Incarnation", "num
 MAX_TOKEN_BYTES: Final = 4 * 1024 * 1024
 """The largest token that is read; one with 200,000 partitions takes less."""
 MARKERS_LAST: Final = timedelta(days=6)
-"""For how long the brokers are sure to remember a marker. They forget it after
-`offsets.retention.minutes`, which is 7 days unless they say otherwise; a day is left for the time
-that their deletion and our clocks take."""
+"""How long brokers surely keep a marker. They delete it after `offsets.retention.minutes`, by
+default 7 days; one day is left for the delay of the deletion and for differences of clocks."""
 _VERSION: Final = 1
 _LONGEST_NAME: Final = 2**15 - 1  # a string of Kafka's protocol has 16 bits for its length
 
@@ -43,11 +42,11 @@ _Time = Annotated[datetime, msgspec.Meta(tz=True)]
 @final
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """Who writes under a transactional id: what a broker tells zombies and their successor by.
+    """One run of a producer under a transactional id; brokers fence all but the newest.
 
     Args:
-        producer_id: The id that the broker has for the transactional id.
-        epoch: How often it was begun; the broker refuses each but the newest.
+        producer_id: The broker's producer id for the transactional id.
+        epoch: The number of the run; the broker refuses all but the newest.
     """
 
     producer_id: int
@@ -61,14 +60,14 @@ class CommitToken:
 
     Args:
         transactional_id: Its transactional id.
-        incarnation: Who opened it.
+        incarnation: The producer that opened it.
         marker_group: The consumer group in which it marks its batch as committed.
         batch_id: The batch that it holds.
         partitions: The partitions that it wrote to, by topic; its marker is on partition 0 of each
             of these topics.
         created_at: When the token was made, with a time zone.
-        expires_at: After when the broker may abort the transaction, with a time zone: its timeout
-            counts from the first record, and so from `begin` at the earliest.
+        expires_at: The time, with a time zone, after which the broker may abort the transaction:
+            its timeout counts from the first record, so from `begin` at the earliest.
     """
 
     transactional_id: str
@@ -90,7 +89,7 @@ class CommitToken:
         return tuple(sorted(self.partitions))
 
     def to_json(self) -> str:
-        """Write the token down."""
+        """Return the token as JSON."""
         wire = _Wire(
             version=_VERSION,
             transactional_id=self.transactional_id,
@@ -106,10 +105,10 @@ class CommitToken:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> CommitToken:
-        """Read a token back.
+        """Parse a token.
 
         Raises:
-            CheckpointError: It is damaged, too large, or was written by a newer version.
+            CheckpointError: If it is damaged, too large, or was written by a newer version.
         """
         wire = _FORMAT.read(text, "the commit token")
         return cls(
@@ -124,7 +123,7 @@ class CommitToken:
 
 
 def numbers_of(partitions: Iterable[Partition]) -> dict[str, tuple[int, ...]]:
-    """Return the numbers of partitions by topic, both in order: what a token has of them."""
+    """Return the numbers of partitions by topic, both in order, as a token holds them."""
     return {
         topic: tuple(partition.number for partition in group)
         for topic, group in groupby(sorted(partitions), key=lambda partition: partition.topic)

@@ -1,4 +1,4 @@
-"""What has become of a transaction, told from what the brokers still know of it."""
+"""Derive how a transaction ended from the state that its coordinator still has."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ __all__ = (
 
 @final
 class TransactionOutcome(Enum):
-    """How a transaction has ended. All but the first leave nothing that `read_committed` sees."""
+    """How a transaction ended. After all but the first, `read_committed` delivers none of it."""
 
     COMMITTED = "committed"
-    """Every record of it is there, once."""
+    """Every record of it is in Kafka, once."""
     ABORTED = "aborted"
-    """Somebody aborted it, or nothing was ever written in it."""
+    """It was aborted, or nothing was ever written in it."""
     EXPIRED = "expired"
-    """It took longer than its timeout, so that the broker aborted it."""
+    """It took longer than its timeout, so the broker aborted it."""
     FENCED = "fenced"
-    """Somebody has begun anew under its transactional id, which aborted it."""
+    """Another run began under its transactional id, which aborted it."""
 
 
 @final
 class TransactionState(Enum):
-    """Where a transactional id stands, by the names of Kafka's coordinator (KIP-98, KIP-664)."""
+    """The state of a transactional id, named as by Kafka's coordinator (KIP-98, KIP-664)."""
 
     UNKNOWN = "Unknown"
     """The broker has no such transactional id: never used, or not for a week."""
     EMPTY = "Empty"
-    """Begun, and nothing written since."""
+    """Begun, with nothing written since."""
     ONGOING = "Ongoing"
     PREPARE_COMMIT = "PrepareCommit"
-    """Committed for good; not all partitions have been told."""
+    """Committed for good; not all partitions have the marker yet."""
     PREPARE_ABORT = "PrepareAbort"
-    """Aborted for good; not all partitions have been told."""
+    """Aborted for good; not all partitions have the marker yet."""
     COMPLETE_COMMIT = "CompleteCommit"
     COMPLETE_ABORT = "CompleteAbort"
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
     """About to be aborted by the broker."""
     DEAD = "Dead"
-    """About to be forgotten."""
+    """About to be deleted."""
 
 
 _COMMITTED = {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}
@@ -66,18 +66,18 @@ _ABORTED = {
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """What the coordinator knows of a transactional id.
+    """The coordinator's description of a transactional id.
 
     Args:
-        phase: Where it stands.
-        incarnation: Who may write now; None where the id is unknown.
-        timeout: Seconds after which the broker aborts what is open.
-        started_at: When the newest transaction began, by the broker's clock; None where none did.
-        partitions: The partitions of what is open, by topic; while it ends, those that have not
-            been told. The partition of `__consumer_offsets` is that of the marker.
+        state: Its state.
+        incarnation: The producer that may write now; None where the id is unknown.
+        timeout: Seconds after which the broker aborts an open transaction.
+        started_at: When the newest transaction began, by the broker's clock; None for none.
+        partitions: The partitions of the open transaction, by topic; while it ends, those without
+            a marker yet. The partition of `__consumer_offsets` is that of our own marker.
     """
 
-    phase: TransactionState
+    state: TransactionState
     incarnation: Incarnation | None = None
     timeout: float = 0.0
     started_at: datetime | None = None
@@ -85,8 +85,8 @@ class TransactionDescription:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is open, and nothing is still being ended."""
-        return self.phase in {
+        """Whether no transaction is open or still being ended."""
+        return self.state in {
             TransactionState.UNKNOWN,
             TransactionState.EMPTY,
             TransactionState.COMPLETE_COMMIT,
@@ -96,33 +96,33 @@ class TransactionDescription:
 
 
 def outcome_without_marker(
-    incarnation: Incarnation, state: TransactionDescription
+    incarnation: Incarnation, description: TransactionDescription
 ) -> TransactionOutcome:
-    """Tell what has become of a transaction whose marker is neither there nor on its way.
+    """Return how a transaction ended whose marker is neither set nor pending.
 
-    A transaction that expired and one that was fenced look alike where the id was begun again, and
-    the transaction of that run expired as well: that is taken for the first. Either way nothing of
-    it can be committed any more, and to begin again fences whoever is left.
+    Where a later run began under the id and its transaction expired too, an expired transaction
+    and a fenced one look alike, and count as expired. In either case nothing of the transaction
+    can be committed any more, and the next run fences all former producers.
 
     Args:
-        incarnation: Who opened it.
-        state: Where its transactional id stands.
+        incarnation: The producer that opened it.
+        description: The description of its transactional id.
     """
-    if state.incarnation is None:
+    if description.incarnation is None:
         return TransactionOutcome.EXPIRED
-    if state.incarnation == incarnation:
-        # Its marker went with a topic that was deleted, or nobody ever set it. What is still open
-        # is not committed: it may be another transaction, which a zombie has opened.
+    if description.incarnation == incarnation:
+        # Its marker was deleted with a topic, or was never set. A transaction that is still open
+        # is not committed: it may be another one, opened by a zombie.
         return (
             TransactionOutcome.COMMITTED
-            if state.phase in _COMMITTED
+            if description.state in _COMMITTED
             else TransactionOutcome.ABORTED
         )
-    # The broker takes an epoch of its own to abort a transaction that has expired, and whoever
-    # begins anew has to wait for the end of that.
-    same_producer = state.incarnation.producer_id == incarnation.producer_id
+    # The broker raises the epoch to abort an expired transaction, and a new run has to wait until
+    # that has ended.
+    same_producer = description.incarnation.producer_id == incarnation.producer_id
     return (
         TransactionOutcome.EXPIRED
-        if same_producer and state.phase in _ABORTED
+        if same_producer and description.state in _ABORTED
         else TransactionOutcome.FENCED
     )

@@ -1,4 +1,4 @@
-"""Where a transaction stands that a job may have left open, told without changing anything."""
+"""Read the status of a transaction that a job may have left open, without changing anything."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ __all__ = ("TransactionStatus", "TransactionVerdict", "transaction_status")
 
 @final
 class TransactionVerdict(Enum):
-    """What is to be made of it."""
+    """What a person or a job can do about a transaction."""
 
     CLOSED = "closed"
     """Its newest batch is known to be committed, and nothing is open."""
     COMMITTABLE = "can be committed"
     """It is complete, recorded and open."""
     COMMITTED = "committed"
-    """It is recorded, and committed; the checkpoint does not know yet."""
+    """It is recorded and committed; the checkpoint does not have that yet."""
     NOT_COMMITTED = "not committed"
-    """It is recorded, but was aborted, has expired, or was fenced: nothing of it is there."""
+    """It is recorded, but was aborted, expired or fenced: none of it is in Kafka."""
     ENDING = "being ended"
-    """The coordinator has decided, and not all partitions have been told."""
+    """The coordinator has decided, and not all partitions have the marker yet."""
     UNRECORDED = "open, not recorded"
-    """A transaction is open that nobody can complete, unless the job is writing it right now."""
+    """A transaction is open that cannot be completed, unless the job is writing it now."""
     UNKNOWN = "nobody knows"
-    """It is recorded, and older than what brokers remember."""
+    """It is recorded, and older than the brokers' memory of markers."""
 
     @property
-    def needs_somebody(self) -> bool:
-        """Whether readers are held up, or a person has to decide."""
+    def needs_action(self) -> bool:
+        """Whether readers are blocked, or a person has to decide."""
         return self not in {
             TransactionVerdict.CLOSED,
             TransactionVerdict.COMMITTED,
@@ -54,48 +54,48 @@ class TransactionVerdict(Enum):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionStatus:
-    """What is known about the newest transaction of a sink.
+    """The status of the newest transaction of a sink.
 
     Args:
-        token: Its token; where `recorded` is False, that of the last one that was committed.
-        recorded: Whether it is not known to the checkpoint what became of the token.
-        state: What the coordinator says of the transactional id; None before Kafka 3.0.
-        marked: The newest batch that is marked as committed; None where none is.
+        token: Its token; where `recorded` is False, the token of the last committed transaction.
+        recorded: Whether the checkpoint records the token without its outcome.
+        description: The coordinator's description of the transactional id; None before Kafka 3.0.
+        marked: The newest batch that is marked as committed; None for none.
         pending: Whether an open transaction has set a marker.
     """
 
     token: CommitToken
     recorded: bool
-    state: TransactionDescription | None
+    description: TransactionDescription | None
     marked: int | None
     pending: bool
 
     @property
     def verdict(self) -> TransactionVerdict:
-        """What is to be made of it."""
+        """What can be done about the transaction."""
         if self.recorded:
             return self._of_the_token()
-        if self.state is None:
+        if self.description is None:
             return TransactionVerdict.UNRECORDED if self.pending else TransactionVerdict.CLOSED
-        if self.state.settled:
+        if self.description.settled:
             return TransactionVerdict.CLOSED
         return (
             TransactionVerdict.UNRECORDED
-            if self.state.phase is TransactionState.ONGOING
+            if self.description.state is TransactionState.ONGOING
             else TransactionVerdict.ENDING
         )
 
     def _of_the_token(self) -> TransactionVerdict:
-        token, state = self.token, self.state
+        token, description = self.token, self.description
         if self.marked is not None and self.marked >= token.batch_id:
             return TransactionVerdict.COMMITTED
-        if self.pending and (state is None or state.phase is TransactionState.ONGOING):
-            ours = state is None or state.incarnation == token.incarnation
+        if self.pending and (description is None or description.state is TransactionState.ONGOING):
+            ours = description is None or description.incarnation == token.incarnation
             return TransactionVerdict.COMMITTABLE if ours else TransactionVerdict.NOT_COMMITTED
         if self.pending:
             return TransactionVerdict.ENDING
-        if state is not None:
-            outcome = outcome_without_marker(token.incarnation, state)
+        if description is not None:
+            outcome = outcome_without_marker(token.incarnation, description)
             if outcome is TransactionOutcome.COMMITTED:
                 return TransactionVerdict.COMMITTED
         age = datetime.now(UTC) - token.created_at
@@ -107,21 +107,25 @@ class TransactionStatus:
 async def transaction_status(
     transactions: Transactions, token: CommitToken, *, recorded: bool
 ) -> TransactionStatus:
-    """Ask where a transaction stands. Nothing is changed, and nothing that is open is waited for.
+    """Read the status of a transaction, without changing it or waiting for its end.
 
     Args:
-        transactions: The calls.
+        transactions: Makes the calls.
         token: Its token.
-        recorded: Whether it is not known to the checkpoint what became of it.
+        recorded: Whether the checkpoint records the token without its outcome.
 
     Raises:
-        ServiceError: The id or the group may not be used, or the cluster does not answer.
+        ServiceError: If the id or the group may not be used, or the cluster does not answer.
     """
-    state = await transactions.describe(token.transactional_id)
-    marks = await transactions.marks(token.marker_group, token.topics, stable=True)
-    pending = marks.pending
+    description = await transactions.describe(token.transactional_id)
+    markers = await transactions.markers(token.marker_group, token.topics, stable=True)
+    pending = markers.pending
     if pending:  # it hides the marker before it
-        marks = await transactions.marks(token.marker_group, token.topics, stable=False)
+        markers = await transactions.markers(token.marker_group, token.topics, stable=False)
     return TransactionStatus(
-        token=token, recorded=recorded, state=state, marked=marks.newest, pending=pending
+        token=token,
+        recorded=recorded,
+        description=description,
+        marked=markers.newest,
+        pending=pending,
     )

@@ -1,1 +1,1 @@
-"""Arrow records into Kafka: encoded, sent to the partitions' leaders in order, and confirmed."""
+"""Write Arrow records to Kafka: encode, send to the leaders of partitions, and confirm."""

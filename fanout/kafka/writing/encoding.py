@@ -1,14 +1,12 @@
-"""Record batches of Kafka straight from Arrow columns, without an object per record.
+"""Encode Arrow columns as record batches of Kafka, without a Python object per record.
 
-The format is that of https://kafka.apache.org/documentation/#recordbatch, "magic" 2. What stands
-between the bytes of keys and values are variable-length integers, made by numpy for all records at
-once; Arrow joins them with the bytes.
+The format is https://kafka.apache.org/documentation/#recordbatch with "magic" 2. numpy makes the
+variable-length integers of all records at once, and Arrow joins them with keys and values.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import numpy as np
@@ -18,7 +16,7 @@ from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 
 try:
     from google_crc32c.cext import value as crc32c
-except ImportError:  # there is no build of it for this platform
+except ImportError:  # no build for this platform
     from aiokafka.record.util import calc_crc32c as crc32c
 
 if TYPE_CHECKING:
@@ -26,9 +24,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from fanout.kafka.writing.producer_id import ProducerId
+
     _Numbers: TypeAlias = npt.NDArray[np.int64]
 
-__all__ = ("CODECS", "NO_PRODUCER_ID", "ProducerId", "encode_record_batch", "record_sizes")
+__all__ = ("CODECS", "encode_record_batch", "record_sizes")
 
 _BEFORE_CHECKSUM: Final = struct.Struct(">qiibI")
 _AFTER_CHECKSUM: Final = struct.Struct(">hiqqqhii")
@@ -37,13 +37,13 @@ _BEFORE_LENGTH_COUNTS: Final = 12
 _MAGIC: Final = 2
 _TRANSACTIONAL: Final = 0x10
 
-# The most that a record takes beside its bytes: its length, flags, time, offset, and the sizes of
-# key, value and headers; and what a header takes beside its bytes.
+# The most bytes that a record takes besides its content: its length, flags, time, offset, and the
+# sizes of key, value and headers; then what a header takes besides its content.
 _RECORD: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
 _HEADER_OF_RECORD: Final = 5 + 5
 
-# By their names in Kafka's options: the number in a batch's flags, and what compresses. Levels are
-# those of Kafka's own producer; Java's LZ4 at its default level is LZ4's fast one.
+# By their names in Kafka's options: the number in a batch's flags, and the function. The levels are
+# those of Kafka's own producer; the default level of Java's LZ4 is the fast one of LZ4.
 CODECS: Final[Mapping[str, tuple[int, Callable[[memoryview], bytes | memoryview]]]] = {
     "none": (0, lambda body: body),
     "gzip": (1, lambda body: gzip_encode(body, 6)),
@@ -53,27 +53,8 @@ CODECS: Final[Mapping[str, tuple[int, Callable[[memoryview], bytes | memoryview]
 }
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ProducerId:
-    """Who writes, so that brokers recognise a batch that comes twice, and a writer that is old.
-
-    Args:
-        producer_id: The number that the cluster has given out; -1 for nobody.
-        epoch: Counts those who have written under that number.
-        transactional: Whether the records are part of a transaction.
-    """
-
-    producer_id: int
-    epoch: int
-    transactional: bool = False
-
-
-NO_PRODUCER_ID: Final = ProducerId(-1, -1)
-
-
 def record_sizes(rows: pa.RecordBatch) -> _Numbers:
-    """Return the most bytes that each record takes in a batch; a batch takes 61 more.
+    """Return the most bytes that each record takes in a batch; a batch takes 61 bytes more.
 
     Args:
         rows: The columns `key`, `value` and `headers` among others, as for `encode`.
@@ -94,12 +75,13 @@ def encode_record_batch(
     """Encode records as one batch.
 
     Args:
-        rows: At least one record: `key` and `value` (binary, null where there is none),
+        rows: At least one record: `key` and `value` (binary, null for none),
             `timestamp` (int64, milliseconds from 1970 on) and `headers` (a list of structs of a
             string `key` and a binary `value`).
         codec: A name in CODECS.
-        producer: Who writes.
-        sequence: Counts the producer's records in the partition before these; -1 for nobody.
+        producer: The producer.
+        sequence: The number of the producer's records in the partition before these; -1 without a
+            producer id.
     """
     times = rows["timestamp"].to_numpy()
     number, compress = CODECS[codec]
@@ -136,7 +118,7 @@ def _records(rows: pa.RecordBatch, times: _Numbers) -> memoryview:
 
 
 def _headers(headers: pa.ListArray) -> pa.BinaryArray:
-    """Return the headers of each record, encoded, with their number."""
+    """Return the encoded headers of each record, with their number before them."""
     offsets = _list_offsets(headers)
     counts = _binary(_Varints(np.diff(offsets)))
     inside = headers.flatten()
@@ -146,14 +128,14 @@ def _headers(headers: pa.ListArray) -> pa.BinaryArray:
     each = _joined(
         _binary(_Varints(_lengths(keys, 0))), keys, _binary(_Varints(_lengths(values, -1))), values
     )
-    # The bytes of all headers follow each other, so those of one record are one piece of them.
+    # The bytes of all headers follow each other, so those of one record are one slice of them.
     ends = np.frombuffer(each.buffers()[1], np.int32, len(each) + 1)[offsets]
     buffers = [None, pa.py_buffer(ends), each.buffers()[2]]
     return _joined(counts, pa.Array.from_buffers(pa.binary(), len(headers), buffers))
 
 
 def _list_offsets(lists: pa.ListArray) -> _Numbers:
-    """Return where each list begins and ends in all values of all lists; null has none."""
+    """Return where each list begins and ends in the values of all lists; a null list is empty."""
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
@@ -185,7 +167,7 @@ class _Varints:
     def __init__(self, numbers: _Numbers) -> None:
         left = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
         longest = max(1, -(-int(left.max()).bit_length() // 7))
-        # A line is one byte of every number: lines are worked on as wholes.
+        # A line holds one byte of every number; whole lines are computed at once.
         self.lines = np.empty((longest, len(numbers)), np.uint8)
         self.present = np.empty(self.lines.shape, np.bool_)
         self.present[0] = True
@@ -202,7 +184,7 @@ class _Varints:
 
 
 def _binary(*parts: _Varints) -> pa.BinaryArray:
-    """Return for each record its numbers, one after the other."""
+    """Return the numbers of each record, one after the other."""
     lines = np.concatenate([part.lines for part in parts]).T
     present = np.concatenate([part.present for part in parts]).T
     ends = np.zeros(len(lines) + 1, np.int32)

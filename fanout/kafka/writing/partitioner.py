@@ -1,4 +1,4 @@
-"""Which partition Kafka's own producers choose for a key, for whole columns at once."""
+"""Choose partitions by key as Kafka's own producers do, for whole columns at once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _WORD: Final = 4
 def partitions_of(keys: pa.BinaryArray, count: int, *, first_row: int = 0) -> pa.Int32Array:
     """Return the partition of each key, as the default partitioner of Kafka's producers does.
 
-    A record without a key may go anywhere: they take turns by the numbers of their rows, so that
-    the same rows have the same partitions each time.
+    Records without a key go to the partitions in turn by the numbers of their rows, so that the
+    same rows have the same partitions each time.
 
     Args:
         keys: The keys.
@@ -40,15 +40,15 @@ def partitions_of(keys: pa.BinaryArray, count: int, *, first_row: int = 0) -> pa
 
 
 def murmur2(keys: pa.BinaryArray) -> _Hashes:
-    """Return Kafka's hash of each key; that of a null key means nothing."""
+    """Return Kafka's hash of each key; the hash of a null key has no meaning."""
     _, offsets, data = keys.buffers()
     ends = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4).astype(np.int64)
     first, last = int(ends[0]), int(ends[-1])
     ends -= first
-    # Where less than a word is left, zeros follow.
+    # Zeros follow the last byte, because whole words are read.
     content = np.zeros(last - first + _WORD, np.uint8)
     content[: last - first] = np.frombuffer(data or b"", np.uint8, last - first, first)
-    # Longest first: those that have a word left are the first ones.
+    # The longest keys come first, so those that have a word left are the first ones.
     lengths = np.diff(ends)
     order = np.argsort(-lengths, kind="stable")
     starts, lengths = ends[:-1][order], lengths[order]

@@ -1,4 +1,4 @@
-"""What an error of Kafka means to somebody who writes, as a table."""
+"""The meaning of Kafka's errors for writers, as a table: final with its message, or passing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _FENCED: Final = (
     kafka.ProducerFenced,
 )
 
-# aiokafka takes these for final, or does not know them as passing.
+# These errors pass, although aiokafka does not mark them as retriable.
 _PASSING: Final = (
-    kafka.ConcurrentTransactions,  # the end of the one before is still being written
+    kafka.ConcurrentTransactions,  # the transaction before is still being ended
     kafka.CorruptRecordException,  # the request was damaged on its way
     kafka.OperationNotAttempted,
-    kafka.StaleLeaderEpochCodeError,  # its code, 13, is that of a broker that lost a connection
+    kafka.StaleLeaderEpochCodeError,  # its code, 13, comes from a broker that lost a connection
 )
 
 _UNWRITABLE: Final[Mapping[type[Exception], str]] = {
@@ -45,27 +45,27 @@ _HINTS: Final[Mapping[type[Exception], str]] = {
     kafka.TopicAuthorizationFailedError: "grant the principal WRITE on the topic",
     kafka.ClusterAuthorizationFailedError: "grant the principal what the broker's log names",
     kafka.OutOfOrderSequenceNumber: (
-        "records that were confirmed are missing, or somebody else writes under the same name"
+        "confirmed records are missing, or another writer uses the same transactional id"
     ),
-    kafka.UnknownProducerId: "the broker has forgotten who writes: see its retention",
+    kafka.UnknownProducerId: "the broker has deleted the producer: check its retention",
 }
 
 
 def final_error(error: kafka.KafkaError) -> FanOutError | None:
-    """Return what is told of an error that is final; None of one that may pass.
+    """Return the error to raise for a final error of Kafka; None for an error that may pass.
 
-    A topic that is not known may be one that a broker has not heard of yet.
+    An unknown topic may pass: a broker may not know a new topic yet.
     """
     kind = type(error)
-    told = str(error) or kind.__name__
+    message = str(error) or kind.__name__
     if isinstance(error, _FENCED):
         return FencedError(
-            f"{told}: a newer run has taken over the writing, or the transaction has ended or "
+            f"{message}: a newer run has taken over the writing, or the transaction has ended or "
             "taken longer than its timeout"
         )
     if kind in _UNWRITABLE:
-        return UnwritableRecordError(f"{told}: {_UNWRITABLE[kind]}")
+        return UnwritableRecordError(f"{message}: {_UNWRITABLE[kind]}")
     if error.retriable or isinstance(error, _PASSING):
         return None
     hint = f": {_HINTS[kind]}" if kind in _HINTS else ""
-    return ServiceError(f"the cluster refuses the records, {told}{hint}")
+    return ServiceError(f"the cluster refuses the records, {message}{hint}")

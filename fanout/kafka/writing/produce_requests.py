@@ -1,4 +1,4 @@
-"""One request of Produce: what it holds, and what the broker answers."""
+"""Send Produce requests, and queue the batches of each partition for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from fanout.core.cancellation import cancelled_by_us
 from fanout.kafka.partitions import by_topic, partition_rows
 from fanout.kafka.protocol.connections import Lane
 from fanout.kafka.protocol.error_codes import error_of
-from fanout.kafka.writing.encoding import NO_PRODUCER_ID, encode_record_batch
+from fanout.kafka.writing.encoding import encode_record_batch
+from fanout.kafka.writing.producer_id import NO_PRODUCER_ID
 from fanout.kafka.writing.row_batches import cut_batches
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.protocol.connections import Connections
-    from fanout.kafka.writing.encoding import ProducerId
-    from fanout.kafka.writing.producer_id import OpenTransaction
+    from fanout.kafka.writing.producer_id import OpenTransaction, ProducerId
     from fanout.kafka.writing.producer_options import ProducerOptions
 
 __all__ = (
@@ -45,14 +45,14 @@ _SEQUENCES: Final = 2**31
 @final
 @dataclass(slots=True, eq=False)
 class ProduceBatch:
-    """Rows of one partition on their way.
+    """Rows of one partition that are to be written.
 
     Args:
-        rows: The rows, as `encode` takes them.
-        nbytes: The most bytes that they take.
+        rows: The rows, as `encode_record_batch` takes them.
+        nbytes: The most bytes that they take when encoded.
         deadline: When to give up, by the loop's clock.
-        data: What they were encoded to, once they were: what is sent again is the same.
-        attempts: How many times they were sent.
+        data: The encoded batch; None before the first attempt. Later attempts send the same bytes.
+        attempts: How many times the batch was sent.
     """
 
     rows: pa.RecordBatch
@@ -64,14 +64,15 @@ class ProduceBatch:
 
 @final
 class ProduceRequests:
-    """Send batches to brokers, once each time.
+    """Send batches to brokers, one attempt per call.
 
     Args:
-        connections: The connections to the cluster.
-        options: Sizes and times.
-        producer: Who writes.
-        transaction: What partitions are added to before they are written to; None without one.
-        written: How many records the producer has written elsewhere, by partition.
+        connections: Connections to the cluster.
+        options: Sizes and timeouts.
+        producer: The producer.
+        transaction: The transaction to which partitions are added before they are written to;
+            None without one.
+        written: How many records the producer has written in other processes, by partition.
     """
 
     def __init__(
@@ -90,12 +91,12 @@ class ProduceRequests:
         self._confirmed = producer is not NO_PRODUCER_ID
         self._sequences = {partition: rows % _SEQUENCES for partition, rows in written.items()}
         self._added: set[Partition] = set()
-        self._told_nothing: set[int] = set()
+        self._unconfirmed_brokers: set[int] = set()
 
     async def send(
         self, broker: int, batches: Mapping[Partition, ProduceBatch]
     ) -> Mapping[Partition, KafkaError | None]:
-        """Send one batch for each partition; return what each failed by, None for success."""
+        """Send one batch for each partition; return the error of each, None for success."""
         try:
             await self._add([*batches])
             for partition, batch in batches.items():
@@ -113,7 +114,7 @@ class ProduceRequests:
             return dict.fromkeys(batches, error)
         for partition, batch in batches.items():
             answers.setdefault(partition, KafkaConnectionError(f"no answer about {partition}"))
-            # A batch that was sent before has come after all.
+            # An earlier attempt of the batch has arrived after all.
             if isinstance(answers[partition], DuplicateSequenceNumber) and batch.attempts > 1:
                 answers[partition] = None
             if answers[partition] is None:
@@ -121,18 +122,18 @@ class ProduceRequests:
         return answers
 
     def next_transaction(self) -> None:
-        """Add partitions anew, to the transaction that begins with the next request."""
+        """Add partitions again to the transaction that begins with the next request."""
         self._added.clear()
 
     async def settle(self) -> None:
-        """Wait until brokers have read what they do not confirm.
+        """Wait until brokers have read the batches that they do not confirm.
 
-        A broker that cannot be asked may have lost some of it, as it may lose all that is not
+        A broker that does not answer may have lost some of them, like any batch that is not
         confirmed.
         """
-        brokers, self._told_nothing = self._told_nothing, set()
+        brokers, self._unconfirmed_brokers = self._unconfirmed_brokers, set()
         for broker in brokers:
-            # A broker answers what comes on a connection in its order.
+            # A broker handles the requests of a connection in order.
             with suppress(KafkaError):
                 await self._connections.send(broker, MetadataRequest([]), Lane.WRITES)
 
@@ -148,12 +149,12 @@ class ProduceRequests:
             return
         codec = self._options.compression_type
         sequence = self._sequences.get(partition, 0) if self._confirmed else -1
-        given = (batch.rows, codec, self._producer, sequence)
-        # Compression takes long, and lets others run.
+        arguments = (batch.rows, codec, self._producer, sequence)
+        # Compression takes long and releases the GIL, so it runs in a thread.
         batch.data = (
-            encode_record_batch(*given)
+            encode_record_batch(*arguments)
             if codec == "none"
-            else await asyncio.to_thread(encode_record_batch, *given)
+            else await asyncio.to_thread(encode_record_batch, *arguments)
         )
 
     async def _produce(
@@ -169,7 +170,7 @@ class ProduceRequests:
             broker, request, Lane.WRITES, answered=self._confirmed
         )
         if not self._confirmed:
-            self._told_nothing.add(broker)
+            self._unconfirmed_brokers.add(broker)
             return dict.fromkeys(batches)
         return {
             partition: error_of(code, partition) for partition, code, *_ in partition_rows(response)
@@ -182,13 +183,13 @@ class ProduceRequests:
 @final
 @dataclass(slots=True, eq=False)
 class PartitionQueue:
-    """The batches of a partition, of which only the first is sent.
+    """The batches of a partition, of which only the first is being sent.
 
     Args:
         partition: The partition.
         batches: Its batches.
-        failures: How many times in a row the first one failed.
-        max_bytes: What is larger is cut before it is sent, because the topic takes no more.
+        failures: How many times in a row the first batch failed.
+        max_bytes: The largest batch that the topic accepts; a larger one is cut before it is sent.
     """
 
     partition: Partition
@@ -197,10 +198,10 @@ class PartitionQueue:
     max_bytes: float = float("inf")
 
     def shape_first(self, batch_size: int) -> None:
-        """Cut the first batch where it is too large, or put those behind it into it.
+        """Cut the first batch if it is too large, or merge the next ones into it.
 
-        Each batch takes an answer of the broker before the next one is sent, and small ones as
-        long as large ones. What was sent stays as it is: it may have arrived.
+        The next batch is sent after the answer to the one before, and small batches take as long
+        as large ones. A batch that was sent stays as it is, because it may have arrived.
 
         Args:
             batch_size: About the most bytes in a batch.
@@ -217,7 +218,7 @@ class PartitionQueue:
             self._join_first(min(batch_size, self.max_bytes))
 
     def _join_first(self, max_bytes: float) -> None:
-        """Make one batch of the first ones, as many as are no larger together."""
+        """Merge the first batches, as many as fit into the limit together."""
         first = self.batches[0]
         count, nbytes = 1, first.nbytes
         for batch in islice(self.batches, 1, None):

@@ -1,4 +1,4 @@
-"""Whose records they are: nobody's, a new producer's, or those of a transaction begun elsewhere."""
+"""The modes of writing, and the producer ids that they need."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
-    GroupCoordinatorNotAvailableError,
-    NotCoordinatorForGroupError,
     OperationNotAttempted,
 )
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, InitProducerIdRequest
 
 from fanout.kafka.partitions import Partition, numbers_by_topic
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.error_codes import error_of, raise_for_code
+from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, error_of, raise_for_code
 from fanout.kafka.transactions.commit_token import Incarnation
-from fanout.kafka.writing.encoding import NO_PRODUCER_ID, ProducerId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,15 +22,16 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
 
 __all__ = (
+    "NO_PRODUCER_ID",
     "Idempotent",
     "OpenTransaction",
+    "ProducerId",
     "Transactional",
     "Unconfirmed",
     "WriteMode",
     "obtain_producer_id",
 )
 
-_MOVED: Final = {GroupCoordinatorNotAvailableError.errno, NotCoordinatorForGroupError.errno}
 _GRANT: Final = (
     "grant the principal WRITE on the topic (or before Kafka 2.8 IDEMPOTENT_WRITE on the cluster)"
 )
@@ -42,12 +40,32 @@ _NO_TIMEOUT: Final = 2**31 - 1
 
 @final
 @dataclass(frozen=True, slots=True)
-class Transactional:
-    """Write as part of a transaction that somebody else has begun, and will end.
+class ProducerId:
+    """A producer, by which brokers recognise repeated batches and fence former producers.
 
     Args:
-        transactional_id: The transaction's name.
-        incarnation: Who may write in it.
+        producer_id: The number that the cluster assigned; -1 for none.
+        epoch: The generation of the producer under that number.
+        transactional: Whether its records are part of a transaction.
+    """
+
+    producer_id: int
+    epoch: int
+    transactional: bool = False
+
+
+NO_PRODUCER_ID: Final = ProducerId(-1, -1)
+"""The producer of records without idempotence."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Transactional:
+    """Write as part of a transaction that another process has begun and will end.
+
+    Args:
+        transactional_id: The transactional id.
+        incarnation: The producer id and epoch of the transaction.
     """
 
     transactional_id: str
@@ -57,23 +75,23 @@ class Transactional:
 @final
 @dataclass(frozen=True, slots=True)
 class Idempotent:
-    """Write until all in-sync replicas have the records, each once as long as the writer lives."""
+    """Write to all in-sync replicas, each record once during the life of the writer."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """Write without hearing from brokers: records may be lost, or come twice (`acks=0`)."""
+    """Write without confirmation: records may be lost or repeated (`acks=0`)."""
 
 
 WriteMode: TypeAlias = Transactional | Idempotent | Unconfirmed
 
 
 async def obtain_producer_id(connections: Connections, mode: WriteMode) -> ProducerId:
-    """Return who writes, for the cluster.
+    """Return the producer id of a mode, assigned by the cluster where the mode needs a new one.
 
     Raises:
-        KafkaError: If the cluster gives out no number.
+        KafkaError: If the cluster assigns no producer id.
     """
     match mode:
         case Transactional(_, Incarnation(producer_id, epoch)):
@@ -90,38 +108,38 @@ async def obtain_producer_id(connections: Connections, mode: WriteMode) -> Produ
 
 @final
 class OpenTransaction:
-    """Tell the coordinator of a transaction which partitions are written to.
+    """Add partitions to an open transaction, as its coordinator requires before a write.
 
     Args:
-        connections: The connections to the cluster.
-        joined: The transaction.
+        connections: Connections to the cluster.
+        mode: The transaction.
     """
 
-    def __init__(self, connections: Connections, joined: Transactional) -> None:
-        self._joined = joined
+    def __init__(self, connections: Connections, mode: Transactional) -> None:
+        self._mode = mode
         self._coordinators = Coordinators(connections, CoordinatorType.TRANSACTION, _has_moved)
 
     @property
     def name(self) -> str:
         """The transactional id."""
-        return self._joined.transactional_id
+        return self._mode.transactional_id
 
     async def add(self, partitions: Sequence[Partition]) -> None:
-        """Add partitions; those that are in it already may come again.
+        """Add partitions; those already added may be passed again.
 
         Raises:
-            KafkaError: If they cannot be added now, or at all.
+            KafkaError: If they cannot be added.
         """
-        joined = self._joined
+        mode = self._mode
         request = AddPartitionsToTxnRequest(
-            joined.transactional_id,
-            joined.incarnation.producer_id,
-            joined.incarnation.epoch,
+            mode.transactional_id,
+            mode.incarnation.producer_id,
+            mode.incarnation.epoch,
             numbers_by_topic(partitions),
         )
-        response = await self._coordinators.send(joined.transactional_id, request)
+        response = await self._coordinators.send(mode.transactional_id, request)
         errors = [error_of(code, partition) for partition, code in _rows(response)]
-        # Where one cannot be added, no other is, and theirs says nothing but that.
+        # If one partition fails, none is added, and the errors of the others say only that.
         errors.sort(key=lambda error: isinstance(error, OperationNotAttempted))
         for error in errors:
             if error is not None:
@@ -129,7 +147,7 @@ class OpenTransaction:
 
 
 def _has_moved(response: Any) -> bool:
-    return not _MOVED.isdisjoint(code for _, code in _rows(response))
+    return not MOVED_COORDINATOR.isdisjoint(code for _, code in _rows(response))
 
 
 def _rows(response: Any) -> Iterator[tuple[Partition, int]]:

@@ -1,4 +1,4 @@
-"""Rows that are to be written: checked, brought to one form, and cut into batches."""
+"""Check rows to be written, bring them to one form, and cut them into batches."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def prepare_rows(records: pa.RecordBatch, now: datetime) -> pa.RecordBatch:
     """Bring records to the columns that are encoded.
 
     Args:
-        records: The columns `topic`, `partition` and `value`, and where there are any `key`,
-            `headers` and `timestamp`.
+        records: The columns `topic`, `partition` and `value`, and optionally `key`, `headers` and
+            `timestamp`.
         now: The timestamp of records that have none.
 
     Raises:
-        UnwritableRecordError: A column is missing, unknown or of another type, or Kafka has no
-            place for a value: a null topic or partition, a timestamp before 1970.
+        UnwritableRecordError: If a column is missing, unknown or of another type, or Kafka cannot
+            hold a value: a null topic or partition, or a timestamp before 1970.
     """
     _check_names(records.schema.names)
     columns = {name: _column(records, name) for name in _COLUMNS}
@@ -52,7 +52,9 @@ def prepare_rows(records: pa.RecordBatch, now: datetime) -> pa.RecordBatch:
     columns["timestamp"] = times = times.view(pa.int64())
     for name, numbers in (("timestamp", times), ("partition", columns["partition"])):
         if pc.any(pc.less(numbers, 0)).as_py():
-            raise UnwritableRecordError(f"a record's {name} is less than 0, which Kafka has not")
+            raise UnwritableRecordError(
+                f"the {name} of a record is less than 0, which Kafka does not allow"
+            )
     headers = columns["headers"]
     if pc.struct_field(headers.flatten(), "key").null_count:
         raise UnwritableRecordError("a record has a header without a key: give each header one")
@@ -63,13 +65,13 @@ def split_by_partition(rows: pa.RecordBatch) -> Iterator[tuple[Partition, pa.Rec
     """Yield each partition with its rows, in their order."""
     topics = rows["topic"].dictionary_encode()
     numbers = rows["partition"].to_numpy().astype(np.int64)
-    places = (topics.indices.to_numpy().astype(np.int64) << 32) + numbers
-    if len(places) and (places[1:] < places[:-1]).any():
-        order = np.argsort(places, kind="stable")
-        rows, places = rows.take(pa.array(order)), places[order]
-    edges = [0, *(np.flatnonzero(np.diff(places)) + 1), len(places)] if len(places) else []
-    for begin, end in pairwise(edges):
-        topic, number = divmod(int(places[begin]), 1 << 32)
+    numbered = (topics.indices.to_numpy().astype(np.int64) << 32) + numbers
+    if len(numbered) and (numbered[1:] < numbered[:-1]).any():
+        order = np.argsort(numbered, kind="stable")
+        rows, numbered = rows.take(pa.array(order)), numbered[order]
+    ends = [0, *(np.flatnonzero(np.diff(numbered)) + 1), len(numbered)] if len(numbered) else []
+    for begin, end in pairwise(ends):
+        topic, number = divmod(int(numbered[begin]), 1 << 32)
         partition = Partition(topics.dictionary[topic].as_py(), number)
         yield partition, rows.slice(begin, end - begin)
 
@@ -82,7 +84,7 @@ def cut_batches(rows: pa.RecordBatch, max_bytes: int) -> Iterator[tuple[pa.Recor
         max_bytes: The most bytes in a batch, unless one record takes more: it goes alone.
 
     Yields:
-        The rows of a batch, and how many bytes they take at the most.
+        The rows of a batch, and the most bytes that they take.
     """
     ends = np.cumsum(record_sizes(rows))
     begin, behind = 0, 0
@@ -99,7 +101,7 @@ def _check_names(names: list[str]) -> None:
     unknown = [name for name in names if name not in _COLUMNS or names.count(name) > 1]
     if unknown:
         raise UnwritableRecordError(
-            f"the records have a column {unknown[0]!r} that Kafka has no place for: leave it out, "
+            f"the records have a column {unknown[0]!r} that Kafka cannot hold: leave it out, "
             f"or name it {', '.join(_COLUMNS)}, each at most once"
         )
 
@@ -114,7 +116,7 @@ def _column(records: pa.RecordBatch, name: str) -> pa.Array:
     try:
         return column.cast(kind, safe=name != "timestamp")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        # What was raised may quote a value, so it is not chained.
+        # The original error may quote a value, so it is not chained.
         raise UnwritableRecordError(
             f"the column {name!r} has the type {column.type}, which cannot be made {kind}"
         ) from None

@@ -1,4 +1,4 @@
-"""Send batches to the leaders of their partitions, each partition's in order, until confirmed."""
+"""Send batches to the leaders of their partitions, in order, until they are confirmed."""
 
 from __future__ import annotations
 
@@ -28,39 +28,40 @@ if TYPE_CHECKING:
 
 __all__ = ("Sender",)
 
-# While a broker works on one request, the next is on its way. They are of different partitions.
+# Requests to one broker at a time, for different partitions: while the broker handles one, the next
+# is sent.
 _IN_FLIGHT: Final = 2
 
 
 @final
 class Sender:
-    """Send batches, and send them again where that may help.
+    """Send batches, and send them again after errors that may pass.
 
-    Each partition has one batch on its way at a time, so that its records keep their order through
-    every failure. A request holds batches of as many partitions as fit. What is final ends the
-    sending, and is raised by all that waits.
+    Each partition has one batch in flight at a time, so that its records keep their order through
+    every failure. A request holds batches of as many partitions as fit. A final error ends the
+    sending, and every waiting call raises it.
 
     Args:
         requests: Sends one request.
-        topology: Knows the leaders.
-        options: Sizes and times.
-        jitter: How long to wait between two attempts.
+        metadata: The leaders of partitions.
+        options: Sizes and timeouts.
+        jitter: The waits between two attempts.
     """
 
     def __init__(
         self,
         requests: ProduceRequests,
-        topology: TopicMetadata,
+        metadata: TopicMetadata,
         *,
         options: ProducerOptions,
         jitter: FullJitter,
     ) -> None:
         self._requests = requests
-        self._topology = topology
+        self._metadata = metadata
         self._options = options
         self._jitter = jitter
         self._queues: dict[Partition, PartitionQueue] = {}
-        # Those with something to send of which nothing is on its way; the first has waited longest.
+        # The queues with batches and none in flight; the first has waited longest.
         self._ready: dict[PartitionQueue, None] = {}
         self._in_flight: Counter[int] = Counter()
         self._waiting = 0
@@ -74,7 +75,7 @@ class Sender:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Send while the block runs; what has not been sent at its end is dropped."""
+        """Send while the block runs; batches that are not sent at its end are dropped."""
         # The block's own error is carried around the task group, which would wrap it in a group.
         failure: BaseException | None = None
         async with asyncio.TaskGroup() as self._group:
@@ -88,33 +89,33 @@ class Sender:
             raise failure
 
     async def locate(self, partitions: Collection[Partition]) -> None:
-        """Make sure that partitions exist, and that there is no failure yet.
+        """Check that partitions exist, and that the sending has not failed.
 
         Raises:
-            FanOutError: A partition cannot be written to, or the sending has failed.
+            FanOutError: If a partition cannot be written to, or the sending has failed.
         """
         self._check()
         new = [each for each in partitions if each not in self._queues]
-        if any(self._topology.leader(each) is None for each in new):
+        if any(self._metadata.leader(each) is None for each in new):
             await wait_for_leaders(
-                self._topology, new, deadline=self._deadline(), jitter=self._jitter
+                self._metadata, new, deadline=self._deadline(), jitter=self._jitter
             )
         for each in new:
             self._queues[each] = PartitionQueue(each)
 
     async def put(self, partition: Partition, rows: pa.RecordBatch, nbytes: int) -> None:
-        """Take rows for a partition that was located, once there is room for them.
+        """Queue rows for a located partition, when `buffer.memory` has room for them.
 
         Args:
             partition: The partition.
-            rows: The rows, as `encode` takes them.
-            nbytes: The most bytes that they take.
+            rows: The rows, as `encode_record_batch` takes them.
+            nbytes: The most bytes that they take when encoded.
 
         Raises:
-            FanOutError: The sending has failed.
+            FanOutError: If the sending has failed.
         """
         while self._waiting and self._waiting + nbytes > self._options.buffer_memory:
-            await self._move()
+            await self._wait_for_progress()
         queue = self._queues[partition]
         if not queue.batches:
             self._ready[queue] = None
@@ -125,11 +126,11 @@ class Sender:
         """Send what can be sent now."""
         chosen: defaultdict[int, list[PartitionQueue]] = defaultdict(list)
         room: defaultdict[int, int] = defaultdict(lambda: self._options.max_request_size)
-        homeless = []
+        leaderless = []
         for queue in self._ready:
-            leader = self._topology.leader(queue.partition)
+            leader = self._metadata.leader(queue.partition)
             if leader is None:
-                homeless.append(queue)
+                leaderless.append(queue)
             elif self._in_flight[leader] < _IN_FLIGHT:
                 queue.shape_first(self._options.batch_size)
                 nbytes = queue.batches[0].nbytes
@@ -139,18 +140,18 @@ class Sender:
         for leader, queues in chosen.items():
             self._in_flight[leader] += 1
             self._run(partial(self._send, leader, queues), queues)
-        if homeless:
-            nobody = LeaderNotAvailableError("partitions have no leader")
-            self._run(partial(self._recover, homeless, nobody), homeless)
+        if leaderless:
+            no_leader = LeaderNotAvailableError("partitions have no leader")
+            self._run(partial(self._recover, leaderless, no_leader), leaderless)
 
     async def flush(self) -> None:
-        """Wait until everything that was put is confirmed.
+        """Wait until all queued rows are confirmed.
 
         Raises:
-            FanOutError: The sending has failed.
+            FanOutError: If the sending has failed.
         """
         while self._waiting:
-            await self._move()
+            await self._wait_for_progress()
         self._check()
         await self._requests.settle()
 
@@ -158,8 +159,8 @@ class Sender:
         """Go on in a new transaction, after the one before was ended."""
         self._requests.next_transaction()
 
-    async def _move(self) -> None:
-        """Wait until something was confirmed."""
+    async def _wait_for_progress(self) -> None:
+        """Wait until a batch is confirmed or fails."""
         self.start()
         self._check()
         self._progress.clear()
@@ -178,10 +179,10 @@ class Sender:
         task.add_done_callback(self._tasks.discard)
 
     async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Have what is final raised by all that waits."""
+        """Store a final error, which every waiting call raises."""
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - raised by those who wait
+        except Exception as error:  # noqa: BLE001 - the waiting calls raise it
             if self._failure is None:
                 self._failure = error
             self._ready.clear()
@@ -210,7 +211,7 @@ class Sender:
             else:
                 failed.append(queue)
                 failure = error
-        # What succeeded goes on meanwhile.
+        # Partitions that succeeded go on meanwhile.
         self.start()
         if failure is not None:
             await self._recover(failed, failure)
@@ -227,7 +228,7 @@ class Sender:
             self._ready[queue] = None
 
     async def _recover(self, queues: Sequence[PartitionQueue], error: KafkaError) -> None:
-        """Find out who leads partitions now, after a pause that grows with their failures."""
+        """Refresh the leaders of partitions, after a pause that grows with their failures."""
         deadline = min(queue.batches[0].deadline for queue in queues)
         if asyncio.get_running_loop().time() >= deadline:
             raise write_timeout(error) from error
@@ -235,7 +236,7 @@ class Sender:
         for queue in queues:
             queue.failures += 1
         partitions = [queue.partition for queue in queues]
-        await wait_for_leaders(self._topology, partitions, deadline=deadline, jitter=self._jitter)
+        await wait_for_leaders(self._metadata, partitions, deadline=deadline, jitter=self._jitter)
         self._ready.update(dict.fromkeys(queues))
 
     def _deadline(self) -> float:

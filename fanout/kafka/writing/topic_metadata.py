@@ -1,4 +1,4 @@
-"""Which partitions topics have, and who leads them."""
+"""The partitions of the topics that are written to, and the leaders of these partitions."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = (
 
 @final
 class TopicMetadata:
-    """Know which partitions topics have, and who leads them.
+    """The partitions of topics and their leaders, as last reported by the cluster.
 
     Args:
-        connections: The connections to the cluster.
+        connections: Connections to the cluster.
     """
 
     def __init__(self, connections: Connections) -> None:
@@ -42,14 +42,14 @@ class TopicMetadata:
         self._errors: dict[str, KafkaError] = {}
 
     async def refresh(self, topics: Iterable[str]) -> None:
-        """Ask about topics.
+        """Request the partitions and leaders of topics.
 
         Raises:
-            KafkaError: If the cluster cannot be asked.
-            ServiceError: It is another cluster than before.
+            KafkaError: If the request fails.
+            ServiceError: If the answer comes from another cluster than before.
         """
-        wanted = sorted(set(topics))
-        response = await fetch_metadata(self._connections, wanted, cluster_id=self._cluster_id)
+        names = sorted(set(topics))
+        response = await fetch_metadata(self._connections, names, cluster_id=self._cluster_id)
         self._cluster_id = response.cluster_id
         for code, topic, _, partitions in response.topics:
             self._leaders[topic] = {number: leader for _, number, leader, *_ in partitions}
@@ -58,45 +58,45 @@ class TopicMetadata:
                 self._errors[topic] = error
 
     def leader(self, partition: Partition) -> int | None:
-        """Return the broker that leads a partition; None where nobody is known to."""
+        """Return the broker that leads a partition; None where it is not known."""
         leader = self._leaders.get(partition.topic, {}).get(partition.number, -1)
         return leader if leader >= 0 else None
 
     def error(self, partition: Partition) -> KafkaError | None:
-        """Say why nobody is known to lead a partition; None where somebody is."""
+        """Return why the leader of a partition is not known; None where it is known."""
         numbers = self._leaders.get(partition.topic, {})
         error = self._errors.get(partition.topic)
         if error is None and numbers and partition.number not in numbers:
             error = UnknownTopicOrPartitionError(f"{partition}; the topic has {len(numbers)}")
         if error is None and self.leader(partition) is None:
-            error = LeaderNotAvailableError(f"nobody leads {partition}")
+            error = LeaderNotAvailableError(f"{partition} has no leader")
         return error
 
 
 async def wait_for_leaders(
-    topology: TopicMetadata,
+    metadata: TopicMetadata,
     partitions: Collection[Partition],
     *,
     deadline: float,
     jitter: FullJitter,
 ) -> None:
-    """Ask the cluster until every partition has a leader.
+    """Refresh the metadata until every partition has a leader.
 
     Args:
-        topology: Where the leaders are noted.
+        metadata: The metadata to refresh.
         partitions: The partitions.
         deadline: When to give up, by the loop's clock.
-        jitter: How long to wait between two attempts.
+        jitter: The waits between two attempts.
 
     Raises:
-        ServiceError: A topic or partition does not exist, or the cluster refuses to tell.
-        FanOutError: Another error that is final.
-        WriteTimeoutError: There is still no leader at the deadline.
+        ServiceError: If a topic or partition does not exist, or the cluster refuses the request.
+        FanOutError: If there is another final error.
+        WriteTimeoutError: If a partition has no leader at the deadline.
     """
     clock = asyncio.get_running_loop().time
     unknown_since = None
     attempts = 0
-    while (error := await _look(topology, partitions)) is not None:
+    while (error := await _refresh(metadata, partitions)) is not None:
         final = final_error(error)
         if final is not None:
             raise final from error
@@ -116,18 +116,18 @@ async def wait_for_leaders(
 
 
 def write_timeout(error: Exception) -> WriteTimeoutError:
-    """Return what is told when records were not confirmed in time."""
+    """Return the error for records that were not confirmed in time."""
     return WriteTimeoutError(
-        "the cluster did not confirm records within delivery.timeout.ms, the last attempt failed "
-        f"by: {error}; see whether its brokers are up, or raise it"
+        "the cluster did not confirm records within delivery.timeout.ms; the error of the last "
+        f"attempt: {error}; check that its brokers are up, or raise the timeout"
     )
 
 
-async def _look(topology: TopicMetadata, partitions: Collection[Partition]) -> KafkaError | None:
+async def _refresh(metadata: TopicMetadata, partitions: Collection[Partition]) -> KafkaError | None:
     try:
-        await topology.refresh(partition.topic for partition in partitions)
+        await metadata.refresh(partition.topic for partition in partitions)
     except KafkaError as error:
         return error
-    errors = [topology.error(each) for each in partitions]
-    # What is final comes first.
+    errors = [metadata.error(each) for each in partitions]
+    # A final error comes first.
     return min(filter(None, errors), key=lambda error: bool(error.retriable), default=None)

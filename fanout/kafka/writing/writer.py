@@ -32,7 +32,7 @@ __all__ = ("KafkaWriter", "Written", "open_writer")
 
 # Kafka's defaults of retry.backoff.ms and retry.backoff.max.ms.
 _WAITS: Final = Backoff(base=0.1, cap=1.0)
-# An election, or the restart of a broker, is over by then; somebody waits for the writer to open.
+# Seconds: an election or the restart of a broker is over by then, and a user waits.
 _PATIENCE: Final = 30.0
 
 
@@ -42,9 +42,9 @@ class Written:
     """What a writer has written since it was opened.
 
     Args:
-        rows: How many records.
-        bytes: How many bytes of record batches, as they were sent.
-        partitions: Where they are, and how many in each.
+        rows: The number of records.
+        bytes: The bytes of the record batches that were sent.
+        partitions: The number of records in each partition.
     """
 
     rows: int
@@ -54,12 +54,12 @@ class Written:
 
 @final
 class KafkaWriter:
-    """Writes records; made by `open_writer`. Its methods are called one at a time.
+    """Write records; `open_writer` makes it. Its methods are called one at a time.
 
-    An error that is final ends the writing: every later call raises it as well.
+    A final error ends the writing: every later call raises it too.
 
     Args:
-        sender: What sends batches.
+        sender: Sends the batches.
         options: Sizes.
     """
 
@@ -68,19 +68,19 @@ class KafkaWriter:
         self._options = options
 
     async def write(self, records: pa.RecordBatch) -> None:
-        """Write records: those of a partition in the order of their rows.
+        """Write records; each partition gets its records in the order of their rows.
 
-        It returns when there is room for all of them in `buffer.memory`; `flush` confirms them.
+        It returns when all of them fit into `buffer.memory`; `flush` waits for confirmation.
 
         Args:
-            records: The columns `topic`, `partition` and `value`, and where there are any `key`,
-                `headers` and `timestamp` (null: now).
+            records: The columns `topic`, `partition` and `value`, and optionally `key`, `headers`
+                and `timestamp` (null: now).
 
         Raises:
-            UnwritableRecordError: A record is too large, or has what Kafka has not.
-            ServiceError: A topic or partition does not exist, or the cluster refuses us.
-            FencedError: A newer run has taken over, or the transaction has ended.
-            WriteTimeoutError: The cluster did not confirm records in time.
+            UnwritableRecordError: If a record is too large, or Kafka cannot hold a value.
+            ServiceError: If a topic or partition does not exist, or the cluster refuses a request.
+            FencedError: If a newer run has taken over, or the transaction has ended.
+            WriteTimeoutError: If the cluster does not confirm records in time.
 
         Cancellation: some of the records may be written.
         """
@@ -102,9 +102,9 @@ class KafkaWriter:
         self._sender.start()
 
     async def flush(self) -> Written:
-        """Wait until everything is confirmed that was written.
+        """Wait until all written records are confirmed.
 
-        Where nothing is ever confirmed, wait until brokers have read it.
+        In the mode `Unconfirmed`, wait until brokers have read them.
 
         Raises:
             FanOutError: As for `write`.
@@ -116,9 +116,9 @@ class KafkaWriter:
         return Written(sender.rows, sender.bytes, dict(sender.partitions))
 
     def next_transaction(self) -> None:
-        """Go on in a new transaction of the same incarnation, after the one before was ended.
+        """Go on in a new transaction of the same producer, after the one before was ended.
 
-        Everything that was written was flushed.
+        All written records must be flushed before.
         """
         self._sender.next_transaction()
 
@@ -138,7 +138,7 @@ async def open_writer(
 
     Args:
         cluster: The cluster.
-        mode: `Joined` to a transaction, `Idempotent`, or `Unconfirmed`.
+        mode: `Transactional`, `Idempotent`, or `Unconfirmed`.
         options: What users say by Kafka's own names.
         written: How many records the incarnation that is joined has written elsewhere, by
             partition: brokers expect the number that comes next. None where it has not.
@@ -152,15 +152,15 @@ async def open_writer(
     jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
     patience = min(_PATIENCE, options.delivery_timeout)
     async with open_connections(cluster, options) as connections:
-        topology = TopicMetadata(connections)
+        metadata = TopicMetadata(connections)
         await with_retries(
             "the cluster cannot be reached",
-            lambda: topology.refresh([]),
+            lambda: metadata.refresh([]),
             jitter,
             patience=patience,
         )
         producer = await with_retries(
-            "the cluster gives out no producer id",
+            "the cluster assigns no producer id",
             lambda: obtain_producer_id(connections, mode),
             jitter,
             patience=patience,
@@ -174,6 +174,6 @@ async def open_writer(
             else None,
             written=written or {},
         )
-        sender = Sender(requests, topology, options=options, jitter=jitter)
+        sender = Sender(requests, metadata, options=options, jitter=jitter)
         async with sender.running():
             yield KafkaWriter(sender, options)

@@ -182,9 +182,11 @@ async def test_what_was_not_committed_is_aborted_with_its_watermark(
     found = await drain(topic)
     assert (found.values, found.watermark) == (["1"], 1)
     async with transactions(topic.broker) as connection:
-        state = await connection.describe(f"fanout-{topic.name}-producer-0")
-    assert state is not None
-    assert state.phase is TransactionState.COMPLETE_ABORT, "readers do not wait until it expires"
+        description = await connection.describe(f"fanout-{topic.name}-producer-0")
+    assert description is not None
+    assert description.state is TransactionState.COMPLETE_ABORT, (
+        "readers do not wait until it expires"
+    )
 
 
 @pytest.mark.parametrize("carried_out", [True, False])
@@ -255,9 +257,9 @@ async def test_a_transaction_that_takes_too_long_is_an_error_and_ends_the_writer
         await writer.write(rows(1))
         async with transactions(topic.broker) as connection:
             while True:
-                state = await connection.describe(f"fanout-{topic.name}-producer-0")
-                assert state is not None
-                if state.phase is TransactionState.COMPLETE_ABORT:
+                description = await connection.describe(f"fanout-{topic.name}-producer-0")
+                assert description is not None
+                if description.state is TransactionState.COMPLETE_ABORT:
                     break
                 await asyncio.sleep(0.05)
         with pytest.raises((BatchNotWrittenError, FencedError)):

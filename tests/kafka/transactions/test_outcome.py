@@ -26,28 +26,28 @@ ABORTED = {
 COMMITTED = {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}
 
 
-def told(phase: TransactionState, incarnation: Incarnation | None) -> TransactionOutcome:
-    state = TransactionDescription(phase=phase, incarnation=incarnation, partitions={})
-    return outcome_without_marker(OURS, state)
+def told(state: TransactionState, incarnation: Incarnation | None) -> TransactionOutcome:
+    description = TransactionDescription(state=state, incarnation=incarnation, partitions={})
+    return outcome_without_marker(OURS, description)
 
 
-@pytest.mark.parametrize("phase", TransactionState)
+@pytest.mark.parametrize("state", TransactionState)
 def test_what_has_become_of_a_transaction_is_told_from_the_state_of_its_id(
-    phase: TransactionState,
+    state: TransactionState,
 ) -> None:
-    assert told(phase, None) is TransactionOutcome.EXPIRED
-    assert told(phase, OURS) is (
-        TransactionOutcome.COMMITTED if phase in COMMITTED else TransactionOutcome.ABORTED
+    assert told(state, None) is TransactionOutcome.EXPIRED
+    assert told(state, OURS) is (
+        TransactionOutcome.COMMITTED if state in COMMITTED else TransactionOutcome.ABORTED
     )
-    assert told(phase, NEWER) is (
-        TransactionOutcome.EXPIRED if phase in ABORTED else TransactionOutcome.FENCED
+    assert told(state, NEWER) is (
+        TransactionOutcome.EXPIRED if state in ABORTED else TransactionOutcome.FENCED
     )
-    assert told(phase, OTHER) is TransactionOutcome.FENCED
+    assert told(state, OTHER) is TransactionOutcome.FENCED
 
 
-@pytest.mark.parametrize("phase", TransactionState)
+@pytest.mark.parametrize("state", TransactionState)
 def test_a_transaction_is_settled_when_nothing_is_open_or_still_being_ended(
-    phase: TransactionState,
+    state: TransactionState,
 ) -> None:
-    state = TransactionDescription(phase=phase, incarnation=OURS, partitions={})
-    assert state.settled is (phase in ENDED)
+    description = TransactionDescription(state=state, incarnation=OURS, partitions={})
+    assert description.settled is (state in ENDED)

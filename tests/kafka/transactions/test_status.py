@@ -29,14 +29,14 @@ OLD = replace(TOKEN, created_at=NOW - timedelta(days=6, minutes=1))
 NOWHERE: Mapping[str, tuple[int, ...]] = {}
 
 
-def state(phase: TransactionState, epoch: int = 3) -> TransactionDescription:
+def description(state: TransactionState, epoch: int = 3) -> TransactionDescription:
     return TransactionDescription(
-        phase=phase, incarnation=Incarnation(7, epoch), partitions=NOWHERE
+        state=state, incarnation=Incarnation(7, epoch), partitions=NOWHERE
     )
 
 
 def standing(
-    state: TransactionDescription | None,
+    description: TransactionDescription | None,
     marked: int | None,
     *,
     pending: bool = False,
@@ -44,7 +44,7 @@ def standing(
     recorded: bool = True,
 ) -> TransactionStatus:
     return TransactionStatus(
-        token=token, recorded=recorded, state=state, marked=marked, pending=pending
+        token=token, recorded=recorded, description=description, marked=marked, pending=pending
     )
 
 
@@ -59,51 +59,60 @@ def standing(
         (standing(None, 4, recorded=False), TransactionVerdict.CLOSED),
         (standing(None, 4, pending=True, recorded=False), TransactionVerdict.UNRECORDED),
         (
-            standing(state(TransactionState.ONGOING), 3, pending=True),
+            standing(description(TransactionState.ONGOING), 3, pending=True),
             TransactionVerdict.COMMITTABLE,
         ),
         (
-            standing(state(TransactionState.ONGOING), 3, pending=True, token=OLD),
+            standing(description(TransactionState.ONGOING), 3, pending=True, token=OLD),
             TransactionVerdict.COMMITTABLE,
         ),
-        (standing(state(TransactionState.ONGOING), 3), TransactionVerdict.NOT_COMMITTED),
+        (standing(description(TransactionState.ONGOING), 3), TransactionVerdict.NOT_COMMITTED),
         (
-            standing(state(TransactionState.ONGOING, 4), 3, pending=True),
+            standing(description(TransactionState.ONGOING, 4), 3, pending=True),
             TransactionVerdict.NOT_COMMITTED,
         ),
         (
-            standing(state(TransactionState.PREPARE_COMMIT), 3, pending=True),
+            standing(description(TransactionState.PREPARE_COMMIT), 3, pending=True),
             TransactionVerdict.ENDING,
         ),
         (
-            standing(state(TransactionState.PREPARE_ABORT, 4), 3, pending=True),
+            standing(description(TransactionState.PREPARE_ABORT, 4), 3, pending=True),
             TransactionVerdict.ENDING,
         ),
         (
-            standing(state(TransactionState.PREPARE_COMMIT), 4, recorded=False),
+            standing(description(TransactionState.PREPARE_COMMIT), 4, recorded=False),
             TransactionVerdict.ENDING,
         ),
         (
-            standing(state(TransactionState.ONGOING, 4), 4, recorded=False),
+            standing(description(TransactionState.ONGOING, 4), 4, recorded=False),
             TransactionVerdict.UNRECORDED,
         ),
         (
-            standing(state(TransactionState.COMPLETE_COMMIT), 4, recorded=False),
+            standing(description(TransactionState.COMPLETE_COMMIT), 4, recorded=False),
             TransactionVerdict.CLOSED,
         ),
-        (standing(state(TransactionState.COMPLETE_ABORT), 3), TransactionVerdict.NOT_COMMITTED),
+        (
+            standing(description(TransactionState.COMPLETE_ABORT), 3),
+            TransactionVerdict.NOT_COMMITTED,
+        ),
         # Its marker went with a topic that was deleted.
         (
-            standing(state(TransactionState.COMPLETE_COMMIT), None, token=OLD),
+            standing(description(TransactionState.COMPLETE_COMMIT), None, token=OLD),
             TransactionVerdict.COMMITTED,
         ),
-        (standing(state(TransactionState.EMPTY, 4), None, token=OLD), TransactionVerdict.UNKNOWN),
-        (standing(state(TransactionState.EMPTY, 4), 4, token=OLD), TransactionVerdict.COMMITTED),
+        (
+            standing(description(TransactionState.EMPTY, 4), None, token=OLD),
+            TransactionVerdict.UNKNOWN,
+        ),
+        (
+            standing(description(TransactionState.EMPTY, 4), 4, token=OLD),
+            TransactionVerdict.COMMITTED,
+        ),
     ],
 )
 def test_where_a_transaction_stands(found: TransactionStatus, verdict: TransactionVerdict) -> None:
     assert found.verdict is verdict
-    assert verdict.needs_somebody == (
+    assert verdict.needs_action == (
         verdict
         not in {
             TransactionVerdict.CLOSED,

@@ -40,13 +40,13 @@ async def test_several_tasks_write_in_one_transaction(kafka_broker: KafkaBroker)
         )
         token = sink.token(incarnation)
         await connection.mark(token)
-        state = await connection.describe(sink.id)
-        assert state is not None
-        assert state.phase is TransactionState.ONGOING
-        assert state.incarnation == incarnation
-        assert state.timeout == LONG
-        assert state.partitions[sink.topic] == (0, 1)
-        assert set(state.partitions) == {sink.topic, "__consumer_offsets"}
+        description = await connection.describe(sink.id)
+        assert description is not None
+        assert description.state is TransactionState.ONGOING
+        assert description.incarnation == incarnation
+        assert description.timeout == LONG
+        assert description.partitions[sink.topic] == (0, 1)
+        assert set(description.partitions) == {sink.topic, "__consumer_offsets"}
         assert await connection.commit(token) is TransactionOutcome.COMMITTED
     await sink.until_committed(b"a", b"b")
     await sink.until_committed(b"c", partition=1)
@@ -112,9 +112,9 @@ async def test_where_nothing_was_written_there_is_nothing_to_commit_or_to_abort(
         incarnation = await connection.begin(sink.id, LONG)
         assert await connection.commit(sink.token(incarnation)) is TransactionOutcome.ABORTED
         assert await connection.abort(sink.id, incarnation) is TransactionOutcome.ABORTED
-        state = await connection.describe(sink.id)
-        assert state is not None
-        assert state.phase is TransactionState.EMPTY
+        description = await connection.describe(sink.id)
+        assert description is not None
+        assert description.state is TransactionState.EMPTY
 
 
 async def test_what_is_open_without_a_marker_is_not_committed(kafka_broker: KafkaBroker) -> None:
@@ -149,9 +149,9 @@ async def test_an_id_that_the_broker_has_forgotten_counts_as_expired(
 ) -> None:
     sink = await new_sink(kafka_broker)
     async with transactions(kafka_broker) as connection:
-        state = await connection.describe(sink.id)
-        assert state is not None
-        assert (state.phase, state.incarnation) == (TransactionState.UNKNOWN, None)
+        description = await connection.describe(sink.id)
+        assert description is not None
+        assert (description.state, description.incarnation) == (TransactionState.UNKNOWN, None)
         forgotten = sink.token(Incarnation(1, 0))
         assert await connection.commit(forgotten) is TransactionOutcome.EXPIRED
         assert await connection.abort(sink.id, forgotten.incarnation) is TransactionOutcome.EXPIRED
@@ -241,9 +241,12 @@ async def test_a_zombie_that_opens_a_transaction_after_the_end_is_not_committed(
             assert await connection.commit(token) is TransactionOutcome.COMMITTED
             await ended(connection, sink)
             await zombie.send_and_wait(sink.topic, b"zombie", partition=1)
-        state = await connection.describe(sink.id)
-        assert state is not None
-        assert (state.phase, state.incarnation) == (TransactionState.ONGOING, token.incarnation)
+        description = await connection.describe(sink.id)
+        assert description is not None
+        assert (description.state, description.incarnation) == (
+            TransactionState.ONGOING,
+            token.incarnation,
+        )
         assert await connection.commit(token) is TransactionOutcome.COMMITTED
         await connection.begin(sink.id, LONG)
         assert await connection.marked(sink.group) == 0
@@ -274,7 +277,7 @@ async def test_a_transaction_in_several_topics_is_marked_in_each(kafka_broker: K
         assert await connection.commit(token) is TransactionOutcome.COMMITTED
         await ended(connection, sink)
         for topic in token.topics:
-            assert await connection._calls.marks(sink.group, [topic]) == Markers(0, pending=False)
+            assert await connection._calls.markers(sink.group, [topic]) == Markers(0, pending=False)
         # So one of them may be deleted.
         await asyncio.to_thread(kafka_broker.delete_topic, sink.topic)
         await gone(connection, sink)

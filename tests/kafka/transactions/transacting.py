@@ -140,9 +140,9 @@ async def ended(connection: Transactions, sink: Sink) -> None:
     """Wait until the transaction that is open, or being ended, has ended everywhere."""
 
     async def settled() -> bool:
-        state = await connection.describe(sink.id)
-        assert state is not None
-        return state.settled
+        description = await connection.describe(sink.id)
+        assert description is not None
+        return description.settled
 
     await until(settled)
 
@@ -152,9 +152,9 @@ async def told(broker: KafkaBroker, *ids: str) -> None:
     async with transactions(broker) as connection:
         for id_ in ids:
             while True:
-                state = await connection.describe(id_)
-                assert state is not None
-                if state.phase not in {
+                description = await connection.describe(id_)
+                assert description is not None
+                if description.state not in {
                     TransactionState.PREPARE_COMMIT,
                     TransactionState.PREPARE_ABORT,
                 }:
@@ -166,7 +166,7 @@ async def gone(connection: Transactions, sink: Sink) -> None:
     """Wait until a topic that was deleted has taken its marker along, open or committed."""
 
     async def is_gone() -> bool:
-        return await connection._calls.marks(sink.group, [sink.topic]) == Markers(
+        return await connection._calls.markers(sink.group, [sink.topic]) == Markers(
             None, pending=False
         )
 

@@ -10,13 +10,8 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanout.kafka.writing.encoding import (
-    CODECS,
-    NO_PRODUCER_ID,
-    ProducerId,
-    encode_record_batch,
-    record_sizes,
-)
+from fanout.kafka.writing.encoding import CODECS, encode_record_batch, record_sizes
+from fanout.kafka.writing.producer_id import NO_PRODUCER_ID, ProducerId
 from fanout.kafka.writing.row_batches import cut_batches, split_by_partition
 from tests.kafka.writing.writing import HEADERS
 

@@ -80,7 +80,7 @@ async def test_who_may_not_write_is_told_what_to_grant(cluster: Secured) -> None
     broker = cluster.broker
     for topic in ("w-seen", "w-unseen", "w-allowed"):
         await create(broker, topic)
-    with pytest.raises(ServiceError, match=r"gives out no producer id: .*IDEMPOTENT_WRITE"):
+    with pytest.raises(ServiceError, match=r"assigns no producer id: .*IDEMPOTENT_WRITE"):
         async with opening(cluster, Idempotent()):
             raise AssertionError
     async with opening(cluster, Unconfirmed()) as writer:

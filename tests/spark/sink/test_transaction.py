@@ -98,9 +98,9 @@ class Sink:
 
     def phase(self) -> TransactionState:
         name = self.target.transactional_id(self.run.query_id)
-        state = self.connection.call(self.connection.transactions.describe(name))
-        assert state is not None
-        return state.phase
+        description = self.connection.call(self.connection.transactions.describe(name))
+        assert description is not None
+        return description.state
 
 
 @pytest.fixture
