@@ -29,7 +29,7 @@ from aiokafka.protocol.transaction import (
 )
 
 from fanout.kafka.partitions import Partition, partition_rows
-from fanout.kafka.protocol.broker_connection import ResponseFrame, _Terse
+from fanout.kafka.protocol.broker_connection import ResponseFrame, _UnloggedRequest
 from fanout.kafka.protocol.messages.transactions import (
     CommittedOffsetsRequest,
     DescribeTransactionsRequest,
@@ -203,7 +203,7 @@ def test_the_rows_of_an_answer_are_its_partitions() -> None:
 
 @pytest.mark.parametrize("request_", [*REQUESTS.values(), SaslAuthenticateRequest(b"canary")])
 def test_a_request_and_its_answer_are_shown_by_their_names_alone(request_: Any) -> None:
-    struct = _Terse(request_).prepare({request_.API_KEY: (0, 99)})
+    struct = _UnloggedRequest(request_).prepare({request_.API_KEY: (0, 99)})
     plain = request_.prepare({request_.API_KEY: (0, 99)})
     assert struct.encode() == plain.encode()
     assert repr(struct) == str(struct) == type(plain).__name__

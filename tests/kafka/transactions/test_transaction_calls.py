@@ -104,7 +104,7 @@ def marked(code: int = 0) -> tuple[str, Any]:
 
 def marks(offset: int = -1, code: int = 0, whole: int = 0) -> tuple[str, Any]:
     row: Any = (0, offset, -1, "", code, {})
-    return "Offsets", OffsetFetchResponse_v7(0, [("orders", [row], {})], whole, {})
+    return "CommittedOffsets", OffsetFetchResponse_v7(0, [("orders", [row], {})], whole, {})
 
 
 def state(phase: str, who: Incarnation, code: int = 0) -> tuple[str, Any]:
@@ -212,13 +212,13 @@ def test_a_broker_that_cannot_describe_transactions_is_enough() -> None:
 
 
 def test_a_broker_that_cannot_tell_an_open_marker_is_refused() -> None:
-    script = Scripted(("Offsets", IncompatibleBrokerVersion("too old")))
+    script = Scripted(("CommittedOffsets", IncompatibleBrokerVersion("too old")))
     with pytest.raises(ServiceError, match=r"exactly-once needs Kafka 2.5 or later"):
         script.run(lambda t: t.marked("group"))
 
 
 def test_a_state_that_is_not_known_is_an_error_not_a_guess() -> None:
-    with pytest.raises(ServiceError, match="name a state that is not known: Prepared"):
+    with pytest.raises(ServiceError, match="name an unknown state: Prepared"):
         Scripted(marks(), state("Prepared", OURS)).run(lambda t: t.commit(TOKEN))
 
 

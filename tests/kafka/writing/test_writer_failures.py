@@ -103,13 +103,13 @@ async def test_batches_are_cut_until_the_topic_takes_them(kafka_broker: KafkaBro
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        ({"timestamp": pa.array([-1_000_000], STAMP)}, "timestamp is less than 0"),
+        ({"timestamp": pa.array([-1_000_000], STAMP)}, "the timestamp of a record is less than 0"),
         ({"headers": pa.array([[(None, b"canary")]], HEADERS)}, "a header without a key"),
         ({"offset": pa.array([1])}, "'offset' that Kafka cannot hold"),
         ({"key": pa.array([1.5])}, "'key' has the type double"),
         ({"topic": pa.array([None], pa.string())}, "has no topic"),
         ({"partition": pa.array([None], pa.int32())}, "has no partition"),
-        ({"partition": pa.array([-1], pa.int32())}, "partition is less than 0"),
+        ({"partition": pa.array([-1], pa.int32())}, "the partition of a record is less than 0"),
         ({"partition": pa.array(["canary"])}, "'partition' has the type string"),
     ],
 )
