@@ -1,4 +1,4 @@
-"""A Kafka source whose requests a simulated cluster answers."""
+"""Kafka sources whose requests a simulated cluster answers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.security import Security
+from fanout.kafka.shuffle.source import open_shuffle
 from fanout.kafka.source import KafkaSource, open_kafka_connection
 from tests.provers.simulation.service_clock import EPOCH_MILLIS
 
@@ -18,14 +19,18 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.core.event_time import EventTime
+    from fanout.core.event_time import CarriedWatermarks, EventTime
     from fanout.core.events import Batch
     from fanout.core.positions import Cursor
     from fanout.kafka.connection import KafkaConnection
     from fanout.kafka.reading.transport import KafkaTransport
+    from fanout.kafka.shuffle.connection import ShuffleConnection
+    from fanout.kafka.shuffle.source import ShuffleSource
     from tests.provers.simulation.kafka.plan import KafkaPlan
 
-__all__ = ("KafkaSimSource", "kafka_options")
+
+__all__ = ("KafkaSimSource", "ShuffleSimSource", "kafka_options")
+
 
 # As little memory as any plan has; batches are smaller, and sometimes far larger.
 _TIGHT: Final = 32 * 1024
@@ -108,3 +113,46 @@ def kafka_options(plan: KafkaPlan) -> KafkaSource:
         **chosen,
         **memory,
     )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ShuffleSimSource:
+    """A shuffle whose requests a simulated cluster answers.
+
+    Args:
+        shuffle: What the user wrote down.
+        transport: Makes the calls of one connection.
+        random: The source of randomness for waits.
+    """
+
+    shuffle: ShuffleSource
+    transport: Callable[[], KafkaTransport]
+    random: Random
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a record."""
+        return self.shuffle.schema
+
+    @property
+    def event_time(self) -> CarriedWatermarks:
+        """Say that watermarks come with the records."""
+        return self.shuffle.event_time
+
+    @asynccontextmanager
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[ShuffleConnection]:
+        """Connect as the real source does, over the simulated transport."""
+        opening = open_shuffle(
+            self.shuffle, self.transport(), self.random, available_now=available_now
+        )
+        async with opening as connection:
+            yield connection
+
+    def cursor(self, batch: Batch, row: int) -> Cursor:
+        """Return the position after one row."""
+        return self.shuffle.cursor(batch, row)
+
+    def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
+        """Return the timestamp of a row."""
+        return self.shuffle.arrival(records, row)

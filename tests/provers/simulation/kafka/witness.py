@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.kafka.reading.transport import FetchAnswer, PartitionFetch
     from tests.provers.simulation.job.process_life import ProcessLife
-    from tests.provers.simulation.kafka.oracle import KafkaOracle
-    from tests.provers.simulation.kafka.reading import KafkaReading
+    from tests.provers.simulation.kafka.oracle import KafkaOracle, KafkaReading
     from tests.provers.simulation.kafka.sent_answers import SentAnswers
     from tests.provers.simulation.kafka.service import KafkaSimService
 

@@ -17,9 +17,8 @@ from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind, Ka
 from tests.provers.simulation.kafka.oracle import KafkaOracle
 from tests.provers.simulation.kafka.sent_answers import SentAnswers
 from tests.provers.simulation.kafka.service import KafkaSimService
-from tests.provers.simulation.kafka.shuffle.source import ShuffleSimSource
 from tests.provers.simulation.kafka.shuffle.watermark_check import WatermarkHistory
-from tests.provers.simulation.kafka.source import KafkaSimSource, kafka_options
+from tests.provers.simulation.kafka.source import KafkaSimSource, ShuffleSimSource, kafka_options
 from tests.provers.simulation.kafka.transport import KafkaSimTransport
 from tests.provers.simulation.kafka.witness import KafkaWitness
 from tests.provers.simulation.kinesis.faults import PROCESS_FAULTS, KinesisFault

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fanout.core.statistics import SplitStatistics
     from fanout.kinesis.options import KinesisOptions
     from tests.provers.simulation.job.process_life import ProcessLife
-    from tests.provers.simulation.kinesis.oracle.reading import KinesisReading
+    from tests.provers.simulation.kinesis.oracle.oracle import KinesisReading
     from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
     from tests.provers.simulation.kinesis.service.stream_log import SourceLog
 

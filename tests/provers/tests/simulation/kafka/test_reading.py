@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tests.provers.simulation.kafka.faults import KafkaFault
-    from tests.provers.simulation.kafka.reading import KafkaReading
+    from tests.provers.simulation.kafka.oracle import KafkaReading
 
 import pyarrow as pa
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanout.core.positions import Position
-    from tests.provers.simulation.kinesis.oracle.reading import KinesisReading
+    from tests.provers.simulation.kinesis.oracle.oracle import KinesisReading
     from tests.provers.simulation.kinesis.service.stream_log import KinesisRow
 
 ALL_KEYS = HashRange(0, 2**128 - 1)
