@@ -111,7 +111,7 @@ class KinesisWorld:
     def repair(self) -> None:
         """Let nothing go wrong any more, except that one shard cannot be read for ever."""
         self.armed.stop(*self._for_ever())
-        self._service.conditions.pass_by()
+        self._service.outages.pass_by()
 
     def source(self, life: ProcessLife) -> KinesisSimSource:
         """Return what a process reads from."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Protocol, final
 
 from fanout.kinesis.aws.api import ConsumerDescription
 from tests.provers.simulation.kinesis.service.client_errors import client_error
@@ -13,13 +13,28 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tests.provers.simulation.job.process_life import ProcessLife
-    from tests.provers.simulation.kinesis.service.service import KinesisSimService
-    from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
+    from tests.provers.simulation.kinesis.service.service_state import ServiceState
+    from tests.provers.simulation.kinesis.service.stream_log import SourceShard
 
-__all__ = ("KinesisConsumers",)
+__all__ = ("KinesisConsumers", "LiveSubscription")
 
 _SUBSCRIBE = "SubscribeToShard"
 _STRANGER = 0
+
+
+class LiveSubscription(Protocol):
+    """A subscription whose connection is open."""
+
+    @property
+    def life(self) -> ProcessLife:
+        """The process that has it."""
+
+    @property
+    def shard(self) -> SourceShard:
+        """Its shard."""
+
+    def end(self, code: str | None, *, stale: bool = False) -> None:
+        """End it behind what is written already; see `SubscriptionFrames.end`."""
 
 
 @dataclass(slots=True)
@@ -30,7 +45,7 @@ class _ShardState:
     caller: int = _STRANGER
     succeeded_at: float = -1e9
     succeeder: int = _STRANGER
-    live: SubscriptionBody | None = None
+    live: LiveSubscription | None = None
 
 
 @dataclass(slots=True)
@@ -58,16 +73,16 @@ class KinesisConsumers:
     """Register consumers, and let each have one subscription to a shard.
 
     Args:
-        service: The service that they belong to.
+        state: The state of the service.
         stream_arn: Its stream.
     """
 
-    def __init__(self, service: KinesisSimService, stream_arn: str) -> None:
-        self._service = service
+    def __init__(self, state: ServiceState, stream_arn: str) -> None:
+        self._state = state
         self._stream_arn = stream_arn
         self._consumers: dict[str, _Consumer] = {}
         self._registrations = 0
-        self._open: dict[SubscriptionBody, None] = {}
+        self._open: dict[LiveSubscription, None] = {}
 
     def __len__(self) -> int:
         self._forget_deleted()
@@ -78,8 +93,8 @@ class KinesisConsumers:
         self._forget_deleted()
         if any(consumer.name == name for consumer in self._consumers.values()):
             raise client_error("ResourceInUseException", "RegisterStreamConsumer")
-        arn = self.add(name, self._service.clock)
-        self._consumers[arn].active_at += self._service.now + self._service.rules.consumer_creating
+        arn = self.add(name, self._state.clock)
+        self._consumers[arn].active_at += self._state.now + self._state.rules.consumer_creating
         return self._description(self._consumers[arn])
 
     def add(self, name: str, created: datetime) -> str:
@@ -122,7 +137,7 @@ class KinesisConsumers:
         """
         self._forget_deleted()
         for consumer in self._consumers.values():
-            consumer.gone_at = min(consumer.gone_at, self._service.now + seconds)
+            consumer.gone_at = min(consumer.gone_at, self._state.now + seconds)
             consumer.end_all("ResourceNotFoundException")
         found = bool(self._consumers)
         self._forget_deleted()
@@ -149,10 +164,10 @@ class KinesisConsumers:
         Raises:
             ClientError: It comes less than a second after the one before.
         """
-        desk, now = self._desk(arn, shard_id), self._service.now
-        if now - desk.called_at < self._service.rules.call_interval:
+        desk, now = self._desk(arn, shard_id), self._state.now
+        if now - desk.called_at < self._state.rules.call_interval:
             if desk.caller == life.number:
-                self._service.violated(f"{shard_id} was subscribed to twice within a second")
+                self._state.violated(f"{shard_id} was subscribed to twice within a second")
             raise client_error("LimitExceededException", _SUBSCRIBE)
         desk.called_at, desk.caller = now, life.number
 
@@ -167,19 +182,19 @@ class KinesisConsumers:
         Raises:
             ClientError: A rule forbids it.
         """
-        desk, now = self._desk(arn, shard_id), self._service.now
+        desk, now = self._desk(arn, shard_id), self._state.now
         if now < self._consumers[arn].active_at:
-            self._service.violated(f"{shard_id} was subscribed to before its consumer was ACTIVE")
+            self._state.violated(f"{shard_id} was subscribed to before its consumer was ACTIVE")
             raise client_error("ResourceInUseException", _SUBSCRIBE)
         if desk.live is not None and desk.live.life is life:
-            self._service.violated(f"{shard_id} has two live subscriptions")
-        if now - desk.succeeded_at < self._service.rules.takeover_after:
+            self._state.violated(f"{shard_id} has two live subscriptions")
+        if now - desk.succeeded_at < self._state.rules.takeover_after:
             # Whoever gave a call up before its answer came does not know that it has succeeded.
             if life.attempts.answered_at[shard_id] >= desk.succeeded_at:
-                self._service.violated(f"{shard_id} was subscribed to again within five seconds")
+                self._state.violated(f"{shard_id} was subscribed to again within five seconds")
             raise client_error("ResourceInUseException", _SUBSCRIBE)
 
-    def begin(self, arn: str, body: SubscriptionBody) -> None:
+    def begin(self, arn: str, body: LiveSubscription) -> None:
         """Let a subscription be the live one; it takes over from the one before.
 
         Args:
@@ -189,11 +204,11 @@ class KinesisConsumers:
         desk = self._desk(arn, body.shard.shard_id)
         if desk.live is not None:
             desk.live.end("ResourceInUseException")
-        desk.live, desk.succeeded_at = body, self._service.now
+        desk.live, desk.succeeded_at = body, self._state.now
         desk.succeeder = body.life.number
         self._open[body] = None
 
-    def discard(self, body: SubscriptionBody) -> None:
+    def discard(self, body: LiveSubscription) -> None:
         """Forget a subscription whose connection is closed."""
         self._open.pop(body, None)
         for consumer in self._consumers.values():
@@ -220,7 +235,7 @@ class KinesisConsumers:
                     desk.live.end("ResourceInUseException", stale=stale)
                     taken = True
                 desk.live, desk.succeeder = None, _STRANGER
-                desk.succeeded_at = self._service.now
+                desk.succeeded_at = self._state.now
         return taken
 
     def live_of(self, life: ProcessLife) -> list[str]:
@@ -235,12 +250,12 @@ class KinesisConsumers:
         return self._consumers[arn].desks.setdefault(shard_id, _ShardState())
 
     def _description(self, consumer: _Consumer) -> ConsumerDescription:
-        status = "ACTIVE" if self._service.now >= consumer.active_at else "CREATING"
+        status = "ACTIVE" if self._state.now >= consumer.active_at else "CREATING"
         if consumer.gone_at < math.inf:
             status = "DELETING"
         return ConsumerDescription(consumer.name, consumer.arn, status, consumer.created)
 
     def _forget_deleted(self) -> None:
-        now = self._service.now
+        now = self._state.now
         for arn in [arn for arn, each in self._consumers.items() if each.gone_at <= now]:
             del self._consumers[arn]

@@ -16,7 +16,7 @@ from fanout.errors import (
 )
 from fanout.testing.kinesis.frames import child_shard, encode_event, encode_exception, payload_of
 from tests.provers.simulation.kinesis.faults import KinesisFaultKind
-from tests.provers.simulation.kinesis.service.pages import ShardPage
+from tests.provers.simulation.kinesis.service.pages import ShardPage, pieces_of
 from tests.provers.simulation.randomness import happens
 
 if TYPE_CHECKING:
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.provers.simulation.kinesis.faults import KinesisFault
-    from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
+    from tests.provers.simulation.kinesis.service.subscription_frames import SubscriptionFrames
 
-__all__ = ("UNKNOWN_CHILD", "EventFaults", "damaged", "pieces_of")
+__all__ = ("UNKNOWN_CHILD", "EventFaults")
 
-_MAX_PIECES: Final = 20
 _OVERSIZE: Final = 1 << 31
 UNKNOWN_CHILD: Final = child_shard("shardId-999999999999", ["shardId-000000000000"], 0, 1)
 
@@ -38,12 +37,12 @@ class EventFaults:
     """Write something else in place of an event.
 
     Args:
-        body: The subscription.
+        frames: The frames of the subscription.
         random: Where chance comes from.
     """
 
-    def __init__(self, body: SubscriptionBody, random: Random) -> None:
-        self._body = body
+    def __init__(self, frames: SubscriptionFrames, random: Random) -> None:
+        self._frames = frames
         self._random = random
 
     async def chunks(self, fault: KinesisFault, at: float) -> AsyncGenerator[bytes, None]:
@@ -56,14 +55,14 @@ class EventFaults:
         Raises:
             ClientPayloadError: The connection is reset.
         """
-        body, page = self._body, self._body.page(at)
+        frames, page = self._frames, self._frames.page(at)
         match fault.kind:
             case KinesisFaultKind.STALL:
                 await asyncio.sleep(fault.seconds)
             case KinesisFaultKind.DRIP:
-                seconds = fault.seconds if body.is_sound(page) else 0.0
-                for frame in body.frames(page):
-                    for number, piece in enumerate(body.shown(pieces_of(frame, None))):
+                seconds = fault.seconds if frames.is_sound(page) else 0.0
+                for frame in frames.frames(page):
+                    for number, piece in enumerate(frames.shown(pieces_of(frame, None))):
                         if number and seconds:
                             await asyncio.sleep(seconds)
                         yield piece
@@ -78,65 +77,67 @@ class EventFaults:
             case _:
                 for frame in self._last(fault, page):
                     yield frame
-                body.over = True
+                frames.over = True
 
     def _passing(self, kind: KinesisFaultKind, page: ShardPage) -> Iterator[bytes]:
         """Yield frames behind which the subscription goes on."""
-        body = self._body
+        frames = self._frames
         match kind:
             case KinesisFaultKind.EMPTY_EVENTS:
                 for _ in range(self._random.randint(1, 9)):
-                    nothing = ShardPage((), body.cursor, 1000)
-                    yield body.frame_of(nothing)
-                    body.hears(nothing)
+                    nothing = ShardPage((), frames.cursor, 1000)
+                    yield frames.frame_of(nothing)
+                    frames.hears(nothing)
             case KinesisFaultKind.IDLE_PROGRESS:
                 for idle in self._idle_pages():
-                    yield from body.frames(idle)
+                    yield from frames.frames(idle)
             case KinesisFaultKind.STAYS_DAMAGED:
-                body.damage_next()
+                frames.damage_next()
             case _:
-                yield from body.damaged_frames(page, kind)
+                yield from frames.damaged_frames(page, kind)
 
     def _last(self, fault: KinesisFault, page: ShardPage) -> Iterator[bytes]:
         """Yield the last frames of a subscription."""
-        body = self._body
+        frames = self._frames
         match fault.kind:
             case KinesisFaultKind.REPEATED | KinesisFaultKind.ENDED_BEHIND:
-                yield from body.frames(page)
-                if not body.over:
+                yield from frames.frames(page)
+                if not frames.over:
                     yield from self._behind(fault.kind, page)
             case KinesisFaultKind.RESET:
-                yield _half(body.frame_of(page))
-                raise body.reset()
+                yield _half(frames.frame_of(page))
+                raise frames.reset()
             case KinesisFaultKind.ENDED_EARLY:
-                body.ends(SubscriptionEndedError)
+                frames.ends(SubscriptionEndedError)
             case KinesisFaultKind.RAISED:
-                body.ends(RemoteError, fault.code)
+                frames.ends(RemoteError, fault.code)
                 yield encode_exception(fault.code, "simulated")
             case KinesisFaultKind.HALF_AN_END:
-                refused = body.is_refused(page)
-                body.ends(MalformedEventError if refused else UnconfirmedEndError)
+                refused = frames.is_refused(page)
+                frames.ends(MalformedEventError if refused else UnconfirmedEndError)
                 yield self._half_an_end(page, believed=not refused)
             case kind:
-                body.ends(MalformedEventError)
-                yield self._unbelievable(kind, body.frame_of(page))
+                frames.ends(MalformedEventError)
+                yield self._unbelievable(kind, frames.frame_of(page))
 
     def _behind(self, kind: KinesisFaultKind, page: ShardPage) -> Iterator[bytes]:
-        if kind is KinesisFaultKind.REPEATED and page.records and self._body.is_sound(page):
-            self._body.ends(MalformedEventError)
-            yield self._body.frame_of(page)
+        if kind is KinesisFaultKind.REPEATED and page.records and self._frames.is_sound(page):
+            self._frames.ends(MalformedEventError)
+            yield self._frames.frame_of(page)
         else:
-            self._body.ends(SubscriptionEndedError)
+            self._frames.ends(SubscriptionEndedError)
 
     def _idle_pages(self) -> Iterator[ShardPage]:
         """Go on without records: closer and closer to the next one, and never behind it."""
-        body = self._body
-        place = body.shard.after(body.cursor)
-        if place == len(body.shard.records):
+        frames = self._frames
+        place = frames.shard.after(frames.cursor)
+        if place == len(frames.shard.records):
             return
         for _ in range(self._random.randint(1, 5)):
-            before = (body.cursor + body.shard.numbers[place]) // 2
-            yield ShardPage((), max(body.cursor, min(before, body.newest)), body.millis_behind)
+            before = (frames.cursor + frames.shard.numbers[place]) // 2
+            yield ShardPage(
+                (), max(frames.cursor, min(before, frames.newest)), frames.millis_behind
+            )
 
     def _unbelievable(self, kind: KinesisFaultKind, frame: bytes) -> bytes:
         """Return bytes that no reader may believe."""
@@ -152,17 +153,17 @@ class EventFaults:
                 raise AssertionError(f"{kind} does not happen to an event")
 
     def _half_an_end(self, page: ShardPage, *, believed: bool) -> bytes:
-        body = self._body
-        document = json.loads(payload_of(body.frame_of(page)))
+        frames = self._frames
+        document = json.loads(payload_of(frames.frame_of(page)))
         exhausted = happens(self._random, 0.5)
         until = page.continuation
         if until is None or exhausted:
-            until = page.records[-1].sequence if page.records else body.cursor
+            until = page.records[-1].sequence if page.records else frames.cursor
         # What is only lost is not told up to an end that is in doubt.
         told = any(not row.foreign for record in page.records for row in record.rows)
         if believed and (told or not exhausted):
-            body.cursor = until
-            body.hears(page)
+            frames.cursor = until
+            frames.hears(page)
         if exhausted:
             document.pop("ContinuationSequenceNumber", None)
             document.pop("ChildShards", None)
@@ -174,25 +175,3 @@ class EventFaults:
 
 def _half(frame: bytes) -> bytes:
     return frame[: len(frame) // 2]
-
-
-def damaged(frame: bytes) -> bytes:
-    """Return a frame whose checksum is wrong."""
-    return frame[:-1] + bytes([frame[-1] ^ 1])
-
-
-def pieces_of(data: bytes, random: Random | None) -> Iterator[bytes]:
-    """Cut bytes as a network might: at random, or into many equal pieces where there is none.
-
-    Args:
-        data: The bytes.
-        random: Where chance comes from; None for equal pieces.
-    """
-    if random is None:
-        size = max(1, -(-len(data) // _MAX_PIECES))
-        cuts = list(range(size, len(data), size))
-    else:
-        cuts = sorted(random.randrange(len(data)) for _ in range(random.randrange(3)))
-    for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
-        if stop > start:
-            yield data[start:stop]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.provers.simulation.job.process_life import ProcessLife
-    from tests.provers.simulation.kinesis.service.service import KinesisSimService
+    from tests.provers.simulation.kinesis.service.service_state import ServiceState
 
 __all__ = ("Outages", "no_answer")
 
@@ -30,12 +30,11 @@ class Outages:
     """Say what every call meets: an outage, a throttle, credentials that are too old.
 
     Args:
-        service: The service.
+        state: The state of the service.
     """
 
-    def __init__(self, service: KinesisSimService) -> None:
-        self.skew = 0.0
-        self._service = service
+    def __init__(self, state: ServiceState) -> None:
+        self._state = state
         self._credentials = 0
         self._down_until = 0.0
         self._throttled_until = 0.0
@@ -43,7 +42,7 @@ class Outages:
 
     def go_down(self, seconds: float) -> None:
         """Answer nobody for some seconds."""
-        self._down_until = max(self._down_until, self._service.now + seconds)
+        self._down_until = max(self._down_until, self._state.now + seconds)
 
     def throttle(self, code: str, seconds: float) -> None:
         """Refuse every call for some seconds.
@@ -52,7 +51,7 @@ class Outages:
             code: With which error.
             seconds: For how long.
         """
-        self._throttle, self._throttled_until = code, self._service.now + seconds
+        self._throttle, self._throttled_until = code, self._state.now + seconds
 
     def pass_by(self) -> None:
         """Let an outage and a throttle be over."""
@@ -89,9 +88,9 @@ class Outages:
 
     def _refusal(self, life: ProcessLife, action: str) -> Exception | None:
         refusal = ""
-        now = self._service.now
+        now = self._state.now
         if now < self._down_until:
-            return no_answer(self._service.random)
+            return no_answer(self._state.random)
         if life.credentials < self._credentials:
             refusal = "ExpiredTokenException"
         elif now < self._throttled_until:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.testing.kinesis.frames import child_shard, encode_event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from random import Random
 
     from tests.provers.simulation.kinesis.service.stream_log import SourceRecord, SourceShard
 
-__all__ = ("ShardPage", "answer_of", "event_of", "read_page")
+__all__ = ("ShardPage", "answer_of", "damaged", "event_of", "pieces_of", "read_page")
+
+_MAX_PIECES: Final = 20
 
 
 @final
@@ -116,3 +119,25 @@ def _describe(children: Iterable[SourceShard]) -> list[dict[str, Any]]:
         child_shard(child.shard_id, child.parents, child.hash_range.start, child.hash_range.end)
         for child in children
     ]
+
+
+def damaged(frame: bytes) -> bytes:
+    """Return a frame whose checksum is wrong."""
+    return frame[:-1] + bytes([frame[-1] ^ 1])
+
+
+def pieces_of(data: bytes, random: Random | None) -> Iterator[bytes]:
+    """Cut bytes as a network might: at random, or into many equal pieces where there is none.
+
+    Args:
+        data: The bytes.
+        random: Where chance comes from; None for equal pieces.
+    """
+    if random is None:
+        size = max(1, -(-len(data) // _MAX_PIECES))
+        cuts = list(range(size, len(data), size))
+    else:
+        cuts = sorted(random.randrange(len(data)) for _ in range(random.randrange(3)))
+    for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        if stop > start:
+            yield data[start:stop]

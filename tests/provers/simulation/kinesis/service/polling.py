@@ -13,8 +13,8 @@ from fanout.errors import MalformedEventError, UnconfirmedEndError
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.kinesis.faults import KinesisFaultKind
 from tests.provers.simulation.kinesis.service.client_errors import client_error
-from tests.provers.simulation.kinesis.service.event_faults import UNKNOWN_CHILD, pieces_of
-from tests.provers.simulation.kinesis.service.pages import ShardPage, answer_of
+from tests.provers.simulation.kinesis.service.event_faults import UNKNOWN_CHILD
+from tests.provers.simulation.kinesis.service.pages import ShardPage, answer_of, pieces_of
 from tests.provers.simulation.randomness import happens
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class KinesisPolling:
         shard_id, _, rest = rest.partition("/")
         cursor, _, issued = rest.partition("/")
         if not (generation.isdigit() and cursor.isdigit() and issued):
-            self._service.violated(f"{token!r} is no shard iterator, and was polled with")
+            self._service.state.violated(f"{token!r} is no shard iterator, and was polled with")
             raise client_error("InvalidArgumentException", "GetRecords")
         shard = self._service.existing(shard_id, "GetRecords")
         if shard.generation != int(generation):

@@ -9,7 +9,7 @@ from tests.provers.simulation.kinesis.service.client_errors import client_error
 
 if TYPE_CHECKING:
     from tests.provers.simulation.job.process_life import ProcessLife
-    from tests.provers.simulation.kinesis.service.service import KinesisSimService
+    from tests.provers.simulation.kinesis.service.service_state import ServiceState
 
 __all__ = ("RateLimits",)
 
@@ -31,11 +31,11 @@ class RateLimits:
     Refusing a process that has not caused it is no violation of its.
 
     Args:
-        service: The service, which takes note of violations.
+        state: The state of the service.
     """
 
-    def __init__(self, service: KinesisSimService) -> None:
-        self._service = service
+    def __init__(self, state: ServiceState) -> None:
+        self._state = state
         self._calls: defaultdict[tuple[str, str], deque[tuple[float, int]]] = defaultdict(deque)
         self._free_at: dict[str, tuple[float, int]] = {}
 
@@ -64,11 +64,11 @@ class RateLimits:
         """
         code = "ProvisionedThroughputExceededException"
         free_at, caller = self._free_at.get(shard_id, (0.0, 0))
-        if action == "GetRecords" and self._service.now < free_at:
+        if action == "GetRecords" and self._state.now < free_at:
             if caller == life.number:
-                self._service.violated(f"{shard_id} was polled for more than 2 MiB a second")
+                self._state.violated(f"{shard_id} was polled for more than 2 MiB a second")
             raise client_error(code, action)
-        self._count(life, action, shard_id, self._service.rules.polls_per_second, code)
+        self._count(life, action, shard_id, self._state.rules.polls_per_second, code)
 
     def returned(self, life: ProcessLife, shard_id: str, size: int) -> None:
         """Count what an answer returns: the shard refuses polls until its average is back.
@@ -81,16 +81,16 @@ class RateLimits:
             size: The bytes of data and keys.
         """
         free_at, _ = self._free_at.get(shard_id, (0.0, 0))
-        rest = size / self._service.rules.polled_bytes_per_second
-        self._free_at[shard_id] = max(free_at, self._service.now) + rest, life.number
+        rest = size / self._state.rules.polled_bytes_per_second
+        self._free_at[shard_id] = max(free_at, self._state.now) + rest, life.number
 
     def _count(self, life: ProcessLife, action: str, about: str, limit: int, code: str) -> None:
-        now, calls = self._service.now, self._calls[action, about]
+        now, calls = self._state.now, self._calls[action, about]
         while calls and now - calls[0][0] >= _SECOND:
             calls.popleft()
         if len(calls) >= limit:
             if all(caller == life.number for _, caller in calls):
-                self._service.violated(
+                self._state.violated(
                     f"{action} was called for {about} more than {limit} times a second"
                 )
             raise client_error(code, action)

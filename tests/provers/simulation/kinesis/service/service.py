@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.kinesis.aws.api import ShardDescription, StreamDescription
@@ -16,12 +14,11 @@ from tests.provers.simulation.kinesis.service.consumers import KinesisConsumers
 from tests.provers.simulation.kinesis.service.damaged_records import DamagedRecords
 from tests.provers.simulation.kinesis.service.outages import Outages
 from tests.provers.simulation.kinesis.service.pages import ShardPage, read_page
-from tests.provers.simulation.kinesis.service.polling import KinesisPolling
 from tests.provers.simulation.kinesis.service.rate_limits import RateLimits
 from tests.provers.simulation.kinesis.service.retention import Retention
-from tests.provers.simulation.kinesis.service.upheaval import strike_service
+from tests.provers.simulation.kinesis.service.service_state import EPOCH, ServiceState
 from tests.provers.simulation.randomness import happens
-from tests.provers.simulation.service_clock import EPOCH_MILLIS, millis
+from tests.provers.simulation.service_clock import millis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +29,8 @@ if TYPE_CHECKING:
     from tests.provers.simulation.kinesis.faults import KinesisFault
     from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
     from tests.provers.simulation.kinesis.plan import KinesisPlan
+    from tests.provers.simulation.kinesis.service.consumers import LiveSubscription
     from tests.provers.simulation.kinesis.service.stream_log import SourceLog, SourceShard
-    from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
 
 __all__ = ("CONSUMER", "CONSUMER_ARN", "STREAM", "STREAM_ARN", "KinesisSimService")
 
@@ -41,7 +38,6 @@ STREAM: Final = "simulated"
 STREAM_ARN: Final = f"arn:aws:kinesis:eu-central-1:123456789012:stream/{STREAM}"
 CONSUMER: Final = "reader"
 CONSUMER_ARN: Final = f"{STREAM_ARN}/consumer/{CONSUMER}:1"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=EPOCH_MILLIS)
 # What a reader takes for damage that is there for good.
 _DAMAGE_LIMIT: Final = 3
 
@@ -64,31 +60,29 @@ class KinesisSimService:
         self, plan: KinesisPlan, log: SourceLog, random: Random, armed: ArmedFaults[KinesisFault]
     ) -> None:
         self.log = log
-        self.random = random
         self.armed = armed
         event_records = random.choice((1, 3, 10_000))
         consumer_creating = random.choice((0.0, 3.0, 20.0))
         self._listing_lag = random.choice((0.0, 0.0, 2.0, 15.0))
-        self.rules = KinesisRules(
+        rules = KinesisRules(
             heartbeat=plan.heartbeat,
             max_event_records=event_records,
             max_poll_records=random.choice((1, 3, 10_000)),
             consumer_creating=consumer_creating,
         )
-        self.violations: list[str] = []
+        self.state = ServiceState(rules, random)
         self.calls: Counter[str] = Counter()
         self.doom = ""
         self.retention = Retention(log)
-        self.conditions = Outages(self)
+        self.outages = Outages(self.state)
         self.damage = DamagedRecords()
-        self.rates = RateLimits(self)
-        self.polling = KinesisPolling(self)
+        self.rates = RateLimits(self.state)
         self._plan = plan
         self._sent_damage: Counter[tuple[int, str, str, int]] = Counter()
         self._between = happens(random, 0.5)
-        self._created = _EPOCH - timedelta(days=1)
+        self._created = EPOCH - timedelta(days=1)
         self._back_at = 0.0
-        self._consumers = KinesisConsumers(self, STREAM_ARN)
+        self._consumers = KinesisConsumers(self.state, STREAM_ARN)
         if plan.consumer == "arn":
             self._consumers.add(CONSUMER, self._created)
 
@@ -108,22 +102,24 @@ class KinesisSimService:
         return self._consumers
 
     @property
-    def now(self) -> float:
-        """The virtual seconds."""
-        return self._loop.time()
-
-    @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
+    def rules(self) -> KinesisRules:
+        """The rules of the service."""
+        return self.state.rules
 
     @property
-    def clock(self) -> datetime:
-        """The service's own clock."""
-        return _EPOCH + timedelta(seconds=self.now + self.conditions.skew)
+    def random(self) -> Random:
+        """The source of randomness of the service."""
+        return self.state.random
 
-    def violated(self, rule: str) -> None:
-        """Take note of a rule that the reader has broken."""
-        self.violations.append(f"{self.now:.3f}: {rule}")
+    @property
+    def violations(self) -> list[str]:
+        """The rules that a reader has broken, each with its moment."""
+        return self.state.violations
+
+    @property
+    def now(self) -> float:
+        """The virtual seconds."""
+        return self.state.now
 
     def describe_stream(self) -> StreamDescription:
         """Answer DescribeStreamSummary."""
@@ -134,7 +130,7 @@ class KinesisSimService:
             arn=STREAM_ARN,
             status="ACTIVE",
             created=self._created,
-            server_time=self.clock.replace(microsecond=0),
+            server_time=self.state.clock.replace(microsecond=0),
             retention_hours=24,
             open_shards=sum(
                 shard.opened <= moment and not shard.closed_at(moment)
@@ -168,16 +164,63 @@ class KinesisSimService:
         ]
 
     def strike_service(self, fault: KinesisFault) -> bool:
-        """Let something happen to the stream; return whether there was anything to happen to."""
-        return strike_service(self, fault)
+        """Let something happen to the stream, its shards or its consumers.
+
+        Args:
+            fault: What happens.
+
+        Returns:
+            Whether there was anything that it could happen to.
+        """
+        if self.gone:
+            return False
+        match fault.kind:
+            case KinesisFaultKind.STREAM_GONE:
+                self.delete()
+            case KinesisFaultKind.STREAM_REPLACED:
+                self.replace(fault.seconds)
+            case KinesisFaultKind.TAKEN_OVER | KinesisFaultKind.TAKEN_OVER_STALE:
+                stale = fault.kind is KinesisFaultKind.TAKEN_OVER_STALE
+                return self.consumers.take_over(fault.shard, stale=stale)
+            case KinesisFaultKind.CONSUMER_GONE | KinesisFaultKind.CONSUMER_DELETING:
+                self.doom_of(fault.kind)
+                return self.consumers.remove_all(fault.seconds)
+            case KinesisFaultKind.TRIMMED:
+                return self.retention.trim(fault.shard, millis(self.now), self.random)
+            case KinesisFaultKind.SHARDS_EXPIRED:
+                expired = self.retention.expire(millis(self.now - fault.seconds))
+                for shard_id in expired:
+                    self.consumers.end_all("ResourceNotFoundException", shard_id)
+                return bool(expired)
+            case _:
+                self._strike_every_call(fault)
+        return True
+
+    def _strike_every_call(self, fault: KinesisFault) -> None:
+        match fault.kind:
+            case KinesisFaultKind.RESHARD_STORM:
+                pass  # the log was made with it
+            case KinesisFaultKind.OUTAGE:
+                self.outages.go_down(fault.seconds)
+                self.consumers.end_all(None)
+            case KinesisFaultKind.THROTTLED:
+                self.outages.throttle(fault.code, fault.seconds)
+            case KinesisFaultKind.CLOCK_AHEAD:
+                self.state.skew = fault.seconds
+            case KinesisFaultKind.CLOCK_BEHIND:
+                self.state.skew = -fault.seconds
+            case KinesisFaultKind.ROTATED:
+                self.outages.rotate()
+            case kind:
+                raise AssertionError(f"{kind} does not happen to a stream")
 
     def live_of(self, life: ProcessLife) -> list[str]:
         """Return the shards to which a process has a connection."""
         return self._consumers.live_of(life)
 
-    def discard(self, body: SubscriptionBody) -> None:
+    def discard(self, subscription: LiveSubscription) -> None:
         """Forget a subscription whose connection is closed."""
-        self._consumers.discard(body)
+        self._consumers.discard(subscription)
 
     def existing(self, shard_id: str, action: str) -> SourceShard:
         """Return a shard.
@@ -213,7 +256,7 @@ class KinesisSimService:
             ClientError: There is no such shard or position.
         """
         shard = self.existing(shard_id, action)
-        clock = millis(self.now + self.conditions.skew)
+        clock = millis(self.now + self.state.skew)
         try:
             return shard, self.retention.cursor(life, shard, position, millis(self.now), clock)
         except ValueError as error:
@@ -288,7 +331,7 @@ class KinesisSimService:
         self._back_at = self.now + seconds
         self.log = self._plan.log(generation=1)
         self.retention = Retention(self.log)
-        self._created = self.clock + timedelta(seconds=seconds)
+        self._created = self.state.clock + timedelta(seconds=seconds)
 
     def doom_of(self, kind: KinesisFaultKind) -> None:
         """Take note that no reader can go on after a fault of a kind, where the plan says so."""
@@ -298,7 +341,7 @@ class KinesisSimService:
     def _blame(self, rule: str) -> None:
         """Take note of a rule that was broken, except by who cannot know of a new stream."""
         if not self.gone:
-            self.violated(rule)
+            self.state.violated(rule)
 
     def _check_stream(self, action: str) -> None:
         if self.now < self._back_at:

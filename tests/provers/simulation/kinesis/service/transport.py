@@ -14,7 +14,7 @@ from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.kinesis.faults import WAITED_FOR, KinesisFaultKind, KinesisFaultSite
 from tests.provers.simulation.kinesis.service.client_errors import client_error
 from tests.provers.simulation.kinesis.service.outages import no_answer
-from tests.provers.simulation.kinesis.service.polling import SimShardIterator
+from tests.provers.simulation.kinesis.service.polling import KinesisPolling, SimShardIterator
 from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class KinesisSimTransport:
         self._service = service
         self._armed = armed
         self._life = life
+        self._polling = KinesisPolling(service)
         self._renewing: set[str] = set()
         self._renewed: set[str] = set()
 
@@ -81,7 +82,7 @@ class KinesisSimTransport:
                 raise CredentialRetrievalError(provider="simulated", error_msg="simulated")
             if fault is not None:
                 await asyncio.sleep(fault.seconds)
-            self._service.conditions.give_credentials(life)
+            self._service.outages.give_credentials(life)
         finally:
             life.calling -= 1
             life.called_at = self._service.now
@@ -149,7 +150,7 @@ class KinesisSimTransport:
             async with aclosing(body.chunks()) as chunks:
                 yield chunks
         finally:
-            service.discard(body)
+            service.discard(body.frames)
 
     async def _admit(
         self,
@@ -166,7 +167,7 @@ class KinesisSimTransport:
         """
         service, life = self._service, self._life
         await self._latency()
-        service.conditions.check(life, _SUBSCRIBE)
+        service.outages.check(life, _SUBSCRIBE)
         service.consumers.call(life, consumer_arn, shard_id)
         await self._meet(_SUBSCRIBE, shard_id)
         service.consumers.admit(life, consumer_arn, shard_id)
@@ -176,7 +177,7 @@ class KinesisSimTransport:
         body = SubscriptionBody(
             service, self._armed, life, attempt=attempt, shard=shard, cursor=cursor
         )
-        service.consumers.begin(consumer_arn, body)
+        service.consumers.begin(consumer_arn, body.frames)
         return body
 
     async def get_shard_iterator(
@@ -194,7 +195,7 @@ class KinesisSimTransport:
             life.attempts.begin(shard_id, starting_position, service.now, running_loop().blocked)
         with self._ending(shard_id):
             await self._latency()
-            service.conditions.check(life, action)
+            service.outages.check(life, action)
             service.rates.poll(life, action, shard_id)
             await self._meet(action, shard_id)
             shard, cursor = service.shard_at(life, shard_id, starting_position, action)
@@ -209,17 +210,17 @@ class KinesisSimTransport:
         del stream_arn
         service, life, action = self._service, self._life, "GetRecords"
         service.calls[action] += 1
-        shard_id = service.polling.shard_id_of(shard_iterator)
+        shard_id = self._polling.shard_id_of(shard_iterator)
         attempt = life.attempts.last(shard_id)
         assert attempt is not None, "an iterator was asked for"
         with self._ending(shard_id):
             await self._latency()
-            service.conditions.check(life, action)
-            iterator = service.polling.decode(shard_iterator)
+            service.outages.check(life, action)
+            iterator = self._polling.decode(shard_iterator)
             service.rates.poll(life, action, shard_id)
             await self._meet(action, shard_id)
             fault = self._strike(KinesisFaultSite.EVENT, shard=shard_id)
-            answer = service.polling.answer(life, attempt, iterator, limit, fault)
+            answer = self._polling.answer(life, attempt, iterator, limit, fault)
             await self._latency()
             answer.announce(life, attempt)
             self._renewed.discard(shard_id)
@@ -254,7 +255,7 @@ class KinesisSimTransport:
         life.calling += 1
         try:
             await self._latency()
-            self._service.conditions.check(life, action)
+            self._service.outages.check(life, action)
             self._service.rates.call(life, action)
             await self._go_wrong(action)
             yield

@@ -10,7 +10,7 @@ from fanout.errors import SubscriptionEndedError
 from tests.provers.simulation.kinesis.faults import KinesisFaultKind
 from tests.provers.simulation.kinesis.service.consumers import KinesisConsumers
 from tests.provers.simulation.kinesis.service.service import KinesisSimService
-from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
+from tests.provers.simulation.kinesis.service.subscription_frames import SubscriptionFrames
 from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, before, together
 
@@ -52,8 +52,8 @@ class ServiceObservers:
             after(KinesisSimService, "list_shards", self._lists),
             before(KinesisConsumers, "admit", self._admits),
             before(KinesisConsumers, "begin", self._begins),
-            after(SubscriptionBody, "page", self._writes),
-            before(SubscriptionBody, "ends", self._ends),
+            after(SubscriptionFrames, "page", self._writes),
+            before(SubscriptionFrames, "ends", self._ends),
         )
 
     def _befalls(self, _: KinesisSimService, fault: KinesisFault) -> None:
@@ -92,17 +92,17 @@ class ServiceObservers:
             early and 0 < desk.succeeder < life.number
         )
 
-    def _begins(self, consumers: KinesisConsumers, arn: str, body: SubscriptionBody) -> None:
+    def _begins(self, consumers: KinesisConsumers, arn: str, body: SubscriptionFrames) -> None:
         live = consumers._desk(arn, body.shard.shard_id).live
         succeeds = live is not None and live.life.number < body.life.number
         self._moments[KinesisSometimes.TAKEN_OVER_BY_SUCCESSOR] += succeeds
 
-    def _writes(self, page: ShardPage, _: SubscriptionBody, at: float) -> None:
+    def _writes(self, page: ShardPage, _: SubscriptionFrames, at: float) -> None:
         if _now() - at >= _LATE and not page.records and page.continuation is not None:
             self._moments[KinesisSometimes.HEARTBEAT_READ_LATE] += 1
 
-    def _ends(self, body: SubscriptionBody, kind: type[Exception], *_: object) -> None:
-        unread = _now() - body._expires >= _LATE
+    def _ends(self, body: SubscriptionFrames, kind: type[Exception], *_: object) -> None:
+        unread = _now() - body.expires >= _LATE
         self._moments[KinesisSometimes.OVER_UNREAD] += kind is SubscriptionEndedError and unread
 
 

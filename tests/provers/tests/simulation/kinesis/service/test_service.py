@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.provers.simulation.kinesis.plan import KinesisPlan
     from tests.provers.simulation.kinesis.service.stream_log import SourceLog
-    from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
+    from tests.provers.simulation.kinesis.service.subscription_frames import SubscriptionFrames
 
 SHARD = shard_id_of(0)
 HORIZON = {"Type": "TRIM_HORIZON"}
@@ -246,7 +246,7 @@ def test_whoever_knows_of_a_subscription_waits_for_five_seconds(answered: bool) 
         succeeded = kinesis.service.consumers.begin
         given_up = asyncio.timeout(None)
 
-        def begin(arn: str, body: SubscriptionBody) -> None:
+        def begin(arn: str, body: SubscriptionFrames) -> None:
             succeeded(arn, body)
             if not answered:
                 given_up.reschedule(kinesis.service.now)
