@@ -5,6 +5,7 @@ import importlib
 import json
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,21 @@ def test_imports_point_one_way() -> None:
             own = (name for name in imports_of(path) if name.split(".")[0] == "fanout")
             wrong[module] = {part_of(name) for name in own} - MAY_IMPORT[part]
     assert {module: parts for module, parts in wrong.items() if parts} == {}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    files = [*FILES, *(ROOT / "tests" / "provers").rglob("*.py")]
+    modules = {module_of(path): path for path in files}
+
+    def imported(path: Path) -> set[str]:
+        # `from a.b import c` imports a.b.c where that is a module, and else a.b.
+        names = {name if name in modules else name.rpartition(".")[0] for name in imports_of(path)}
+        return names & modules.keys() - {module_of(path)}
+
+    graph = {module: imported(path) for module, path in modules.items()}
+    assert sum(map(len, graph.values())) > 1_000
+    order = [*TopologicalSorter(graph).static_order()]  # raises CycleError with the modules
+    assert order.index("fanout.core.events") < order.index("fanout.kinesis.source")
 
 
 def test_importing_fanout_loads_no_service_and_no_spark() -> None:
