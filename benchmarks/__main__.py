@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from benchmarks import (
-    consume,
     consume_kafka,
+    consume_kinesis,
     consume_share,
     decode,
     shuffle,
     sink,
-    spark,
     spark_kafka,
+    spark_kinesis,
 )
 from benchmarks.harness import table
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 SCENARIOS: dict[str, dict[str, Callable[[int], Report]]] = {
     "decode": {"kinesis": decode.run},
     "consume": {
-        "kinesis": consume.run,
+        "kinesis": consume_kinesis.run,
         "kafka": consume_kafka.run,
         "kafka-share": consume_share.run,
     },
-    "spark": {"kinesis": spark.run, "kafka": spark_kafka.run},
+    "spark": {"kinesis": spark_kinesis.run, "kafka": spark_kafka.run},
     "sink": {"kafka": sink.run},
     "shuffle": {"kafka": shuffle.run},
 }

@@ -18,9 +18,8 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 import fanout
-from benchmarks.harness import Report, run_apart
-from benchmarks.reading import measure, median_row
-from benchmarks.topic import PARTITIONS, TOPIC, holding
+from benchmarks.harness import Report, measure, median_row, run_apart
+from benchmarks.kafka_topic import PARTITIONS, TOPIC, filled_broker
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.consumer_options import ConsumerOptions
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from aiokafka import ConsumerRecord
     from confluent_kafka import Message
 
-    from benchmarks.harness import Row
-    from benchmarks.reading import Reading
+    from benchmarks.harness import Measurement, Row
 
 __all__ = (
     "READERS",
@@ -178,8 +176,8 @@ def run(rounds: int, records: Mapping[int, int] = RECORDS) -> Report:
     rows: list[Row] = []
     ratios: dict[str, float] = {}
     for size, count in records.items():
-        readings: dict[str, list[Reading]] = {name: [] for name in READERS}
-        with holding(size, count) as servers:
+        readings: dict[str, list[Measurement]] = {name: [] for name in READERS}
+        with filled_broker(size, count) as servers:
             for _ in range(rounds):
                 for name, taken in readings.items():
                     taken.append(run_apart(partial(_read, name, servers, int(count * SHARE[name]))))
@@ -194,5 +192,5 @@ def run(rounds: int, records: Mapping[int, int] = RECORDS) -> Report:
     return Report(scenario="consume", rows=rows, ratios=ratios)
 
 
-def _read(name: str, servers: str, wanted: int) -> Reading:
+def _read(name: str, servers: str, wanted: int) -> Measurement:
     return asyncio.run(measure(READERS[name](servers), wanted))

@@ -24,17 +24,15 @@ from confluent_kafka.admin import (
 
 import fanout
 from benchmarks.consume_kafka import columns_of_confluent
-from benchmarks.harness import Report, run_apart
-from benchmarks.reading import measure, median_row
-from benchmarks.topic import PARTITIONS, TOPIC, holding
+from benchmarks.harness import Report, measure, median_row, run_apart
+from benchmarks.kafka_topic import PARTITIONS, TOPIC, filled_broker
 from fanout.kafka import KafkaShareSource, Security
 from fanout.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from benchmarks.harness import Row
-    from benchmarks.reading import Reading
+    from benchmarks.harness import Measurement, Row
 
 __all__ = ("MEMBERS", "read_by_confluent", "read_by_fanout", "run")
 
@@ -118,9 +116,9 @@ def run(
     rows: list[Row] = []
     ratios: dict[str, float] = {}
     for size, count in records.items():
-        readings: dict[int, list[Reading]] = {number: [] for number in (0, *members)}
+        readings: dict[int, list[Measurement]] = {number: [] for number in (0, *members)}
         # What a group has given out in advance is not all read.
-        with holding(size, count * 5 // 4) as servers:
+        with filled_broker(size, count * 5 // 4) as servers:
             for _ in range(rounds):
                 for number, taken in readings.items():
                     taken.append(run_apart(partial(_read, servers, number, count)))
@@ -144,7 +142,7 @@ def _name(members: int) -> str:
     return "fanout, 1 consumer" if members == 1 else f"fanout, {members} consumers"
 
 
-def _read(servers: str, members: int, wanted: int) -> Reading:
+def _read(servers: str, members: int, wanted: int) -> Measurement:
     group = f"benchmark-{uuid.uuid4()}"
     if members:
         return asyncio.run(measure(read_by_fanout(servers, group, members), wanted))

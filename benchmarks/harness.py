@@ -1,4 +1,4 @@
-"""What every scenario needs: fair timing, CPU and memory, and one shape of report."""
+"""Measure contenders fairly, by time, CPU and memory, and report them in one shape."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -19,12 +20,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    import pyarrow as pa
 
 __all__ = (
+    "Measurement",
     "Report",
     "Row",
     "describe_machine",
+    "measure",
+    "median_row",
     "median_seconds",
     "own_cpu_seconds",
     "own_peak_rss_bytes",
@@ -39,7 +45,7 @@ _LIBRARIES = ("aiokafka", "botocore", "confluent-kafka", "msgspec", "pyarrow", "
 
 
 def describe_machine() -> dict[str, Any]:
-    """Describe what the figures were measured on."""
+    """Describe the machine that the figures are measured on."""
     return {
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
@@ -50,7 +56,7 @@ def describe_machine() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Hold what one contender did with one size of records; rates are medians over the rounds.
+    """The figures of one contender with one size of records; rates are medians over the rounds.
 
     Args:
         name: The contender.
@@ -77,7 +83,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Hold a scenario's rows, and its ratios by `scenario/record_bytes/vs_peer`."""
+    """The rows of a scenario, and its ratios by `scenario/record_bytes/vs_peer`."""
 
     scenario: str
     rows: list[Row]
@@ -176,3 +182,48 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "peak RSS": lambda row: f"{row.peak_rss_bytes / 2**20:,.0f} MiB",
     "events above floor": lambda row: _if_known(row.events_above_floor, ".1f"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one run of a contender took."""
+
+    records_per_second: float
+    cpu_seconds_per_million: float
+    peak_rss_bytes: int
+
+
+async def measure(batches: AsyncGenerator[pa.RecordBatch, None], wanted: int) -> Measurement:
+    """Read until there were `wanted` records; the clock starts at the first batch.
+
+    What it costs to load libraries and to connect is left out.
+    """
+    async with aclosing(batches):
+        wanted -= (await anext(batches)).num_rows
+        counted, started, cpu = 0, time.perf_counter(), own_cpu_seconds()
+        while counted < wanted:
+            counted += (await anext(batches)).num_rows
+        seconds, cpu = time.perf_counter() - started, own_cpu_seconds() - cpu
+    return Measurement(counted / seconds, cpu / counted * 1e6, own_peak_rss_bytes())
+
+
+def median_row(
+    name: str,
+    readings: Sequence[Measurement],
+    *,
+    record_bytes: int,
+    shards: int,
+    events_above_floor: float | None = None,
+) -> Row:
+    """Return the row of a contender: the medians of its rounds, and its largest memory."""
+    rate = statistics.median(reading.records_per_second for reading in readings)
+    return Row(
+        name=name,
+        record_bytes=record_bytes,
+        shards=shards,
+        records_per_second=rate,
+        bytes_per_second=rate * record_bytes,
+        cpu_seconds_per_million=statistics.median(r.cpu_seconds_per_million for r in readings),
+        peak_rss_bytes=max(reading.peak_rss_bytes for reading in readings),
+        events_above_floor=events_above_floor,
+    )

@@ -25,9 +25,16 @@ from aiokafka import AIOKafkaProducer
 
 import fanout
 from benchmarks.consume_kafka import kafka_source, read_by_aiokafka, read_by_fanout
-from benchmarks.harness import Report, own_cpu_seconds, own_peak_rss_bytes, run_apart
-from benchmarks.reading import Reading, measure, median_row
-from benchmarks.topic import PARTITIONS
+from benchmarks.harness import (
+    Measurement,
+    Report,
+    measure,
+    median_row,
+    own_cpu_seconds,
+    own_peak_rss_bytes,
+    run_apart,
+)
+from benchmarks.kafka_topic import PARTITIONS
 from fanout.kafka import Security, ShuffleSource, open_shuffle_writer
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
@@ -82,7 +89,7 @@ def _batch(random: Random, record_bytes: int, size: int, number: int) -> pa.Reco
     )
 
 
-async def write_shuffle(servers: str, topic: str, given: Iterable[pa.RecordBatch]) -> Reading:
+async def write_shuffle(servers: str, topic: str, given: Iterable[pa.RecordBatch]) -> Measurement:
     """Write as a user of a shuffle does."""
     async with open_shuffle_writer(
         ShuffleWriterOptions(
@@ -96,7 +103,7 @@ async def write_shuffle(servers: str, topic: str, given: Iterable[pa.RecordBatch
         return await _timed(given, writer.write, writer.commit)
 
 
-async def write_plain(servers: str, topic: str, given: Iterable[pa.RecordBatch]) -> Reading:
+async def write_plain(servers: str, topic: str, given: Iterable[pa.RecordBatch]) -> Measurement:
     """Write the same keys and values as they are."""
     async with open_writer(Cluster(servers, security=_HERE), mode=Idempotent()) as writer:
 
@@ -112,7 +119,7 @@ async def write_plain(servers: str, topic: str, given: Iterable[pa.RecordBatch])
         return await _timed(given, write, writer.flush)
 
 
-async def write_aiokafka(servers: str, topic: str, given: Iterable[pa.RecordBatch]) -> Reading:
+async def write_aiokafka(servers: str, topic: str, given: Iterable[pa.RecordBatch]) -> Measurement:
     """Write as a loop over records does; batches are as large as ours may be."""
     producer = AIOKafkaProducer(
         bootstrap_servers=servers, enable_idempotence=True, max_batch_size=1 << 20, linger_ms=5
@@ -134,7 +141,7 @@ async def _timed(
     given: Iterable[pa.RecordBatch],
     write: Callable[[pa.RecordBatch], Awaitable[None]],
     confirm: Callable[[], Awaitable[object]],
-) -> Reading:
+) -> Measurement:
     """Write everything; the clock starts when the first batch is confirmed."""
     rest = iter(given)
     await write(next(rest))
@@ -147,7 +154,7 @@ async def _timed(
             await confirm()
     await confirm()
     seconds, cpu = time.perf_counter() - started, own_cpu_seconds() - cpu
-    return Reading(counted / seconds, cpu / counted * 1e6, own_peak_rss_bytes())
+    return Measurement(counted / seconds, cpu / counted * 1e6, own_peak_rss_bytes())
 
 
 async def read_shuffle(servers: str, topic: str) -> AsyncGenerator[pa.RecordBatch, None]:
@@ -157,7 +164,7 @@ async def read_shuffle(servers: str, topic: str) -> AsyncGenerator[pa.RecordBatc
             yield batch.records
 
 
-WRITERS: Mapping[str, Callable[[str, str, Iterable[pa.RecordBatch]], Awaitable[Reading]]] = {
+WRITERS: Mapping[str, Callable[[str, str, Iterable[pa.RecordBatch]], Awaitable[Measurement]]] = {
     SHUFFLE: write_shuffle,
     PLAIN: write_plain,
     AIOKAFKA: write_aiokafka,
@@ -179,7 +186,7 @@ def run(rounds: int, records: Mapping[int, int] = RECORDS) -> Report:
     rows: list[Row] = []
     ratios: dict[str, float] = {}
     for size, count in records.items():
-        taken: dict[str, list[tuple[Reading, Reading]]] = {name: [] for name in WRITERS}
+        taken: dict[str, list[tuple[Measurement, Measurement]]] = {name: [] for name in WRITERS}
         with KafkaBroker(fast=True) as broker:
             for number in range(rounds):
                 for name, readings in taken.items():
@@ -204,13 +211,13 @@ def run(rounds: int, records: Mapping[int, int] = RECORDS) -> Report:
 
 def _there_and_back(
     name: str, servers: str, topic: str, record_bytes: int, records: int
-) -> tuple[Reading, Reading]:
+) -> tuple[Measurement, Measurement]:
     return asyncio.run(_measure(name, servers, topic, list(batches(record_bytes, records))))
 
 
 async def _measure(
     name: str, servers: str, topic: str, given: list[pa.RecordBatch]
-) -> tuple[Reading, Reading]:
+) -> tuple[Measurement, Measurement]:
     written = await WRITERS[name](servers, topic, given)
     records = sum(batch.num_rows for batch in given)
     return written, await measure(READERS[name](servers, topic), records)

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from benchmarks.harness import Report
-from benchmarks.spark import compare
+from benchmarks.spark_contender import compare
 from fanout.testing.kafka.broker import KafkaBroker
 
 if TYPE_CHECKING:

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from benchmarks.driver import answer, cpu_seconds, session
-from benchmarks.harness import own_peak_rss_bytes
-from benchmarks.reading import Reading
+from benchmarks.harness import Measurement, own_peak_rss_bytes
 from benchmarks.sink import AT_LEAST_ONCE, EXACTLY_ONCE, PEER, TOPICS
+from benchmarks.spark_contender import answer, cpu_seconds, session
 from fanout.kafka import Security
 from fanout.kafka.cluster import Cluster
 from fanout.landing.local_storage import LocalStorage
@@ -89,7 +88,7 @@ def _write_by_spark(df: DataFrame, servers: str, topic: str) -> None:
 
 def measure(
     spark: SparkSession, batch: str, write: Callable[[DataFrame], None], wanted: int
-) -> Reading:
+) -> Measurement:
     """Write batches until there were `wanted` records; the clock starts after the first ones."""
     frame = spark.read.parquet(batch)
     rows = frame.count()
@@ -100,7 +99,7 @@ def measure(
         write(frame)
         counted += rows
     seconds, cpu = time.perf_counter() - started, cpu_seconds(spark) - cpu
-    return Reading(counted / seconds, cpu / counted * 1e6, own_peak_rss_bytes())
+    return Measurement(counted / seconds, cpu / counted * 1e6, own_peak_rss_bytes())
 
 
 def main() -> None:

@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyspark
 
-from benchmarks.consume import kinesis_source, read_by_hand
 from benchmarks.consume_kafka import kafka_source
-from benchmarks.driver import answer, cpu_seconds, session
-from benchmarks.harness import own_peak_rss_bytes
-from benchmarks.reading import Reading
-from benchmarks.topic import TOPIC
+from benchmarks.consume_kinesis import kinesis_source, read_by_hand
+from benchmarks.harness import Measurement, own_peak_rss_bytes
+from benchmarks.kafka_topic import TOPIC
+from benchmarks.spark_contender import answer, cpu_seconds, session
 from fanout.spark import foreach_batch
 
 if TYPE_CHECKING:
@@ -193,10 +192,10 @@ def main() -> None:
     warm_up = Meter(spark, WARM_UP_BATCHES * WARM_UP_BATCH_RECORDS, contender.column)
     contender.run(Job(spark, address, shards, WARM_UP_BATCH_RECORDS), warm_up)
 
-    def run(wanted: int) -> Reading:
+    def run(wanted: int) -> Measurement:
         meter = Meter(spark, wanted, contender.column)
         contender.run(Job(spark, address, shards), meter)
-        return Reading(
+        return Measurement(
             meter.records_per_second, meter.cpu_seconds_per_million, own_peak_rss_bytes()
         )
 

@@ -1,7 +1,8 @@
 """The whole path, from a Kafka topic to a foreachBatch handler, against Spark's own Kafka source.
 
 The real broker, a driver and Spark's JVM share the machine. Both read committed records in batches
-of the same size; see `benchmarks.spark` for the rest. Spark's source comes in jars of exactly
+of the same size; `benchmarks.spark_kinesis` has
+the rest. Spark's source comes in jars of exactly
 Spark's version, which Spark downloads; Maven's central repository need not have them for each, and
 then fanout is measured alone.
 """
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from benchmarks.harness import Report
-from benchmarks.spark import compare
-from benchmarks.topic import PARTITIONS, holding
+from benchmarks.kafka_topic import PARTITIONS, filled_broker
+from benchmarks.spark_contender import compare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +38,7 @@ def run(rounds: int, topic_records: Mapping[int, int] = TOPIC_RECORDS) -> Report
     """
     report = Report(scenario="spark", rows=[], ratios={})
     for size, count in topic_records.items():
-        with holding(size, count) as servers:
+        with filled_broker(size, count) as servers:
             measured = partial(
                 compare, "kafka", servers, PARTITIONS, record_bytes=size, rounds=rounds
             )

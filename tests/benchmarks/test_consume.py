@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.consume import run
+from benchmarks.consume_kinesis import run
 
 
 @pytest.mark.usefixtures("one_process")

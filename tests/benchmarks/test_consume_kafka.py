@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import consume_kafka
 from benchmarks.consume_kafka import READERS, run
-from benchmarks.topic import PARTITIONS, holding
+from benchmarks.kafka_topic import PARTITIONS, filled_broker
 from fanout.kafka.reading.columns import SCHEMA
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("_kafka_jars")  # skipped where there is no
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
-    with holding(100, RECORDS) as servers:
+    with filled_broker(100, RECORDS) as servers:
         yield servers
 
 
@@ -67,7 +67,7 @@ def test_each_peer_has_a_ratio_and_each_contender_a_row(
         assert (record_bytes, records) == (100, RECORDS)
         yield servers
 
-    monkeypatch.setattr(consume_kafka, "holding", held)
+    monkeypatch.setattr(consume_kafka, "filled_broker", held)
     report = run(rounds=1, records={100: RECORDS})
     assert [(row.name, row.shards) for row in report.rows] == [(name, 4) for name in READERS]
     ours, *peers = (row.records_per_second for row in report.rows)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import consume_share
 from benchmarks.consume_share import read_by_confluent, read_by_fanout, run
-from benchmarks.topic import holding
+from benchmarks.kafka_topic import filled_broker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("_kafka_jars")  # skipped where there is no
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
-    with holding(100, RECORDS) as servers:
+    with filled_broker(100, RECORDS) as servers:
         yield servers
 
 
@@ -51,7 +51,7 @@ def test_one_consumer_is_compared_with_one_and_with_several(
         assert (record_bytes, records) == (100, RECORDS)
         yield servers
 
-    monkeypatch.setattr(consume_share, "holding", held)
+    monkeypatch.setattr(consume_share, "filled_broker", held)
     report = run(rounds=1, records={100: 4000}, members=(1, 3))
     names = ["bare loop", "fanout, 1 consumer", "fanout, 3 consumers"]
     assert [(row.name, row.shards) for row in report.rows] == [(name, 4) for name in names]

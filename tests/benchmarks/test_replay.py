@@ -8,8 +8,8 @@ import aioboto3
 import pytest
 from botocore.exceptions import ClientError, HTTPClientError
 
-from benchmarks.consume import CREDENTIALS, kinesis_source, read_by_fanout, read_by_hand
-from benchmarks.replay import CONSUMER_ARN, Replay, serving, shard_ids
+from benchmarks.consume_kinesis import CREDENTIALS, kinesis_source, read_by_fanout, read_by_hand
+from benchmarks.kinesis_replay import CONSUMER_ARN, Replay, replay_server, shard_ids
 from fanout.core.opening import open_stream
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ REPLAY = Replay(100_000, 3, 2)
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with serving(REPLAY) as port:
+    with replay_server(REPLAY) as port:
         yield port
 
 

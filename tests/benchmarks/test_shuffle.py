@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from benchmarks import shuffle
+from benchmarks.kafka_topic import PARTITIONS
 from benchmarks.shuffle import READERS, WRITERS, batches
-from benchmarks.topic import PARTITIONS
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -13,7 +13,7 @@ from fanout.testing.kafka.broker import KafkaBroker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("PARTITIONS", "TOPIC", "holding")
+__all__ = ("PARTITIONS", "TOPIC", "filled_broker")
 
 TOPIC: Final = "orders"
 PARTITIONS: Final = 4
@@ -26,7 +26,7 @@ _IN_FLIGHT = 50_000
 
 
 @contextmanager
-def holding(record_bytes: int, records: int) -> Iterator[str]:
+def filled_broker(record_bytes: int, records: int) -> Iterator[str]:
     """Run a broker that holds a topic.
 
     Args:

@@ -2,8 +2,8 @@
 
 The embedded server of `fanout.testing` keeps to the service's rules and stores what is put; here
 only the reader is to be measured, so a subscription is one write of bytes that are ready, headers
-of HTTP chunks included. `python -m benchmarks.replay RECORD_BYTES EVENTS SHARDS` prints its port
-once everything is encoded, and ends when its standard input is closed.
+of HTTP chunks included. `python -m benchmarks.kinesis_replay RECORD_BYTES EVENTS SHARDS` prints its
+port once everything is encoded, and ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fanout.testing.kinesis.frames import encode_event
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ("CONSUMER_ARN", "STREAM_ARN", "Replay", "main", "serving", "shard_ids")
+__all__ = ("CONSUMER_ARN", "STREAM_ARN", "Replay", "main", "replay_server", "shard_ids")
 
 STREAM_ARN: Final = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 CONSUMER_ARN: Final = f"{STREAM_ARN}/consumer/benchmark:1"
@@ -81,11 +81,11 @@ def shard_ids(shards: int) -> list[str]:
 
 
 @contextmanager
-def serving(replay: Replay) -> Iterator[int]:
+def replay_server(replay: Replay) -> Iterator[int]:
     """Run a server in a process of its own while the block runs; yield its port."""
     arguments = [str(argument) for argument in astuple(replay)]
     with subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "benchmarks.replay", *arguments],
+        [sys.executable, "-m", "benchmarks.kinesis_replay", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -23,9 +23,8 @@ from aiobotocore.config import AioConfig
 
 import fanout
 from benchmarks.decode import columns
-from benchmarks.harness import Report, own_peak_rss_bytes, run_apart
-from benchmarks.reading import measure, median_row
-from benchmarks.replay import CONSUMER_ARN, Replay, serving, shard_ids
+from benchmarks.harness import Report, measure, median_row, own_peak_rss_bytes, run_apart
+from benchmarks.kinesis_replay import CONSUMER_ARN, Replay, replay_server, shard_ids
 from fanout.kinesis import KinesisSource
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from benchmarks.harness import Row
-    from benchmarks.reading import Reading
+    from benchmarks.harness import Measurement, Row
 
 __all__ = ("CREDENTIALS", "kinesis_source", "read_by_fanout", "read_by_hand", "run")
 
@@ -141,8 +139,8 @@ def run(
 
 
 def _compare(replay: Replay, rounds: int) -> tuple[Row, Row]:
-    readings: dict[str, list[Reading]] = {FANOUT: [], PEER: []}
-    with serving(replay) as port:
+    readings: dict[str, list[Measurement]] = {FANOUT: [], PEER: []}
+    with replay_server(replay) as port:
         for _ in range(rounds):
             for name, taken in readings.items():
                 taken.append(run_apart(partial(_read, name, port, replay)))
@@ -162,7 +160,7 @@ def _compare(replay: Replay, rounds: int) -> tuple[Row, Row]:
     return ours, theirs
 
 
-def _read(name: str, port: int, replay: Replay) -> Reading:
+def _read(name: str, port: int, replay: Replay) -> Measurement:
     wanted = replay.records if name == FANOUT else int(replay.records * PEER_SHARE)
     return asyncio.run(measure(READERS[name](port, replay.shards), wanted))
 
@@ -170,7 +168,7 @@ def _read(name: str, port: int, replay: Replay) -> Reading:
 def _held_bytes(port: int, replay: Replay) -> int:
     """Return the most memory that the shards took while fanout's consumer was slow and then fast.
 
-    Reading one event first loads every library, so that they are not counted.
+    Measurement one event first loads every library, so that they are not counted.
     """
     asyncio.run(_warm_up(port))
     gc.collect()

@@ -1,0 +1,135 @@
+"""Run contenders on Spark, each in a process and a JVM of its own.
+
+Both ends are here: `compare` starts the processes and runs them in turn, and `answer` is what the
+job in such a process does. A job prints a line when it is warm, then a `Measurement` as JSON for
+each number of records that it reads from standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Measurement, median_row, own_cpu_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from benchmarks.harness import Row
+
+__all__ = ("answer", "compare", "cpu_seconds", "session")
+
+
+def compare(
+    source: str,
+    address: str,
+    shards: int,
+    *,
+    record_bytes: int,
+    records: Mapping[str, int],
+    rounds: int,
+    job: str = "benchmarks.spark_job",
+) -> list[Row]:
+    """Run the jobs of contenders in turn, and return a row for each.
+
+    Args:
+        source: What they read from, or what they do: the names of their jobs begin with it.
+        address: Where it is.
+        shards: How many of its shards or partitions there are.
+        record_bytes: Bytes of data in a record.
+        records: How many records each contender counts.
+        rounds: How often each is run.
+        job: The module of the jobs.
+
+    Raises:
+        ChildProcessError: If the job of a contender fails as it starts.
+    """
+    readings: dict[str, list[Measurement]] = {name: [] for name in records}
+    with ExitStack() as stack:
+        jobs = {
+            name: stack.enter_context(_started(job, f"{source}/{name}", address, shards))
+            for name in records
+        }
+        for _ in range(rounds):
+            for name, taken in readings.items():
+                taken.append(_run_once(jobs[name], records[name]))
+    return [
+        median_row(name, taken, record_bytes=record_bytes, shards=shards)
+        for name, taken in readings.items()
+    ]
+
+
+@contextmanager
+def _started(module: str, name: str, address: str, shards: int) -> Iterator[subprocess.Popen[str]]:
+    """Start a contender's process, wait until it is warm, and end it after the block."""
+    with subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", module, name, address, str(shards)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as job:
+        assert job.stdin is not None
+        assert job.stdout is not None
+        try:
+            if not job.stdout.readline():
+                raise ChildProcessError(f"the job of {name} has failed; see its output above")
+            yield job
+        finally:
+            job.stdin.close()
+
+
+def _run_once(job: subprocess.Popen[str], records: int) -> Measurement:
+    assert job.stdin is not None
+    assert job.stdout is not None
+    print(records, file=job.stdin, flush=True)
+    return Measurement(**json.loads(job.stdout.readline()))
+
+
+def session(packages: str = "") -> SparkSession:
+    """Start Spark on two cores.
+
+    Args:
+        packages: Jars that it needs, by their Maven coordinates.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - for the contender's process alone
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # or workers are whatever python3 is
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "3g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.jars.packages", packages)
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def cpu_seconds(spark: SparkSession) -> float:
+    """Return the CPU seconds of this process, of its JVM and of the JVM's Python workers."""
+    assert spark.sparkContext._jvm is not None  # noqa: SLF001 - no public way to it
+    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current()  # noqa: SLF001
+    spent = [process.info().totalCpuDuration() for process in (jvm, *jvm.descendants().toArray())]
+    # A worker may have just ended.
+    milliseconds: int = sum(one.get().toMillis() for one in spent if one.isPresent())
+    return own_cpu_seconds() + milliseconds / 1000
+
+
+def answer(run: Callable[[int], Measurement]) -> None:
+    """Say that it is warm, and run once for each number of records that standard input has.
+
+    Args:
+        run: Runs, and returns what is printed as a line of JSON.
+    """
+    print("warm", flush=True)  # noqa: T201 - the caller waits for it
+    for line in sys.stdin:
+        print(json.dumps(asdict(run(int(line)))), flush=True)  # noqa: T201 - the caller reads it
