@@ -9,6 +9,8 @@ PARALLEL := -n auto
 SEEDS ?= 2000
 FIRST ?= 0
 ROUNDS ?= 30
+# What `make prove` runs, by path; without it, everything.
+PROVE ?=
 # The tests start hundreds of processes; none compiles again what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -36,7 +38,7 @@ test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove'
 
 prove: $(VENV)/ready java kafka spark-classes
-	$(BIN)/python -m pytest $(PARALLEL) -m prove
+	$(BIN)/python -m pytest $(PARALLEL) -m prove $(PROVE)
 
 sim: $(VENV)/ready
 	$(BIN)/python -m tests.provers sim run --seeds $(SEEDS) --first $(FIRST) $(ARGS)

@@ -28,8 +28,14 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("fanout")
 
 
-# Campaigns and the tests of what runs them: `make prove` runs these, and `make test` does not.
-_PROVE = "tests/provers/"
+# Campaigns, and tests of the tools that run campaigns, benchmarks and live runs: `make prove` runs
+# these, and `make test` does not.
+_PROVE = (
+    "tests/benchmarks/",
+    "tests/provers/",
+    "tests/spark/sink/test_benchmark.py",
+    "tests/test_live.py",
+)
 # Plans that once showed a defect are small and quick, so `make test` runs them too.
 _REGRESSIONS = "tests/provers/tests/simulation/campaign/test_corpus.py"
 # Tests that share a JVM, by path: the tests of a group run in one process, one after the other.
