@@ -51,7 +51,50 @@ def spark() -> Iterator[SparkSession]:
     )
     session.sparkContext.setLogLevel("OFF")
     yield session
+    remembered = _remembers_driver(session)
     session.stop()
+    assert remembered, "a test that loses files of a shuffle must use the fixture lost_shuffle"
+
+
+@pytest.fixture
+def lost_shuffle(spark: SparkSession) -> Iterator[None]:
+    """Let a test lose files of a shuffle; afterwards Spark knows the driver's block manager again.
+
+    Spark takes a failed fetch for a lost executor and forgets its block manager. In local mode that
+    is the driver's, and it cannot register again as that of a cluster's executor does. Each
+    heartbeat fails then, and after 60 of them, which takes ten minutes, the JVM ends itself.
+    """
+    yield
+    blocks = _block_manager(spark)
+    memory = _field(spark, blocks, "storage.BlockManager", "memoryManager")
+    blocks.master().registerBlockManager(
+        blocks.blockManagerId(),
+        blocks.diskBlockManager().localDirsString(),
+        memory.maxOnHeapStorageMemory(),
+        memory.maxOffHeapStorageMemory(),
+        _field(spark, blocks, "storage.BlockManager", "storageEndpoint"),
+        False,  # noqa: FBT003 - isReregister: such an executor would be refused
+    )
+    assert _remembers_driver(spark)
+
+
+def _remembers_driver(spark: SparkSession) -> bool:
+    """Return whether Spark knows the driver's block manager; if not, heartbeats fail."""
+    blocks = _block_manager(spark)
+    return bool(blocks.master().getMemoryStatus().contains(blocks.blockManagerId()))
+
+
+def _block_manager(spark: SparkSession) -> Any:
+    context: Any = spark.sparkContext._jsc
+    return _field(spark, context.sc().env(), "SparkEnv", "blockManager")
+
+
+def _field(spark: SparkSession, instance: Any, class_name: str, name: str) -> Any:
+    """Read a field of Spark; py4j cannot call methods of a class that names missing classes."""
+    java: Any = spark._jvm
+    field = java.java.lang.Class.forName(f"org.apache.spark.{class_name}").getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(instance)
 
 
 @pytest.fixture

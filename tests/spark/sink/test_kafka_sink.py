@@ -148,6 +148,7 @@ def test_a_worker_that_is_killed_costs_an_attempt_and_no_record(
     assert len(output.values(isolation="read_uncommitted")) >= 100
 
 
+@pytest.mark.usefixtures("lost_shuffle")
 def test_a_stage_that_spark_begins_anew_costs_an_attempt_and_no_record(
     spark: SparkSession,
     output: Output,
