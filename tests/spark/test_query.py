@@ -310,36 +310,50 @@ def within(seconds: float) -> Iterator[None]:
     assert time.monotonic() - began < seconds
 
 
-def test_an_idle_query_stops_within_a_second(start: Start, source: ManualSource) -> None:
+@pytest.fixture
+def endless_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch waits for its first record for longer than any test may take."""
+    monkeypatch.setattr(fanout.spark.batch_runner, "IDLE_SECONDS", 100 * PATIENCE)
+
+
+@pytest.mark.usefixtures("endless_idle")
+def test_a_stop_ends_the_wait_of_an_idle_query(start: Start, source: ManualSource) -> None:
     query = start(source, Recorder())
     eventually(lambda: Subscribed("a", Horizon()) in source.trace)
-    with within(1.0):
-        query.stop()
+    query.stop()
     assert not query.is_active
     assert query.exception() is None
     assert query.await_termination()
     assert fanout_threads() == []
 
 
-def test_a_query_that_has_just_worked_stops_within_a_second(
+@pytest.mark.usefixtures("endless_idle")
+def test_a_query_that_has_just_worked_waits_for_no_further_record_when_it_is_stopped(
     start: Start, source: ManualSource
 ) -> None:
     recorder = Recorder()
     query = start(source, recorder)
     source.put(*numbered(5))
     recorder.wait_for_rows(5)
-    with within(1.0):
-        query.stop()
+    query.stop()
+    assert not query.is_active
 
 
-def test_a_query_that_was_just_started_stops(start: Start, source: ManualSource) -> None:
+def test_a_query_that_was_just_started_stops_and_the_next_one_loses_and_repeats_nothing(
+    start: Start, source: ManualSource
+) -> None:
     source.put(*numbered(5))
-    start(source, Recorder()).stop()
-    recorder = Recorder()
-    start(source, recorder)
-    # The first query may have handled the batch; together they lose and repeat nothing.
+    first, second = Recorder(), Recorder()
+    start(source, first).stop()
+    start(source, second)
     source.put(b"last")
-    recorder.wait_for_rows(1)
+    eventually(lambda: 6 in second.sequences, "the last record")
+    # The first query may have handled a batch that comes again: under its id, with the same rows.
+    contents = {call.batch_id: call.rows for call in first.calls}
+    for call in second.calls:
+        assert contents.setdefault(call.batch_id, call.rows) == call.rows
+    rows = [row for batch_id in sorted(contents) for row in contents[batch_id]]
+    assert [row.sequence for row in rows] == [1, 2, 3, 4, 5, 6]
 
 
 def test_stop_waits_for_a_handler_and_its_batch_counts_as_done(
@@ -434,9 +448,9 @@ def test_a_fatal_error_shows_while_the_handler_blocks(start: Start, source: Manu
     gate.wait_until_entered()
     source.put(*numbered(5))
     until_read(query, 10)
-    with within(1.0):
-        source.fail(ServiceError("the consumer is gone"))
-        eventually(lambda: query.exception() is not None)
+    source.fail(ServiceError("the consumer is gone"))
+    eventually(lambda: query.exception() is not None)
+    assert gate.calls == []  # the handler still blocks
     assert query.is_active
     gate.open()
     with pytest.raises(SplitFailedError, match="the consumer is gone") as caught:
@@ -457,9 +471,9 @@ def test_a_full_disk_shows_while_the_handler_blocks(
     query = start(source, gate, max_records=20)
     gate.wait_until_entered()
     monkeypatch.setattr(OpenSegment, "write_row_group", refuse)
-    with within(1.0):
-        source.put(*numbered(10))
-        eventually(lambda: query.exception() is not None)
+    source.put(*numbered(10))
+    eventually(lambda: query.exception() is not None)
+    assert gate.calls == []  # the handler still blocks
     gate.open()
     with pytest.raises(CheckpointError, match="No space left on device"):
         query.await_termination(20)
