@@ -1,4 +1,4 @@
-"""The options of Kafka's consumer by the names that Kafka users know."""
+"""The options of Kafka's consumer, by Kafka's dotted names."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ __all__ = ("ConsumerOptions",)
 
 _LARGEST = 2**31 - 1  # Kafka's protocol has 32 bits for each of these
 
-# The ranges of whole numbers, which are those of Kafka's documentation of its consumer, but that an
-# answer has to come before the request that waits for it times out.
+# The ranges of Kafka's documentation of its consumer.
 _NUMBERS = {
     "fetch.min.bytes": (1, _LARGEST),
     "fetch.max.bytes": (1, _LARGEST),
@@ -26,32 +25,32 @@ _NUMBERS = {
     "connections.max.idle.ms": (1000, _LARGEST),
 }
 
-_DECODE = "values come as bytes; decode= makes of a whole record batch what you need"
-_COMMITS = "offsets are committed after acknowledge where there is a group_id, never by a clock"
-_ALONE = "partitions are assigned without a group's members, so nothing is rebalanced"
+_DECODE = "values come as bytes; decode= converts a whole record batch"
+_COMMITS = "offsets are committed after acknowledge where there is a group_id, never by a timer"
+_ALONE = "partitions are assigned without group membership, so nothing is rebalanced"
 _WAITS = "pass backoff=fanout.Backoff(base=..., cap=...), in seconds"
 _REFUSED = {
     "allow.auto.create.topics": "reading never creates a topic",
     "auto.commit.interval.ms": _COMMITS,
-    "auto.offset.reset": "say start, and on_data_loss for offsets that have expired",
+    "auto.offset.reset": "pass start, and on_data_loss for offsets that have expired",
     "bootstrap.servers": "pass cluster=Cluster(servers)",
     "check.crcs": "checksums are always checked",
     "client.id": "pass Cluster(..., client_id=...)",
-    "client.rack": "say client_rack",
-    "default.api.timeout.ms": "say request.timeout.ms for one call, and max_retries",
+    "client.rack": "pass client_rack",
+    "default.api.timeout.ms": "pass request.timeout.ms for one call, and max_retries",
     "enable.auto.commit": _COMMITS,
     "exclude.internal.topics": "a pattern never matches an internal topic; name it in topics",
-    "group.id": "say group_id",
+    "group.id": "pass group_id",
     "group.instance.id": _ALONE,
     "group.protocol": _ALONE,
     "heartbeat.interval.ms": _ALONE,
-    "interceptor.classes": "a Java class means nothing here; use decode",
-    "isolation.level": "say isolation_level",
+    "interceptor.classes": "a Java class cannot be used here; use decode",
+    "isolation.level": "pass isolation_level",
     "key.deserializer": _DECODE,
     "max.poll.interval.ms": _ALONE,
-    "max.poll.records": "say max_records where you drain",
-    "metadata.max.age.ms": "say discovery_interval, in seconds; leaders are learnt when they move",
-    "metric.reporters": "a Java class means nothing here; read statistics()",
+    "max.poll.records": "pass max_records where you drain",
+    "metadata.max.age.ms": "pass discovery_interval; leaders are refreshed when they move",
+    "metric.reporters": "a Java class cannot be used here; read statistics()",
     "partition.assignment.strategy": _ALONE,
     "receive.buffer.bytes": "the operating system sizes its buffers",
     "reconnect.backoff.max.ms": _WAITS,
@@ -80,23 +79,22 @@ _OPTIONS: Final = DottedOptions(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """What the options mean here. Times are in seconds.
+    """The options of a consumer, parsed. Times are in seconds.
 
-    The defaults are Kafka's own, but for two. An answer has some cost of its own for each
-    partition, however much it holds: with 2 MiB instead of 1, records of 1 KB take a sixth less
-    processor time. And an answer has 16 MiB instead of 50: where a broker leads many partitions,
-    the memory of larger ones would be given back to the kernel each time, see
-    `keep_freed_memory`. With 24 partitions both together save a fifth,
-    and 2 MiB without that bound would cost a seventh.
+    All defaults but two are Kafka's. An answer has a fixed cost for each partition: with 2 MiB of a
+    partition instead of 1, records of 1 KB take a sixth less processor time. An answer has 16 MiB
+    instead of 50: where a broker leads many partitions, the memory of larger answers would be
+    returned to the kernel each time, see `keep_freed_memory`. With 24 partitions both together save
+    a fifth, and 2 MiB without that bound would cost a seventh.
 
     Args:
-        fetch_min_bytes: Bytes that a broker waits for before it answers (`fetch.min.bytes`).
-        fetch_max_bytes: About how many bytes an answer may have (`fetch.max.bytes`).
-        fetch_max_wait: How long a broker may wait for them (`fetch.max.wait.ms`).
-        max_partition_fetch_bytes: About how many bytes of one partition an answer may have
+        fetch_min_bytes: The bytes that a broker waits for before it answers (`fetch.min.bytes`).
+        fetch_max_bytes: About the most bytes of an answer (`fetch.max.bytes`).
+        fetch_max_wait: The longest time that a broker waits for them (`fetch.max.wait.ms`).
+        max_partition_fetch_bytes: About the most bytes of one partition in an answer
             (`max.partition.fetch.bytes`).
-        request_timeout: How long a broker may take to answer (`request.timeout.ms`).
-        connections_max_idle: After how long an idle connection is closed
+        request_timeout: The longest time until a broker answers (`request.timeout.ms`).
+        connections_max_idle: The time after which an idle connection is closed
             (`connections.max.idle.ms`).
     """
 

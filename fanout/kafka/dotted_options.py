@@ -1,4 +1,4 @@
-"""Options by Kafka's own dotted names: their values, and why one is not taken."""
+"""Parse options by Kafka's dotted names, and refuse others with a reason."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ("DottedOptions",)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DottedOptions:
-    """Which options there are.
+    """The options of one kind of client.
 
     Args:
-        whose: Whose they are: `"consumer"` or `"producer"`.
+        whose: The client: `"consumer"` or `"producer"`.
         numbers: The range of each option that is a whole number.
         words: The values of each option that is one of several words.
-        refused: What to say instead of each option of Kafka's that is not taken.
-        refused_prefixes: The same for options that begin alike.
+        refused: The reason for each option of Kafka's that is refused, or what replaces it.
+        refused_prefixes: The same for options with a common prefix.
     """
 
     whose: str
@@ -68,17 +68,17 @@ class DottedOptions:
         return value
 
     def _refusal(self, name: object) -> str:
-        """Say why an option is not taken; its value is never told, because it may be a secret."""
+        """Return why an option is refused, without its value, which may be a secret."""
         if not isinstance(name, str):
             return f"{self.whose}_options must be named by strings, not {type(name).__name__}"
         if name.startswith("kafka."):
             return f"{self.whose} option {name!r} has a prefix of Spark's: write {name[6:]!r}"
         reason = self.refused.get(name)
-        for prefix, said_instead in self.refused_prefixes.items():
+        for prefix, instead in self.refused_prefixes.items():
             if name.startswith(prefix):
-                reason = said_instead
+                reason = instead
         if reason is not None:
-            return f"{self.whose} option {name!r} is not taken: {reason}"
+            return f"{self.whose} option {name!r} is refused: {reason}"
         known = [*self.numbers, *self.words, *self.refused]
         close = difflib.get_close_matches(name.lower().replace("_", "."), known)
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

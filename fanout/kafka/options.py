@@ -1,4 +1,4 @@
-"""What a user says about a Kafka source, checked once."""
+"""The options of a source that reads partitions of Kafka, and their checks."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ __all__ = ("KafkaOptions",)
 # Arrow counts the bytes of a column with 32 bits and a sign.
 _LARGEST_EVENT = 2**31 - 1
 _SUBSCRIBE_TIMEOUT = 60.0
-# To subscribe is to ask for the leader, perhaps a second broker, for the end, and for an offset.
-# Each call has to time out by itself, which closes its connection: that of one that is only given
-# up would be used again.
+# A subscription calls for the leader, perhaps at a second broker, for the end, and for an offset.
+# Each call has to time out by itself, which closes its connection: the connection of an abandoned
+# call would be used again.
 _SUBSCRIBE_CALLS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaOptions(KafkaReadOptions):
-    """Everything that a Kafka source can be told. All times are in seconds.
+    """Options of a Kafka source; see also `KafkaReadOptions`. All times are in seconds.
 
-    Exactly one of `topics`, `pattern` and `partitions` says what is read.
+    Exactly one of `topics`, `pattern` and `partitions` selects the partitions.
 
     Args:
         cluster: Where the brokers are, and how to connect to them; see `Cluster`.
@@ -57,38 +57,36 @@ class KafkaOptions(KafkaReadOptions):
             created later are found. It never means Kafka's own topics, such as
             `__consumer_offsets`.
         partitions: Single partitions, named like `"orders-0"`.
-        start: Where to begin where nothing is stored: `"earliest"`, `"latest"`, `"committed"` or
-            `fanout.Committed(reset="earliest")`, or an aware datetime, for the first record that
-            is not older, or the end where there is none. Or a mapping of partitions to any of
-            these or to the offset to begin with, where `"*"` stands for those that are not named;
-            or a function that returns one. All become offsets once, when the stream first opens.
+        start: The position to begin at where none is stored: `"earliest"`, `"latest"`,
+            `"committed"` or `fanout.Committed(reset="earliest")`, or an aware datetime, for the
+            first record that is not older, or the end where there is none. Or a mapping of
+            partitions to any of these or to the offset to begin with, where `"*"` stands for those
+            that are not named; or a function that returns one. All become offsets once, when the
+            stream first opens.
             A partition that appears later is read from its beginning.
-        stop: Where a bounded read ends, in the same words, without `"earliest"`: `"latest"` is the
-            end as it is when the stream is opened, and an offset is the first that is not read.
-            None reads for ever.
-        on_data_loss: What to do where records have been deleted before they were read, or a topic
-            was: `"fail"`, or `"earliest"` to go on with the oldest record that is left. The gap is
+        stop: The end of a bounded read, as for `start`, without `"earliest"`: `"latest"` is the end
+            when the stream is opened, and an offset is the first that is not read. None for an
+            unbounded read.
+        on_data_loss: The reaction to records or topics that were deleted before they were read:
+            `"fail"`, or `"earliest"` to continue with the oldest record that is left. The gap is
             logged as an error and counted.
-        isolation_level: `"read_committed"` delivers what is not, or no longer, part of an open
-            transaction, and nothing that was aborted; `"read_uncommitted"` delivers everything.
-        group_id: The consumer group whose offsets are committed after records are acknowledged,
-            so that people see how far the reader is; None commits nothing. The group needs no
-            members, and nothing is read from it unless `start` or `stop` says so.
-        client_rack: The rack that this client is in, so that brokers let it read from a replica
-            that is near.
+        isolation_level: `"read_committed"` delivers records outside of transactions and those of
+            committed ones; `"read_uncommitted"` delivers all.
+        group_id: The consumer group whose offsets are committed after records are acknowledged, so
+            that tools show the lag; None commits nothing. The group needs no members, and its
+            offsets are read only where `start` or `stop` is `"committed"`.
+        client_rack: The rack of this client, so that it reads from a replica in the same rack.
         discovery_interval: The time between two listings of topics and partitions; None for no
             further listing. A bounded read lists them once.
-        decode: Turns records of one partition, as they came, into what is wanted of them, a whole
-            record batch in one call. It may leave rows out, and keeps the columns `topic`,
-            `partition` and `offset`; it runs on the event loop.
-        event_time: What watermarks are taken from, an `EventTime`; its column is the record's
-            timestamp unless it names another of those that `decode` returns. None for no
-            watermarks.
+        decode: Turns a record batch of one partition into other columns. It may leave rows out, and
+            keeps the columns `topic`, `partition` and `offset`; it runs on the event loop.
+        event_time: The source of watermarks, an `EventTime`; its column is the record's timestamp
+            unless it names another of those that `decode` returns. None for no watermarks.
         backoff: How the waits between attempts grow; see `Backoff`. A broker that starts again is
             found after its `cap` at the latest.
         max_retries: Failures in a row without progress after which a partition fails; None for
             never.
-        silence_timeout: How long nothing may come of a partition, not even that there is nothing,
+        silence_timeout: The longest time without an answer for a partition, empty ones included,
             before it is subscribed to anew; more than `request.timeout.ms` and 5 seconds.
         max_event_bytes: The largest batch of records that is accepted, decompressed; less than
             2 GiB.
@@ -126,22 +124,22 @@ class KafkaOptions(KafkaReadOptions):
 
     @property
     def fetching(self) -> ConsumerOptions:
-        """What the options of Kafka's consumer mean here."""
+        """The consumer options, parsed."""
         return ConsumerOptions.parse(self.consumer_options)
 
     @property
     def user_decode(self) -> UserDecode | None:
-        """The user's own step, after a first call."""
+        """The user's `decode`, after a first call."""
         return None if self.decode is None else UserDecode(self.decode)
 
     @property
     def selection(self) -> Selection:
-        """What is read."""
+        """The topics and partitions that are read."""
         return select(self.topics, self.pattern, self.partitions)
 
     @property
     def pacing(self) -> Pacing:
-        """The options that the subscriber and the discovery go by."""
+        """The timing of the subscriber and the discovery."""
         intervals = KAFKA_INTERVALS.current
         return self.make_pacing(
             floor=intervals.subscribe,
@@ -153,7 +151,7 @@ class KafkaOptions(KafkaReadOptions):
         )
 
     def _check_places(self) -> None:
-        """Check the start and the stop, and that they know whose commits they speak of."""
+        """Check the start and the stop, and that `"committed"` has a group."""
         for option in ("start", "stop"):
             given = getattr(self, option)
             if given is None and option == "stop":
@@ -166,7 +164,7 @@ class KafkaOptions(KafkaReadOptions):
             if option == "stop" and any(isinstance(kind, Horizon) for kind in kinds):
                 raise OptionError("stop='earliest' would read nothing; name another stop")
             if self.group_id is None and any(isinstance(kind, Committed) for kind in kinds):
-                raise OptionError(f"{option}='committed' needs group_id, whose commits are meant")
+                raise OptionError(f"{option}='committed' needs group_id, the group of the commits")
 
     def _check_words(self) -> None:
         one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
@@ -174,17 +172,17 @@ class KafkaOptions(KafkaReadOptions):
 
     def _check_numbers(self) -> None:
         check_seconds("silence_timeout", self.silence_timeout)
-        # A broker that does not answer is an error of its own, which says more.
+        # A broker that does not answer is reported as its own error, which names the broker.
         least = HEARTBEAT + self.fetching.request_timeout
         if self.silence_timeout <= least:
             raise OptionError(
                 f"silence_timeout={self.silence_timeout} must be more than {least:g} seconds: an "
-                f"idle partition tells so every {HEARTBEAT:g} s, by an answer that may take "
+                f"idle partition is reported every {HEARTBEAT:g} s, by an answer that may take "
                 f"request.timeout.ms"
             )
         check_memory(self.max_event_bytes, self.max_bytes_in_flight)
         if self.max_event_bytes > _LARGEST_EVENT:
             raise OptionError(
-                f"max_event_bytes={self.max_event_bytes} must be less than 2 GiB, which is what a "
-                f"column of Arrow can hold"
+                f"max_event_bytes={self.max_event_bytes} must be less than 2 GiB, the limit of "
+                f"a column of Arrow"
             )

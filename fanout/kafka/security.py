@@ -1,4 +1,4 @@
-"""How brokers are talked to: TLS, and who we say that we are."""
+"""The security of connections to Kafka brokers: TLS and SASL."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _FILES = ("ca_file", "certificate_file", "key_file", "key_password")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """How a Kafka cluster is talked to. No secret is in its repr, and it cannot be pickled.
+    """TLS and SASL for the connections to a Kafka cluster.
+
+    No secret is in its repr, and it cannot be pickled.
 
     Args:
         protocol: `"SASL_SSL"`; `"SSL"` without SASL, where TLS or a client certificate is enough;
@@ -37,13 +39,13 @@ class Security:
             or `"OAUTHBEARER"` with a token. None is SCRAM-SHA-512 without a token.
         username: The user.
         password: The user's password.
-        token: An async function that returns a token of OAuth that is still valid; it is called
-            for each new connection, and an error of its own is tried again as one of the network.
+        token: An async function that returns a valid OAuth token; it is called for each new
+            connection, and an error that it raises is retried like one of the network.
         ca_file: The certificates (PEM) that sign those of the brokers; None uses the system's.
-        certificate_file: Our own certificate (PEM), where brokers ask for one.
+        certificate_file: The client certificate (PEM), where brokers require one.
         key_file: Its key (PEM); None where the certificate's file holds it.
         key_password: The password of an encrypted key.
-        ssl_context: A context of your own, instead of these files.
+        ssl_context: A context of the user's, instead of these files.
         insecure: Allow a plaintext protocol to a host that is not this machine.
 
     Raises:
@@ -81,7 +83,7 @@ class Security:
 
     @property
     def sasl(self) -> Mechanism | None:
-        """The mechanism of SASL that is used; None where the protocol has none."""
+        """The SASL mechanism; None where the protocol has no SASL."""
         if not self.protocol.startswith("SASL_"):
             return None
         return self.mechanism or ("SCRAM-SHA-512" if self.token is None else "OAUTHBEARER")
@@ -104,7 +106,7 @@ class Security:
             )
 
     def create_context(self) -> ssl.SSLContext | None:
-        """Return what TLS needs, or None without TLS. It reads files: not for an event loop.
+        """Return the SSL context, or None without TLS. It reads files: call it in a thread.
 
         Raises:
             OptionError: A file cannot be used.
@@ -119,7 +121,7 @@ class Security:
             raise OptionError(f"ca_file={str(self.ca_file)!r} cannot be used: {error}") from error
         if self.certificate_file is not None:
             try:
-                # Without a password OpenSSL would ask for one at the terminal, and wait.
+                # Without a password OpenSSL would prompt for one at the terminal, and block.
                 context.load_cert_chain(
                     self.certificate_file, self.key_file, password=self.key_password or ""
                 )

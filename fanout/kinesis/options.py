@@ -1,4 +1,4 @@
-"""What a user says about a Kinesis source, checked once."""
+"""The options of a Kinesis source, and their checks."""
 
 from __future__ import annotations
 
@@ -55,47 +55,48 @@ _BACKOFF = Backoff(base=1.0, cap=30.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisOptions(SourceOptions):
-    """Everything that a Kinesis source can be told. All times are in seconds.
+    """Options of a Kinesis source; see also `SourceOptions`. All times are in seconds.
 
     Args:
         stream: The stream's name or ARN.
         consumer: The enhanced fan-out consumer: an ARN is used as it is; a name is registered on
             the stream unless it exists. It may be left out where `mode` is `"polling"`, which uses
-            none: a consumer that is named, its `tags` and `deregister` then do nothing.
+            none: `consumer`, `tags` and `deregister` then have no effect.
         mode: `"efo"`, enhanced fan-out, or `"polling"`, by GetRecords. Positions are the same in
             both, so that a stream can change between two runs.
-        start: Where to begin where nothing is stored: `"TRIM_HORIZON"`, `"LATEST"`, or an aware
-            datetime. Latest is pinned to the service's clock once, when the stream first opens.
-            Or a mapping of shard ids to any of these or to a sequence number, after which the
-            shard is read; `"*"` stands for all shards that are not named. Or a function from the
-            sequence of shards to such a mapping, called once, when the stream first opens.
-        on_data_loss: What to do where records have expired before they were read: `"fail"`, or
-            `"earliest"` to go on with the oldest record that is left. The gap is logged as an
+        start: The position to begin at where none is stored: `"TRIM_HORIZON"`, `"LATEST"`, or an
+            aware datetime. Latest is pinned to the service's clock once, when the stream first
+            opens. Or a mapping of shard ids to any of these or to a sequence number, after which
+            the shard is read; `"*"` stands for all shards that are not named. Or a function from
+            the sequence of shards to such a mapping, called once, when the stream first opens.
+        on_data_loss: The reaction to records that expired before they were read: `"fail"`, or
+            `"earliest"` to continue with the oldest record that is left. The gap is logged as an
             error and counted.
-        on_bad_aggregate: What becomes of an aggregated record that breaks its format or a limit:
-            `"fail"` ends the stream with an error that names it; `"gap"` leaves it out, tells the
-            log and counts it in `statistics().gaps`, and delivers everything around it.
-        on_bad_frame: What becomes of a frame of a subscription that cannot be decoded in three
-            answers: `"fail"` ends the stream; `"gap"` drops it, tells the log, counts it in
-            `statistics().gaps`, and goes on behind it. A frame whose length is damaged always
-            ends the stream, because nobody knows where the next one begins.
+        on_bad_aggregate: The reaction to an aggregated record that breaks its format or a limit:
+            `"fail"` ends the stream with an error that names it; `"gap"` leaves it out, logs it,
+            counts it in `statistics().gaps`, and delivers everything around it.
+        on_bad_frame: The reaction to a frame of a subscription that cannot be decoded in three
+            answers: `"fail"` ends the stream; `"gap"` drops it, logs it, counts it in
+            `statistics().gaps`, and continues behind it. A frame whose length is damaged always
+            ends the stream, because the beginning of the next frame is unknown.
         tags: The tags of the consumer, set when it is registered; an existing one keeps its own.
         deregister: `"never"`, or `"on_close"` to deregister the consumer when the stream closes.
-            That is done only where this very stream has registered it: a consumer that existed
-            may serve others. After a crash the consumer stays, and the next run adopts it.
-        subscribe_timeout: How long a subscribe call may take, or in polling the first two calls.
-        silence_timeout: How long a live subscription may send nothing; the service sends a
-            heartbeat about every 5 seconds. In polling, how long an answer may take. There 5
-            seconds are added to both timeouts, for the rest that a shard may need before a call.
+            It is deregistered only where this stream has registered it: a consumer that existed
+            may serve other readers. After a crash the consumer stays, and the next run adopts it.
+        subscribe_timeout: The longest time of a subscribe call, or in polling of the first two
+            calls.
+        silence_timeout: The longest time without an event of a live subscription; the service sends
+            a heartbeat about every 5 seconds. In polling, the longest time of an answer. There 5
+            seconds are added to both timeouts, for the pause that a shard may need before a call.
         backoff: How the waits between attempts grow; see `Backoff`.
         max_retries: Failures in a row without progress after which a shard fails; None for never.
         discovery_interval: The time between two listings of the shards.
-        event_time: What watermarks are taken from, an `EventTime`; its column is when a record
-            arrived unless it names another. None for no watermarks.
-        max_event_bytes: The largest event that is accepted, as it comes over the wire.
+        event_time: The source of watermarks, an `EventTime`; its column is the arrival time of a
+            record unless it names another. None for no watermarks.
+        max_event_bytes: The largest event that is accepted, in bytes on the wire.
         max_bytes_in_flight: The bytes of all shards together that may wait for the consumer.
         region: The AWS region; None takes it from the ARN, else from the session.
-        endpoint_url: Another endpoint than the region's.
+        endpoint_url: An endpoint instead of the region's.
         session: An `aioboto3.Session`; None makes one from the environment.
         role_arn: A role to assume, refreshed before it expires.
         insecure: Allow plain http to a host that is not this machine.
@@ -145,7 +146,7 @@ class KinesisOptions(SourceOptions):
 
     @property
     def resolved_region(self) -> str | None:
-        """The region that the options name, in words or inside an ARN."""
+        """The region that the options name, directly or inside an ARN."""
         for arn in (self.stream, self.consumer):
             if arn is not None and (match := _STREAM_ARN.match(arn)):
                 return match["region"]
@@ -153,10 +154,10 @@ class KinesisOptions(SourceOptions):
 
     @property
     def pacing(self) -> Pacing:
-        """The options that the subscriber and the discovery go by."""
+        """The timing of the subscriber and the discovery."""
         polling = self.mode == "polling"
         intervals = KINESIS_INTERVALS.current
-        # A rest of ours is no silence of the service.
+        # A pause of this reader is not a silence of the service.
         rest = intervals.longest_rest if polling else 0.0
         return self.make_pacing(
             floor=intervals.poll if polling else intervals.subscribe,
@@ -185,9 +186,7 @@ class KinesisOptions(SourceOptions):
             )
         one_of("mode", self.mode, "efo", "polling")
         if self.consumer is None and self.mode == "efo":
-            raise OptionError(
-                "enhanced fan-out needs a consumer: name one, or read without with mode='polling'"
-            )
+            raise OptionError("enhanced fan-out needs a consumer: name one, or pass mode='polling'")
         consumer = None if self.consumer is None else _CONSUMER_ARN.fullmatch(self.consumer)
         if consumer is None and self.consumer is not None and not _NAME.fullmatch(self.consumer):
             raise OptionError(
@@ -250,14 +249,14 @@ def check_tags(tags: object) -> dict[str, str]:
 
 
 def check_endpoint(url: str, *, insecure: bool) -> None:
-    """Accept https, and plain http on this machine or where it is allowed in so many words.
+    """Accept https, and plain http on this machine or where `insecure` allows it.
 
     Args:
         url: The endpoint.
         insecure: Whether plain http to another machine is allowed.
 
     Raises:
-        OptionError: The endpoint is anything else.
+        OptionError: The endpoint is another one.
     """
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:

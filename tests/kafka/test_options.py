@@ -79,7 +79,7 @@ def test_earliest_is_the_start_and_there_is_no_stop_where_nothing_is_said() -> N
         ({"partitions": ["orders"]}, "partitions holds 'orders'; name a partition like 'orders-0'"),
         ({"partitions": [("orders", 0)]}, "partitions holds"),
         ({"cluster": "localhost:9092"}, r"cluster must be a fanout\.kafka\.Cluster"),
-        ({"consumer_options": {"group.id": "g"}}, "say group_id"),
+        ({"consumer_options": {"group.id": "g"}}, "pass group_id"),
         ({"consumer_options": {"fetch.max.byte": 1}}, "did you mean 'fetch.max.bytes'"),
         ({"isolation_level": "none"}, "isolation_level='none' is not understood"),
         ({"on_data_loss": "ignore"}, "use 'fail' or 'earliest'"),

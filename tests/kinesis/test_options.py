@@ -78,7 +78,10 @@ def source(**options: Any) -> KinesisSource:
             rf"^deregister is for .*; {CONSUMER_ARN} exists already, so name the consumer",
         ),
         ({"mode": "EFO"}, r"mode='EFO' is not understood; use 'efo' or 'polling'"),
-        ({"consumer": None}, r"needs a consumer: name one, or read without with mode='polling'"),
+        (
+            {"consumer": None},
+            r"needs a consumer: name one, or pass mode='polling'",
+        ),
         ({"mode": "polling", "consumer": "a/b"}, r"consumer='a/b' is neither"),
         ({"mode": "polling", "consumer": CONSUMER_ARN, "tags": {"a": "b"}}, "^tags is for a cons"),
         ({"start": datetime(2024, 1, 1)}, "no time zone; pass an aware datetime"),  # noqa: DTZ001 - it is refused

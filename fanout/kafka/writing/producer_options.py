@@ -1,4 +1,4 @@
-"""The options of Kafka's producer by the names that Kafka users know."""
+"""The options of Kafka's producer, by Kafka's dotted names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ("ProducerOptions",)
 
 _LARGEST: Final = 2**31 - 1  # Kafka's protocol has 32 bits for each of these
 
-_GUARANTEE: Final = "say delivery_guarantee"
+_GUARANTEE: Final = "pass delivery_guarantee"
 _BYTES: Final = "a DataFrame's columns are bytes already"
-_AT_ONCE: Final = "what waits for the batch before it is sent together, up to batch.size"
+_AT_ONCE: Final = "records that wait for the batch before them are sent together, up to batch.size"
 _WAITS: Final = "waits between attempts grow from 0.1 to 1 second, for delivery.timeout.ms"
-_JAVA: Final = "a Java class means nothing here"
+_JAVA: Final = "a Java class cannot be used here"
 
 _OPTIONS: Final = DottedOptions(
     whose="producer",
@@ -41,21 +41,21 @@ _OPTIONS: Final = DottedOptions(
         "interceptor.classes": _JAVA,
         "key.serializer": _BYTES,
         "linger.ms": _AT_ONCE,
-        "max.block.ms": "say delivery.timeout.ms",
-        "max.in.flight.requests.per.connection": "order is kept with what is sent at a time",
-        "metadata.max.age.ms": "leaders are learnt when they move",
+        "max.block.ms": "pass delivery.timeout.ms",
+        "max.in.flight.requests.per.connection": "order is kept with concurrent requests",
+        "metadata.max.age.ms": "leaders are refreshed when they move",
         "metric.reporters": _JAVA,
-        "partitioner.class": "say partitioner",
+        "partitioner.class": "pass partitioner",
         "receive.buffer.bytes": "the operating system sizes its buffers",
         "reconnect.backoff.max.ms": _WAITS,
         "reconnect.backoff.ms": _WAITS,
-        "retries": "say delivery.timeout.ms",
+        "retries": "pass delivery.timeout.ms",
         "retry.backoff.max.ms": _WAITS,
         "retry.backoff.ms": _WAITS,
         "security.protocol": "pass Cluster(..., security=Security(protocol=...))",
         "send.buffer.bytes": "the operating system sizes its buffers",
-        "transaction.timeout.ms": "say transaction_timeout, in seconds",
-        "transactional.id": "say transactional_id_prefix",
+        "transaction.timeout.ms": "pass transaction_timeout, in seconds",
+        "transactional.id": "pass transactional_id_prefix",
         "value.serializer": _BYTES,
     },
     refused_prefixes={
@@ -68,7 +68,7 @@ _OPTIONS: Final = DottedOptions(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """What the options mean here. Times are in seconds; the defaults are Kafka's but one.
+    """The options of a producer, parsed. Times are in seconds; all defaults but one are Kafka's.
 
     Args:
         compression_type: `"none"`, `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"` (`compression.type`).
@@ -76,11 +76,11 @@ class ProducerOptions:
             default is larger than Kafka's, because whole blocks of rows are written.
         max_request_size: The most bytes in a record, and about those in a request
             (`max.request.size`).
-        buffer_memory: About how many bytes may wait to be confirmed (`buffer.memory`).
-        request_timeout: How long a broker may take to answer (`request.timeout.ms`).
-        delivery_timeout: How long records may take to be confirmed, attempts together
+        buffer_memory: About the most bytes that wait to be confirmed (`buffer.memory`).
+        request_timeout: The longest time until a broker answers (`request.timeout.ms`).
+        delivery_timeout: The longest time until records are confirmed, attempts together
             (`delivery.timeout.ms`).
-        connections_max_idle: After how long an idle connection is closed
+        connections_max_idle: The time after which an idle connection is closed
             (`connections.max.idle.ms`).
     """
 

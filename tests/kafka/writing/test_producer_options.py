@@ -77,7 +77,7 @@ def test_delivery_takes_one_attempt_at_least() -> None:
         ("linger.ms", r"batch\.size"),
         ("retries", r"delivery\.timeout\.ms"),
         ("max.in.flight.requests.per.connection", "order is kept"),
-        ("metadata.max.age.ms", "learnt when they move"),
+        ("metadata.max.age.ms", "refreshed when they move"),
         ("bootstrap.servers", "cluster="),
         ("sasl.jaas.config", "Security"),
         ("ssl.truststore.password", "ca_file"),
@@ -86,7 +86,7 @@ def test_delivery_takes_one_attempt_at_least() -> None:
 def test_a_refused_option_says_what_to_say_instead_and_not_its_value(
     name: str, instead: str
 ) -> None:
-    with pytest.raises(OptionError, match=f"'{name}' is not taken: .*{instead}") as caught:
+    with pytest.raises(OptionError, match=f"'{name}' is refused: .*{instead}") as caught:
         ProducerOptions.parse({name: "canary"})
     assert "canary" not in str(caught.value)
 

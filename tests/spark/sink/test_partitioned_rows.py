@@ -22,10 +22,10 @@ HEADERS = "headers array<struct<key: string, value: binary>>"
 @pytest.mark.parametrize(
     ("columns", "topic", "message"),
     [
-        ("value string, id bigint", "t", "'id' has no place in a Kafka record"),
+        ("value string, id bigint", "t", "'id' is not part of a Kafka record"),
         ("value string, value binary", "t", "'value' has no place .* each once"),
         ("key string", "t", "no column 'value'"),
-        ("value string", None, "nobody says where to write"),
+        ("value string", None, "there is no topic: pass topic="),
         ("value bigint", "t", "'value' is bigint, and must be string or binary"),
         ("value string, partition bigint", "t", "'partition' is bigint, and must be int"),
         ("value string, topic binary", None, "'topic' is binary, and must be string"),
