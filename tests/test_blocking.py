@@ -7,7 +7,7 @@ import pytest
 from blockbuster import BlockingError
 
 from fanout.core.backoff import Backoff, FullJitter
-from fanout.testing.virtual_time.loop import simulate
+from tests.virtual_time import in_virtual_time
 
 
 class Sleepy(Random):
@@ -16,12 +16,10 @@ class Sleepy(Random):
         return a + b
 
 
-def test_a_call_that_blocks_the_loop_fails_the_test() -> None:
-    async def main() -> None:
-        with pytest.raises(BlockingError, match=r"time\.sleep"):
-            FullJitter(Backoff(), Sleepy()).delay(0)
-
-    simulate(main)
+@in_virtual_time
+async def test_a_call_that_blocks_the_loop_fails_the_test() -> None:
+    with pytest.raises(BlockingError, match=r"time\.sleep"):
+        FullJitter(Backoff(), Sleepy()).delay(0)
 
 
 def test_the_same_call_without_a_loop_may_block() -> None:

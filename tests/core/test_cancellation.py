@@ -10,7 +10,6 @@ from fanout.core.cancellation import prefer_cancellation
 from fanout.core.events import Split
 from fanout.errors import MalformedEventError
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
-from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import (
     PACING,
     Break,
@@ -26,6 +25,7 @@ from tests.core.scripted import (
     seeded,
     sequences,
 )
+from tests.virtual_time import in_virtual_time
 
 A, B = Split("a"), Split("b")
 LEFT = Split("left", ("a",))
@@ -148,25 +148,21 @@ def test_a_stream_that_is_cancelled_while_it_opens_and_closes_leaves_nothing() -
     assert sweep(scenario) > 3
 
 
-def test_an_error_of_a_task_that_was_not_cancelled_is_left_alone() -> None:
-    async def main() -> None:
-        prefer_cancellation(OSError())
-
-    simulate(main)
+@in_virtual_time
+async def test_an_error_of_a_task_that_was_not_cancelled_is_left_alone() -> None:
+    prefer_cancellation(OSError())
 
 
-def test_a_cancellation_is_preferred_to_the_error_that_came_out_instead() -> None:
-    async def main() -> None:
-        async def close() -> None:
-            try:
-                await asyncio.sleep(10)
-            except asyncio.CancelledError:
-                prefer_cancellation(OSError("reset"))
+@in_virtual_time
+async def test_a_cancellation_is_preferred_to_the_error_that_came_out_instead() -> None:
+    async def close() -> None:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            prefer_cancellation(OSError("reset"))
 
-        task = asyncio.create_task(close())
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    simulate(main)
+    task = asyncio.create_task(close())
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -7,43 +7,38 @@ import pytest
 from fanout.core.limits import MemoryLimit
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import DeadlockError, simulate
+from tests.virtual_time import in_virtual_time
 
 
-def test_bytes_are_handed_out_up_to_the_limit() -> None:
-    async def main() -> None:
-        memory_limit = MemoryLimit(10)
-        await memory_limit.reserve(6)
-        await memory_limit.reserve(4)
-        assert memory_limit.used == 10
-
-    simulate(main)
+@in_virtual_time
+async def test_bytes_are_handed_out_up_to_the_limit() -> None:
+    memory_limit = MemoryLimit(10)
+    await memory_limit.reserve(6)
+    await memory_limit.reserve(4)
+    assert memory_limit.used == 10
 
 
-def test_what_does_not_fit_waits_for_a_release() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        memory_limit = MemoryLimit(10)
-        await memory_limit.reserve(6)
-        loop.call_later(5, memory_limit.release, 6)
-        await memory_limit.reserve(5)
-        assert (loop.time(), memory_limit.used) == (5, 5)
-
-    simulate(main)
+@in_virtual_time
+async def test_what_does_not_fit_waits_for_a_release() -> None:
+    loop = asyncio.get_running_loop()
+    memory_limit = MemoryLimit(10)
+    await memory_limit.reserve(6)
+    loop.call_later(5, memory_limit.release, 6)
+    await memory_limit.reserve(5)
+    assert (loop.time(), memory_limit.used) == (5, 5)
 
 
-def test_a_reservation_beyond_the_limit_waits_for_all_others_and_then_passes_alone() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        memory_limit = MemoryLimit(10)
-        await memory_limit.reserve(1)
-        loop.call_later(5, memory_limit.release, 1)
-        await memory_limit.reserve(11)
-        assert (loop.time(), memory_limit.used) == (5, 11)
-        loop.call_later(5, memory_limit.release, 11)
-        await memory_limit.reserve(1)
-        assert (loop.time(), memory_limit.used) == (10, 1)
-
-    simulate(main)
+@in_virtual_time
+async def test_a_reservation_beyond_the_limit_waits_for_all_others_and_then_passes_alone() -> None:
+    loop = asyncio.get_running_loop()
+    memory_limit = MemoryLimit(10)
+    await memory_limit.reserve(1)
+    loop.call_later(5, memory_limit.release, 1)
+    await memory_limit.reserve(11)
+    assert (loop.time(), memory_limit.used) == (5, 11)
+    loop.call_later(5, memory_limit.release, 11)
+    await memory_limit.reserve(1)
+    assert (loop.time(), memory_limit.used) == (10, 1)
 
 
 def test_the_first_to_ask_is_the_first_to_get() -> None:
@@ -69,17 +64,15 @@ def test_the_first_to_ask_is_the_first_to_get() -> None:
     assert simulate(main) == [9, 1, 2]
 
 
-def test_the_next_one_passes_at_once_when_the_first_in_line_gives_up() -> None:
-    async def main() -> None:
-        memory_limit, loop = MemoryLimit(10), asyncio.get_running_loop()
-        await memory_limit.reserve(8)
-        first = asyncio.create_task(memory_limit.reserve(5))
-        await asyncio.sleep(1)
-        loop.call_later(1, first.cancel)
-        await memory_limit.reserve(2)
-        assert (loop.time(), memory_limit.used) == (2, 10)
-
-    simulate(main)
+@in_virtual_time
+async def test_the_next_one_passes_at_once_when_the_first_in_line_gives_up() -> None:
+    memory_limit, loop = MemoryLimit(10), asyncio.get_running_loop()
+    await memory_limit.reserve(8)
+    first = asyncio.create_task(memory_limit.reserve(5))
+    await asyncio.sleep(1)
+    loop.call_later(1, first.cancel)
+    await memory_limit.reserve(2)
+    assert (loop.time(), memory_limit.used) == (2, 10)
 
 
 def test_what_is_never_released_is_waited_for_for_ever() -> None:

@@ -14,8 +14,9 @@ from fanout.core.positions import Cursor, Range
 from fanout.core.slot import Slot
 from fanout.errors import SplitFailedError
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
-from fanout.testing.virtual_time.loop import SimLoop, simulate
+from fanout.testing.virtual_time.loop import SimLoop
 from tests.core.scripted import Log, record_batch
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from fanout.core.events import Event
@@ -32,41 +33,35 @@ def pill(reason: str) -> Failure:
     return Failure(A, SplitFailedError(reason))
 
 
-def test_an_event_is_taken_with_its_cost() -> None:
-    async def main() -> None:
-        ready: list[Slot] = []
-        slot, event = Slot(ready.append), batch(1)
-        await slot.put(event, 7)
-        assert slot.occupied
-        assert ready == [slot]
-        assert slot.take() == (event, 7)
-        assert not slot.occupied
-
-    simulate(main)
+@in_virtual_time
+async def test_an_event_is_taken_with_its_cost() -> None:
+    ready: list[Slot] = []
+    slot, event = Slot(ready.append), batch(1)
+    await slot.put(event, 7)
+    assert slot.occupied
+    assert ready == [slot]
+    assert slot.take() == (event, 7)
+    assert not slot.occupied
 
 
-def test_a_full_slot_makes_its_subscriber_wait() -> None:
-    async def main() -> None:
-        loop, slot = asyncio.get_running_loop(), Slot(lambda _: None)
-        await slot.put(batch(1))
-        loop.call_later(3600, slot.take)
-        await slot.put(End(A))
-        assert loop.time() == 3600
-        assert slot.take() == (End(A), 0)
-
-    simulate(main)
+@in_virtual_time
+async def test_a_full_slot_makes_its_subscriber_wait() -> None:
+    loop, slot = asyncio.get_running_loop(), Slot(lambda _: None)
+    await slot.put(batch(1))
+    loop.call_later(3600, slot.take)
+    await slot.put(End(A))
+    assert loop.time() == 3600
+    assert slot.take() == (End(A), 0)
 
 
-def test_the_pill_needs_no_room_and_is_taken_after_the_buffered_event() -> None:
-    async def main() -> None:
-        ready: list[Slot] = []
-        slot, event, failure = Slot(ready.append), batch(1), pill("gone")
-        await slot.put(event, 7)
-        slot.fail(failure)
-        assert slot.pill is failure
-        assert [ready_slot.take() for ready_slot in ready] == [(event, 7), (failure, 0)]
-
-    simulate(main)
+@in_virtual_time
+async def test_the_pill_needs_no_room_and_is_taken_after_the_buffered_event() -> None:
+    ready: list[Slot] = []
+    slot, event, failure = Slot(ready.append), batch(1), pill("gone")
+    await slot.put(event, 7)
+    slot.fail(failure)
+    assert slot.pill is failure
+    assert [ready_slot.take() for ready_slot in ready] == [(event, 7), (failure, 0)]
 
 
 def test_the_first_pill_wins() -> None:

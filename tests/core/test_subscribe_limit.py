@@ -6,7 +6,7 @@ import pytest
 
 from fanout.core.limits import SubscribeLimit
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
-from fanout.testing.virtual_time.loop import simulate
+from tests.virtual_time import in_virtual_time
 
 
 class Calls:
@@ -31,49 +31,43 @@ class Calls:
                 self.pending -= 1
 
 
-def test_calls_are_pending_up_to_the_limit_and_the_first_to_ask_is_the_first_to_call() -> None:
-    async def main() -> None:
-        calls = Calls(2)
-        async with asyncio.TaskGroup() as tasks:
-            for name, seconds in (("a", 3), ("b", 1), ("c", 1), ("d", 1), ("e", 1)):
-                tasks.create_task(calls.call(name, seconds))
-        assert calls.made == [(0, "a"), (0, "b"), (1, "c"), (2, "d"), (3, "e")]
-        assert calls.most_pending == 2
-
-    simulate(main)
-
-
-def test_a_call_that_fails_gives_its_turn_back() -> None:
-    async def main() -> None:
-        calls = Calls(1)
-        with pytest.raises(ValueError, match="negative"):
-            await calls.call("a", -1)
-        await calls.call("b", 1)
-        assert calls.made == [(0, "a"), (0, "b")]
-
-    simulate(main)
+@in_virtual_time
+async def test_calls_are_pending_up_to_the_limit_and_the_first_to_ask_is_the_first_to_call() -> (
+    None
+):
+    calls = Calls(2)
+    async with asyncio.TaskGroup() as tasks:
+        for name, seconds in (("a", 3), ("b", 1), ("c", 1), ("d", 1), ("e", 1)):
+            tasks.create_task(calls.call(name, seconds))
+    assert calls.made == [(0, "a"), (0, "b"), (1, "c"), (2, "d"), (3, "e")]
+    assert calls.most_pending == 2
 
 
-def test_calls_that_hang_keep_the_others_for_5_seconds_and_no_longer() -> None:
-    async def main() -> None:
-        calls = Calls(2)
-        async with asyncio.TaskGroup() as tasks:
-            for name, seconds in (("a", 60), ("b", 60), ("c", 1), ("d", 1), ("e", 1)):
-                tasks.create_task(calls.call(name, seconds))
-        assert calls.made[2:] == [(5, "c"), (5, "d"), (6, "e")]
-
-    simulate(main)
+@in_virtual_time
+async def test_a_call_that_fails_gives_its_turn_back() -> None:
+    calls = Calls(1)
+    with pytest.raises(ValueError, match="negative"):
+        await calls.call("a", -1)
+    await calls.call("b", 1)
+    assert calls.made == [(0, "a"), (0, "b")]
 
 
-def test_a_turn_that_was_given_up_is_not_given_back_again() -> None:
-    async def main() -> None:
-        calls = Calls(1)
-        async with asyncio.TaskGroup() as tasks:
-            for name, seconds in (("a", 6), ("b", 4), ("c", 1), ("d", 1)):
-                tasks.create_task(calls.call(name, seconds))
-        assert calls.made == [(0, "a"), (5, "b"), (9, "c"), (10, "d")]
+@in_virtual_time
+async def test_calls_that_hang_keep_the_others_for_5_seconds_and_no_longer() -> None:
+    calls = Calls(2)
+    async with asyncio.TaskGroup() as tasks:
+        for name, seconds in (("a", 60), ("b", 60), ("c", 1), ("d", 1), ("e", 1)):
+            tasks.create_task(calls.call(name, seconds))
+    assert calls.made[2:] == [(5, "c"), (5, "d"), (6, "e")]
 
-    simulate(main)
+
+@in_virtual_time
+async def test_a_turn_that_was_given_up_is_not_given_back_again() -> None:
+    calls = Calls(1)
+    async with asyncio.TaskGroup() as tasks:
+        for name, seconds in (("a", 6), ("b", 4), ("c", 1), ("d", 1)):
+            tasks.create_task(calls.call(name, seconds))
+    assert calls.made == [(0, "a"), (5, "b"), (9, "c"), (10, "d")]
 
 
 def test_a_cancelled_call_keeps_no_turn_and_takes_none_from_the_next() -> None:

@@ -44,6 +44,7 @@ from tests.core.scripted import (
     record_batch,
     sequences,
 )
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -230,18 +231,16 @@ def test_a_silent_server_is_given_up_after_exactly_the_silence_timeout() -> None
     assert rig.delivered == LOG.records
 
 
-def test_heartbeats_keep_an_idle_subscription_alive() -> None:
-    async def main() -> None:
-        rig = Rig(Log(split=A, entries=(1,), heartbeat=34.0))
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(rig.subscriber.run())
-            for _ in range(100):
-                await rig.take()
-            running.cancel()
-        assert asyncio.get_running_loop().time() == 99 * 34
-        assert rig.told == []
-
-    simulate(main)
+@in_virtual_time
+async def test_heartbeats_keep_an_idle_subscription_alive() -> None:
+    rig = Rig(Log(split=A, entries=(1,), heartbeat=34.0))
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(rig.subscriber.run())
+        for _ in range(100):
+            await rig.take()
+        running.cancel()
+    assert asyncio.get_running_loop().time() == 99 * 34
+    assert rig.told == []
 
 
 def test_a_subscribe_call_without_an_answer_is_given_up_after_its_timeout() -> None:
@@ -249,33 +248,29 @@ def test_a_subscribe_call_without_an_answer_is_given_up_after_its_timeout() -> N
     assert [(at, type(cause)) for at, _, cause, _ in rig.told] == [(20.0, SubscribeTimeoutError)]
 
 
-def test_the_wait_for_a_turn_is_not_a_wait_for_the_service() -> None:
-    async def main() -> None:
-        rig = Rig(LOG, answer_after=PACING.subscribe_timeout - 1)
-        held = asyncio.Semaphore(0)
-        rig.subscribe_limit._free = held
-        asyncio.get_running_loop().call_later(3600, held.release)
-        await rig.read()
-        assert rig.told == []
-        assert rig.call_times == [3600]
-
-    simulate(main)
+@in_virtual_time
+async def test_the_wait_for_a_turn_is_not_a_wait_for_the_service() -> None:
+    rig = Rig(LOG, answer_after=PACING.subscribe_timeout - 1)
+    held = asyncio.Semaphore(0)
+    rig.subscribe_limit._free = held
+    asyncio.get_running_loop().call_later(3600, held.release)
+    await rig.read()
+    assert rig.told == []
+    assert rig.call_times == [3600]
 
 
 @pytest.mark.parametrize("answer_after", [0.0, 15.0])
-def test_an_event_loop_that_user_code_blocks_for_60_s_is_not_taken_for_a_silent_service(
+@in_virtual_time
+async def test_an_event_loop_that_user_code_blocks_for_60_s_is_not_taken_for_a_silent_service(
     answer_after: float,
 ) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimLoop)
-        rig = Rig(replace(LOG, event_delay=4.0), answer_after=answer_after)
-        loop.call_at(10.0, loop.advance, 60.0)
-        await rig.read()
-        assert rig.told == []
-        assert rig.delivered == LOG.records
-
-    simulate(main)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    rig = Rig(replace(LOG, event_delay=4.0), answer_after=answer_after)
+    loop.call_at(10.0, loop.advance, 60.0)
+    await rig.read()
+    assert rig.told == []
+    assert rig.delivered == LOG.records
 
 
 def test_a_timeout_of_the_service_itself_is_not_taken_for_ours() -> None:
@@ -284,49 +279,43 @@ def test_a_timeout_of_the_service_itself_is_not_taken_for_ours() -> None:
     assert [cause for _, _, cause, _ in rig.told] == [own, own]
 
 
-def test_the_watchdog_stands_still_while_an_event_waits_for_memory() -> None:
-    async def main() -> None:
-        rig = Rig(replace(LOG, faults=(Stall(1),), event_delay=30.0))
-        await rig.memory_limit.reserve(1 << 20)
-        asyncio.get_running_loop().call_later(3600.0, rig.memory_limit.release, 1 << 20)
-        await rig.read()
-        assert rig.told[0][0] == 3600.0 + 35.0
-        assert rig.delivered == LOG.records
-
-    simulate(main)
+@in_virtual_time
+async def test_the_watchdog_stands_still_while_an_event_waits_for_memory() -> None:
+    rig = Rig(replace(LOG, faults=(Stall(1),), event_delay=30.0))
+    await rig.memory_limit.reserve(1 << 20)
+    asyncio.get_running_loop().call_later(3600.0, rig.memory_limit.release, 1 << 20)
+    await rig.read()
+    assert rig.told[0][0] == 3600.0 + 35.0
+    assert rig.delivered == LOG.records
 
 
-def test_memory_is_reserved_until_the_consumer_takes_the_event() -> None:
-    async def main() -> None:
-        rig = Rig(LOG)
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(rig.subscriber.run())
-            await asyncio.sleep(1)
-            one_event = rig.memory_limit.used // 2
-            assert one_event > 0  # one in the slot, one in the hand
-            await rig.take()
-            await asyncio.sleep(1)
-            running.cancel()
-        assert rig.memory_limit.used > 0  # still in the slot
-        await rig.take()
-        assert rig.memory_limit.used == 0
-
-    simulate(main)
-
-
-def test_memory_of_an_event_that_was_not_handed_over_is_given_back() -> None:
-    async def main() -> None:
-        rig = Rig(LOG)
-        running = asyncio.create_task(rig.subscriber.run())
+@in_virtual_time
+async def test_memory_is_reserved_until_the_consumer_takes_the_event() -> None:
+    rig = Rig(LOG)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(rig.subscriber.run())
         await asyncio.sleep(1)
-        both = rig.memory_limit.used
-        running.cancel()
-        await asyncio.wait([running])
-        assert rig.memory_limit.used < both
+        one_event = rig.memory_limit.used // 2
+        assert one_event > 0  # one in the slot, one in the hand
         await rig.take()
-        assert rig.memory_limit.used == 0
+        await asyncio.sleep(1)
+        running.cancel()
+    assert rig.memory_limit.used > 0  # still in the slot
+    await rig.take()
+    assert rig.memory_limit.used == 0
 
-    simulate(main)
+
+@in_virtual_time
+async def test_memory_of_an_event_that_was_not_handed_over_is_given_back() -> None:
+    rig = Rig(LOG)
+    running = asyncio.create_task(rig.subscriber.run())
+    await asyncio.sleep(1)
+    both = rig.memory_limit.used
+    running.cancel()
+    await asyncio.wait([running])
+    assert rig.memory_limit.used < both
+    await rig.take()
+    assert rig.memory_limit.used == 0
 
 
 def test_the_delay_grows_with_the_failures_in_a_row_up_to_the_cap() -> None:
@@ -382,17 +371,15 @@ def test_a_fatal_error_is_the_pill_with_its_cause_and_a_hint() -> None:
     assert rig.subscriber.state is SplitState.FAILED
 
 
-def test_the_pill_arrives_while_the_slot_is_full_and_is_seen_after_the_event() -> None:
-    async def main() -> None:
-        rig = Rig(replace(LOG, faults=(Break(1, ServiceError("it is gone")),)))
-        await rig.subscriber.run()  # nobody takes, and yet it is over
-        pill = rig.subscriber.slot.pill
-        assert pill is not None
-        await rig.take_all()
-        assert rig.delivered == [10, 20]
-        assert rig.failure is pill.error
-
-    simulate(main)
+@in_virtual_time
+async def test_the_pill_arrives_while_the_slot_is_full_and_is_seen_after_the_event() -> None:
+    rig = Rig(replace(LOG, faults=(Break(1, ServiceError("it is gone")),)))
+    await rig.subscriber.run()  # nobody takes, and yet it is over
+    pill = rig.subscriber.slot.pill
+    assert pill is not None
+    await rig.take_all()
+    assert rig.delivered == [10, 20]
+    assert rig.failure is pill.error
 
 
 def test_the_same_decode_error_three_times_at_one_position_is_fatal_among_other_errors() -> None:
@@ -435,36 +422,32 @@ def test_an_end_after_progress_is_no_retry(end: Stop | Stall | Break) -> None:
     assert rig.delivered == LOG.records
 
 
-def test_the_ordinary_end_of_an_idle_subscription_is_never_counted() -> None:
-    async def main() -> None:
-        idle = Log(split=A, faults=(Stop(60),) * 100)
-        rig = Rig(idle, pacing=replace(PACING, max_retries=0))
-        running = asyncio.create_task(rig.subscriber.run())
-        taking = asyncio.create_task(rig.take_all())
-        await asyncio.sleep(101 * 301)
-        assert rig.failure is None
-        assert set(rig.causes) == {SubscriptionEndedError}
-        assert set(rig.delays) == {PACING.floor}
-        assert len(rig.told) == 100
-        for task in (running, taking):
-            task.cancel()
-        await asyncio.wait([running, taking])
-
-    simulate(main)
+@in_virtual_time
+async def test_the_ordinary_end_of_an_idle_subscription_is_never_counted() -> None:
+    idle = Log(split=A, faults=(Stop(60),) * 100)
+    rig = Rig(idle, pacing=replace(PACING, max_retries=0))
+    running = asyncio.create_task(rig.subscriber.run())
+    taking = asyncio.create_task(rig.take_all())
+    await asyncio.sleep(101 * 301)
+    assert rig.failure is None
+    assert set(rig.causes) == {SubscriptionEndedError}
+    assert set(rig.delays) == {PACING.floor}
+    assert len(rig.told) == 100
+    for task in (running, taking):
+        task.cancel()
+    await asyncio.wait([running, taking])
 
 
 @pytest.mark.parametrize("late", [0.0, 0.5, 60.0])
-def test_an_answer_that_comes_when_its_time_is_up_opens_one_subscription_at_most(
+@in_virtual_time
+async def test_an_answer_that_comes_when_its_time_is_up_opens_one_subscription_at_most(
     late: float,
 ) -> None:
-    async def main() -> None:
-        rig = Rig(LOG, answer_after=PACING.subscribe_timeout + late)
-        asyncio.get_running_loop().call_later(300, setattr, rig.source, "answer_after", 0.0)
-        await rig.read()
-        assert rig.delivered == LOG.records
-        assert set(rig.causes) <= {SubscribeTimeoutError}
-
-    simulate(main)
+    rig = Rig(LOG, answer_after=PACING.subscribe_timeout + late)
+    asyncio.get_running_loop().call_later(300, setattr, rig.source, "answer_after", 0.0)
+    await rig.read()
+    assert rig.delivered == LOG.records
+    assert set(rig.causes) <= {SubscribeTimeoutError}
 
 
 def test_errors_with_different_verdicts_are_counted_apart() -> None:
@@ -502,21 +485,19 @@ def test_what_only_a_person_can_end_is_retried_slowly_and_told_each_time(
     ] * 2
 
 
-def test_errors_that_come_once_in_a_long_while_at_one_idle_position_do_not_add_up() -> None:
-    async def main() -> None:
-        damage = Break(800, MalformedEventError("checksum"))  # 4000 s of heartbeats, then damage
-        log = Log(split=A, entries=(10,), faults=(damage,) * 9)
-        rig = Rig(log)
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(rig.subscriber.run())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(50_000):
-                    await rig.take_all()
-            running.cancel()
-        assert rig.failure is None
-        assert len(rig.source.calls) == 10
-
-    simulate(main)
+@in_virtual_time
+async def test_errors_that_come_once_in_a_long_while_at_one_idle_position_do_not_add_up() -> None:
+    damage = Break(800, MalformedEventError("checksum"))  # 4000 s of heartbeats, then damage
+    log = Log(split=A, entries=(10,), faults=(damage,) * 9)
+    rig = Rig(log)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(rig.subscriber.run())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(50_000):
+                await rig.take_all()
+        running.cancel()
+    assert rig.failure is None
+    assert len(rig.source.calls) == 10
 
 
 def test_a_hint_is_told_where_an_error_has_come_too_often() -> None:
@@ -603,19 +584,17 @@ class Loose(ScriptedConnection):
 
 
 @pytest.mark.parametrize("ending", [None, FlakyError("cut")])
-def test_a_record_that_was_taken_is_kept_by_nobody(ending: Exception | None) -> None:
-    async def main() -> None:
-        rig = Rig(LOG)
-        loose = rig.subscriber._connection = Loose(rig.source, ending)
-        running = asyncio.create_task(rig.subscriber.run())
-        await rig.take()
-        await asyncio.sleep(0.1)
-        assert rig.subscriber.state is (SplitState.BACKING_OFF if ending else SplitState.LIVE)
-        assert [kept() for kept in loose.kept] == [None]
-        running.cancel()
-        await asyncio.wait([running])
-
-    simulate(main)
+@in_virtual_time
+async def test_a_record_that_was_taken_is_kept_by_nobody(ending: Exception | None) -> None:
+    rig = Rig(LOG)
+    loose = rig.subscriber._connection = Loose(rig.source, ending)
+    running = asyncio.create_task(rig.subscriber.run())
+    await rig.take()
+    await asyncio.sleep(0.1)
+    assert rig.subscriber.state is (SplitState.BACKING_OFF if ending else SplitState.LIVE)
+    assert [kept() for kept in loose.kept] == [None]
+    running.cancel()
+    await asyncio.wait([running])
 
 
 def test_on_resubscribe_is_told_the_split_the_cause_and_the_delay() -> None:
@@ -636,31 +615,27 @@ def test_a_raising_hook_is_fatal() -> None:
     assert isinstance(rig.failure.__cause__, KeyError)
 
 
-def test_an_end_is_delivered_once_although_closing_fails() -> None:
-    async def main() -> None:
-        rig = Rig(replace(LOG, faults=(BadClose(OSError("reset")),)))
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(rig.subscriber.run())
-            await rig.take_all()
-            await asyncio.sleep(3600)
-        assert len(rig.source.calls) == 1
-        assert rig.subscriber.state is SplitState.ENDED
-
-    simulate(main)
+@in_virtual_time
+async def test_an_end_is_delivered_once_although_closing_fails() -> None:
+    rig = Rig(replace(LOG, faults=(BadClose(OSError("reset")),)))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(rig.subscriber.run())
+        await rig.take_all()
+        await asyncio.sleep(3600)
+    assert len(rig.source.calls) == 1
+    assert rig.subscriber.state is SplitState.ENDED
 
 
 @pytest.mark.parametrize("seconds", [1, 36, 100])
-def test_a_close_that_fails_does_not_swallow_the_cancellation(seconds: float) -> None:
-    async def main() -> None:
-        rig = Rig(replace(LOG, faults=(BadClose(OSError("reset")),) * 9, event_delay=10.0))
-        running = asyncio.create_task(rig.subscriber.run())
-        await asyncio.sleep(seconds)
-        running.cancel()
-        await asyncio.wait([running])
-        assert running.cancelled()
-        assert asyncio.get_running_loop().time() == seconds
-
-    simulate(main)
+@in_virtual_time
+async def test_a_close_that_fails_does_not_swallow_the_cancellation(seconds: float) -> None:
+    rig = Rig(replace(LOG, faults=(BadClose(OSError("reset")),) * 9, event_delay=10.0))
+    running = asyncio.create_task(rig.subscriber.run())
+    await asyncio.sleep(seconds)
+    running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled()
+    assert asyncio.get_running_loop().time() == seconds
 
 
 def test_an_error_is_judged_by_what_the_subscriber_was_doing() -> None:

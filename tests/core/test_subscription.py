@@ -13,6 +13,7 @@ from fanout.core.subscription import Subscription
 from fanout.errors import SubscriptionEndedError, SubscriptionSilentError
 from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import PACING
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -87,57 +88,51 @@ def test_the_wait_for_memory_leaves_the_rest_of_the_silence_timeout() -> None:
     simulate(main)
 
 
-def test_reserving_in_pieces_never_waits_while_holding_a_piece() -> None:
-    async def main() -> None:
-        memory_limit = MemoryLimit(LIMIT)
+@in_virtual_time
+async def test_reserving_in_pieces_never_waits_while_holding_a_piece() -> None:
+    memory_limit = MemoryLimit(LIMIT)
 
-        async def receive() -> None:
-            held = subscription(Service(in_pieces), memory_limit)
-            async with held.open(Horizon()):
-                await held.receive()
-                assert memory_limit.used == held.reserved == LIMIT
-
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(receive())
-            tasks.create_task(receive())
-        assert memory_limit.used == 0
-
-    simulate(main)
-
-
-def test_memory_of_an_event_that_was_handed_over_stays_reserved() -> None:
-    async def main() -> None:
-        memory_limit = MemoryLimit(LIMIT)
+    async def receive() -> None:
         held = subscription(Service(in_pieces), memory_limit)
         async with held.open(Horizon()):
             await held.receive()
-            held.handed_over()
-            with pytest.raises(SubscriptionEndedError, match="ended the subscription to a"):
-                await held.receive()
-        assert memory_limit.used == LIMIT
+            assert memory_limit.used == held.reserved == LIMIT
 
-    simulate(main)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(receive())
+        tasks.create_task(receive())
+    assert memory_limit.used == 0
+
+
+@in_virtual_time
+async def test_memory_of_an_event_that_was_handed_over_stays_reserved() -> None:
+    memory_limit = MemoryLimit(LIMIT)
+    held = subscription(Service(in_pieces), memory_limit)
+    async with held.open(Horizon()):
+        await held.receive()
+        held.handed_over()
+        with pytest.raises(SubscriptionEndedError, match="ended the subscription to a"):
+            await held.receive()
+    assert memory_limit.used == LIMIT
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.5])
-def test_a_subscription_that_is_cancelled_is_closed_and_gives_its_memory_back(
+@in_virtual_time
+async def test_a_subscription_that_is_cancelled_is_closed_and_gives_its_memory_back(
     seconds: float,
 ) -> None:
-    async def main() -> None:
-        memory_limit, service = MemoryLimit(LIMIT), Service(in_pieces)
-        held = subscription(service, memory_limit)
+    memory_limit, service = MemoryLimit(LIMIT), Service(in_pieces)
+    held = subscription(service, memory_limit)
 
-        async def receive() -> None:
-            async with held.open(Cursor(7)):
-                await held.receive()
-                await asyncio.Event().wait()
+    async def receive() -> None:
+        async with held.open(Cursor(7)):
+            await held.receive()
+            await asyncio.Event().wait()
 
-        async with asyncio.TaskGroup() as tasks:
-            receiving = tasks.create_task(receive())
-            await asyncio.sleep(seconds)
-            assert (service.open, memory_limit.used > 0) == (1, True)
-            receiving.cancel()
-        assert (service.open, memory_limit.used) == (0, 0)
-        assert service.positions == [Cursor(7)]
-
-    simulate(main)
+    async with asyncio.TaskGroup() as tasks:
+        receiving = tasks.create_task(receive())
+        await asyncio.sleep(seconds)
+        assert (service.open, memory_limit.used > 0) == (1, True)
+        receiving.cancel()
+    assert (service.open, memory_limit.used) == (0, 0)
+    assert service.positions == [Cursor(7)]

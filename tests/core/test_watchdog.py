@@ -6,7 +6,8 @@ import pytest
 
 from fanout.core.subscription import Watchdog
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
-from fanout.testing.virtual_time.loop import SimLoop, simulate
+from fanout.testing.virtual_time.loop import SimLoop
+from tests.virtual_time import in_virtual_time
 
 
 def block(seconds: float) -> None:
@@ -45,100 +46,80 @@ async def silence(*, pause_at: float | None = None) -> None:
     assert watchdog.expired
 
 
-def test_a_wait_that_is_too_long_ends_on_time() -> None:
-    async def main() -> None:
-        await silence()
-        assert now() == 35
-
-    simulate(main)
+@in_virtual_time
+async def test_a_wait_that_is_too_long_ends_on_time() -> None:
+    await silence()
+    assert now() == 35
 
 
-def test_a_wait_that_is_short_enough_leaves_nothing_behind() -> None:
-    async def main() -> None:
-        async with Watchdog(35.0) as watchdog:
-            await asyncio.sleep(34)
-        assert not watchdog.expired
-
-    simulate(main)
+@in_virtual_time
+async def test_a_wait_that_is_short_enough_leaves_nothing_behind() -> None:
+    async with Watchdog(35.0) as watchdog:
+        await asyncio.sleep(34)
+    assert not watchdog.expired
 
 
-def test_a_timeout_of_the_block_itself_is_told_from_ours() -> None:
-    async def main() -> None:
-        watchdog = Watchdog(35.0)
-        with pytest.raises(TimeoutError, match="own"):
-            async with watchdog:
-                raise TimeoutError("own")
-        assert not watchdog.expired
-
-    simulate(main)
+@in_virtual_time
+async def test_a_timeout_of_the_block_itself_is_told_from_ours() -> None:
+    watchdog = Watchdog(35.0)
+    with pytest.raises(TimeoutError, match="own"):
+        async with watchdog:
+            raise TimeoutError("own")
+    assert not watchdog.expired
 
 
 @pytest.mark.parametrize("turns", [1, 50])
 @pytest.mark.parametrize("blocked", [37.0, 60.0, 3600.0])
-def test_what_waits_behind_a_blocked_loop_is_read_however_many_turns_that_takes(
+@in_virtual_time
+async def test_what_waits_behind_a_blocked_loop_is_read_however_many_turns_that_takes(
     blocked: float, turns: int
 ) -> None:
-    async def main() -> None:
-        async with Watchdog(35.0):
-            asyncio.get_running_loop().call_soon(block, blocked)
-            await asyncio.sleep(5)
-            for _ in range(turns):
-                await asyncio.sleep(0)
-        assert now() == blocked
-
-    simulate(main)
+    async with Watchdog(35.0):
+        asyncio.get_running_loop().call_soon(block, blocked)
+        await asyncio.sleep(5)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    assert now() == blocked
 
 
-def test_what_arrives_in_the_turn_in_which_the_time_is_up_has_arrived_in_time() -> None:
-    async def main() -> None:
-        arrived = arrival_at(35.0)
-        async with Watchdog(35.0):
-            await arrived
-
-    simulate(main)
+@in_virtual_time
+async def test_what_arrives_in_the_turn_in_which_the_time_is_up_has_arrived_in_time() -> None:
+    arrived = arrival_at(35.0)
+    async with Watchdog(35.0):
+        await arrived
 
 
-def test_after_a_blocked_loop_silence_is_measured_anew() -> None:
-    async def main() -> None:
-        asyncio.get_running_loop().call_at(1.0, block, 60)
-        await silence()
-        assert now() == 61 + 35
-
-    simulate(main)
+@in_virtual_time
+async def test_after_a_blocked_loop_silence_is_measured_anew() -> None:
+    asyncio.get_running_loop().call_at(1.0, block, 60)
+    await silence()
+    assert now() == 61 + 35
 
 
-def test_a_loop_that_was_blocked_but_is_back_in_time_changes_nothing() -> None:
-    async def main() -> None:
-        asyncio.get_running_loop().call_at(1.0, block, 33)
-        await silence()
-        assert now() == 35
-
-    simulate(main)
+@in_virtual_time
+async def test_a_loop_that_was_blocked_but_is_back_in_time_changes_nothing() -> None:
+    asyncio.get_running_loop().call_at(1.0, block, 33)
+    await silence()
+    assert now() == 35
 
 
-def test_a_loop_that_is_a_little_late_when_the_time_is_up_changes_nothing() -> None:
-    async def main() -> None:
-        asyncio.get_running_loop().call_at(34.0, block, 2)
-        await silence()
-        assert now() == 36
-
-    simulate(main)
+@in_virtual_time
+async def test_a_loop_that_is_a_little_late_when_the_time_is_up_changes_nothing() -> None:
+    asyncio.get_running_loop().call_at(34.0, block, 2)
+    await silence()
+    assert now() == 36
 
 
-def test_a_pause_leaves_the_rest_of_the_time() -> None:
-    async def main() -> None:
-        await silence(pause_at=30.0)
-        assert now() == 1035
-
-    simulate(main)
+@in_virtual_time
+async def test_a_pause_leaves_the_rest_of_the_time() -> None:
+    await silence(pause_at=30.0)
+    assert now() == 1035
 
 
-def test_a_pause_that_begins_when_the_time_is_up_is_waited_for() -> None:
-    async def main() -> None:
-        await silence(pause_at=35.0)
-        assert now() == 1035
-
-    simulate(main)
+@in_virtual_time
+async def test_a_pause_that_begins_when_the_time_is_up_is_waited_for() -> None:
+    await silence(pause_at=35.0)
+    assert now() == 1035
 
 
 def test_a_cancelled_wait_is_cancelled_and_leaves_nothing_behind() -> None:

@@ -15,8 +15,8 @@ from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import Progress
 from fanout.core.watermarks import Watermarks
-from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import Log, ScriptedSource, record_batch
+from tests.virtual_time import in_virtual_time
 
 A, B, C = Split("a"), Split("b"), Split("c")
 LEFT, RIGHT = Split("left", ("a",)), Split("right", ("a",))
@@ -260,115 +260,99 @@ def source(*logs: Log, **options: float) -> ScriptedSource:
     return ScriptedSource(logs=logs, event_time=EventTime(from_sequence, **options))
 
 
-def test_a_stream_says_how_far_the_events_are_that_were_handed_out() -> None:
-    async def main() -> None:
-        logs = (
-            Log(split=A, entries=(1, 2, 3, 4), event_delay=1.0),
-            Log(split=B, entries=(2, 8), event_delay=1.5),
-        )
-        async with fanout.open(source(*logs, out_of_orderness=1.0)) as stream:
-            seen = []
-            for _ in range(3):
-                batch = await anext(stream)
-                seen.append((batch.split.id, batch.watermark, stream.watermark))
-            assert seen == [("a", 999, None), ("b", 6999, 999), ("a", 2999, 2999)]
-            told = {id_: split.watermark for id_, split in stream.statistics().splits.items()}
-            assert told == {"a": 2999, "b": 6999}
-
-    simulate(main)
+@in_virtual_time
+async def test_a_stream_says_how_far_the_events_are_that_were_handed_out() -> None:
+    logs = (
+        Log(split=A, entries=(1, 2, 3, 4), event_delay=1.0),
+        Log(split=B, entries=(2, 8), event_delay=1.5),
+    )
+    async with fanout.open(source(*logs, out_of_orderness=1.0)) as stream:
+        seen = []
+        for _ in range(3):
+            batch = await anext(stream)
+            seen.append((batch.split.id, batch.watermark, stream.watermark))
+        assert seen == [("a", 999, None), ("b", 6999, 999), ("a", 2999, 2999)]
+        told = {id_: split.watermark for id_, split in stream.statistics().splits.items()}
+        assert told == {"a": 2999, "b": 6999}
 
 
-def test_a_drain_says_how_far_the_events_are_that_it_returns() -> None:
-    async def main() -> None:
-        logs = (Log(split=A, entries=(1, 2, 3), per_event=3), Log(split=B, entries=(9,)))
-        async with fanout.open(source(*logs)) as stream:
-            assert (await stream.drain(max_wait=1.0)).watermark == 2999 == stream.watermark
-
-    simulate(main)
+@in_virtual_time
+async def test_a_drain_says_how_far_the_events_are_that_it_returns() -> None:
+    logs = (Log(split=A, entries=(1, 2, 3), per_event=3), Log(split=B, entries=(9,)))
+    async with fanout.open(source(*logs)) as stream:
+        assert (await stream.drain(max_wait=1.0)).watermark == 2999 == stream.watermark
 
 
-def test_a_piece_that_is_cut_off_moves_no_watermark_and_the_rest_does() -> None:
-    async def main() -> None:
-        log = Log(split=A, entries=(1, 2, 3, 4))
-        async with fanout.open(source(log)) as stream:
-            told = []
-            for size in (2, 1, 1):
-                drained = await stream.drain(max_records=size)
-                told.append((drained.batches[0].watermark, drained.watermark))
-            assert told == [(1999, 1999), (1999, 1999), (3999, 3999)]
-
-    simulate(main)
+@in_virtual_time
+async def test_a_piece_that_is_cut_off_moves_no_watermark_and_the_rest_does() -> None:
+    log = Log(split=A, entries=(1, 2, 3, 4))
+    async with fanout.open(source(log)) as stream:
+        told = []
+        for size in (2, 1, 1):
+            drained = await stream.drain(max_records=size)
+            told.append((drained.batches[0].watermark, drained.watermark))
+        assert told == [(1999, 1999), (1999, 1999), (3999, 3999)]
 
 
-def test_a_child_takes_over_from_its_parent() -> None:
-    async def main() -> None:
-        logs = (
-            Log(split=A, entries=(1, 2), ends=True, children=(LEFT,)),
-            Log(split=LEFT, entries=(5,), event_delay=10.0),
-            Log(split=B, entries=(9,)),
-        )
-        async with fanout.open(source(*logs)) as stream:
-            await stream.drain(max_wait=5.0)
-            assert stream.watermark == 1999
-            await stream.drain(max_wait=5.0)
-            assert stream.watermark == 4999
-
-    simulate(main)
+@in_virtual_time
+async def test_a_child_takes_over_from_its_parent() -> None:
+    logs = (
+        Log(split=A, entries=(1, 2), ends=True, children=(LEFT,)),
+        Log(split=LEFT, entries=(5,), event_delay=10.0),
+        Log(split=B, entries=(9,)),
+    )
+    async with fanout.open(source(*logs)) as stream:
+        await stream.drain(max_wait=5.0)
+        assert stream.watermark == 1999
+        await stream.drain(max_wait=5.0)
+        assert stream.watermark == 4999
 
 
-def test_a_split_that_is_silent_while_the_consumer_waits_becomes_idle() -> None:
-    async def main() -> None:
-        logs = (
-            Log(split=A, entries=tuple(range(1, 40)), per_event=1, event_delay=3.0),
-            Log(split=B),
-        )
-        async with fanout.open(source(*logs, idleness=60.0)) as stream:
-            marks = [(await anext(stream), stream.watermark)[1] for _ in range(25)]
-            assert marks[:19] == [None] * 19
-            assert marks[-1] == 24_999
-
-    simulate(main)
+@in_virtual_time
+async def test_a_split_that_is_silent_while_the_consumer_waits_becomes_idle() -> None:
+    logs = (
+        Log(split=A, entries=tuple(range(1, 40)), per_event=1, event_delay=3.0),
+        Log(split=B),
+    )
+    async with fanout.open(source(*logs, idleness=60.0)) as stream:
+        marks = [(await anext(stream), stream.watermark)[1] for _ in range(25)]
+        assert marks[:19] == [None] * 19
+        assert marks[-1] == 24_999
 
 
-def test_a_slow_consumer_makes_no_split_idle_whose_records_wait_for_it() -> None:
-    async def main() -> None:
-        logs = tuple(Log(split=split, entries=(1, 2, 3, 4), per_event=1) for split in (A, B, C))
-        async with fanout.open(source(*logs, idleness=60.0)) as stream:
-            least: dict[str, int] = dict.fromkeys("abc", 0)
-            for _ in range(12):
-                batch = await anext(stream)
-                assert batch.watermark is not None
-                least[batch.split.id] = batch.watermark
-                assert (stream.watermark or 0) == min(least.values())
-                await asyncio.sleep(600.0)
-
-    simulate(main)
+@in_virtual_time
+async def test_a_slow_consumer_makes_no_split_idle_whose_records_wait_for_it() -> None:
+    logs = tuple(Log(split=split, entries=(1, 2, 3, 4), per_event=1) for split in (A, B, C))
+    async with fanout.open(source(*logs, idleness=60.0)) as stream:
+        least: dict[str, int] = dict.fromkeys("abc", 0)
+        for _ in range(12):
+            batch = await anext(stream)
+            assert batch.watermark is not None
+            least[batch.split.id] = batch.watermark
+            assert (stream.watermark or 0) == min(least.values())
+            await asyncio.sleep(600.0)
 
 
-def test_a_resumed_stream_leaves_out_what_has_ended() -> None:
-    async def main() -> None:
-        logs = (Log(split=A, entries=(1,), ends=True), Log(split=B, entries=(5, 6)))
-        async with fanout.open(source(*logs)) as stream:
-            await stream.acknowledge(await stream.drain(max_wait=60.0))
-            positions = stream.positions
-        assert Checkpoint.from_json(positions).splits["a"].ended
-        longer = (logs[0], Log(split=B, entries=(5, 6, 7)))
-        async with fanout.open(source(*longer), resume=positions) as stream:
-            assert (await stream.drain()).watermark == 6999
-
-    simulate(main)
+@in_virtual_time
+async def test_a_resumed_stream_leaves_out_what_has_ended() -> None:
+    logs = (Log(split=A, entries=(1,), ends=True), Log(split=B, entries=(5, 6)))
+    async with fanout.open(source(*logs)) as stream:
+        await stream.acknowledge(await stream.drain(max_wait=60.0))
+        positions = stream.positions
+    assert Checkpoint.from_json(positions).splits["a"].ended
+    longer = (logs[0], Log(split=B, entries=(5, 6, 7)))
+    async with fanout.open(source(*longer), resume=positions) as stream:
+        assert (await stream.drain()).watermark == 6999
 
 
-def test_a_split_at_its_stop_holds_the_others_of_a_bounded_stream_back_no_longer() -> None:
-    async def main() -> None:
-        logs = (Log(split=A, entries=(1,)), Log(split=B, entries=(5, 6, 7), event_delay=1.0))
-        bounded = source(*logs)
-        bounded.bounded = True
-        async with fanout.open(bounded) as stream:
-            marks = [stream.watermark async for _ in stream]
-        assert marks == [None, 5999, 6999]
-
-    simulate(main)
+@in_virtual_time
+async def test_a_split_at_its_stop_holds_the_others_of_a_bounded_stream_back_no_longer() -> None:
+    logs = (Log(split=A, entries=(1,)), Log(split=B, entries=(5, 6, 7), event_delay=1.0))
+    bounded = source(*logs)
+    bounded.bounded = True
+    async with fanout.open(bounded) as stream:
+        marks = [stream.watermark async for _ in stream]
+    assert marks == [None, 5999, 6999]
 
 
 def test_a_piece_that_is_cut_off_has_the_watermark_from_before_it() -> None:
@@ -386,12 +370,10 @@ def test_a_piece_that_is_cut_off_has_the_watermark_from_before_it() -> None:
     assert progress.watermarks.stream == 10
 
 
-def test_there_are_no_watermarks_where_nobody_asks_for_them() -> None:
-    async def main() -> None:
-        async with fanout.open(ScriptedSource(logs=[Log(split=A, entries=(1, 2))])) as stream:
-            drained = await stream.drain()
-            assert (drained.watermark, drained.batches[0].watermark) == (None, None)
-            assert stream.watermark is None
-            assert stream.statistics().splits["a"].watermark is None
-
-    simulate(main)
+@in_virtual_time
+async def test_there_are_no_watermarks_where_nobody_asks_for_them() -> None:
+    async with fanout.open(ScriptedSource(logs=[Log(split=A, entries=(1, 2))])) as stream:
+        drained = await stream.drain()
+        assert (drained.watermark, drained.batches[0].watermark) == (None, None)
+        assert stream.watermark is None
+        assert stream.statistics().splits["a"].watermark is None

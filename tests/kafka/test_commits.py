@@ -13,6 +13,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.commits import open_committer
 from fanout.testing.virtual_time.loop import simulate
 from tests.kafka.scripted import ScriptedCluster
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,66 +61,58 @@ def committing(group: Group) -> AbstractAsyncContextManager[Committer]:
     return open_committer(group, "g", jitter)
 
 
-def test_while_a_request_is_under_way_only_the_newest_offsets_are_kept() -> None:
-    async def main() -> None:
-        group = Group()
-        async with committing(group) as committer:
-            committer.commit({A: 1})
-            await asyncio.sleep(0.5)
-            for offset in range(2, 50):
-                committer.commit({A: offset, B: 1})
-            await asyncio.sleep(5)
-        assert group.asked == [{A: 1}, {A: 49, B: 1}]
-        assert committer.committed == {A: 49, B: 1}
-        assert (committer.succeeded, committer.failed) == (2, 0)
-
-    simulate(main)
+@in_virtual_time
+async def test_while_a_request_is_under_way_only_the_newest_offsets_are_kept() -> None:
+    group = Group()
+    async with committing(group) as committer:
+        committer.commit({A: 1})
+        await asyncio.sleep(0.5)
+        for offset in range(2, 50):
+            committer.commit({A: offset, B: 1})
+        await asyncio.sleep(5)
+    assert group.asked == [{A: 1}, {A: 49, B: 1}]
+    assert committer.committed == {A: 49, B: 1}
+    assert (committer.succeeded, committer.failed) == (2, 0)
 
 
-def test_a_request_that_fails_is_made_again_with_what_is_newest_then() -> None:
-    async def main() -> None:
-        group = Group(KafkaConnectionError(), KafkaConnectionError())
-        async with committing(group) as committer:
-            committer.commit({A: 1, B: 1})
-            await asyncio.sleep(0.5)
-            committer.commit({A: 2})
-            await asyncio.sleep(30)
-            assert group.asked == [{A: 1, B: 1}, {A: 2, B: 1}, {A: 2, B: 1}]
-            assert (committer.succeeded, committer.failed) == (1, 2)
-            committer.commit({A: 3})
-            await asyncio.sleep(2)
-        assert committer.committed == {A: 3, B: 1}
-        first, second, third, _ = (at for at, _ in group.requests)
-        assert second - first > 1.1  # a pause, and not only the request
-        assert third - second > 1.1
-
-    simulate(main)
+@in_virtual_time
+async def test_a_request_that_fails_is_made_again_with_what_is_newest_then() -> None:
+    group = Group(KafkaConnectionError(), KafkaConnectionError())
+    async with committing(group) as committer:
+        committer.commit({A: 1, B: 1})
+        await asyncio.sleep(0.5)
+        committer.commit({A: 2})
+        await asyncio.sleep(30)
+        assert group.asked == [{A: 1, B: 1}, {A: 2, B: 1}, {A: 2, B: 1}]
+        assert (committer.succeeded, committer.failed) == (1, 2)
+        committer.commit({A: 3})
+        await asyncio.sleep(2)
+    assert committer.committed == {A: 3, B: 1}
+    first, second, third, _ = (at for at, _ in group.requests)
+    assert second - first > 1.1  # a pause, and not only the request
+    assert third - second > 1.1
 
 
-def test_a_partition_that_is_refused_does_not_keep_the_others_from_being_committed() -> None:
-    async def main() -> None:
-        group = Group({B: GroupAuthorizationFailedError()})
-        async with committing(group) as committer:
-            committer.commit({A: 1, B: 1})
-            await asyncio.sleep(1.1)
-            assert committer.committed == {A: 1}
-            await asyncio.sleep(30)
-        assert group.asked == [{A: 1, B: 1}, {B: 1}]
-        assert (committer.succeeded, committer.failed) == (1, 1)
-
-    simulate(main)
-
-
-def test_closing_commits_what_is_left() -> None:
-    async def main() -> None:
-        group = Group(KafkaConnectionError())
-        async with committing(group) as committer:
-            committer.commit({A: 1})
-            await asyncio.sleep(0.5)
-        assert group.asked[-1] == {A: 1}
+@in_virtual_time
+async def test_a_partition_that_is_refused_does_not_keep_the_others_from_being_committed() -> None:
+    group = Group({B: GroupAuthorizationFailedError()})
+    async with committing(group) as committer:
+        committer.commit({A: 1, B: 1})
+        await asyncio.sleep(1.1)
         assert committer.committed == {A: 1}
+        await asyncio.sleep(30)
+    assert group.asked == [{A: 1, B: 1}, {B: 1}]
+    assert (committer.succeeded, committer.failed) == (1, 1)
 
-    simulate(main)
+
+@in_virtual_time
+async def test_closing_commits_what_is_left() -> None:
+    group = Group(KafkaConnectionError())
+    async with committing(group) as committer:
+        committer.commit({A: 1})
+        await asyncio.sleep(0.5)
+    assert group.asked[-1] == {A: 1}
+    assert committer.committed == {A: 1}
 
 
 def test_closing_gives_up_after_a_few_seconds_and_says_so(
@@ -139,23 +132,19 @@ def test_closing_gives_up_after_a_few_seconds_and_says_so(
     assert "the last offsets of the group g are not committed" in caplog.text
 
 
-def test_closing_without_anything_to_commit_asks_nobody() -> None:
-    async def main() -> None:
-        group = Group()
-        async with committing(group) as committer:
-            committer.commit({A: 1})
-            await asyncio.sleep(2)
-        assert group.asked == [{A: 1}]
-
-    simulate(main)
+@in_virtual_time
+async def test_closing_without_anything_to_commit_asks_nobody() -> None:
+    group = Group()
+    async with committing(group) as committer:
+        committer.commit({A: 1})
+        await asyncio.sleep(2)
+    assert group.asked == [{A: 1}]
 
 
-def test_the_error_of_the_block_passes_unchanged() -> None:
-    async def main() -> None:
-        error = ValueError("the user's")
-        with pytest.raises(ValueError, match="the user's") as caught:
-            async with committing(Group()):
-                raise error
-        assert caught.value is error
-
-    simulate(main)
+@in_virtual_time
+async def test_the_error_of_the_block_passes_unchanged() -> None:
+    error = ValueError("the user's")
+    with pytest.raises(ValueError, match="the user's") as caught:
+        async with committing(Group()):
+            raise error
+    assert caught.value is error

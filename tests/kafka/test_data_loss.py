@@ -14,11 +14,12 @@ from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor, Horizon
 from fanout.kafka.policy import Remedy
 from fanout.kafka.reading.data_loss import DataLossCheck
-from fanout.testing.virtual_time.loop import running_loop, simulate
+from fanout.testing.virtual_time.loop import running_loop
 from tests.kafka.scripted import ScriptedCluster
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
@@ -53,262 +54,219 @@ class Case:
         raise AssertionError
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await test()
+@in_virtual_time
+async def test_a_loss_is_declared_after_several_looks_over_some_seconds_and_not_before() -> None:
+    case = Case()
+    case.cluster.log().append(10)
+    case.cluster.log().expire(5)
+    for _ in range(9):
+        assert isinstance(await case.refused(PLACE, Cursor(1)), Retry)
+        await asyncio.sleep(1.1)
+    await asyncio.sleep(0.2)
+    assert isinstance(await case.refused(PLACE, Cursor(1)), Fatal)
 
-    simulate(main)
 
-
-def test_a_loss_is_declared_after_several_looks_over_some_seconds_and_not_before() -> None:
-    async def test() -> None:
-        case = Case()
-        case.cluster.log().append(10)
-        case.cluster.log().expire(5)
-        for _ in range(9):
+@in_virtual_time
+async def test_looks_in_quick_succession_are_one_look() -> None:
+    case = Case()
+    case.cluster.log().append(10)
+    case.cluster.log().expire(5)
+    # As a broker is asked that has just started, and started once more a little later.
+    for _ in range(2):
+        for _ in range(10):
             assert isinstance(await case.refused(PLACE, Cursor(1)), Retry)
-            await asyncio.sleep(1.1)
-        await asyncio.sleep(0.2)
-        assert isinstance(await case.refused(PLACE, Cursor(1)), Fatal)
-
-    run(test)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(15.0)
 
 
-def test_looks_in_quick_succession_are_one_look() -> None:
-    async def test() -> None:
-        case = Case()
-        case.cluster.log().append(10)
-        case.cluster.log().expire(5)
-        # As a broker is asked that has just started, and started once more a little later.
-        for _ in range(2):
-            for _ in range(10):
-                assert isinstance(await case.refused(PLACE, Cursor(1)), Retry)
-                await asyncio.sleep(0.1)
-            await asyncio.sleep(15.0)
-
-    run(test)
+@in_virtual_time
+async def test_a_loss_needs_more_than_two_looks_however_far_apart_they_are() -> None:
+    case = Case()
+    case.cluster.log().append(10)
+    case.cluster.log().expire(5)
+    for _ in range(3):
+        assert isinstance(await case.refused(PLACE, Cursor(1)), Retry)
+        await asyncio.sleep(60.0)
+    assert isinstance(await case.refused(PLACE, Cursor(1)), Fatal)
 
 
-def test_a_loss_needs_more_than_two_looks_however_far_apart_they_are() -> None:
-    async def test() -> None:
-        case = Case()
-        case.cluster.log().append(10)
-        case.cluster.log().expire(5)
-        for _ in range(3):
-            assert isinstance(await case.refused(PLACE, Cursor(1)), Retry)
-            await asyncio.sleep(60.0)
-        assert isinstance(await case.refused(PLACE, Cursor(1)), Fatal)
-
-    run(test)
-
-
-def test_records_that_expired_before_they_were_read_are_named_and_what_to_do() -> None:
-    async def test() -> None:
-        case = Case()
-        case.cluster.log().append(10)
-        case.cluster.log().append(10)
-        case.cluster.log().expire(10)
-        verdict = await case.declared(PLACE, Cursor(2))
-        assert isinstance(verdict, Fatal)
-        assert "from offset 3 to 9 have expired" in verdict.hint
-        assert "on_data_loss='earliest'" in verdict.hint
-
-    run(test)
+@in_virtual_time
+async def test_records_that_expired_before_they_were_read_are_named_and_what_to_do() -> None:
+    case = Case()
+    case.cluster.log().append(10)
+    case.cluster.log().append(10)
+    case.cluster.log().expire(10)
+    verdict = await case.declared(PLACE, Cursor(2))
+    assert isinstance(verdict, Fatal)
+    assert "from offset 3 to 9 have expired" in verdict.hint
+    assert "on_data_loss='earliest'" in verdict.hint
 
 
-def test_with_on_data_loss_earliest_a_reader_goes_on_with_the_oldest_record() -> None:
-    async def test() -> None:
-        case = Case(may_lose=True)
-        case.cluster.log().append(10)
-        case.cluster.log().append(10)
-        case.cluster.log().expire(10)
-        verdict = await case.declared(PLACE, Cursor(2))
-        assert isinstance(verdict, Skip)
-        assert verdict.to == Cursor(9)
-        assert "from offset 3 to 9" in verdict.reason
-
-    run(test)
+@in_virtual_time
+async def test_with_on_data_loss_earliest_a_reader_goes_on_with_the_oldest_record() -> None:
+    case = Case(may_lose=True)
+    case.cluster.log().append(10)
+    case.cluster.log().append(10)
+    case.cluster.log().expire(10)
+    verdict = await case.declared(PLACE, Cursor(2))
+    assert isinstance(verdict, Skip)
+    assert verdict.to == Cursor(9)
+    assert "from offset 3 to 9" in verdict.reason
 
 
 @pytest.mark.parametrize("may_lose", [False, True])
-def test_a_partition_that_ends_before_its_reader_was_created_anew_or_cut_off(
+@in_virtual_time
+async def test_a_partition_that_ends_before_its_reader_was_created_anew_or_cut_off(
     may_lose: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    async def test() -> None:
-        case = Case(may_lose=may_lose)
-        case.cluster.log().append(5)
-        verdict = await case.declared(PLACE, Cursor(99))
-        if may_lose:
-            assert isinstance(verdict, Skip)
-            assert verdict.to == Cursor(-1)
-            text = verdict.reason
-        else:
-            assert isinstance(verdict, Fatal)
-            text = verdict.hint
-        assert "ends at offset 5, before offset 100" in text
-        assert "created anew" in text
-
-    run(test)
+    case = Case(may_lose=may_lose)
+    case.cluster.log().append(5)
+    verdict = await case.declared(PLACE, Cursor(99))
+    if may_lose:
+        assert isinstance(verdict, Skip)
+        assert verdict.to == Cursor(-1)
+        text = verdict.reason
+    else:
+        assert isinstance(verdict, Fatal)
+        text = verdict.hint
+    assert "ends at offset 5, before offset 100" in text
+    assert "created anew" in text
 
 
-def test_an_end_that_is_short_only_for_a_moment_is_no_loss() -> None:
-    async def test() -> None:
-        case = Case(may_lose=True)
-        log = case.cluster.log()
-        log.append(5)
-        for _ in range(3):
-            assert isinstance(await case.refused(PLACE, Cursor(9)), Retry)
-            await asyncio.sleep(4.0)
-        log.append(5)
-        verdict = await case.refused(PLACE, Cursor(9))
-        assert isinstance(verdict, Retry)
-        log.end = 5
+@in_virtual_time
+async def test_an_end_that_is_short_only_for_a_moment_is_no_loss() -> None:
+    case = Case(may_lose=True)
+    log = case.cluster.log()
+    log.append(5)
+    for _ in range(3):
         assert isinstance(await case.refused(PLACE, Cursor(9)), Retry)
-
-    run(test)
+        await asyncio.sleep(4.0)
+    log.append(5)
+    verdict = await case.refused(PLACE, Cursor(9))
+    assert isinstance(verdict, Retry)
+    log.end = 5
+    assert isinstance(await case.refused(PLACE, Cursor(9)), Retry)
 
 
 @pytest.mark.parametrize("how", ["answered", "moved", "another refusal"])
-def test_doubts_begin_anew_when_something_else_was_seen(how: str) -> None:
-    async def test() -> None:
-        case = Case(may_lose=True)
-        case.cluster.log().append(5)
-        position = Cursor(9)
-        for _ in range(3):
-            assert isinstance(await case.refused(PLACE, position), Retry)
-            await asyncio.sleep(10.0)
-        match how:
-            case "answered":
-                case.losses.forget(case.partition)
-            case "moved":
-                position = Cursor(10)
-            case _:
-                logs = case.cluster.logs.copy()
-                case.cluster.logs.clear()
-                assert isinstance(await case.refused(TOPIC, position), Retry)
-                case.cluster.logs.update(logs)
+@in_virtual_time
+async def test_doubts_begin_anew_when_something_else_was_seen(how: str) -> None:
+    case = Case(may_lose=True)
+    case.cluster.log().append(5)
+    position = Cursor(9)
+    for _ in range(3):
         assert isinstance(await case.refused(PLACE, position), Retry)
-
-    run(test)
-
-
-def test_an_offset_that_is_refused_although_the_partition_has_it_is_asked_for_again() -> None:
-    async def test() -> None:
-        case = Case(may_lose=True)
-        case.cluster.log().append(5)
-        for offset in (-1, 4):
-            assert await case.refused(PLACE, Cursor(offset)) == Retry(
-                hint="the partition has this offset", limit=40
-            )
-
-    run(test)
+        await asyncio.sleep(10.0)
+    match how:
+        case "answered":
+            case.losses.forget(case.partition)
+        case "moved":
+            position = Cursor(10)
+        case _:
+            logs = case.cluster.logs.copy()
+            case.cluster.logs.clear()
+            assert isinstance(await case.refused(TOPIC, position), Retry)
+            case.cluster.logs.update(logs)
+    assert isinstance(await case.refused(PLACE, position), Retry)
 
 
-def test_a_position_that_names_no_offset_cannot_be_lost() -> None:
-    async def test() -> None:
-        assert isinstance(await Case().refused(PLACE, Horizon()), Retry)
+@in_virtual_time
+async def test_an_offset_that_is_refused_although_the_partition_has_it_is_asked_for_again() -> None:
+    case = Case(may_lose=True)
+    case.cluster.log().append(5)
+    for offset in (-1, 4):
+        assert await case.refused(PLACE, Cursor(offset)) == Retry(
+            hint="the partition has this offset", limit=40
+        )
 
-    run(test)
+
+@in_virtual_time
+async def test_a_position_that_names_no_offset_cannot_be_lost() -> None:
+    assert isinstance(await Case().refused(PLACE, Horizon()), Retry)
 
 
 @pytest.mark.parametrize(
     "error",
     [KafkaConnectionError(), TopicAuthorizationFailedError(), UnknownTopicOrPartitionError()],
 )
-def test_where_the_cluster_cannot_be_asked_nothing_is_declared(error: Exception) -> None:
-    async def test() -> None:
-        case = Case()
-        case.cluster.log().append(5)
-        began = running_loop().time()
-        while running_loop().time() < began + 60:
-            case.cluster.offset_faults.append(error)
-            case.cluster.look_faults.append(error)
-            for remedy in (PLACE, TOPIC):
-                assert isinstance(await case.refused(remedy, Cursor(9)), Retry)
-            await asyncio.sleep(1.0)
-
-    run(test)
-
-
-def test_a_topic_that_is_not_known_for_a_moment_is_no_loss() -> None:
-    async def test() -> None:
-        case = Case()
-        verdict = await case.refused(TOPIC, Cursor(9))
-        assert verdict == Retry(hint="the partition has this offset", limit=40)
-
-    run(test)
-
-
-def test_a_topic_that_was_deleted_is_fatal() -> None:
-    async def test() -> None:
-        case = Case()
-        case.cluster.logs.clear()
-        verdict = await case.declared(TOPIC, Cursor(9))
-        assert isinstance(verdict, Fatal)
-        assert "the topic 't' was deleted" in verdict.hint
-
-    run(test)
-
-
-def test_with_on_data_loss_earliest_a_deleted_topic_is_waited_for_and_read_from_its_beginning() -> (
-    None
-):
-    async def test() -> None:
-        case = Case(may_lose=True)
-        case.cluster.logs.clear()
-        verdict = await case.declared(TOPIC, Cursor(9))
-        assert isinstance(verdict, Skip)
-        assert verdict.to == Cursor(-1)
-        verdict = await case.declared(TOPIC, verdict.to)
-        assert isinstance(verdict, Retry)
-        assert verdict.pace is Pace.SLOW
-
-    run(test)
-
-
-def test_a_topic_that_we_may_not_see_any_more_is_no_loss() -> None:
-    async def test() -> None:
-        class Closed(ScriptedCluster):
-            async def describe(self, topics: Sequence[str]) -> Mapping[str, Any]:
-                return {topic: TopicAuthorizationFailedError(topic) for topic in topics}
-
-        case = Case()
-        case.losses = DataLossCheck(Closed(), on_data_loss="fail", stops={})
-        verdict = await case.declared(TOPIC, Cursor(9))
-        assert isinstance(verdict, Retry)
-        assert verdict.pace is Pace.SLOW
-        assert "grant" in verdict.hint
-
-    run(test)
-
-
-def test_a_topic_that_came_back_with_fewer_partitions_has_lost_this_one() -> None:
-    async def test() -> None:
-        class Smaller(ScriptedCluster):
-            async def describe(self, topics: Sequence[str]) -> Mapping[str, Any]:
-                return {topic: [1] for topic in topics}
-
-        case = Case()
-        case.losses = DataLossCheck(Smaller(), on_data_loss="fail", stops={})
-        verdict = await case.declared(TOPIC, Cursor(9))
-        assert isinstance(verdict, Fatal)
-        assert "fewer partitions" in verdict.hint
-
-    run(test)
-
-
-def test_a_bounded_read_goes_to_its_stop_where_that_can_never_be_reached() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        (partition,) = cluster.partitions
+@in_virtual_time
+async def test_where_the_cluster_cannot_be_asked_nothing_is_declared(error: Exception) -> None:
+    case = Case()
+    case.cluster.log().append(5)
+    began = running_loop().time()
+    while running_loop().time() < began + 60:
+        case.cluster.offset_faults.append(error)
+        case.cluster.look_faults.append(error)
         for remedy in (PLACE, TOPIC):
-            case = Case(may_lose=True, stops={partition: 50})
-            if remedy is TOPIC:
-                case.cluster.logs.clear()
-            else:
-                case.cluster.log().append(5)
-            verdict = await case.declared(remedy, Cursor(9))
-            assert isinstance(verdict, Skip)
-            assert verdict.to == Cursor(49)
+            assert isinstance(await case.refused(remedy, Cursor(9)), Retry)
+        await asyncio.sleep(1.0)
 
-    run(test)
+
+@in_virtual_time
+async def test_a_topic_that_is_not_known_for_a_moment_is_no_loss() -> None:
+    case = Case()
+    verdict = await case.refused(TOPIC, Cursor(9))
+    assert verdict == Retry(hint="the partition has this offset", limit=40)
+
+
+@in_virtual_time
+async def test_a_topic_that_was_deleted_is_fatal() -> None:
+    case = Case()
+    case.cluster.logs.clear()
+    verdict = await case.declared(TOPIC, Cursor(9))
+    assert isinstance(verdict, Fatal)
+    assert "the topic 't' was deleted" in verdict.hint
+
+
+@in_virtual_time
+async def test_with_on_data_loss_earliest_a_deleted_topic_is_waited_for_and_read_anew() -> None:
+    case = Case(may_lose=True)
+    case.cluster.logs.clear()
+    verdict = await case.declared(TOPIC, Cursor(9))
+    assert isinstance(verdict, Skip)
+    assert verdict.to == Cursor(-1)
+    verdict = await case.declared(TOPIC, verdict.to)
+    assert isinstance(verdict, Retry)
+    assert verdict.pace is Pace.SLOW
+
+
+@in_virtual_time
+async def test_a_topic_that_we_may_not_see_any_more_is_no_loss() -> None:
+    class Closed(ScriptedCluster):
+        async def describe(self, topics: Sequence[str]) -> Mapping[str, Any]:
+            return {topic: TopicAuthorizationFailedError(topic) for topic in topics}
+
+    case = Case()
+    case.losses = DataLossCheck(Closed(), on_data_loss="fail", stops={})
+    verdict = await case.declared(TOPIC, Cursor(9))
+    assert isinstance(verdict, Retry)
+    assert verdict.pace is Pace.SLOW
+    assert "grant" in verdict.hint
+
+
+@in_virtual_time
+async def test_a_topic_that_came_back_with_fewer_partitions_has_lost_this_one() -> None:
+    class Smaller(ScriptedCluster):
+        async def describe(self, topics: Sequence[str]) -> Mapping[str, Any]:
+            return {topic: [1] for topic in topics}
+
+    case = Case()
+    case.losses = DataLossCheck(Smaller(), on_data_loss="fail", stops={})
+    verdict = await case.declared(TOPIC, Cursor(9))
+    assert isinstance(verdict, Fatal)
+    assert "fewer partitions" in verdict.hint
+
+
+@in_virtual_time
+async def test_a_bounded_read_goes_to_its_stop_where_that_can_never_be_reached() -> None:
+    cluster = ScriptedCluster()
+    (partition,) = cluster.partitions
+    for remedy in (PLACE, TOPIC):
+        case = Case(may_lose=True, stops={partition: 50})
+        if remedy is TOPIC:
+            case.cluster.logs.clear()
+        else:
+            case.cluster.log().append(5)
+        verdict = await case.declared(remedy, Cursor(9))
+        assert isinstance(verdict, Skip)
+        assert verdict.to == Cursor(49)

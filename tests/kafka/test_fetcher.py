@@ -21,9 +21,10 @@ from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.subscription import HEARTBEAT, PartitionReader
 from fanout.testing.virtual_time.loop import running_loop, simulate
 from tests.kafka.scripted import ScriptedCluster
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.transport import FetchAnswer, Fetched, PartitionFetch
@@ -45,509 +46,448 @@ async def fetching(cluster: ScriptedCluster, **options: Any) -> AsyncIterator[Fe
         yield fetcher
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await test()
-
-    simulate(main)
-
-
 async def fetch(
     fetcher: Fetcher, partition: Partition, offset: int = 0, *, patience: float = 0.0
 ) -> Fetched:
     return await fetcher.fetch(partition, offset, MIB, patience=patience)
 
 
-def test_partitions_that_ask_together_are_asked_for_in_one_request() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(3)
-        for log in cluster.logs.values():
-            log.append(2)
-        async with fetching(cluster) as fetcher:
-            answers = await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
-        assert all(answer.batches for answer in answers)
-        assert [list(request.wanted) for request in cluster.fetches] == [cluster.partitions]
-
-    run(test)
+@in_virtual_time
+async def test_partitions_that_ask_together_are_asked_for_in_one_request() -> None:
+    cluster = ScriptedCluster(3)
+    for log in cluster.logs.values():
+        log.append(2)
+    async with fetching(cluster) as fetcher:
+        answers = await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
+    assert all(answer.batches for answer in answers)
+    assert [list(request.wanted) for request in cluster.fetches] == [cluster.partitions]
 
 
-def test_each_broker_is_asked_for_what_it_leads() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(4)
-        for partition in cluster.partitions:
-            cluster.leaders[partition] = cluster.known[partition] = partition.number % 2
-            cluster.logs[partition].append(1)
-        async with fetching(cluster) as fetcher:
-            await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
-        asked = {request.broker: [p.number for p in request.wanted] for request in cluster.fetches}
-        assert asked == {0: [0, 2], 1: [1, 3]}
-
-    run(test)
+@in_virtual_time
+async def test_each_broker_is_asked_for_what_it_leads() -> None:
+    cluster = ScriptedCluster(4)
+    for partition in cluster.partitions:
+        cluster.leaders[partition] = cluster.known[partition] = partition.number % 2
+        cluster.logs[partition].append(1)
+    async with fetching(cluster) as fetcher:
+        await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
+    asked = {request.broker: [p.number for p in request.wanted] for request in cluster.fetches}
+    assert asked == {0: [0, 2], 1: [1, 3]}
 
 
-def test_who_does_not_ask_is_not_fetched() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(2)
-        for log in cluster.logs.values():
-            log.append(1)
-        async with fetching(cluster) as fetcher:
-            await fetch(fetcher, cluster.partitions[0])
-            await asyncio.sleep(60)
-        assert [list(request.wanted) for request in cluster.fetches] == [cluster.partitions[:1]]
-
-    run(test)
+@in_virtual_time
+async def test_who_does_not_ask_is_not_fetched() -> None:
+    cluster = ScriptedCluster(2)
+    for log in cluster.logs.values():
+        log.append(1)
+    async with fetching(cluster) as fetcher:
+        await fetch(fetcher, cluster.partitions[0])
+        await asyncio.sleep(60)
+    assert [list(request.wanted) for request in cluster.fetches] == [cluster.partitions[:1]]
 
 
-def test_an_idle_partition_stays_asked_for_until_its_patience_ends() -> None:
-    async def test() -> None:
+@in_virtual_time
+async def test_an_idle_partition_stays_asked_for_until_its_patience_ends() -> None:
+    cluster = ScriptedCluster()
+    async with fetching(cluster, max_wait=MAX_WAIT) as fetcher:
+        answer = await fetch(fetcher, cluster.partitions[0], patience=5.0)
+        assert not answer.batches
+        assert 5.0 <= running_loop().time() < 6.0
+        assert len(cluster.fetches) == 5.0 / MAX_WAIT
+
+
+@in_virtual_time
+async def test_a_broker_waits_as_long_as_the_user_lets_it() -> None:
+    for max_wait in (0.002, 2.0):
         cluster = ScriptedCluster()
-        async with fetching(cluster, max_wait=MAX_WAIT) as fetcher:
-            answer = await fetch(fetcher, cluster.partitions[0], patience=5.0)
-            assert not answer.batches
-            assert 5.0 <= running_loop().time() < 6.0
-            assert len(cluster.fetches) == 5.0 / MAX_WAIT
-
-    run(test)
-
-
-def test_a_broker_waits_as_long_as_the_user_lets_it() -> None:
-    async def test() -> None:
-        for max_wait in (0.002, 2.0):
-            cluster = ScriptedCluster()
-            async with fetching(cluster, max_wait=max_wait) as fetcher:
-                await fetch(fetcher, cluster.partitions[0], patience=1.0)
-                await fetch(fetcher, cluster.partitions[0], patience=1.0)
-            assert {request.max_wait for request in cluster.fetches} == {max_wait}
-
-    run(test)
-
-
-def test_a_broker_that_never_waits_is_not_asked_without_a_pause() -> None:
-    async def test() -> None:
-        times = []
-
-        class Hasty(ScriptedCluster):
-            async def fetch(
-                self, broker: int, wanted: Mapping[Partition, PartitionFetch], *, max_wait: float
-            ) -> Mapping[Partition, FetchAnswer]:
-                assert max_wait
-                times.append(running_loop().time())
-                return await super().fetch(broker, wanted, max_wait=0.0)
-
-        cluster = Hasty()
-        async with fetching(cluster) as fetcher:
+        async with fetching(cluster, max_wait=max_wait) as fetcher:
             await fetch(fetcher, cluster.partitions[0], patience=1.0)
-        pauses = [after - before for before, after in pairwise(times)]
-        assert pauses
-        assert min(pauses) > 0.005
-
-    run(test)
+            await fetch(fetcher, cluster.partitions[0], patience=1.0)
+        assert {request.max_wait for request in cluster.fetches} == {max_wait}
 
 
-def test_a_broker_waits_long_while_all_ask_and_not_while_one_is_held_back() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(2)
-        busy, idle = cluster.partitions
+@in_virtual_time
+async def test_a_broker_that_never_waits_is_not_asked_without_a_pause() -> None:
+    times = []
+
+    class Hasty(ScriptedCluster):
+        async def fetch(
+            self, broker: int, wanted: Mapping[Partition, PartitionFetch], *, max_wait: float
+        ) -> Mapping[Partition, FetchAnswer]:
+            assert max_wait
+            times.append(running_loop().time())
+            return await super().fetch(broker, wanted, max_wait=0.0)
+
+    cluster = Hasty()
+    async with fetching(cluster) as fetcher:
+        await fetch(fetcher, cluster.partitions[0], patience=1.0)
+    pauses = [after - before for before, after in pairwise(times)]
+    assert pauses
+    assert min(pauses) > 0.005
+
+
+@in_virtual_time
+async def test_a_broker_waits_long_while_all_ask_and_not_while_one_is_held_back() -> None:
+    cluster = ScriptedCluster(2)
+    busy, idle = cluster.partitions
+    cluster.logs[busy].append(1)
+    async with fetching(cluster, max_wait=MAX_WAIT) as fetcher, asyncio.TaskGroup() as tasks:
+        tasks.create_task(fetch(fetcher, idle, patience=30.0))
+        await fetch(fetcher, busy)
+        cluster.fetches.clear()
+        await asyncio.sleep(0.05)
+        assert cluster.fetches
+        assert all(request.max_wait < MAX_WAIT for request in cluster.fetches)
         cluster.logs[busy].append(1)
-        async with fetching(cluster, max_wait=MAX_WAIT) as fetcher, asyncio.TaskGroup() as tasks:
-            tasks.create_task(fetch(fetcher, idle, patience=30.0))
-            await fetch(fetcher, busy)
-            cluster.fetches.clear()
-            await asyncio.sleep(0.05)
-            assert cluster.fetches
-            assert all(request.max_wait < MAX_WAIT for request in cluster.fetches)
-            cluster.logs[busy].append(1)
-            began = running_loop().time()
-            await fetch(fetcher, busy, 1)
-            assert running_loop().time() - began <= 0.011
-            tasks.create_task(fetch(fetcher, busy, 2, patience=10.0))
-            await asyncio.sleep(0.1)
-            cluster.fetches.clear()
-            await asyncio.sleep(5.0)
-            assert {request.max_wait for request in cluster.fetches} == {MAX_WAIT}
-
-    run(test)
+        began = running_loop().time()
+        await fetch(fetcher, busy, 1)
+        assert running_loop().time() - began <= 0.011
+        tasks.create_task(fetch(fetcher, busy, 2, patience=10.0))
+        await asyncio.sleep(0.1)
+        cluster.fetches.clear()
+        await asyncio.sleep(5.0)
+        assert {request.max_wait for request in cluster.fetches} == {MAX_WAIT}
 
 
-def test_while_the_consumer_is_busy_for_long_idle_partitions_are_asked_for_seldom() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(2)
-        busy, idle = cluster.partitions
+@in_virtual_time
+async def test_while_the_consumer_is_busy_for_long_idle_partitions_are_asked_for_seldom() -> None:
+    cluster = ScriptedCluster(2)
+    busy, idle = cluster.partitions
+    cluster.logs[busy].append(1)
+    async with fetching(cluster, max_wait=MAX_WAIT) as fetcher, asyncio.TaskGroup() as tasks:
+        tasks.create_task(fetch(fetcher, idle, patience=90.0))
+        await fetch(fetcher, busy)
+        await asyncio.sleep(30)
+        cluster.fetches.clear()
+        await asyncio.sleep(30)
+        assert len(cluster.fetches) <= 30 / MAX_WAIT + 1
+
+
+@in_virtual_time
+async def test_beside_a_busy_partition_idle_ones_are_asked_for_20_times_a_second() -> None:
+    cluster = ScriptedCluster(200, latency=0.002)
+    busy, *idle = cluster.partitions
+    for _ in range(1000):
         cluster.logs[busy].append(1)
-        async with fetching(cluster, max_wait=MAX_WAIT) as fetcher, asyncio.TaskGroup() as tasks:
-            tasks.create_task(fetch(fetcher, idle, patience=90.0))
-            await fetch(fetcher, busy)
-            await asyncio.sleep(30)
+
+    async def read(fetcher: Fetcher) -> None:
+        for offset in range(0, 1000, 2):
+            await fetcher.fetch(busy, offset, 150, patience=60.0)
+
+    async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(fetch(fetcher, p, patience=60.0)) for p in idle]
+        await read(fetcher)
+        assert len(cluster.fetches) >= 500
+        whole = [request for request in cluster.fetches if len(request.wanted) == 200]
+        seconds = running_loop().time()
+        assert 19 * seconds <= len(whole) <= 21 * seconds + 1
+        # And what comes in one of them is there soon.
+        cluster.logs[idle[7]].append(1)
+        began = running_loop().time()
+        reading = tasks.create_task(read(fetcher))
+        await waiting[7]
+        assert running_loop().time() - began < 0.06
+        reading.cancel()
+        for task in waiting:
+            task.cancel()
+
+
+@in_virtual_time
+async def test_a_partition_with_an_open_transaction_is_not_asked_for_in_haste() -> None:
+    cluster = ScriptedCluster(2)
+    open_one, idle = cluster.partitions
+    cluster.logs[open_one].append(5)
+    cluster.logs[open_one].open_from = 0
+    async with fetching(cluster, max_wait=MAX_WAIT) as fetcher:
+        await asyncio.gather(*(fetch(fetcher, p, patience=10.0) for p in (open_one, idle)))
+    assert len(cluster.fetches) <= 10 / MAX_WAIT + 1
+
+
+@in_virtual_time
+async def test_a_partition_that_is_not_read_any_more_holds_nobody_up() -> None:
+    cluster = ScriptedCluster(2)
+    busy, idle = cluster.partitions
+    cluster.logs[busy].append(1)
+    fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=256 * MIB)
+    async with fetcher.running():
+        with fetcher.subscribed(idle):
+            with fetcher.subscribed(busy):
+                await fetch(fetcher, busy)
             cluster.fetches.clear()
-            await asyncio.sleep(30)
-            assert len(cluster.fetches) <= 30 / MAX_WAIT + 1
-
-    run(test)
+            await fetch(fetcher, idle, patience=2.0)
+    assert {request.max_wait for request in cluster.fetches} == {0.5}
 
 
-def test_beside_a_busy_partition_idle_ones_are_asked_for_20_times_a_second() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(200, latency=0.002)
-        busy, *idle = cluster.partitions
-        for _ in range(1000):
-            cluster.logs[busy].append(1)
+@in_virtual_time
+async def test_no_partition_starves_behind_others_that_fill_every_answer() -> None:
+    cluster = ScriptedCluster(4, fetch_max_bytes=64 * KIB, latency=0.001)
+    for log in cluster.logs.values():
+        for _ in range(60):
+            log.append(1, value=bytes(60 * KIB))
+    served = dict.fromkeys(cluster.partitions, 0)
 
-        async def read(fetcher: Fetcher) -> None:
-            for offset in range(0, 1000, 2):
-                await fetcher.fetch(busy, offset, 150, patience=60.0)
+    async def read(fetcher: Fetcher, partition: Partition) -> None:
+        while sum(served.values()) < 40:
+            await fetch(fetcher, partition, served[partition], patience=60.0)
+            served[partition] += 1
 
-        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
-            waiting = [tasks.create_task(fetch(fetcher, p, patience=60.0)) for p in idle]
-            await read(fetcher)
-            assert len(cluster.fetches) >= 500
-            whole = [request for request in cluster.fetches if len(request.wanted) == 200]
-            seconds = running_loop().time()
-            assert 19 * seconds <= len(whole) <= 21 * seconds + 1
-            # And what comes in one of them is there soon.
-            cluster.logs[idle[7]].append(1)
-            began = running_loop().time()
-            reading = tasks.create_task(read(fetcher))
-            await waiting[7]
-            assert running_loop().time() - began < 0.06
-            reading.cancel()
-            for task in waiting:
-                task.cancel()
-
-    run(test)
+    async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+        for partition in cluster.partitions:
+            tasks.create_task(read(fetcher, partition))
+    assert max(served.values()) - min(served.values()) <= 1
 
 
-def test_a_partition_with_an_open_transaction_is_not_asked_for_in_haste() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(2)
-        open_one, idle = cluster.partitions
-        cluster.logs[open_one].append(5)
-        cluster.logs[open_one].open_from = 0
-        async with fetching(cluster, max_wait=MAX_WAIT) as fetcher:
-            await asyncio.gather(*(fetch(fetcher, p, patience=10.0) for p in (open_one, idle)))
-        assert len(cluster.fetches) <= 10 / MAX_WAIT + 1
+@in_virtual_time
+async def test_a_batch_larger_than_what_was_asked_comes_in_the_end() -> None:
+    cluster = ScriptedCluster(3, latency=0.001)
+    *busy, large = cluster.partitions
+    for partition in busy:
+        for _ in range(50):
+            cluster.logs[partition].append(1, value=bytes(MIB // 2))
+    cluster.logs[large].append(1, value=bytes(5 * MIB))
 
-    run(test)
+    async def read(fetcher: Fetcher, partition: Partition) -> None:
+        for offset in range(50):
+            await fetch(fetcher, partition, offset, patience=60.0)
 
-
-def test_a_partition_that_is_not_read_any_more_holds_nobody_up() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(2)
-        busy, idle = cluster.partitions
-        cluster.logs[busy].append(1)
-        fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=256 * MIB)
-        async with fetcher.running():
-            with fetcher.subscribed(idle):
-                with fetcher.subscribed(busy):
-                    await fetch(fetcher, busy)
-                cluster.fetches.clear()
-                await fetch(fetcher, idle, patience=2.0)
-        assert {request.max_wait for request in cluster.fetches} == {0.5}
-
-    run(test)
-
-
-def test_no_partition_starves_behind_others_that_fill_every_answer() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(4, fetch_max_bytes=64 * KIB, latency=0.001)
-        for log in cluster.logs.values():
-            for _ in range(60):
-                log.append(1, value=bytes(60 * KIB))
-        served = dict.fromkeys(cluster.partitions, 0)
-
-        async def read(fetcher: Fetcher, partition: Partition) -> None:
-            while sum(served.values()) < 40:
-                await fetch(fetcher, partition, served[partition], patience=60.0)
-                served[partition] += 1
-
-        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
-            for partition in cluster.partitions:
-                tasks.create_task(read(fetcher, partition))
-        assert max(served.values()) - min(served.values()) <= 1
-
-    run(test)
-
-
-def test_a_batch_larger_than_what_was_asked_comes_in_the_end() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(3, latency=0.001)
-        *busy, large = cluster.partitions
+    async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
         for partition in busy:
-            for _ in range(50):
-                cluster.logs[partition].append(1, value=bytes(MIB // 2))
-        cluster.logs[large].append(1, value=bytes(5 * MIB))
-
-        async def read(fetcher: Fetcher, partition: Partition) -> None:
-            for offset in range(50):
-                await fetch(fetcher, partition, offset, patience=60.0)
-
-        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
-            for partition in busy:
-                tasks.create_task(read(fetcher, partition))
-            answer = await fetch(fetcher, large, patience=60.0)
-            assert len(answer.batches) > 5 * MIB
-            assert len(cluster.fetches) <= 5
-
-    run(test)
+            tasks.create_task(read(fetcher, partition))
+        answer = await fetch(fetcher, large, patience=60.0)
+        assert len(answer.batches) > 5 * MIB
+        assert len(cluster.fetches) <= 5
 
 
 @pytest.mark.parametrize("error", [KafkaConnectionError(), RequestTimedOutError(), ValueError()])
-def test_a_request_that_fails_is_the_error_of_all_who_asked_and_the_next_one_is_sent(
+@in_virtual_time
+async def test_a_request_that_fails_is_the_error_of_all_who_asked_and_the_next_one_is_sent(
     error: Exception,
 ) -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(3)
-        for log in cluster.logs.values():
-            log.append(1)
-        cluster.fetch_faults.append(error)
-        async with fetching(cluster) as fetcher:
-            failed = await asyncio.gather(
-                *(fetch(fetcher, p) for p in cluster.partitions), return_exceptions=True
-            )
-            assert failed == [error] * 3
-            answers = await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
-            assert all(answer.batches for answer in answers)
-
-    run(test)
+    cluster = ScriptedCluster(3)
+    for log in cluster.logs.values():
+        log.append(1)
+    cluster.fetch_faults.append(error)
+    async with fetching(cluster) as fetcher:
+        failed = await asyncio.gather(
+            *(fetch(fetcher, p) for p in cluster.partitions), return_exceptions=True
+        )
+        assert failed == [error] * 3
+        answers = await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
+        assert all(answer.batches for answer in answers)
 
 
-def test_a_request_that_is_cancelled_by_somebody_else_is_an_error_of_those_who_asked() -> None:
-    async def test() -> None:
-        def cancelled() -> None:
-            raise asyncio.CancelledError
+@in_virtual_time
+async def test_a_request_that_is_cancelled_by_somebody_else_is_an_error_of_those_who_asked() -> (
+    None
+):
+    def cancelled() -> None:
+        raise asyncio.CancelledError
 
-        cluster = ScriptedCluster()
-        cluster.fetch_faults.append(cancelled)
-        async with fetching(cluster) as fetcher:
-            with pytest.raises(KafkaConnectionError, match="not by us"):
-                await fetch(fetcher, cluster.partitions[0])
-
-    run(test)
-
-
-def test_a_partition_without_an_answer_is_an_error() -> None:
-    async def test() -> None:
-        class Forgetful(ScriptedCluster):
-            async def fetch(self, *_: Any, **__: Any) -> Mapping[Partition, FetchAnswer]:
-                return {}
-
-        cluster = Forgetful()
-        async with fetching(cluster) as fetcher:
-            with pytest.raises(MalformedEventError, match="no answer for t-0"):
-                await fetch(fetcher, cluster.partitions[0])
-
-    run(test)
+    cluster = ScriptedCluster()
+    cluster.fetch_faults.append(cancelled)
+    async with fetching(cluster) as fetcher:
+        with pytest.raises(KafkaConnectionError, match="not by us"):
+            await fetch(fetcher, cluster.partitions[0])
 
 
-def test_an_error_of_one_partition_is_told_to_it_alone() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(2)
-        bad, good = cluster.partitions
-        cluster.logs[good].append(1)
-        cluster.leaders[bad] = 2
-        async with fetching(cluster) as fetcher:
-            failed, answer = await asyncio.gather(
-                fetch(fetcher, bad), fetch(fetcher, good), return_exceptions=True
-            )
-            assert isinstance(failed, NotLeaderForPartitionError)
-            assert answer.batches  # type: ignore[union-attr]
+@in_virtual_time
+async def test_a_partition_without_an_answer_is_an_error() -> None:
+    class Forgetful(ScriptedCluster):
+        async def fetch(self, *_: Any, **__: Any) -> Mapping[Partition, FetchAnswer]:
+            return {}
 
-    run(test)
+    cluster = Forgetful()
+    async with fetching(cluster) as fetcher:
+        with pytest.raises(MalformedEventError, match="no answer for t-0"):
+            await fetch(fetcher, cluster.partitions[0])
 
 
-def test_a_leader_that_has_moved_is_found_with_one_look_for_all_partitions() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(100)
+@in_virtual_time
+async def test_an_error_of_one_partition_is_told_to_it_alone() -> None:
+    cluster = ScriptedCluster(2)
+    bad, good = cluster.partitions
+    cluster.logs[good].append(1)
+    cluster.leaders[bad] = 2
+    async with fetching(cluster) as fetcher:
+        failed, answer = await asyncio.gather(
+            fetch(fetcher, bad), fetch(fetcher, good), return_exceptions=True
+        )
+        assert isinstance(failed, NotLeaderForPartitionError)
+        assert answer.batches  # type: ignore[union-attr]
+
+
+@in_virtual_time
+async def test_a_leader_that_has_moved_is_found_with_one_look_for_all_partitions() -> None:
+    cluster = ScriptedCluster(100)
+    for partition in cluster.partitions:
+        cluster.leaders[partition] = 2
+        cluster.logs[partition].append(1)
+    async with fetching(cluster) as fetcher:
+        failed = await asyncio.gather(
+            *(fetch(fetcher, p) for p in cluster.partitions), return_exceptions=True
+        )
+        assert {type(error) for error in failed} == {NotLeaderForPartitionError}
+        await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
+        assert [topics for _, topics in cluster.looks] == [["t"]]
+        assert {request.broker for request in cluster.fetches} == {1, 2}
+
+
+@in_virtual_time
+async def test_a_partition_that_another_broker_is_to_be_asked_for_is_asked_for_there() -> None:
+    cluster = ScriptedCluster(2)
+    near, idle = cluster.partitions
+    async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+        tasks.create_task(fetch(fetcher, idle, patience=5.0))
+        asking = tasks.create_task(fetch(fetcher, near, patience=5.0))
+        await asyncio.sleep(0.6)
+        # The leader answers with nothing but the name of a replica.
+        cluster.replicas[near] = {2}
+        cluster.known[near] = 2
+        await asyncio.sleep(0.6)
+        cluster.logs[near].append(1)
+        cluster.changed()
+        assert (await asking).batches
+        assert running_loop().time() < 1.3
+    assert {(r.broker, p) for r in cluster.fetches for p in r.wanted} == {
+        (1, near),
+        (1, idle),
+        (2, near),
+    }
+
+
+@in_virtual_time
+async def test_while_nobody_leads_the_cluster_is_asked_at_most_every_half_second() -> None:
+    cluster = ScriptedCluster(10)
+    for partition in cluster.partitions:
+        cluster.leaders[partition] = cluster.known[partition] = None
+
+    async def insist(fetcher: Fetcher, partition: Partition) -> None:
+        while running_loop().time() < 10:
+            with pytest.raises(LeaderNotAvailableError):
+                await fetch(fetcher, partition)
+
+    async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
         for partition in cluster.partitions:
-            cluster.leaders[partition] = 2
-            cluster.logs[partition].append(1)
-        async with fetching(cluster) as fetcher:
-            failed = await asyncio.gather(
-                *(fetch(fetcher, p) for p in cluster.partitions), return_exceptions=True
-            )
-            assert {type(error) for error in failed} == {NotLeaderForPartitionError}
-            await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
-            assert [topics for _, topics in cluster.looks] == [["t"]]
-            assert {request.broker for request in cluster.fetches} == {1, 2}
-
-    run(test)
+            tasks.create_task(insist(fetcher, partition))
+    assert not cluster.fetches
+    assert len(cluster.looks) <= 22
 
 
-def test_a_partition_that_another_broker_is_to_be_asked_for_is_asked_for_there() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(2)
-        near, idle = cluster.partitions
-        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
-            tasks.create_task(fetch(fetcher, idle, patience=5.0))
-            asking = tasks.create_task(fetch(fetcher, near, patience=5.0))
-            await asyncio.sleep(0.6)
-            # The leader answers with nothing but the name of a replica.
-            cluster.replicas[near] = {2}
-            cluster.known[near] = 2
-            await asyncio.sleep(0.6)
-            cluster.logs[near].append(1)
-            cluster.changed()
-            assert (await asking).batches
-            assert running_loop().time() < 1.3
-        assert {(r.broker, p) for r in cluster.fetches for p in r.wanted} == {
-            (1, near),
-            (1, idle),
-            (2, near),
-        }
-
-    run(test)
+@in_virtual_time
+async def test_a_look_that_fails_is_the_error_of_all_who_wait_for_it() -> None:
+    cluster = ScriptedCluster(3, latency=0.1)
+    error = KafkaConnectionError()
+    cluster.known = {}
+    cluster.look_faults.append(error)
+    async with fetching(cluster) as fetcher:
+        failed = await asyncio.gather(
+            *(fetch(fetcher, p) for p in cluster.partitions), return_exceptions=True
+        )
+        assert failed == [error] * 3
+        assert len(cluster.looks) == 1
+        await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
 
 
-def test_while_nobody_leads_the_cluster_is_asked_at_most_every_half_second() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(10)
-        for partition in cluster.partitions:
-            cluster.leaders[partition] = cluster.known[partition] = None
-
-        async def insist(fetcher: Fetcher, partition: Partition) -> None:
-            while running_loop().time() < 10:
-                with pytest.raises(LeaderNotAvailableError):
-                    await fetch(fetcher, partition)
-
-        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
-            for partition in cluster.partitions:
-                tasks.create_task(insist(fetcher, partition))
-        assert not cluster.fetches
-        assert len(cluster.looks) <= 22
-
-    run(test)
+@in_virtual_time
+async def test_who_waits_for_a_look_makes_it_where_the_one_who_made_it_is_cancelled() -> None:
+    cluster = ScriptedCluster(2, latency=1.0)
+    cluster.known = {}
+    async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(fetch(fetcher, cluster.partitions[0]))
+        second = tasks.create_task(fetch(fetcher, cluster.partitions[1]))
+        await asyncio.sleep(0.5)
+        first.cancel()
+        assert not (await second).batches
+    assert len(cluster.looks) == 2
 
 
-def test_a_look_that_fails_is_the_error_of_all_who_wait_for_it() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(3, latency=0.1)
-        error = KafkaConnectionError()
-        cluster.known = {}
-        cluster.look_faults.append(error)
-        async with fetching(cluster) as fetcher:
-            failed = await asyncio.gather(
-                *(fetch(fetcher, p) for p in cluster.partitions), return_exceptions=True
-            )
-            assert failed == [error] * 3
-            assert len(cluster.looks) == 1
-            await asyncio.gather(*(fetch(fetcher, p) for p in cluster.partitions))
+@in_virtual_time
+async def test_a_look_that_fails_because_it_is_cancelled_stays_a_cancellation() -> None:
+    class Broken(ScriptedCluster):
+        async def describe(self, _: Sequence[str]) -> Mapping[str, Any]:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                raise KafkaConnectionError from None
+            return {}
 
-    run(test)
-
-
-def test_who_waits_for_a_look_makes_it_where_the_one_who_made_it_is_cancelled() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(2, latency=1.0)
-        cluster.known = {}
-        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
-            first = tasks.create_task(fetch(fetcher, cluster.partitions[0]))
-            second = tasks.create_task(fetch(fetcher, cluster.partitions[1]))
-            await asyncio.sleep(0.5)
-            first.cancel()
-            assert not (await second).batches
-        assert len(cluster.looks) == 2
-
-    run(test)
-
-
-def test_a_look_that_fails_because_it_is_cancelled_stays_a_cancellation() -> None:
-    async def test() -> None:
-        class Broken(ScriptedCluster):
-            async def describe(self, _: Sequence[str]) -> Mapping[str, Any]:
-                try:
-                    await asyncio.sleep(60)
-                except asyncio.CancelledError:
-                    raise KafkaConnectionError from None
-                return {}
-
-        cluster = Broken()
-        cluster.known = {}
-        async with fetching(cluster) as fetcher:
-            asking = asyncio.create_task(fetch(fetcher, cluster.partitions[0]))
-            await asyncio.sleep(1.0)
-            asking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asking
-
-    run(test)
-
-
-def test_a_topic_that_the_cluster_does_not_know_is_the_error_of_its_partitions() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(1)
-        async with fetching(cluster) as fetcher:
-            cluster.logs.clear()
-            cluster.known.clear()
-            with pytest.raises(UnknownTopicOrPartitionError):
-                await fetch(fetcher, cluster.partitions[0])
-
-    run(test)
-
-
-def test_an_answer_to_a_question_that_was_withdrawn_is_not_given_to_the_next_one() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        (partition,) = cluster.partitions
-        async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
-            first = tasks.create_task(fetch(fetcher, partition, 0, patience=60.0))
-            await asyncio.sleep(0.1)
-            first.cancel()
-            await asyncio.sleep(0)
-            second = tasks.create_task(fetch(fetcher, partition, 3, patience=60.0))
-            await asyncio.sleep(0)
-            cluster.logs[partition].append(3)
-            cluster.logs[partition].append(2)
-            cluster.changed()
-            answer = await second
-            assert answer.batches == cluster.logs[partition].batches[1][2]
-
-    run(test)
-
-
-def test_an_error_of_the_block_passes_unchanged_and_no_task_is_left() -> None:
-    async def test() -> None:
-        async def fail() -> None:
-            cluster = ScriptedCluster()
-            async with fetching(cluster) as fetcher:
-                asking = asyncio.create_task(fetch(fetcher, cluster.partitions[0], patience=60.0))
-                await asyncio.sleep(0.1)
-                asking.cancel()
-                raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            await fail()
-
-    run(test)
-
-
-def test_leaving_the_block_ends_all_requests_however_often_somebody_asks_again() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        (partition,) = cluster.partitions
-
-        async def insist(fetcher: Fetcher) -> None:
-            while True:
-                with suppress(KafkaConnectionError):
-                    await fetch(fetcher, partition, patience=60.0)
-
-        async with fetching(cluster) as fetcher:
-            asking = asyncio.create_task(insist(fetcher))
-            await asyncio.sleep(0.1)
-        assert running_loop().time() == 0.1
+    cluster = Broken()
+    cluster.known = {}
+    async with fetching(cluster) as fetcher:
+        asking = asyncio.create_task(fetch(fetcher, cluster.partitions[0]))
+        await asyncio.sleep(1.0)
         asking.cancel()
-        await asyncio.wait([asking])
+        with pytest.raises(asyncio.CancelledError):
+            await asking
 
-    run(test)
+
+@in_virtual_time
+async def test_a_topic_that_the_cluster_does_not_know_is_the_error_of_its_partitions() -> None:
+    cluster = ScriptedCluster(1)
+    async with fetching(cluster) as fetcher:
+        cluster.logs.clear()
+        cluster.known.clear()
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await fetch(fetcher, cluster.partitions[0])
 
 
-def test_the_allowances_of_all_partitions_take_half_of_the_memory_at_the_most() -> None:
-    async def test() -> None:
-        for count in (1, 100, 1000):
-            cluster = ScriptedCluster(count)
-            async with fetching(cluster) as fetcher:
-                assert 16 * KIB <= fetcher.allowance <= MIB
-                assert count * fetcher.allowance <= 128 * MIB
+@in_virtual_time
+async def test_an_answer_to_a_question_that_was_withdrawn_is_not_given_to_the_next_one() -> None:
+    cluster = ScriptedCluster()
+    (partition,) = cluster.partitions
+    async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(fetch(fetcher, partition, 0, patience=60.0))
+        await asyncio.sleep(0.1)
+        first.cancel()
+        await asyncio.sleep(0)
+        second = tasks.create_task(fetch(fetcher, partition, 3, patience=60.0))
+        await asyncio.sleep(0)
+        cluster.logs[partition].append(3)
+        cluster.logs[partition].append(2)
+        cluster.changed()
+        answer = await second
+        assert answer.batches == cluster.logs[partition].batches[1][2]
 
-    run(test)
+
+@in_virtual_time
+async def test_an_error_of_the_block_passes_unchanged_and_no_task_is_left() -> None:
+    async def fail() -> None:
+        cluster = ScriptedCluster()
+        async with fetching(cluster) as fetcher:
+            asking = asyncio.create_task(fetch(fetcher, cluster.partitions[0], patience=60.0))
+            await asyncio.sleep(0.1)
+            asking.cancel()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+
+
+@in_virtual_time
+async def test_leaving_the_block_ends_all_requests_however_often_somebody_asks_again() -> None:
+    cluster = ScriptedCluster()
+    (partition,) = cluster.partitions
+
+    async def insist(fetcher: Fetcher) -> None:
+        while True:
+            with suppress(KafkaConnectionError):
+                await fetch(fetcher, partition, patience=60.0)
+
+    async with fetching(cluster) as fetcher:
+        asking = asyncio.create_task(insist(fetcher))
+        await asyncio.sleep(0.1)
+    assert running_loop().time() == 0.1
+    asking.cancel()
+    await asyncio.wait([asking])
+
+
+@in_virtual_time
+async def test_the_allowances_of_all_partitions_take_half_of_the_memory_at_the_most() -> None:
+    for count in (1, 100, 1000):
+        cluster = ScriptedCluster(count)
+        async with fetching(cluster) as fetcher:
+            assert 16 * KIB <= fetcher.allowance <= MIB
+            assert count * fetcher.allowance <= 128 * MIB
 
 
 def test_a_busy_partition_among_a_thousand_idle_ones_keeps_its_rate_and_all_are_heard_of() -> None:
@@ -592,7 +532,7 @@ def test_a_busy_partition_among_a_thousand_idle_ones_keeps_its_rate_and_all_are_
         assert done[0] < 4.0
         assert min(events.values()) >= 3
 
-    run(test)
+    simulate(test)
 
 
 def test_an_event_larger_than_half_of_the_memory_is_let_through_by_idle_partitions() -> None:
@@ -630,4 +570,4 @@ def test_an_event_larger_than_half_of_the_memory_is_let_through_by_idle_partitio
             for task in following:
                 task.cancel()
 
-    run(test)
+    simulate(test)

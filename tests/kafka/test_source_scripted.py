@@ -16,6 +16,7 @@ from fanout.core.backoff import Backoff
 from fanout.testing.virtual_time.cancellation import sweep
 from fanout.testing.virtual_time.loop import simulate
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -43,18 +44,16 @@ class Cluster(ScriptedCluster):
         return {}
 
 
-def test_a_fetch_is_as_the_options_of_kafkas_consumer_say() -> None:
-    async def main() -> None:
-        cluster = ScriptedCluster()
-        told = {"fetch.max.wait.ms": 250, "max.partition.fetch.bytes": 20_000}
-        async with fanout.open(ScriptedSource(cluster, consumer_options=told)) as stream:
-            cluster.log().append(1)
-            await anext(stream)
-        request = cluster.fetches[-1]
-        assert request.max_wait == 0.25
-        assert [want.max_bytes for want in request.wanted.values()] == [20_000]
-
-    simulate(main)
+@in_virtual_time
+async def test_a_fetch_is_as_the_options_of_kafkas_consumer_say() -> None:
+    cluster = ScriptedCluster()
+    told = {"fetch.max.wait.ms": 250, "max.partition.fetch.bytes": 20_000}
+    async with fanout.open(ScriptedSource(cluster, consumer_options=told)) as stream:
+        cluster.log().append(1)
+        await anext(stream)
+    request = cluster.fetches[-1]
+    assert request.max_wait == 0.25
+    assert [want.max_bytes for want in request.wanted.values()] == [20_000]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.timestamp("ms", "UTC"), pa.timestamp("us")])

@@ -14,12 +14,13 @@ from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.subscription import HEARTBEAT, PartitionReader
 from fanout.kafka.reading.transport import AbortedTransaction
 from fanout.kafka.reading.user_decode import UserDecode
-from fanout.testing.virtual_time.loop import running_loop, simulate
+from fanout.testing.virtual_time.loop import running_loop
 from tests.kafka.scripted import ScriptedCluster
 from tests.provers.record_batches import ABORT, COMMIT
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from fanout.core.events import Batch
     from fanout.core.positions import Position
@@ -90,369 +91,320 @@ async def reading(
         yield Reading(events, memory)
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await test()
-
-    simulate(main)
-
-
-def test_a_log_is_read_from_the_position_to_its_end_and_the_last_batch_says_lag_0() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        cluster.log().append(3)
-        cluster.log().append(4)
-        async with reading(cluster, Cursor(1)) as stream:
-            batch = await stream.event()
-            assert stream.offsets == [2, 3, 4, 5, 6]
-            assert (batch.range.after, batch.range.until) == (Cursor(1), Cursor(6))
-            assert batch.lag == 0.0
-            assert str(batch.split) == "t-0"
-
-    run(test)
+@in_virtual_time
+async def test_a_log_is_read_from_the_position_to_its_end_and_the_last_batch_says_lag_0() -> None:
+    cluster = ScriptedCluster()
+    cluster.log().append(3)
+    cluster.log().append(4)
+    async with reading(cluster, Cursor(1)) as stream:
+        batch = await stream.event()
+        assert stream.offsets == [2, 3, 4, 5, 6]
+        assert (batch.range.after, batch.range.until) == (Cursor(1), Cursor(6))
+        assert batch.lag == 0.0
+        assert str(batch.split) == "t-0"
 
 
-def test_the_horizon_is_told_as_the_offset_that_it_is_before_anything_is_read() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        cluster.log().append(3)
-        cluster.log().append(3)
-        cluster.log().expire(3)
-        async with reading(cluster, Horizon()) as stream:
-            first = await stream.event()
-            assert (first.range.after, first.range.until) == (Horizon(), Cursor(2))
-            assert first.num_records == 0
-            assert not cluster.fetches
-            await stream.until(5)
-            assert stream.offsets == [3, 4, 5]
-
-    run(test)
+@in_virtual_time
+async def test_the_horizon_is_told_as_the_offset_that_it_is_before_anything_is_read() -> None:
+    cluster = ScriptedCluster()
+    cluster.log().append(3)
+    cluster.log().append(3)
+    cluster.log().expire(3)
+    async with reading(cluster, Horizon()) as stream:
+        first = await stream.event()
+        assert (first.range.after, first.range.until) == (Horizon(), Cursor(2))
+        assert first.num_records == 0
+        assert not cluster.fetches
+        await stream.until(5)
+        assert stream.offsets == [3, 4, 5]
 
 
 @pytest.mark.parametrize(("millis", "first"), [(1000, 0), (1500, 1), (9999, 3)])
-def test_a_timestamp_begins_at_the_first_record_that_is_not_older_else_at_the_end(
+@in_virtual_time
+async def test_a_timestamp_begins_at_the_first_record_that_is_not_older_else_at_the_end(
     millis: int, first: int
 ) -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        cluster.log().append(3)
-        cluster.log().times = {0: 1000, 1: 2000, 2: 3000}
-        async with reading(cluster, Timestamp(millis)) as stream:
+    cluster = ScriptedCluster()
+    cluster.log().append(3)
+    cluster.log().times = {0: 1000, 1: 2000, 2: 3000}
+    async with reading(cluster, Timestamp(millis)) as stream:
+        batch = await stream.event()
+        assert batch.range.until == Cursor(first - 1)
+
+
+@in_virtual_time
+async def test_an_empty_partition_says_at_once_that_it_is_read_to_its_end() -> None:
+    async with reading(ScriptedCluster()) as stream:
+        batch = await stream.event()
+        assert (batch.num_records, batch.lag, batch.range.until) == (0, 0.0, Cursor(-1))
+        assert running_loop().time() < 1.0
+
+
+@in_virtual_time
+async def test_an_idle_partition_sends_a_heartbeat_now_and_then() -> None:
+    async with reading(ScriptedCluster(), Cursor(-1)) as stream:
+        await stream.event()
+        for _ in range(3):
+            began = running_loop().time()
             batch = await stream.event()
-            assert batch.range.until == Cursor(first - 1)
-
-    run(test)
-
-
-def test_an_empty_partition_says_at_once_that_it_is_read_to_its_end() -> None:
-    async def test() -> None:
-        async with reading(ScriptedCluster()) as stream:
-            batch = await stream.event()
-            assert (batch.num_records, batch.lag, batch.range.until) == (0, 0.0, Cursor(-1))
-            assert running_loop().time() < 1.0
-
-    run(test)
+            assert batch.lag == 0.0
+            assert HEARTBEAT <= running_loop().time() - began < HEARTBEAT + 1.0
 
 
-def test_an_idle_partition_sends_a_heartbeat_now_and_then() -> None:
-    async def test() -> None:
-        async with reading(ScriptedCluster(), Cursor(-1)) as stream:
-            await stream.event()
-            for _ in range(3):
-                began = running_loop().time()
-                batch = await stream.event()
-                assert batch.lag == 0.0
-                assert HEARTBEAT <= running_loop().time() - began < HEARTBEAT + 1.0
-
-    run(test)
-
-
-def test_records_of_an_aborted_transaction_are_left_out_and_the_position_moves_over_them() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        log = cluster.log()
-        log.append(2, producer=7, transactional=True)
-        log.end_transaction(COMMIT, 7)
-        log.append(2, producer=8, transactional=True)
-        log.end_transaction(ABORT, 8)
-        log.aborted = [AbortedTransaction(8, 3)]
-        async with reading(cluster) as stream:
-            batch = await stream.event()
-            assert stream.offsets == [0, 1]
-            assert (batch.range.until, batch.lag) == (Cursor(5), 0.0)
-
-    run(test)
+@in_virtual_time
+async def test_records_of_an_aborted_transaction_are_left_out_and_passed_over() -> None:
+    cluster = ScriptedCluster()
+    log = cluster.log()
+    log.append(2, producer=7, transactional=True)
+    log.end_transaction(COMMIT, 7)
+    log.append(2, producer=8, transactional=True)
+    log.end_transaction(ABORT, 8)
+    log.aborted = [AbortedTransaction(8, 3)]
+    async with reading(cluster) as stream:
+        batch = await stream.event()
+        assert stream.offsets == [0, 1]
+        assert (batch.range.until, batch.lag) == (Cursor(5), 0.0)
 
 
-def test_an_open_transaction_is_the_end_of_what_can_be_read() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        log = cluster.log()
-        log.append(2)
-        log.open_from = 2
-        log.append(2, producer=8, transactional=True)
-        async with reading(cluster) as stream:
-            batch = await stream.event()
-            assert (stream.offsets, batch.lag) == ([0, 1], 0.0)
-            log.end_transaction(COMMIT, 8)
-            log.open_from = None
-            cluster.changed()
-            batch = await stream.until(4)
-            assert (stream.offsets, batch.lag) == ([0, 1, 2, 3], 0.0)
-
-    run(test)
+@in_virtual_time
+async def test_an_open_transaction_is_the_end_of_what_can_be_read() -> None:
+    cluster = ScriptedCluster()
+    log = cluster.log()
+    log.append(2)
+    log.open_from = 2
+    log.append(2, producer=8, transactional=True)
+    async with reading(cluster) as stream:
+        batch = await stream.event()
+        assert (stream.offsets, batch.lag) == ([0, 1], 0.0)
+        log.end_transaction(COMMIT, 8)
+        log.open_from = None
+        cluster.changed()
+        batch = await stream.until(4)
+        assert (stream.offsets, batch.lag) == ([0, 1, 2, 3], 0.0)
 
 
-def test_uncommitted_records_are_read_up_to_the_high_watermark() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster(read_committed=False)
-        log = cluster.log()
-        log.append(1, value=bytes(100_000))
-        log.open_from = 1
-        log.append(1, value=bytes(100_000), producer=8, transactional=True)
-        async with reading(cluster, read_committed=False, max_event_bytes=150_000) as stream:
-            assert [(await stream.event()).lag for _ in range(2)] == [None, 0.0]
-            assert stream.offsets == [0, 1]
-
-    run(test)
+@in_virtual_time
+async def test_uncommitted_records_are_read_up_to_the_high_watermark() -> None:
+    cluster = ScriptedCluster(read_committed=False)
+    log = cluster.log()
+    log.append(1, value=bytes(100_000))
+    log.open_from = 1
+    log.append(1, value=bytes(100_000), producer=8, transactional=True)
+    async with reading(cluster, read_committed=False, max_event_bytes=150_000) as stream:
+        assert [(await stream.event()).lag for _ in range(2)] == [None, 0.0]
+        assert stream.offsets == [0, 1]
 
 
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
-def test_a_bounded_read_ends_behind_the_marker_of_a_transaction(kind: int) -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        log = cluster.log()
-        log.append(2)
-        log.append(2, producer=8, transactional=True)
-        log.end_transaction(kind, 8)
-        log.aborted = [AbortedTransaction(8, 2)] if kind == ABORT else []
-        async with reading(cluster, stop=5) as stream:
-            batch = await stream.until(4)
-            assert batch.lag == 0.0
-            assert stream.offsets == ([0, 1] if kind == ABORT else [0, 1, 2, 3])
-
-    run(test)
+@in_virtual_time
+async def test_a_bounded_read_ends_behind_the_marker_of_a_transaction(kind: int) -> None:
+    cluster = ScriptedCluster()
+    log = cluster.log()
+    log.append(2)
+    log.append(2, producer=8, transactional=True)
+    log.end_transaction(kind, 8)
+    log.aborted = [AbortedTransaction(8, 2)] if kind == ABORT else []
+    async with reading(cluster, stop=5) as stream:
+        batch = await stream.until(4)
+        assert batch.lag == 0.0
+        assert stream.offsets == ([0, 1] if kind == ABORT else [0, 1, 2, 3])
 
 
-def test_nothing_at_or_beyond_the_stop_is_delivered_and_the_subscription_stays_open() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        cluster.log().append(10)
-        async with reading(cluster, stop=4) as stream:
-            batch = await stream.event()
-            assert (stream.offsets, batch.range.until, batch.lag) == ([0, 1, 2, 3], Cursor(3), 0.0)
-            requests = len(cluster.fetches)
-            for _ in range(4):
-                batch = await stream.event()
-                assert (batch.num_records, batch.range.until, batch.lag) == (0, Cursor(3), 0.0)
-            assert running_loop().time() >= 3 * HEARTBEAT
-            assert len(cluster.fetches) == requests
-
-    run(test)
-
-
-def test_a_bounded_read_that_begins_at_its_stop_is_caught_up_at_once() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        cluster.log().append(10)
-        async with reading(cluster, Cursor(3), stop=4) as stream:
-            batch = await stream.event()
-            assert (batch.num_records, batch.lag, batch.range.until) == (0, 0.0, Cursor(3))
-        assert not cluster.fetches
-
-    run(test)
-
-
-def test_a_position_beyond_the_stop_is_caught_up_if_the_partition_has_it() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        cluster.log().append(10)
-        async with reading(cluster, Cursor(7), stop=4) as stream:
-            batch = await stream.event()
-            assert (batch.num_records, batch.lag, batch.range.until) == (0, 0.0, Cursor(7))
-        async with reading(cluster, Cursor(10), stop=4) as stream:
-            with pytest.raises(OffsetOutOfRangeError):
-                await stream.event()
-
-    run(test)
-
-
-def test_a_hole_that_compaction_has_left_moves_the_position() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        cluster.log().append(2)
-        cluster.log().compact(7)
-        cluster.log().append(1)
-        async with reading(cluster) as stream:
-            await stream.until(7)
-            assert stream.offsets == [0, 1, 7]
-
-    run(test)
-
-
-def test_a_damaged_batch_is_an_error_and_what_comes_before_it_is_delivered_once() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        log = cluster.log()
-        log.append(2)
-        log.append(2)
-        base, after, data = log.batches[1]
-        log.batches[1] = (base, after, data[:-1] + bytes([data[-1] ^ 1]))
-        async with reading(cluster) as stream:
-            assert (await stream.event()).range.until == Cursor(1)
-            with pytest.raises(DamagedFrameError):
-                await stream.event()
-            assert stream.offsets == [0, 1]
-
-    run(test)
-
-
-def test_what_is_asked_for_is_reserved_before_and_a_larger_answer_before_it_is_decoded() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        cluster.log().append(1, value=bytes(3 * MIB))
-        async with reading(cluster) as stream:
-            batch = await stream.event()
-            size = len(cluster.log().batches[0][2])
-            assert stream.memory.reserved >= size + batch.nbytes
-            assert cluster.fetches[0].wanted[cluster.partitions[0]].max_bytes == MIB
-
-    run(test)
-
-
-def test_memory_is_reserved_before_it_is_taken_for_as_much_as_the_answers_grew_before() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        log = cluster.log()
-        for _ in range(2):
-            log.append(200, value=bytes(1000), codec="zstd")
-        sizes = [len(data) for _, _, data in log.batches]
-        async with reading(cluster, max_partition_bytes=1000) as stream:
-            batch = await stream.event()
-            assert stream.memory.totals == [1000, 2 * sizes[0], sizes[0] + batch.nbytes]
-            growth = batch.nbytes / sizes[0]
-            assert growth > 20
-            await stream.event()
-            assert stream.memory.totals == [1000, int(sizes[1] * (1 + growth))]
-
-    run(test)
-
-
-def test_an_answer_larger_than_one_event_may_be_comes_in_parts_each_reserved() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        for _ in range(8):
-            cluster.log().append(1, value=bytes(100_000))
-        async with reading(cluster, max_event_bytes=250_000) as stream:
-            events = 0
-            while len(stream.offsets) < 8:
-                batch = await stream.event()
-                events += 1
-                assert stream.memory.reserved >= batch.nbytes
-            assert stream.offsets == list(range(8))
-            assert events >= 4
-            assert len(cluster.fetches) == 1
-
-    run(test)
-
-
-def test_a_refusal_ends_the_subscription_and_the_next_one_goes_on_where_it_stood() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        cluster.log().append(2)
-        async with reading(cluster) as stream:
-            last = await stream.event()
-            cluster.leaders[cluster.partitions[0]] = 2
-            cluster.log().append(2)
-            cluster.changed()
-            with pytest.raises(NotLeaderForPartitionError):
-                await stream.event()
-        async with reading(cluster, last.range.until) as stream:
-            cluster.known = dict(cluster.leaders)
-            await stream.event()
-            assert stream.offsets == [2, 3]
-
-    run(test)
-
-
-def test_a_look_up_that_is_refused_asks_for_the_leader_anew() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=256 * MIB)
-        reader = PartitionReader(cluster, fetcher, read_committed=True, max_event_bytes=MIB)
-        cluster.offset_faults.append(NotLeaderForPartitionError())
-        async with fetcher.running():
-            for refused in (True, False):
-                subscribing = reader.subscribe(
-                    cluster.partitions[0], Horizon(), stop=None, reserve=Memory()
-                )
-                if refused:
-                    with pytest.raises(NotLeaderForPartitionError):
-                        await subscribing.__aenter__()
-                else:
-                    async with subscribing as events:
-                        await anext(aiter(events))
-        assert len(cluster.looks) == 1
-
-    run(test)
-
-
-def test_cancelling_a_subscription_that_waits_leaves_nothing_behind() -> None:
-    async def test() -> None:
-        async with reading(ScriptedCluster()) as stream:
-            await stream.event()
-            waiting = asyncio.create_task(stream.event())
-            await asyncio.sleep(1.0)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-
-    run(test)
-
-
-def test_the_users_decode_maps_each_batch_in_one_step() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        cluster.log().append(4)
-        decode = UserDecode(lambda records: records.select(["topic", "partition", "offset"])[1:])
-        async with reading(cluster, user_decode=decode) as stream:
-            batch = await stream.event()
-            assert stream.offsets == [1, 2, 3]
-            assert batch.records.schema == decode.schema
-            idle = await stream.event()
-            assert idle.records.schema == decode.schema
-
-    run(test)
-
-
-def test_rows_that_the_users_decode_leaves_out_move_the_position() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        cluster.log().append(4)
-        async with reading(cluster, user_decode=UserDecode(lambda records: records[:0])) as stream:
+@in_virtual_time
+async def test_nothing_at_or_beyond_the_stop_is_delivered_and_the_subscription_stays_open() -> None:
+    cluster = ScriptedCluster()
+    cluster.log().append(10)
+    async with reading(cluster, stop=4) as stream:
+        batch = await stream.event()
+        assert (stream.offsets, batch.range.until, batch.lag) == ([0, 1, 2, 3], Cursor(3), 0.0)
+        requests = len(cluster.fetches)
+        for _ in range(4):
             batch = await stream.event()
             assert (batch.num_records, batch.range.until, batch.lag) == (0, Cursor(3), 0.0)
+        assert running_loop().time() >= 3 * HEARTBEAT
+        assert len(cluster.fetches) == requests
 
-    run(test)
+
+@in_virtual_time
+async def test_a_bounded_read_that_begins_at_its_stop_is_caught_up_at_once() -> None:
+    cluster = ScriptedCluster()
+    cluster.log().append(10)
+    async with reading(cluster, Cursor(3), stop=4) as stream:
+        batch = await stream.event()
+        assert (batch.num_records, batch.lag, batch.range.until) == (0, 0.0, Cursor(3))
+    assert not cluster.fetches
 
 
-def test_an_error_of_the_users_decode_names_the_partition_and_its_offsets() -> None:
-    async def test() -> None:
-        cluster = ScriptedCluster()
-        cluster.log().append(4)
+@in_virtual_time
+async def test_a_position_beyond_the_stop_is_caught_up_if_the_partition_has_it() -> None:
+    cluster = ScriptedCluster()
+    cluster.log().append(10)
+    async with reading(cluster, Cursor(7), stop=4) as stream:
+        batch = await stream.event()
+        assert (batch.num_records, batch.lag, batch.range.until) == (0, 0.0, Cursor(7))
+    async with reading(cluster, Cursor(10), stop=4) as stream:
+        with pytest.raises(OffsetOutOfRangeError):
+            await stream.event()
 
-        def fail(records: Any) -> Any:
-            if records.num_rows:
-                raise ValueError("secret")
-            return records
 
-        async with reading(cluster, user_decode=UserDecode(fail)) as stream:
-            with pytest.raises(DecodeFailedError, match="t-0 from offset 0 to 3") as failed:
-                await stream.event()
-            assert isinstance(failed.value.__cause__, ValueError)
-            assert "secret" not in str(failed.value)
+@in_virtual_time
+async def test_a_hole_that_compaction_has_left_moves_the_position() -> None:
+    cluster = ScriptedCluster()
+    cluster.log().append(2)
+    cluster.log().compact(7)
+    cluster.log().append(1)
+    async with reading(cluster) as stream:
+        await stream.until(7)
+        assert stream.offsets == [0, 1, 7]
 
-    run(test)
+
+@in_virtual_time
+async def test_a_damaged_batch_is_an_error_and_what_comes_before_it_is_delivered_once() -> None:
+    cluster = ScriptedCluster()
+    log = cluster.log()
+    log.append(2)
+    log.append(2)
+    base, after, data = log.batches[1]
+    log.batches[1] = (base, after, data[:-1] + bytes([data[-1] ^ 1]))
+    async with reading(cluster) as stream:
+        assert (await stream.event()).range.until == Cursor(1)
+        with pytest.raises(DamagedFrameError):
+            await stream.event()
+        assert stream.offsets == [0, 1]
+
+
+@in_virtual_time
+async def test_what_is_asked_for_is_reserved_before_and_a_larger_answer_before_it_is_decoded() -> (
+    None
+):
+    cluster = ScriptedCluster()
+    cluster.log().append(1, value=bytes(3 * MIB))
+    async with reading(cluster) as stream:
+        batch = await stream.event()
+        size = len(cluster.log().batches[0][2])
+        assert stream.memory.reserved >= size + batch.nbytes
+        assert cluster.fetches[0].wanted[cluster.partitions[0]].max_bytes == MIB
+
+
+@in_virtual_time
+async def test_memory_is_reserved_before_it_is_taken_for_as_much_as_the_answers_grew_before() -> (
+    None
+):
+    cluster = ScriptedCluster()
+    log = cluster.log()
+    for _ in range(2):
+        log.append(200, value=bytes(1000), codec="zstd")
+    sizes = [len(data) for _, _, data in log.batches]
+    async with reading(cluster, max_partition_bytes=1000) as stream:
+        batch = await stream.event()
+        assert stream.memory.totals == [1000, 2 * sizes[0], sizes[0] + batch.nbytes]
+        growth = batch.nbytes / sizes[0]
+        assert growth > 20
+        await stream.event()
+        assert stream.memory.totals == [1000, int(sizes[1] * (1 + growth))]
+
+
+@in_virtual_time
+async def test_an_answer_larger_than_one_event_may_be_comes_in_parts_each_reserved() -> None:
+    cluster = ScriptedCluster()
+    for _ in range(8):
+        cluster.log().append(1, value=bytes(100_000))
+    async with reading(cluster, max_event_bytes=250_000) as stream:
+        events = 0
+        while len(stream.offsets) < 8:
+            batch = await stream.event()
+            events += 1
+            assert stream.memory.reserved >= batch.nbytes
+        assert stream.offsets == list(range(8))
+        assert events >= 4
+        assert len(cluster.fetches) == 1
+
+
+@in_virtual_time
+async def test_a_refusal_ends_the_subscription_and_the_next_one_goes_on_where_it_stood() -> None:
+    cluster = ScriptedCluster()
+    cluster.log().append(2)
+    async with reading(cluster) as stream:
+        last = await stream.event()
+        cluster.leaders[cluster.partitions[0]] = 2
+        cluster.log().append(2)
+        cluster.changed()
+        with pytest.raises(NotLeaderForPartitionError):
+            await stream.event()
+    async with reading(cluster, last.range.until) as stream:
+        cluster.known = dict(cluster.leaders)
+        await stream.event()
+        assert stream.offsets == [2, 3]
+
+
+@in_virtual_time
+async def test_a_look_up_that_is_refused_asks_for_the_leader_anew() -> None:
+    cluster = ScriptedCluster()
+    fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=256 * MIB)
+    reader = PartitionReader(cluster, fetcher, read_committed=True, max_event_bytes=MIB)
+    cluster.offset_faults.append(NotLeaderForPartitionError())
+    async with fetcher.running():
+        for refused in (True, False):
+            subscribing = reader.subscribe(
+                cluster.partitions[0], Horizon(), stop=None, reserve=Memory()
+            )
+            if refused:
+                with pytest.raises(NotLeaderForPartitionError):
+                    await subscribing.__aenter__()
+            else:
+                async with subscribing as events:
+                    await anext(aiter(events))
+    assert len(cluster.looks) == 1
+
+
+@in_virtual_time
+async def test_cancelling_a_subscription_that_waits_leaves_nothing_behind() -> None:
+    async with reading(ScriptedCluster()) as stream:
+        await stream.event()
+        waiting = asyncio.create_task(stream.event())
+        await asyncio.sleep(1.0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+@in_virtual_time
+async def test_the_users_decode_maps_each_batch_in_one_step() -> None:
+    cluster = ScriptedCluster()
+    cluster.log().append(4)
+    decode = UserDecode(lambda records: records.select(["topic", "partition", "offset"])[1:])
+    async with reading(cluster, user_decode=decode) as stream:
+        batch = await stream.event()
+        assert stream.offsets == [1, 2, 3]
+        assert batch.records.schema == decode.schema
+        idle = await stream.event()
+        assert idle.records.schema == decode.schema
+
+
+@in_virtual_time
+async def test_rows_that_the_users_decode_leaves_out_move_the_position() -> None:
+    cluster = ScriptedCluster()
+    cluster.log().append(4)
+    async with reading(cluster, user_decode=UserDecode(lambda records: records[:0])) as stream:
+        batch = await stream.event()
+        assert (batch.num_records, batch.range.until, batch.lag) == (0, Cursor(3), 0.0)
+
+
+@in_virtual_time
+async def test_an_error_of_the_users_decode_names_the_partition_and_its_offsets() -> None:
+    cluster = ScriptedCluster()
+    cluster.log().append(4)
+
+    def fail(records: Any) -> Any:
+        if records.num_rows:
+            raise ValueError("secret")
+        return records
+
+    async with reading(cluster, user_decode=UserDecode(fail)) as stream:
+        with pytest.raises(DecodeFailedError, match="t-0 from offset 0 to 3") as failed:
+            await stream.event()
+        assert isinstance(failed.value.__cause__, ValueError)
+        assert "secret" not in str(failed.value)
 
 
 def test_without_a_decode_of_the_users_the_schema_is_that_of_kafka() -> None:

@@ -22,6 +22,7 @@ from fanout.kinesis.reading.deaggregation import Deaggregator
 from fanout.kinesis.reading.polling import Poller
 from fanout.testing.kinesis.kpl_format import encode_aggregate
 from fanout.testing.virtual_time.loop import simulate
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -214,21 +215,19 @@ def test_an_answer_that_is_too_large_is_refused(sized: bool, sentence: str) -> N
         simulate(read, service, None, service.poller(max_event_bytes=100))
 
 
-def test_a_batch_that_was_handed_on_is_kept_by_nobody() -> None:
-    async def main() -> None:
-        service = Service([answer((1, b"x" * MIB)), answer(2)])
-        before = pa.total_allocated_bytes()
-        async with service.poller().open(SPLIT, Horizon(), free) as events:
-            await anext(events)
-            service.transfer = 3600.0
-            async with asyncio.TaskGroup() as tasks:
-                waiting = tasks.create_task(take(events))
-                await asyncio.sleep(10.0)
-                assert service.bodies == 2
-                assert pa.total_allocated_bytes() - before < MIB
-                waiting.cancel()
-
-    simulate(main)
+@in_virtual_time
+async def test_a_batch_that_was_handed_on_is_kept_by_nobody() -> None:
+    service = Service([answer((1, b"x" * MIB)), answer(2)])
+    before = pa.total_allocated_bytes()
+    async with service.poller().open(SPLIT, Horizon(), free) as events:
+        await anext(events)
+        service.transfer = 3600.0
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(take(events))
+            await asyncio.sleep(10.0)
+            assert service.bodies == 2
+            assert pa.total_allocated_bytes() - before < MIB
+            waiting.cancel()
 
 
 # The pace.
@@ -361,10 +360,8 @@ def test_one_sign_alone_is_doubted_after_its_records(sign: dict[str, Any]) -> No
     assert untils([simulate(main)]) == [Cursor(1)]
 
 
-def test_nothing_is_asked_after_the_end() -> None:
-    async def main() -> None:
-        service = Service([answer(1, NextShardIterator=None, ChildShards=CHILDREN)])
-        async with service.poller().open(SPLIT, Horizon(), free) as events:
-            assert [type(event) async for event in events] == [Batch, End]
-
-    simulate(main)
+@in_virtual_time
+async def test_nothing_is_asked_after_the_end() -> None:
+    service = Service([answer(1, NextShardIterator=None, ChildShards=CHILDREN)])
+    async with service.poller().open(SPLIT, Horizon(), free) as events:
+        assert [type(event) async for event in events] == [Batch, End]

@@ -17,6 +17,7 @@ from fanout.kinesis.registration import ConsumerRegistration
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.virtual_time.loop import simulate
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -231,26 +232,22 @@ def test_an_arn_that_is_being_deleted_is_an_error_at_once() -> None:
     assert len(service.calls) == 1
 
 
-def test_a_consumer_that_was_registered_here_is_deregistered() -> None:
-    async def main() -> None:
-        service = Consumers()
-        mine = registration(service)
-        await mine.ensure()
-        await mine.undo()
-        assert service.called("deregister") == 1
-
-    simulate(main)
+@in_virtual_time
+async def test_a_consumer_that_was_registered_here_is_deregistered() -> None:
+    service = Consumers()
+    mine = registration(service)
+    await mine.ensure()
+    await mine.undo()
+    assert service.called("deregister") == 1
 
 
-def test_a_consumer_that_was_adopted_is_not_deregistered() -> None:
-    async def main() -> None:
-        service = Consumers(status="ACTIVE")
-        mine = registration(service)
-        await mine.ensure()
-        await mine.undo()
-        assert service.called("deregister") == 0
-
-    simulate(main)
+@in_virtual_time
+async def test_a_consumer_that_was_adopted_is_not_deregistered() -> None:
+    service = Consumers(status="ACTIVE")
+    mine = registration(service)
+    await mine.ensure()
+    await mine.undo()
+    assert service.called("deregister") == 0
 
 
 def test_a_consumer_that_is_gone_already_is_deregistered_without_a_word(
@@ -265,15 +262,13 @@ def test_a_consumer_that_is_gone_already_is_deregistered_without_a_word(
     assert caplog.records == []
 
 
-def test_a_throttled_deregistration_is_repeated() -> None:
-    async def main() -> None:
-        service = Consumers(refusals={"deregister": ["LimitExceededException"] * 2})
-        mine = registration(service)
-        await mine.ensure()
-        await mine.undo()
-        assert service.called("deregister") == 3
-
-    simulate(main)
+@in_virtual_time
+async def test_a_throttled_deregistration_is_repeated() -> None:
+    service = Consumers(refusals={"deregister": ["LimitExceededException"] * 2})
+    mine = registration(service)
+    await mine.ensure()
+    await mine.undo()
+    assert service.called("deregister") == 3
 
 
 def test_a_deregistration_that_fails_is_told_to_the_log_and_raises_nothing(
@@ -300,19 +295,19 @@ def test_a_deregistration_takes_10_seconds_at_most(caplog: pytest.LogCaptureFixt
     assert "cannot be deregistered within 10 s" in caplog.text
 
 
-def test_a_consumer_that_is_still_created_when_its_stream_is_cancelled_is_deregistered() -> None:
-    async def main() -> None:
-        service = Consumers(created_in=30.0)
-        mine = registration(service)
-        task = asyncio.create_task(mine.ensure())
-        await asyncio.sleep(10)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await mine.undo()
-        assert service.called("deregister") == 1
-
-    simulate(main)
+@in_virtual_time
+async def test_a_consumer_that_is_still_created_when_its_stream_is_cancelled_is_deregistered() -> (
+    None
+):
+    service = Consumers(created_in=30.0)
+    mine = registration(service)
+    task = asyncio.create_task(mine.ensure())
+    await asyncio.sleep(10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await mine.undo()
+    assert service.called("deregister") == 1
 
 
 def test_a_deregistration_that_is_cancelled_ends_at_once_and_is_told_to_the_log(
@@ -355,14 +350,12 @@ def test_polling_is_named_only_where_the_quota_is_reached() -> None:
     assert "polling" not in str(error.value)
 
 
-def test_a_name_that_somebody_else_registers_at_the_same_time_is_adopted() -> None:
-    async def main() -> None:
-        service = Consumers(created_in=2.0)
-        async with asyncio.TaskGroup() as both:
-            one, other = (both.create_task(ensured(service, seed=seed)) for seed in (1, 2))
-        assert one.result()[0] == other.result()[0] == ARN
-
-    simulate(main)
+@in_virtual_time
+async def test_a_name_that_somebody_else_registers_at_the_same_time_is_adopted() -> None:
+    service = Consumers(created_in=2.0)
+    async with asyncio.TaskGroup() as both:
+        one, other = (both.create_task(ensured(service, seed=seed)) for seed in (1, 2))
+    assert one.result()[0] == other.result()[0] == ARN
 
 
 def test_a_registration_that_came_too_late_is_not_an_error() -> None:
@@ -384,15 +377,13 @@ def test_the_permission_to_register_is_named() -> None:
         simulate(ensured, service)
 
 
-def test_cancellation_leaves_nothing_behind() -> None:
-    async def main() -> None:
-        task = asyncio.create_task(ensured(Consumers(created_in=30.0)))
-        await asyncio.sleep(10)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    simulate(main)  # it checks for tasks and timers
+@in_virtual_time
+async def test_cancellation_leaves_nothing_behind() -> None:
+    task = asyncio.create_task(ensured(Consumers(created_in=30.0)))
+    await asyncio.sleep(10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 @pytest.fixture

@@ -14,16 +14,15 @@ from aiokafka.errors import (
 
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
-from fanout.testing.virtual_time.loop import running_loop, simulate
+from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.job.process_life import ProcessLife
 from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind
 from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kafka.world import KafkaWorld
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from fanout.kafka.reading.transport import FetchAnswer, KafkaTransport
     from tests.provers.simulation.kafka.partition_log import LogEra
 
@@ -74,112 +73,91 @@ class Cluster:
         return bytes(answer.batches)
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await test()
-
-    simulate(main)
-
-
-def test_an_answer_begins_with_the_batch_that_holds_the_offset() -> None:
-    async def test() -> None:
-        cluster = Cluster()
-        await asyncio.sleep(60.0)
-        wide = next(s for s in cluster.era.batches if s.next_offset - s.base > 2)
-        assert (await cluster.records(wide.base + 1)).startswith(wide.data)
-
-    run(test)
+@in_virtual_time
+async def test_an_answer_begins_with_the_batch_that_holds_the_offset() -> None:
+    cluster = Cluster()
+    await asyncio.sleep(60.0)
+    wide = next(s for s in cluster.era.batches if s.next_offset - s.base > 2)
+    assert (await cluster.records(wide.base + 1)).startswith(wide.data)
 
 
-def test_the_first_batch_comes_whole_and_the_last_may_be_cut_short() -> None:
-    async def test() -> None:
-        cluster = Cluster()
-        await asyncio.sleep(60.0)
-        first, second = cluster.era.batches[:2]
-        assert await cluster.records(first.base, max_bytes=1) == first.data
-        size = len(first.data) + 10
-        assert await cluster.records(first.base, max_bytes=size) == first.data + second.data[:10]
-
-    run(test)
+@in_virtual_time
+async def test_the_first_batch_comes_whole_and_the_last_may_be_cut_short() -> None:
+    cluster = Cluster()
+    await asyncio.sleep(60.0)
+    first, second = cluster.era.batches[:2]
+    assert await cluster.records(first.base, max_bytes=1) == first.data
+    size = len(first.data) + 10
+    assert await cluster.records(first.base, max_bytes=size) == first.data + second.data[:10]
 
 
-def test_a_fetch_waits_for_records_as_long_as_it_may_and_no_longer() -> None:
-    async def test() -> None:
-        cluster = Cluster()
-        began = running_loop().time()
-        late = next(s for s in cluster.era.batches if s.at > 1.0)
-        answer = await cluster.fetch(late.base, max_wait=100.0)
-        assert isinstance(answer, Fetched)
-        assert answer.batches
-        assert running_loop().time() == pytest.approx(late.at, abs=0.1)
-        await asyncio.sleep(60.0)
-        began = running_loop().time()
-        answer = await cluster.fetch(cluster.era.high_watermark(60.0), max_wait=5.0)
-        assert isinstance(answer, Fetched)
-        assert not answer.batches
-        assert running_loop().time() == pytest.approx(began + 5.0, abs=0.1)
-
-    run(test)
+@in_virtual_time
+async def test_a_fetch_waits_for_records_as_long_as_it_may_and_no_longer() -> None:
+    cluster = Cluster()
+    began = running_loop().time()
+    late = next(s for s in cluster.era.batches if s.at > 1.0)
+    answer = await cluster.fetch(late.base, max_wait=100.0)
+    assert isinstance(answer, Fetched)
+    assert answer.batches
+    assert running_loop().time() == pytest.approx(late.at, abs=0.1)
+    await asyncio.sleep(60.0)
+    began = running_loop().time()
+    answer = await cluster.fetch(cluster.era.high_watermark(60.0), max_wait=5.0)
+    assert isinstance(answer, Fetched)
+    assert not answer.batches
+    assert running_loop().time() == pytest.approx(began + 5.0, abs=0.1)
 
 
-def test_offsets_that_there_are_not_and_brokers_that_do_not_lead_are_refused() -> None:
-    async def test() -> None:
-        cluster = Cluster()
-        answer = await cluster.fetch(10_000)
-        assert isinstance(answer, FetchRefused)
-        assert isinstance(answer.error, OffsetOutOfRangeError)
-        leader = cluster.transport.leader(PARTITION)
-        assert leader is not None
-        answer = await cluster.fetch(0, broker=3 - leader)
-        assert isinstance(answer, FetchRefused)
-        assert isinstance(answer.error, NotLeaderForPartitionError)
-
-    run(test)
+@in_virtual_time
+async def test_offsets_that_there_are_not_and_brokers_that_do_not_lead_are_refused() -> None:
+    cluster = Cluster()
+    answer = await cluster.fetch(10_000)
+    assert isinstance(answer, FetchRefused)
+    assert isinstance(answer.error, OffsetOutOfRangeError)
+    leader = cluster.transport.leader(PARTITION)
+    assert leader is not None
+    answer = await cluster.fetch(0, broker=3 - leader)
+    assert isinstance(answer, FetchRefused)
+    assert isinstance(answer.error, NotLeaderForPartitionError)
 
 
-def test_a_broker_that_dies_or_hangs_fails_the_fetch_that_waits_there() -> None:
-    async def test() -> None:
-        kinds = (KafkaFaultKind.BROKER_DIES, KafkaFaultKind.BROKER_HANGS)
-        dies, hangs = (
-            Cluster(*(KafkaFault(kind=k, at=5.0, seconds=50.0, amount=n) for n in range(2)))
-            for k in kinds
-        )
-        await asyncio.sleep(4.9)
-        end = dies.era.high_watermark(4.9)
-        assert dies.era.next_change(4.9) > 5.0
-        with pytest.raises(KafkaConnectionError):
-            await dies.fetch(end, max_wait=20.0)
-        assert running_loop().time() == pytest.approx(5.0, abs=0.01)
-        await asyncio.sleep(1.0)
-        began = running_loop().time()
-        with pytest.raises(RequestTimedOutError):
-            await hangs.transport.describe(["t"])
-        assert running_loop().time() == pytest.approx(began + 30.0)
-
-    run(test)
+@in_virtual_time
+async def test_a_broker_that_dies_or_hangs_fails_the_fetch_that_waits_there() -> None:
+    kinds = (KafkaFaultKind.BROKER_DIES, KafkaFaultKind.BROKER_HANGS)
+    dies, hangs = (
+        Cluster(*(KafkaFault(kind=k, at=5.0, seconds=50.0, amount=n) for n in range(2)))
+        for k in kinds
+    )
+    await asyncio.sleep(4.9)
+    end = dies.era.high_watermark(4.9)
+    assert dies.era.next_change(4.9) > 5.0
+    with pytest.raises(KafkaConnectionError):
+        await dies.fetch(end, max_wait=20.0)
+    assert running_loop().time() == pytest.approx(5.0, abs=0.01)
+    await asyncio.sleep(1.0)
+    began = running_loop().time()
+    with pytest.raises(RequestTimedOutError):
+        await hangs.transport.describe(["t"])
+    assert running_loop().time() == pytest.approx(began + 30.0)
 
 
-def test_the_edges_and_what_the_group_has_committed_are_told() -> None:
-    async def test() -> None:
-        cluster = Cluster()
-        await asyncio.sleep(60.0)
-        transport, end = cluster.transport, cluster.era.high_watermark(60.0)
-        assert await transport.offsets({PARTITION: OffsetSpec.EARLIEST}) == {PARTITION: 0}
-        assert await transport.offsets({PARTITION: OffsetSpec.LATEST}) == {PARTITION: end}
-        assert await transport.committed("g", [PARTITION]) == {PARTITION: None}
-        assert await transport.commit("g", {PARTITION: 3}) == {}
-        assert await transport.committed("g", [PARTITION]) == {PARTITION: 3}
-
-    run(test)
+@in_virtual_time
+async def test_the_edges_and_what_the_group_has_committed_are_told() -> None:
+    cluster = Cluster()
+    await asyncio.sleep(60.0)
+    transport, end = cluster.transport, cluster.era.high_watermark(60.0)
+    assert await transport.offsets({PARTITION: OffsetSpec.EARLIEST}) == {PARTITION: 0}
+    assert await transport.offsets({PARTITION: OffsetSpec.LATEST}) == {PARTITION: end}
+    assert await transport.committed("g", [PARTITION]) == {PARTITION: None}
+    assert await transport.commit("g", {PARTITION: 3}) == {}
+    assert await transport.committed("g", [PARTITION]) == {PARTITION: 3}
 
 
-def test_a_process_that_is_dead_commits_nothing() -> None:
-    async def test() -> None:
-        cluster = Cluster()
-        cluster.life.dead = True
-        with pytest.raises(KafkaConnectionError):
-            await cluster.transport.commit("g", {PARTITION: 3})
-        cluster.life.dead = False
-        assert await cluster.transport.committed("g", [PARTITION]) == {PARTITION: None}
-
-    run(test)
+@in_virtual_time
+async def test_a_process_that_is_dead_commits_nothing() -> None:
+    cluster = Cluster()
+    cluster.life.dead = True
+    with pytest.raises(KafkaConnectionError):
+        await cluster.transport.commit("g", {PARTITION: 3})
+    cluster.life.dead = False
+    assert await cluster.transport.committed("g", [PARTITION]) == {PARTITION: None}
