@@ -1,4 +1,4 @@
-"""The properties file with which Kafka's own tools are told how to reach a cluster.
+"""Read the properties file that Kafka's own tools use to reach a cluster.
 
 It is what they take as `--command-config` or `--consumer.config`: passwords stay in it. Beside the
 names of the Java client those of librdkafka are read, where they say the same.
@@ -51,11 +51,11 @@ _LOGIN_OPTION: Final = re.compile(r'(username|password)\s*=\s*"((?:\\.|[^"\\])*)
 @final
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """What a properties file says about a cluster.
+    """The settings of a cluster in a properties file.
 
     Args:
         bootstrap_servers: Brokers to begin with; None where it names none.
-        security: How they are talked to.
+        security: Encryption and authentication.
     """
 
     bootstrap_servers: str | None
@@ -74,12 +74,12 @@ def read_client_properties(path: str | Path | None, *, insecure: bool = False) -
         insecure: Allow a plaintext protocol to a host that is not this machine.
 
     Raises:
-        OptionError: It cannot be read, or says what cannot be done here.
+        OptionError: If it cannot be read, or has a setting that is not supported.
     """
     found = {} if path is None else _parse(_text(Path(path)))
     for name in found:
         if name.startswith(("sasl.", "ssl.")) and not _is_known(name):
-            # Left unread, it might make a connection less safe than was asked for.
+            # An ignored setting could make the connection less safe than intended.
             raise OptionError(f"{path}: {name} is not known here; known are {_known()}")
     for store, kind in _STORES.items():
         if store in found and found.get(kind, "JKS").upper() != "PEM":
@@ -87,14 +87,16 @@ def read_client_properties(path: str | Path | None, *, insecure: bool = False) -
                 f"{path}: {store} must be a PEM file, said by {kind}=PEM: Java's key stores "
                 f"cannot be read here; `keytool` and `openssl pkcs12` make PEM of them"
             )
-    said: dict[str, Any] = {"protocol": "PLAINTEXT"}
+    settings: dict[str, Any] = {"protocol": "PLAINTEXT"}
     if _LOGIN in found:
-        said |= _login(found[_LOGIN], path)
-    said |= {_NAMES[name]: value for name, value in found.items() if name in _NAMES and value}
-    if said["protocol"].startswith("SASL_") and "mechanism" not in said:
+        settings |= _login(found[_LOGIN], path)
+    settings |= {_NAMES[name]: value for name, value in found.items() if name in _NAMES and value}
+    if settings["protocol"].startswith("SASL_") and "mechanism" not in settings:
         raise OptionError(f"{path}: name the sasl.mechanism, such as SCRAM-SHA-512")
     try:
-        security = Security(**said, insecure=insecure and not said["protocol"].endswith("SSL"))
+        security = Security(
+            **settings, insecure=insecure and not settings["protocol"].endswith("SSL")
+        )
     except OptionError as error:
         raise OptionError(f"{path}: {error}") from error
     return ClientProperties(found.get("bootstrap.servers") or None, security)
@@ -144,7 +146,7 @@ def _unescaped(text: str) -> str:
 
 
 def _login(text: str, path: object) -> dict[str, str]:
-    """Read the user and the password of a login module; what it says is never quoted."""
+    """Read the user and the password of a login module; what it contains is never quoted."""
     module = text.split(maxsplit=1)[0].rpartition(".")[2] if text.strip() else ""
     if module not in _LOGIN_MODULES:
         raise OptionError(

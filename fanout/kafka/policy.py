@@ -30,10 +30,10 @@ __all__ = ("ROWS", "ErrorKind", "Remedy", "Treatment", "judge")
 
 @final
 class Remedy(Enum):
-    """What is done about an error before it is known whether to ask again."""
+    """A check that decides how to go on after an error."""
 
-    FIND_TOPIC = "find out whether the partition is gone"
-    FIND_PLACE = "find out whether the records at a position are lost"
+    FIND_TOPIC = "check whether the partition was deleted"
+    FIND_OFFSET = "check whether the records at a position are lost"
 
 
 Treatment: TypeAlias = Retry | Fatal | Remedy
@@ -41,38 +41,38 @@ Treatment: TypeAlias = Retry | Fatal | Remedy
 
 @final
 class ErrorKind(Enum):
-    """What an error is about."""
+    """The causes of errors."""
 
     PASSING = "an election, a broker that starts or stops, load, or the network"
-    GONE = "a topic or partition that this broker does not know"
-    PLACE = "an offset that the partition does not have"
-    ACCESS = "the caller is not believed, or may not do it"
+    UNKNOWN_TOPIC = "a topic or partition that this broker does not know"
+    OFFSET = "an offset that the partition does not have"
+    ACCESS = "authentication failed, or a permission is missing"
     REFUSED = "the request itself is wrong, or the broker cannot do it"
-    UNKNOWN = "an error that nobody has decided on"
+    UNKNOWN = "an error that is not in the table"
     DAMAGE = "records or an answer that break their format"
-    FOR_GOOD = "an error of ours that asking again cannot change"
-    MISTAKE = "an error that nobody expected"
+    FINAL = "an error of the library that a retry cannot change"
+    UNEXPECTED = "an unexpected error"
 
 
 _REPORT: Final = "an error that fanout does not know; please report it"
 
 ROWS: Final[Mapping[ErrorKind, PolicyRow[Remedy]]] = {
     ErrorKind.PASSING: PolicyRow(Retry()),
-    # A broker that has just started says so of topics that it has not heard of yet.
-    ErrorKind.GONE: PolicyRow(Remedy.FIND_TOPIC),
-    ErrorKind.PLACE: PolicyRow(Remedy.FIND_PLACE),
-    # What has never worked is a mistake in the setup, and somebody is watching: fail after one
-    # call. What has worked is a rotation or a rule that was changed, and the records wait: ask
-    # for ever, slowly and loudly, so that it comes back by itself.
+    # A broker that has just started reports topics as unknown that it has not loaded yet.
+    ErrorKind.UNKNOWN_TOPIC: PolicyRow(Remedy.FIND_TOPIC),
+    ErrorKind.OFFSET: PolicyRow(Remedy.FIND_OFFSET),
+    # If access has never worked, the setup is wrong and a user is watching: fail after one call. If
+    # it has worked, a secret was rotated or a permission changed, and the records wait: retry
+    # without end, slowly and with a log line each time, so that the stream recovers by itself.
     ErrorKind.ACCESS: PolicyRow(Retry(Pace.SLOW), first=Fatal()),
     ErrorKind.REFUSED: PolicyRow(Fatal()),
-    # Codes that are younger than aiokafka come as one error, and many of them are passing: about
-    # ten minutes of the largest waits tell them apart.
+    # aiokafka has one error for all codes that are newer than it, and many of them pass: those that
+    # last longer than about ten minutes of the largest waits are fatal.
     ErrorKind.UNKNOWN: PolicyRow(Retry(hint=_REPORT, limit=40)),
-    # The same bytes fail the same way each time, so an endless loop ends here.
+    # The same bytes fail the same way each time, so the retries are limited.
     ErrorKind.DAMAGE: PolicyRow(Retry(limit=3)),
-    ErrorKind.FOR_GOOD: PolicyRow(Fatal()),
-    ErrorKind.MISTAKE: PolicyRow(Fatal("an error that nobody expected here; please report it")),
+    ErrorKind.FINAL: PolicyRow(Fatal()),
+    ErrorKind.UNEXPECTED: PolicyRow(Fatal("an unexpected error; please report it")),
 }
 
 _KAFKA: Final[Mapping[type[Exception], ErrorKind]] = {
@@ -111,8 +111,8 @@ _KAFKA: Final[Mapping[type[Exception], ErrorKind]] = {
         ),
         ErrorKind.PASSING,
     ),
-    kafka.UnknownTopicOrPartitionError: ErrorKind.GONE,
-    kafka.OffsetOutOfRangeError: ErrorKind.PLACE,
+    kafka.UnknownTopicOrPartitionError: ErrorKind.UNKNOWN_TOPIC,
+    kafka.OffsetOutOfRangeError: ErrorKind.OFFSET,
     kafka.CorruptRecordException: ErrorKind.DAMAGE,
     **dict.fromkeys(
         (
@@ -158,18 +158,18 @@ _KAFKA: Final[Mapping[type[Exception], ErrorKind]] = {
         ),
         ErrorKind.REFUSED,
     ),
-    kafka.IllegalArgumentError: ErrorKind.MISTAKE,
-    kafka.IllegalStateError: ErrorKind.MISTAKE,
+    kafka.IllegalArgumentError: ErrorKind.UNEXPECTED,
+    kafka.IllegalStateError: ErrorKind.UNEXPECTED,
 }
 
 # The first that fits counts.
 _TYPES: Final[tuple[tuple[tuple[type[Exception], ...], ErrorKind], ...]] = (
     ((MalformedEventError,), ErrorKind.DAMAGE),
     ((SubscribeTimeoutError, SubscriptionEndedError, SubscriptionSilentError), ErrorKind.PASSING),
-    ((FanOutError,), ErrorKind.FOR_GOOD),
+    ((FanOutError,), ErrorKind.FINAL),
     ((ssl.SSLCertVerificationError,), ErrorKind.ACCESS),
     ((OSError, EOFError), ErrorKind.PASSING),
-    ((Exception,), ErrorKind.MISTAKE),
+    ((Exception,), ErrorKind.UNEXPECTED),
 )
 
 _HINTS: Final[Mapping[type[Exception], str]] = {
@@ -185,12 +185,12 @@ _HINTS: Final[Mapping[type[Exception], str]] = {
 
 
 def judge(error: Exception, *, first: bool) -> Treatment:
-    """Say what an error means, with what a person can do about it.
+    """Return how to go on after an error, with what a person can do about it.
 
     Args:
-        error: Anything that connecting, listing or a subscription raised.
-        first: Whether what was being done has not worked yet in this run of the stream: no
-            listing, no look-up of an offset, or no answer to a fetch.
+        error: An error of connecting, of listing, or of a subscription.
+        first: Whether the failed operation has not worked yet in this run of the stream: a
+            listing, a look-up of an offset, or a fetch.
     """
     return _TABLE.judge(error, Phase.STREAM, first=first)  # the phase makes no difference
 

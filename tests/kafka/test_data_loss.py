@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.kafka.partitions import Partition
 
-PLACE, TOPIC = Remedy.FIND_PLACE, Remedy.FIND_TOPIC
+PLACE, TOPIC = Remedy.FIND_OFFSET, Remedy.FIND_TOPIC
 
 
 class Case:

@@ -147,7 +147,7 @@ def means(treatment: Treatment) -> Means:
     match treatment:
         case Remedy.FIND_TOPIC:
             return "find topic"
-        case Remedy.FIND_PLACE:
+        case Remedy.FIND_OFFSET:
             return "find place"
         case Fatal():
             return "fatal"

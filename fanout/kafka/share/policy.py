@@ -79,7 +79,7 @@ def _code(error: Exception) -> KafkaError | None:
 def _kind_of(error: Exception) -> ErrorKind:
     cause = _code(error)
     if cause is None:
-        return ErrorKind.MISTAKE
+        return ErrorKind.UNEXPECTED
     if cause.code() in _ACCESS:
         return ErrorKind.ACCESS
     if cause.code() in _REFUSED:

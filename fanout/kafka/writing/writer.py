@@ -39,7 +39,7 @@ _PATIENCE: Final = 30.0
 @final
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a writer has written since it was opened.
+    """The records that a writer has written since it was opened.
 
     Args:
         rows: The number of records.
@@ -133,20 +133,20 @@ async def open_writer(
 ) -> AsyncIterator[KafkaWriter]:
     """Connect to a cluster, in order to write to it.
 
-    Leaving the block closes every connection at once, and drops what has not been flushed. A
-    transaction is left open.
+    Leaving the block closes every connection at once, and drops records that are not flushed. A
+    transaction stays open.
 
     Args:
         cluster: The cluster.
         mode: `Transactional`, `Idempotent`, or `Unconfirmed`.
-        options: What users say by Kafka's own names.
-        written: How many records the incarnation that is joined has written elsewhere, by
-            partition: brokers expect the number that comes next. None where it has not.
+        options: The producer options with Kafka's own names.
+        written: How many records the producer of a transaction has written in other processes, by
+            partition, because brokers expect the next sequence number. None for none.
 
     Raises:
-        OptionError: A server would be used without TLS, or a file cannot be used.
-        ServiceError: The cluster cannot be reached for half a minute, or for delivery.timeout.ms
-            if that is shorter, or refuses us.
+        OptionError: If a server would be used without TLS, or a file cannot be used.
+        ServiceError: If the cluster cannot be reached for half a minute, or for
+            delivery.timeout.ms if that is shorter, or refuses the client.
     """
     options = options or ProducerOptions()
     jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
