@@ -100,7 +100,7 @@ async def test_the_commits_of_a_group_are_a_start(topic: Topic) -> None:
 
 
 async def test_without_a_commit_and_a_reset_there_is_no_start(topic: Topic) -> None:
-    with pytest.raises(ServiceError, match=rf"committed no offset of {topic.name}-0, .*-1; say"):
+    with pytest.raises(ServiceError, match=rf"committed no offset of {topic.name}-0, .*-1; choose"):
         await topic.read(group_id=f"{topic.name}-group", start="committed")
 
 
