@@ -72,7 +72,7 @@ def list_(
         return opened.stream.name, await opened.describe_all()
 
     name, found = _run(command, stream, region=region, endpoint_url=endpoint_url, role_arn=role_arn)
-    _show(found, {"stream": name, "consumers": _plain(found)}, json=json)
+    _show(found, {"stream": name, "consumers": _to_json(found)}, json=json)
 
 
 @consumers.command()
@@ -93,7 +93,7 @@ def register(
     stream_name, consumer, new = _run(
         command, stream, name, region=region, endpoint_url=endpoint_url, role_arn=role_arn
     )
-    answer = {"stream": stream_name, "registered": new, "consumers": _plain([consumer])}
+    answer = {"stream": stream_name, "registered": new, "consumers": _to_json([consumer])}
     _show([consumer], answer, json=json)
 
 
@@ -235,7 +235,7 @@ def _report(deletion: Deletion, *, yes: bool, json: bool) -> None:
     reasons = {consumer: str(error) for consumer, error in failed.items()}
     for reason in reasons.values():
         typer.echo(f"fanout consumers: {reason}", err=True)
-    answer = {"stream": name, "dry_run": not yes, "consumers": _plain(done), "failed": reasons}
+    answer = {"stream": name, "dry_run": not yes, "consumers": _to_json(done), "failed": reasons}
     if json:
         print_json(answer)
     elif chosen:
@@ -248,7 +248,7 @@ def _report(deletion: Deletion, *, yes: bool, json: bool) -> None:
         raise typer.Exit(_NOT_ALL)
 
 
-def _plain(described: Sequence[ConsumerDescription]) -> list[dict[str, str]]:
+def _to_json(described: Sequence[ConsumerDescription]) -> list[dict[str, str]]:
     return [
         {
             "name": each.name,

@@ -1,4 +1,4 @@
-"""What an operator does with the consumers of a stream: list, deregister, and reckon the price."""
+"""List, register and deregister the consumers of a stream, and estimate their price."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ("HOURS_PER_MONTH", "ConsumerPrice", "StreamConsumers", "open_consumers")
 
-# A year has 8,760 hours; AWS's own price lists count the month so.
+# A twelfth of 8,760 hours, as in AWS's own price lists.
 HOURS_PER_MONTH: Final = 730
 
 _POLLING: Final = Backoff(base=1.0, cap=5.0)
@@ -36,11 +36,11 @@ class ConsumerPrice:
     """The monthly price of a stream's consumers; the defaults are list prices of us-east-1.
 
     Args:
-        consumers: How many are registered and not being deleted.
-        shards: The open shards.
-        shard_hour_price: Of one consumer on one shard for an hour.
-        gb_price: Of one GB that one consumer retrieves.
-        gb_per_month: What the stream takes in a month, in GB; each consumer retrieves all of it.
+        consumers: The consumers that are registered and not being deleted.
+        shards: The number of open shards.
+        shard_hour_price: The price of one consumer on one shard for an hour, in US dollars.
+        gb_price: The price of one GB that one consumer retrieves, in US dollars.
+        gb_per_month: The GB written to the stream in a month; each consumer retrieves them all.
     """
 
     consumers: int
@@ -51,22 +51,22 @@ class ConsumerPrice:
 
     @property
     def per_consumer(self) -> float:
-        """What one consumer costs in a month, read or not."""
+        """The price of one consumer for a month, in US dollars, whether it reads or not."""
         hours = self.shards * HOURS_PER_MONTH * self.shard_hour_price
         return hours + self.gb_per_month * self.gb_price
 
     @property
     def total(self) -> float:
-        """What all of them cost in a month."""
+        """The price of all consumers for a month, in US dollars."""
         return self.consumers * self.per_consumer
 
 
 @final
 class StreamConsumers:
-    """The consumers of one stream.
+    """Manage the consumers of one stream.
 
     Args:
-        client: The calls.
+        client: The calls of the stream.
         stream: The stream, as it was described just now.
     """
 
@@ -88,7 +88,10 @@ class StreamConsumers:
     async def older_than(self, age: timedelta) -> list[ConsumerDescription]:
         """Return the consumers that were registered longer ago, by the service's own clock.
 
-        Those that are being deleted are left out.
+        Consumers that are being deleted are left out.
+
+        Args:
+            age: The least age.
 
         Raises:
             ServiceError: If they may not be listed.
@@ -106,7 +109,7 @@ class StreamConsumers:
             consumer: Its name or ARN.
 
         Raises:
-            ServiceError: If there is none of that name or ARN, or it may not be described.
+            ServiceError: If no consumer has that name or ARN, or it may not be described.
         """
         if consumer.startswith("arn:"):
             call = self._client.describe_consumer(arn=consumer)
@@ -120,11 +123,11 @@ class StreamConsumers:
                     raise
                 raise ServiceError(
                     f"{self.stream.name} has no consumer {consumer!r}; `fanout consumers list` "
-                    f"names those that it has"
+                    f"lists those that it has"
                 ) from error
 
     async def register(self, name: str) -> tuple[ConsumerDescription, bool]:
-        """Return the consumer of a name when it is ACTIVE, and whether it was registered just now.
+        """Register a consumer if it is missing; return it once ACTIVE, and whether it is new.
 
         Raises:
             ServiceError: If it may not be registered, or is not ACTIVE within a minute.
@@ -138,9 +141,9 @@ class StreamConsumers:
         return await self.find(name), registration.registered is not None
 
     async def deregister(self, consumers: Iterable[ConsumerDescription]) -> dict[str, FanOutError]:
-        """Deregister consumers, one after the other; return what went wrong, by name.
+        """Deregister consumers, one after the other; return the errors, by consumer name.
 
-        Cancellation: those whose turn has not come stay.
+        Cancellation: the remaining consumers stay.
         """
         failed = {}
         for consumer in consumers:
@@ -153,7 +156,7 @@ class StreamConsumers:
     async def price(
         self, *, shard_hour_price: float, gb_price: float, gb_per_month: float
     ) -> ConsumerPrice:
-        """Reckon the monthly price; the arguments are those of ConsumerPrice.
+        """Estimate the monthly price; the arguments are those of ConsumerPrice.
 
         Raises:
             ServiceError: If the shards or the consumers may not be listed.
@@ -172,7 +175,7 @@ class StreamConsumers:
 
 @asynccontextmanager
 async def open_consumers(options: KinesisOptions) -> AsyncIterator[StreamConsumers]:
-    """Connect to Kinesis and look at the stream; nothing is registered.
+    """Connect to Kinesis and describe the stream; nothing is registered.
 
     Raises:
         SetupError: If credentials or a region are missing.

@@ -1,4 +1,4 @@
-"""The IAM policy that a stream needs, and no more."""
+"""Build the least IAM policy that reading a stream needs."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def iam_policy(
 ) -> dict[str, Any]:
     """Return the policy document that lets a role read a stream, and nothing else.
 
-    Which action asks for which resource is from the Service Authorization Reference of Kinesis
-    Data Streams and from the developer guide's page on permissions of consumers.
+    The resource of each action is from the Service Authorization Reference of Kinesis Data Streams
+    and from the developer guide's page on permissions of consumers.
 
     Args:
         stream_arn: The stream's ARN.
-        consumer_arn: The consumer's ARN; without its creation time it stands for every consumer
+        consumer_arn: The consumer's ARN; without its creation time it matches every consumer
             that is ever registered under that name. None for all consumers of the stream.
-        mode: How the stream is read. A role that polls needs nothing of any consumer.
+        mode: `"efo"` or `"polling"`. A role that polls needs no permission on a consumer.
         deploy: Allow also to register, tag, list and deregister consumers. A job that names its
             consumer needs it to register it; one that is given a consumer's ARN does not.
-        kms_key_arn: The stream's key, where it is encrypted with a key of your own.
+        kms_key_arn: The stream's key, if it is encrypted with a customer managed key.
 
     Raises:
-        OptionError: If an ARN is malformed, the consumer is of another stream, or a consumer is
-            named, or to be deployed, although the role polls.
+        OptionError: If an ARN is malformed, the consumer belongs to another stream, or
+            `consumer_arn` or `deploy` is set although the role polls.
     """
     stream = _STREAM.fullmatch(stream_arn)
     if stream is None:
@@ -90,7 +90,7 @@ def _through_a_consumer(
 
 
 def _consumers(stream_arn: str, consumer_arn: str | None, *, deploy: bool) -> str:
-    """Return the resource that stands for the consumers."""
+    """Return the resource that matches the consumers."""
     if consumer_arn is None:
         return f"{stream_arn}/consumer/*"
     consumer = _CONSUMER.fullmatch(consumer_arn.removeprefix(stream_arn))
@@ -114,7 +114,7 @@ def _allow(sid: str, actions: list[str], resources: list[str]) -> dict[str, Any]
 
 
 def _allow_decryption(key_arn: str, region: str, stream_arn: str) -> dict[str, Any]:
-    """Allow Kinesis, and nobody else, to decrypt the records on behalf of the role."""
+    """Allow only Kinesis to decrypt the records on behalf of the role."""
     if not _KEY.fullmatch(key_arn):
         raise OptionError(
             f"kms_key_arn={key_arn!r} is not the ARN of a key; an alias cannot be granted"

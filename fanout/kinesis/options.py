@@ -223,7 +223,7 @@ _VALUE: Final = re.compile(r"[\w\s.:/=+@-]{0,256}")
 
 
 def check_tags(tags: object) -> dict[str, str]:
-    """Return a copy of the tags of a consumer.
+    """Check the tags of a consumer, and return a copy.
 
     Raises:
         OptionError: If they are not a mapping of at most 50 keys (1 to 128 characters, not
@@ -239,7 +239,7 @@ def check_tags(tags: object) -> dict[str, str]:
                 f"the tag key {key!r} must be 1 to 128 letters, digits, spaces or _ . : / = + - @"
             )
         if key.lower().startswith("aws:"):
-            raise OptionError(f"the tag key {key!r} begins with aws:, which AWS keeps for itself")
+            raise OptionError(f"the tag key {key!r} begins with aws:, which AWS reserves")
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
             raise OptionError(
                 f"the value {value!r} of the tag {key!r} must be at most 256 letters, digits, "
@@ -256,13 +256,13 @@ def check_endpoint(url: str, *, insecure: bool) -> None:
         insecure: Whether plain http to another machine is allowed.
 
     Raises:
-        OptionError: The endpoint is another one.
+        OptionError: If the endpoint is another one, or holds a user or a password.
     """
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         raise OptionError(
-            "endpoint_url must not hold a user or a password: it is shown in messages, and Kinesis "
-            "takes its credentials from the session"
+            "endpoint_url must not hold a user or a password: it is shown in messages, and "
+            "requests are signed with the credentials of the session"
         )
     match parts.scheme:
         case "https":

@@ -44,13 +44,13 @@ __all__ = ("KinesisRemedy", "Treatment", "judge")
 
 @final
 class KinesisRemedy(Enum):
-    """What is done about an error before it is known whether to ask again."""
+    """The step to take on an error before the decision whether to retry."""
 
     REFRESH = "get new credentials"
-    FIND_CAUSE = "find out which of the stream, its consumer and the shard is gone"
+    FIND_CAUSE = "find out whether the stream, its consumer or the shard is gone"
     DATA_LOSS = "find out whether the records at a position have expired"
-    DROP_FRAME = "drop a frame that stays damaged, where the user has chosen that"
-    CONFIRM_END = "ask whether a shard has ended that has said so by one sign only"
+    DROP_FRAME = "drop a frame that stays damaged, if the user has chosen that"
+    CONFIRM_END = "find out whether a shard with one of the two signs of its end has ended"
 
 
 Treatment: TypeAlias = Retry | Fatal | KinesisRemedy
@@ -58,21 +58,21 @@ Treatment: TypeAlias = Retry | Fatal | KinesisRemedy
 
 @final
 class _Kind(Enum):
-    """What an error is about."""
+    """The kind of an error."""
 
     PASSING = "load, the network, or a fault inside the service"
-    TAKEN = "another subscription of this consumer and shard is young, or took over"
+    TAKEN = "another subscription of this consumer and shard is too recent, or took over"
     GONE = "something that the call names does not exist"
-    PLACE = "the position is not one of the shard's, or no longer"
-    ACCESS = "the caller is not believed, or may not do it"
+    POSITION = "the position does not belong to the shard, or no longer"
+    ACCESS = "the credentials are not accepted, or do not allow the call"
     BLOCKED = "the account or the stream's KMS key is in a state that only a person can change"
     REFUSED = "the request itself is wrong"
-    UNKNOWN = "a code that nobody has decided on"
-    DAMAGE = "an answer that breaks its format, or says what cannot be true"
+    UNKNOWN = "a code that is not in the table"
+    DAMAGE = "an answer that breaks its format, or contradicts itself"
     BAD_FRAME = "a frame that cannot be decoded among others that can"
-    HALF_AN_END = "one of the two signs of a shard's end without the other"
-    FOR_GOOD = "an error of ours that asking again cannot change"
-    MISTAKE = "an error that nobody expected"
+    UNCONFIRMED_END = "one of the two signs of a shard's end without the other"
+    PERMANENT = "an error of fanout that a retry cannot change"
+    UNEXPECTED = "an error that no part of fanout expects"
 
 
 _FATAL: Final = Fatal()
@@ -80,26 +80,26 @@ _REPORT: Final = "a code that fanout does not know; please report it"
 
 _ROWS: Final[Mapping[_Kind, PolicyRow[KinesisRemedy]]] = {
     _Kind.PASSING: PolicyRow(Retry()),
-    # Waiting longer than the service's minimum does not help; it says for how long it refuses.
+    # The service documents how long it refuses, so a longer wait does not help.
     _Kind.TAKEN: PolicyRow(Retry(Pace.FLOOR)),
     _Kind.GONE: PolicyRow(KinesisRemedy.FIND_CAUSE, listing=_FATAL),
-    _Kind.PLACE: PolicyRow(KinesisRemedy.DATA_LOSS, listing=_FATAL),
-    # What has never worked is a mistake in the setup, and somebody is watching: fail after one
-    # call. What has worked is a rotation or a role that was lost, and the records wait in the
-    # stream for a day at least: ask for ever, slowly and loudly, so that it comes back by itself.
+    _Kind.POSITION: PolicyRow(KinesisRemedy.DATA_LOSS, listing=_FATAL),
+    # If no call has succeeded yet, the setup is wrong, and the user is watching: fail after one
+    # call. Later it is a rotation of keys or a lost role, and the stream keeps its records for a
+    # day at least: retry slowly, without a limit and with a log line each time.
     _Kind.ACCESS: PolicyRow(KinesisRemedy.REFRESH, first=_FATAL),
-    # As for access. No credentials of ours change it.
+    # As for ACCESS, but other credentials do not help.
     _Kind.BLOCKED: PolicyRow(Retry(Pace.SLOW), first=_FATAL),
     _Kind.REFUSED: PolicyRow(_FATAL),
-    # It may be a passing error by a name of which the service's model does not tell: about ten
-    # minutes of the largest waits tell them apart.
+    # It may be a transient error with a code that the service's model does not have: retry for
+    # about ten minutes of the largest waits.
     _Kind.UNKNOWN: PolicyRow(Retry(hint=_REPORT, limit=40), first=Fatal(_REPORT)),
     # The same bytes fail the same way each time, so an endless loop ends here.
     _Kind.DAMAGE: PolicyRow(Retry(limit=3)),
     _Kind.BAD_FRAME: PolicyRow(KinesisRemedy.DROP_FRAME),
-    _Kind.HALF_AN_END: PolicyRow(KinesisRemedy.CONFIRM_END),
-    _Kind.FOR_GOOD: PolicyRow(_FATAL),
-    _Kind.MISTAKE: PolicyRow(Fatal("an error that nobody expected here; please report it")),
+    _Kind.UNCONFIRMED_END: PolicyRow(KinesisRemedy.CONFIRM_END),
+    _Kind.PERMANENT: PolicyRow(_FATAL),
+    _Kind.UNEXPECTED: PolicyRow(Fatal("an unexpected error; please report it")),
 }
 
 _CODES: Final[Mapping[str, _Kind]] = {
@@ -117,14 +117,14 @@ _CODES: Final[Mapping[str, _Kind]] = {
             "ThrottlingException",
             # The listing took longer than the 5 minutes for which its page token holds.
             "ExpiredNextTokenException",
-            # An iterator that is old is replaced without a word; this one was new.
+            # The poller replaces an iterator that has expired with age; this one was new.
             "ExpiredIteratorException",
         ),
         _Kind.PASSING,
     ),
     "ResourceInUseException": _Kind.TAKEN,
     "ResourceNotFoundException": _Kind.GONE,
-    "InvalidArgumentException": _Kind.PLACE,
+    "InvalidArgumentException": _Kind.POSITION,
     **dict.fromkeys(ACCESS_DENIED | BAD_CREDENTIALS, _Kind.ACCESS),
     **dict.fromkeys(
         (
@@ -140,17 +140,17 @@ _CODES: Final[Mapping[str, _Kind]] = {
     "ValidationException": _Kind.REFUSED,
 }
 
-# The first that fits counts.
+# The first match counts.
 _TYPES: Final[tuple[tuple[tuple[type[Exception], ...], _Kind], ...]] = (
-    ((UnconfirmedEndError,), _Kind.HALF_AN_END),
+    ((UnconfirmedEndError,), _Kind.UNCONFIRMED_END),
     ((DamagedFrameError,), _Kind.BAD_FRAME),
     ((MalformedEventError, ResponseParserError), _Kind.DAMAGE),
     ((SubscribeTimeoutError, SubscriptionEndedError, SubscriptionSilentError), _Kind.PASSING),
-    ((FanOutError,), _Kind.FOR_GOOD),
+    ((FanOutError,), _Kind.PERMANENT),
     ((NoCredentialsError, PartialCredentialsError, CredentialRetrievalError), _Kind.ACCESS),
-    ((ParamValidationError,), _Kind.MISTAKE),
+    ((ParamValidationError,), _Kind.UNEXPECTED),
     ((BotoCoreError, aiohttp.ClientError, OSError), _Kind.PASSING),
-    ((Exception,), _Kind.MISTAKE),
+    ((Exception,), _Kind.UNEXPECTED),
 )
 
 _SERVER_ERROR: Final = 500
@@ -159,13 +159,13 @@ _PASSING_STATUS: Final = frozenset({408, 429})
 
 
 def judge(error: Exception, phase: Phase, *, first: bool = True) -> Treatment:
-    """Say what an error means, with what a person can do about it.
+    """Return the verdict or the remedy of an error, with a hint for the user.
 
     Args:
-        error: Anything that connecting, listing or a subscription raised.
-        phase: What was being done.
-        first: Whether that has not worked yet in this run of the stream: no listing, no subscribe
-            call, or no event.
+        error: Any error of connecting, listing or a subscription.
+        phase: The phase in which it was raised.
+        first: Whether nothing of that phase has succeeded yet in this run of the stream: no
+            listing, no subscribe call, or no event.
     """
     return _TABLE.judge(error, phase, first=first)
 

@@ -1,4 +1,4 @@
-"""The enhanced fan-out consumer: find or register it, wait until it can subscribe, deregister."""
+"""Find or register an enhanced fan-out consumer, wait until it can subscribe, and deregister it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ("ConsumerRegistration", "deregister_consumer")
 
-# The service takes seconds to create a consumer; Flink and Redpanda give it a minute as well.
+# The service creates a consumer within seconds; Flink and Redpanda wait for a minute as well.
 ACTIVATION_TIMEOUT: Final = 60.0
-# What a stream may take to close because of its consumer; Flink's limit is the same.
+# The limit that a consumer adds to closing a stream; Flink's is the same.
 DEREGISTRATION_TIMEOUT: Final = 10.0
 
 # Five consumers at a time may be CREATING, and five calls a second may register one (AWS API
@@ -30,7 +30,7 @@ _NOT_YET = frozenset({"LimitExceededException", "ThrottlingException", "Resource
 
 # 20 consumers, or 50 in the mode On-demand Advantage (AWS API reference, RegisterStreamConsumer).
 _QUOTA = (
-    "the stream may have as many consumers as it can have: deregister one that nobody uses (fanout "
+    "the stream may have its maximum number of consumers: deregister an unused one (fanout "
     "consumers list), or read without a consumer, with mode='polling'"
 )
 
@@ -45,13 +45,13 @@ class _NotActiveError(FanOutError):
 
 @final
 class ConsumerRegistration:
-    """One stream's hold on its consumer.
+    """Own the consumer of one stream.
 
     Args:
-        client: The service.
+        client: The calls of the stream.
         stream_arn: The stream's ARN.
         consumer: A consumer's name, or the ARN of one that must exist.
-        jitter: How long to wait between two calls about it.
+        jitter: The waits between two calls.
         tags: The tags of a consumer that is registered here; one that exists keeps its own.
     """
 
@@ -74,7 +74,7 @@ class ConsumerRegistration:
 
     @property
     def arn(self) -> str:
-        """The ARN of the consumer that `ensure` has found or registered last."""
+        """The ARN of the consumer that `ensure` found or registered last."""
         return self._arn
 
     @property
@@ -84,14 +84,14 @@ class ConsumerRegistration:
 
     @property
     def registered(self) -> str | None:
-        """The ARN of the consumer that was registered here; None where one was adopted."""
+        """The ARN of the consumer that was registered here; None if one was adopted."""
         return self._registered
 
     async def ensure(self) -> str:
-        """Return the ARN of an ACTIVE consumer, registering it first where a name is given.
+        """Return the ARN of an ACTIVE consumer; one that is given by name is registered if missing.
 
-        An existing consumer of that name is adopted, and so is one that somebody else registers
-        at the same moment. One that is being deleted is waited for, and then registered again.
+        An existing consumer of that name is adopted, and so is one that another process registers
+        at the same moment. If it is being deleted, it is registered again after that.
 
         Raises:
             ServiceError: If the consumer does not exist, is not ACTIVE within a minute, or may
@@ -113,7 +113,7 @@ class ConsumerRegistration:
                         return self._arn
                     outcome = attempt.retry_state.outcome
                     error = None if outcome is None else outcome.exception()
-                    # When the time is over in the middle of a call, that is no reason.
+                    # A call that the timeout interrupted is no reason.
                     if error is not None and _may_pass(error):
                         reason = error
         except FanOutError:
@@ -130,9 +130,10 @@ class ConsumerRegistration:
         raise AssertionError("retrying ends by returning or by raising")
 
     async def exists(self) -> bool:
-        """Say whether the consumer that `ensure` has returned is still registered.
+        """Return whether the consumer that `ensure` returned is still registered, by one call.
 
-        It asks once; the errors of the service and the network pass unchanged.
+        Raises:
+            Exception: Any error of the service or the network, unchanged.
         """
         try:
             description = await self._client.describe_consumer(arn=self._arn)
@@ -143,10 +144,10 @@ class ConsumerRegistration:
         return description.status != "DELETING"
 
     async def undo(self) -> None:
-        """Deregister the consumer if it was registered here; it may end others' subscriptions.
+        """Deregister the consumer if it was registered here; that ends all its subscriptions.
 
-        It takes 10 seconds at most and raises nothing, because it runs when something else ends:
-        a consumer that stays is told to the log.
+        It takes 10 seconds at most and raises nothing, because it runs while a stream closes. A
+        consumer that stays is logged.
 
         Cancellation: the consumer may stay.
         """
@@ -155,12 +156,12 @@ class ConsumerRegistration:
         try:
             await deregister_consumer(self._client, self._registered, jitter=self._jitter)
         except asyncio.CancelledError:
-            self._tell_leak("the program was stopped meanwhile")
+            self._log_leak("the task was cancelled meanwhile")
             raise
         except FanOutError as error:
-            self._tell_leak(error)
+            self._log_leak(error)
 
-    def _tell_leak(self, reason: object) -> None:
+    def _log_leak(self, reason: object) -> None:
         log.warning(
             "the consumer %s may stay registered, and cost money: %s",
             self._registered,
@@ -168,7 +169,7 @@ class ConsumerRegistration:
         )
 
     async def _active_consumer(self) -> str:
-        """Look at the consumer once, registering it where it is missing; return its ARN."""
+        """Describe the consumer once, register it if it is missing, and return its ARN."""
         description = await self._describe_or_register()
         if description.status == "DELETING" and self._is_arn:
             # An ARN holds the time of creation: a new consumer of that name has another one.
@@ -202,12 +203,12 @@ class ConsumerRegistration:
 
 
 async def deregister_consumer(client: KinesisClient, arn: str, *, jitter: FullJitter) -> None:
-    """Deregister a consumer, again while the service throttles; one that is gone is no error.
+    """Deregister a consumer, and retry while the service throttles; a missing one is no error.
 
     Args:
-        client: The service.
+        client: The calls of the stream.
         arn: The consumer's ARN.
-        jitter: How long to wait between two calls.
+        jitter: The waits between two calls.
 
     Raises:
         ServiceError: If it may not be deregistered, or that takes more than 10 seconds.

@@ -1,4 +1,4 @@
-"""The shards of a stream: those that are listed, and what is remembered of those that were."""
+"""List the shards of a stream, and keep the descriptions of those that are no longer listed."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ __all__ = ("ShardCatalog",)
 
 @final
 class ShardCatalog:
-    """List the shards, and remember how each one ended after it is no longer listed.
+    """List the shards, and keep the description of each one after it is no longer listed.
 
-    Listings may be on their way at once; one that was asked for before another replaces nothing of
-    it, however late it comes.
+    Listings may run concurrently. The result of a later request is never replaced by that of an
+    earlier one, whichever answer arrives last.
 
     Args:
-        client: The calls.
+        client: The calls of the stream.
     """
 
     def __init__(self, client: KinesisClient) -> None:
         self._client = client
         self._listed: Mapping[str, ShardDescription] = {}
         self._known: dict[str, ShardDescription] = {}
-        self._asked = 0
+        self._requested = 0
         self._answered = 0
 
     @property
     def listed(self) -> Mapping[str, ShardDescription]:
-        """What the latest listing says, by shard id."""
+        """The shards of the latest listing, by shard id."""
         return self._listed
 
     @property
     def known(self) -> Mapping[str, ShardDescription]:
-        """The latest description of each shard that was ever listed, as far as there is room."""
+        """The last description of each shard that was ever listed, of 10,000 at most."""
         return self._known
 
     async def refresh(self) -> Sequence[Split]:
@@ -50,8 +50,8 @@ class ShardCatalog:
         Raises:
             ServiceError: If another stream has taken this one's name, or there are too many shards.
         """
-        self._asked += 1
-        asked = self._asked
+        self._requested += 1
+        requested = self._requested
         listed = {shard.shard_id: shard for shard in await self._client.list_shards()}
         for shard_id, shard in listed.items():
             before = self._known.get(shard_id, shard)
@@ -61,12 +61,12 @@ class ShardCatalog:
                     f"begins at {shard.first} now, and began at {before.first}; read the new "
                     f"stream without the positions of the old one"
                 )
-        if asked > self._answered:
-            self._answered = asked
-            self._take_in(listed)
+        if requested > self._answered:
+            self._answered = requested
+            self._store(listed)
         return [_split(shard) for shard in self._listed.values()]
 
-    def _take_in(self, listed: Mapping[str, ShardDescription]) -> None:
+    def _store(self, listed: Mapping[str, ShardDescription]) -> None:
         self._listed = listed
         unlisted = {id_: shard for id_, shard in self._known.items() if id_ not in listed}
         self._known = {**unlisted, **listed}
@@ -74,7 +74,7 @@ class ShardCatalog:
             del self._known[next(iter(self._known))]
 
     def children(self, shard_id: str) -> tuple[Split, ...]:
-        """Return the listed shards that replace one."""
+        """Return the listed children of a shard."""
         return tuple(_split(shard) for shard in self._listed.values() if shard_id in shard.parents)
 
 

@@ -1,4 +1,4 @@
-"""Kinesis as a source of the fan-out: what a user writes down, and how it is connected."""
+"""Read a Kinesis stream as a source: the user's frozen description, and opening a connection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ("KinesisSource", "open_kinesis_connection")
 
-# The service creates a consumer within seconds, and the user's backoff may be made for outages.
+# The service creates a consumer within seconds; the user's backoff may be made for outages.
 _CONSUMER_POLLING: Final = Backoff(base=1.0, cap=5.0)
 
 
@@ -44,17 +44,17 @@ class KinesisSource(KinesisOptions):
 
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[KinesisConnection]:
-        """Connect, check that the stream exists, and see to it that a consumer is ACTIVE.
+        """Connect, check that the stream exists, and ensure that its consumer is ACTIVE.
 
-        In polling no consumer is looked at.
+        In polling no consumer is needed or described.
 
-        Leaving the context deregisters a consumer that was registered here, where
-        `deregister="on_close"` asks for it; that takes 10 seconds at most, and is given up, with a
-        warning in the log, when the task is cancelled once more.
+        With `deregister="on_close"`, leaving the context deregisters a consumer that was registered
+        here. That takes 10 seconds at most; if the task is cancelled again, the consumer stays, and
+        a warning is logged.
 
         Args:
-            available_now: Changes nothing: Kinesis tells that a shard has been read to its newest
-                record only while it is read.
+            available_now: Has no effect: only an answer to reading a shard shows whether its newest
+                record has been read.
 
         Raises:
             SetupError: If credentials or a region are missing, or the stream has more shards than
@@ -78,11 +78,11 @@ class KinesisSource(KinesisOptions):
             yield await stack.enter_async_context(open_kinesis_connection(self, client, random))
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
-        """Return the position after one row: inside its record if the next row is of it too.
+        """Return the position after one row: inside its record if the next row belongs to it too.
 
         Args:
-            batch: Its rows as they came, so that a record's last row is its last sub-record.
-            row: The row.
+            batch: The batch with all its rows, so that a record's last row is its last sub-record.
+            row: The index of the row.
         """
         number, *following = batch.records.column("sequenceNumber").slice(row, 2).to_pylist()
         if following == [number]:
@@ -90,7 +90,7 @@ class KinesisSource(KinesisOptions):
         return Cursor(int(number))
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
-        """Return when a row arrived at the service, in milliseconds; None where it did not say."""
+        """Return when a row arrived, in milliseconds since the Unix epoch; None if not sent."""
         micros = records.column("approximateArrivalTimestamp")[row].value
         return None if micros is None else micros // 1000
 
@@ -99,12 +99,12 @@ class KinesisSource(KinesisOptions):
 async def open_kinesis_connection(
     options: KinesisOptions, client: KinesisClient, random: Random
 ) -> AsyncIterator[KinesisConnection]:
-    """Connect over a client; see `KinesisSource.connect`.
+    """Connect with an open client; see `KinesisSource.connect`.
 
     Args:
-        options: What the user asked for.
+        options: The user's options.
         client: The calls of the stream.
-        random: The source of randomness for the wait until a consumer is ACTIVE.
+        random: The random source of the waits until a consumer is ACTIVE.
     """
     stream = await _usable_stream(client, options.stream)
     check_open_files(stream.open_shards)
@@ -124,9 +124,9 @@ async def open_kinesis_connection(
 
 
 async def _check_same(client: KinesisClient, stream: StreamDescription) -> None:
-    """Check that a new consumer is one of the stream that was described before.
+    """Check that a new consumer belongs to the stream that was described before.
 
-    A consumer goes with its stream, so one that was there already tells that the stream is too.
+    A consumer is deleted with its stream, so an existing one shows that the stream is the same.
     """
     if (await _usable_stream(client, stream.name)).created != stream.created:
         raise ServiceError(

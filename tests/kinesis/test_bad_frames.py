@@ -146,7 +146,7 @@ async def test_a_frame_whose_length_stays_damaged_is_fatal(
         failure = await reader.failed()
     assert isinstance(failure, SplitFailedError)
     assert type(failure.__cause__) is MalformedEventError
-    assert re.search("nobody knows where the next frame begins .*3 times", str(failure))
+    assert re.search("it is unknown where the next frame begins .*3 times", str(failure))
     assert stream.server.statistics().subscribe_calls == {FIRST: 3}
 
 

@@ -303,7 +303,7 @@ def test_an_error_of_a_length_repeats_itself() -> None:
     decoder = FrameDecoder()
     decoder.feed(bytes(frame))
     for _ in range(2):
-        with pytest.raises(MalformedEventError, match="nobody knows where the next frame begins"):
+        with pytest.raises(MalformedEventError, match="it is unknown where the next frame begins"):
             decoder.next_frame()
 
 

@@ -66,7 +66,7 @@ def source(**options: Any) -> KinesisSource:
         ({"tags": {"k" * 129: "x"}}, r"must be 1 to 128 letters"),
         ({"tags": {1: "x"}}, r"the tag key 1 must be 1 to 128 letters"),
         ({"tags": {"a;b": "x"}}, r"the tag key 'a;b' must be 1 to 128 letters"),
-        ({"tags": {"aws:x": "x"}}, r"the tag key 'aws:x' begins with aws:, which AWS keeps"),
+        ({"tags": {"aws:x": "x"}}, r"the tag key 'aws:x' begins with aws:, which AWS reserves"),
         ({"tags": {"team": "x" * 257}}, r"of the tag 'team' must be at most 256 letters"),
         ({"tags": {"team": None}}, r"the value None of the tag 'team' must be at most 256"),
         ({"tags": {"a": "b"}, "consumer": CONSUMER_ARN}, "^tags is for a consumer that is reg"),

@@ -339,7 +339,7 @@ def test_a_limit_that_stays_is_told_by_name() -> None:
     service = Consumers(refusals={"register": ["LimitExceededException"] * 1000})
     with pytest.raises(ServiceError, match=r"'etl' .* 60 s.*LimitExceededException") as error:
         simulate(ensured, service)
-    assert "as many consumers as it can have" in str(error.value)
+    assert "its maximum number of consumers" in str(error.value)
     assert "mode='polling'" in str(error.value)
 
 

@@ -763,7 +763,7 @@ async def test_a_frame_whose_length_is_damaged_is_never_dropped(at: int) -> None
     )
     assert events == []
     assert type(error) is MalformedEventError
-    assert "nobody knows where the next frame begins" in str(error)
+    assert "it is unknown where the next frame begins" in str(error)
 
 
 async def test_what_a_readable_event_says_wrongly_is_never_dropped() -> None:

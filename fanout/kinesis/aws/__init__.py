@@ -1,1 +1,1 @@
-"""Calls to Kinesis: clients, sessions, credentials, and what errors mean."""
+"""Calls to Kinesis: clients, sessions, credentials, and hints on errors."""

@@ -1,7 +1,7 @@
-"""The calls that enhanced fan-out and polling need, as a protocol, and what they answer.
+"""The calls of Kinesis that a stream needs, as a protocol, and the values that they return.
 
 Errors of the service (botocore's ClientError) and of the network (aiohttp's and botocore's) pass
-unchanged: what they mean is decided in one table, by the caller.
+unchanged; the caller judges them by the table in `fanout.kinesis.policy`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = (
     "UnreadRecords",
 )
 
-# A listing that goes on beyond these is taken for a fault, so that it cannot exhaust memory. A
-# stream has at most 50 consumers (AWS API reference, RegisterStreamConsumer).
+# A longer listing is treated as a fault, so that it cannot exhaust memory. A stream has at most 50
+# consumers (AWS API reference, RegisterStreamConsumer).
 MAX_SHARDS: Final = 10_000
 MAX_CONSUMERS: Final = 1_000
 
@@ -48,12 +48,12 @@ class StreamDescription:
         name: The stream's name.
         arn: Its ARN.
         status: CREATING, DELETING, ACTIVE or UPDATING.
-        created: When it was created; a stream that replaces another of its name has its ARN too.
+        created: When it was created; a stream that replaces another of its name has the same ARN.
         server_time: The service's clock when it answered, to the second.
-        retention_hours: For how long it keeps a record.
-        open_shards: The shards that take records.
-        consumers: How many consumers are registered; None where the service does not say.
-        key_id: The KMS key that encrypts the records, as its ARN, its id or an alias; None where
+        retention_hours: The hours for which it keeps a record.
+        open_shards: The number of shards that accept records.
+        consumers: The number of registered consumers; None if the service does not send it.
+        key_id: The KMS key that encrypts the records, as its ARN, its id or an alias; None if
             they are not encrypted.
     """
 
@@ -104,7 +104,7 @@ class ShardDescription:
         first: The sequence number that it began with.
         last: The sequence number that it was closed with, above that of any record of it; None
             while it is open.
-        hash_range: The hash keys whose records it takes.
+        hash_range: The hash keys of its records.
     """
 
     shard_id: str
@@ -135,10 +135,10 @@ class ConsumerDescription:
 @final
 @dataclass(frozen=True, slots=True)
 class UnreadRecords:
-    """An answer of GetRecords of which only the headers have been read.
+    """Hold an answer of GetRecords of which only the headers have been read.
 
     Args:
-        size: The bytes of the body; None where the service does not say.
+        size: The bytes of the body; None if the service does not send it.
         chunks: The body, a JSON document, as it arrives.
     """
 
@@ -150,12 +150,12 @@ class KinesisClient(Protocol):
     """Make the calls of one stream; cancelling any of them closes its connection."""
 
     async def renew_credentials(self) -> None:
-        """Find credentials anew, as when the client was opened, and sign with them from now on.
+        """Find credentials again, as when the client was opened, and sign with them from now on.
 
         Cancellation: the old ones stay.
 
         Raises:
-            Exception: Whatever botocore raises where there are none; the old ones stay.
+            Exception: Any error of botocore, if there are none; the old ones stay.
         """
 
     async def describe_stream(self) -> StreamDescription:
@@ -199,8 +199,8 @@ class KinesisClient(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Call SubscribeToShard once, without a retry, and hand over its body as raw chunks.
 
-        There is no limit to how long the service may be silent: that is the caller's to measure.
-        Leaving the context closes the connection at once, whatever ended it.
+        There is no timeout on the service's silence: the caller has to set one. Leaving the context
+        closes the connection at once.
 
         Args:
             consumer_arn: The consumer to subscribe.
@@ -213,7 +213,7 @@ class KinesisClient(Protocol):
     ) -> str:
         """Call GetShardIterator once, without a retry; the service allows 5 calls a second.
 
-        There is no limit to how long the service may take: that is the caller's to measure.
+        There is no timeout: the caller has to set one.
 
         Args:
             stream_arn: The shard's stream.
@@ -229,11 +229,11 @@ class KinesisClient(Protocol):
     ) -> AbstractAsyncContextManager[UnreadRecords]:
         """Call GetRecords once, without a retry, and hand over its body before reading it.
 
-        There is no limit to how long the service may take: that is the caller's to measure.
+        There is no timeout: the caller has to set one.
         Leaving the context closes the connection, unless the body was read to its end.
 
         Args:
-            stream_arn: The stream that the iterator is of.
-            shard_iterator: What `get_shard_iterator` or the last call returned.
-            limit: The most records; None for as many as the service sends at once.
+            stream_arn: The iterator's stream.
+            shard_iterator: The iterator that `get_shard_iterator` or the last call returned.
+            limit: The most records; None for the service's own limit.
         """

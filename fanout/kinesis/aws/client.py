@@ -1,4 +1,4 @@
-"""The calls of a stream, made with aioboto3."""
+"""Make the calls of a stream with aioboto3."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ async def open_kinesis_client(
     Args:
         stream: The stream's name or ARN.
         region: The AWS region; None for that of the session.
-        endpoint_url: Where Kinesis is, if not at AWS.
+        endpoint_url: The endpoint of Kinesis, if it is not that of AWS.
         session: The session to take credentials and configuration from; None for a new one. It is
             not changed.
-        role_arn: A role to assume with the session's credentials, again each time that the role's
-            own expire.
+        role_arn: A role to assume with the session's credentials; it is assumed again before the
+            role's own expire.
         insecure: Whether plain http to another machine is allowed.
 
     Raises:
-        OptionError: The endpoint is not https, nor http on this machine.
-        SetupError: There are no credentials, or no region.
-        ClientError: The role may not be assumed.
+        OptionError: If the endpoint is neither https nor http on this machine.
+        SetupError: If there are no credentials, or no region.
+        ClientError: If the role may not be assumed.
     """
     if endpoint_url is not None:
         check_endpoint(endpoint_url, insecure=insecure)
@@ -78,7 +78,7 @@ async def open_kinesis_client(
             reading = await clients.enter_async_context(
                 session.client(**client, config=_reading_config())
             )
-        # The environment and the profile name endpoints too.
+        # The environment and the profile may set an endpoint too.
         check_endpoint(control.meta.endpoint_url, insecure=insecure)
         deliver_raw_bodies(reading)
         hide_signed_headers(control)
@@ -88,7 +88,7 @@ async def open_kinesis_client(
 
 @contextmanager
 def _exact_timestamps(session: aioboto3.Session) -> Iterator[None]:
-    """Let the clients that are made meanwhile send times in milliseconds; botocore cuts them."""
+    """Let clients that are made in the block send milliseconds, which botocore cuts off."""
     creating = "creating-serializer.kinesis"
     session.events.register(creating, enable_millisecond_timestamp_precision)
     try:
@@ -98,30 +98,30 @@ def _exact_timestamps(session: aioboto3.Session) -> Iterator[None]:
 
 
 def _control_config() -> AioConfig:
-    # Its calls end by themselves, and the service allows few a second: those beyond botocore's
-    # pool of 10 wait for their turn.
+    # The service allows few of these calls a second; calls beyond botocore's pool of 10
+    # connections wait.
     return AioConfig(connect_timeout=_CONNECT_TIMEOUT, retries={"mode": "standard"})
 
 
 def _reading_config() -> AioConfig:
     return AioConfig(
         connect_timeout=_CONNECT_TIMEOUT,
-        # The service's silence is measured by the subscriber, which knows who is waiting.
+        # The subscriber measures the service's silence: it knows whether the consumer is slow.
         read_timeout=None,
-        # A retry inside botocore would not keep to the calls a second that a shard allows.
+        # A retry inside botocore would ignore the calls a second that a shard allows.
         retries={"total_max_attempts": 1},
         # Every subscription holds a connection, and a call beyond the pool would wait for ever. A
-        # listing beyond this number is refused, so the pool is never lower than the shard count,
-        # whatever a reshard makes of it; nothing is allocated for connections that are not used.
+        # listing beyond this number is refused, so the pool is never smaller than the number of
+        # shards, also after a reshard. Unused connections allocate nothing.
         max_pool_connections=MAX_SHARDS,
     )
 
 
 def server_time(headers: Mapping[str, str]) -> datetime:
-    """Return the service's clock, to the second, as the headers of an answer tell it.
+    """Return the service's clock, to the second, from the headers of an answer.
 
     Raises:
-        ServiceError: They do not.
+        ServiceError: If they have no readable Date.
     """
     try:
         return parsedate_to_datetime(headers["date"])
@@ -132,7 +132,7 @@ def server_time(headers: Mapping[str, str]) -> datetime:
 
 
 class _AioKinesisClient:
-    """Make the calls with two clients, because their timeouts, retries and pools differ."""
+    """Make the calls with two botocore clients: their timeouts, retries and pools differ."""
 
     def __init__(
         self, stream: str, control: Any, reading: Any, credentials: RenewableCredentials
@@ -163,7 +163,7 @@ class _AioKinesisClient:
 
     async def list_shards(self) -> list[ShardDescription]:
         async def page(token: Mapping[str, str]) -> Any:
-            # The token stands for the stream: the service refuses both together.
+            # The token identifies the stream: the service refuses both together.
             return await self._control.list_shards(**(token or self._stream))
 
         return [_shard(each) for each in await _all_pages(page, "Shards", MAX_SHARDS)]
@@ -177,7 +177,7 @@ class _AioKinesisClient:
     async def register_consumer(
         self, stream_arn: str, name: str, tags: Mapping[str, str] = NO_TAGS
     ) -> ConsumerDescription:
-        # Empty tags are tags to the service: it would ask for kinesis:TagResource.
+        # With empty tags the service requires kinesis:TagResource too.
         tagged = {"Tags": dict(tags)} if tags else {}
         response = await self._control.register_stream_consumer(
             StreamARN=stream_arn, ConsumerName=name, **tagged
@@ -212,7 +212,7 @@ class _AioKinesisClient:
     async def get_shard_iterator(
         self, stream_arn: str, shard_id: str, starting_position: Mapping[str, Any]
     ) -> str:
-        # The call has a name of its own for each value of a StartingPosition but the time.
+        # GetShardIterator has other names for the fields of StartingPosition, except the time.
         names = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
         position = {names.get(key, key): value for key, value in starting_position.items()}
         response = await self._reading.get_shard_iterator(
@@ -238,12 +238,15 @@ class _AioKinesisClient:
 async def _all_pages(
     page: Callable[[Mapping[str, str]], Awaitable[Any]], key: str, limit: int
 ) -> list[Any]:
-    """Return what all pages of a listing have under a key.
+    """Return the entries of all pages of a listing.
 
     Args:
         page: Makes the call, with nothing or with the NextToken of the page before.
-        key: What the listing lists: `Shards` or `Consumers`.
-        limit: How many there may be.
+        key: The field of the entries: `Shards` or `Consumers`.
+        limit: The most entries.
+
+    Raises:
+        ServiceError: If there are more, or a page token came twice.
     """
     found: list[Any] = []
     seen: set[str] = set()
@@ -285,5 +288,5 @@ def _consumer(consumer: Mapping[str, Any]) -> ConsumerDescription:
             created=consumer["ConsumerCreationTimestamp"],
         )
     except KeyError as error:
-        # botocore does not check what the model of an answer requires.
+        # botocore does not check the required fields of an answer.
         raise ServiceError(f"Kinesis described a consumer without its {error.args[0]}") from error

@@ -1,4 +1,4 @@
-"""What is done about calls that are refused because of who makes them."""
+"""Renew the credentials when calls are refused because of them, once for all shards."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ("CredentialRefresh",)
 
-# A key that was just made, or a policy that was just changed, is known everywhere within seconds;
-# after these refusals in a row only a person can help.
-_SOON: Final = 3
+# A key that was just created, or a policy that was just changed, works everywhere within seconds;
+# after this number of refusals in a row only a person can help.
+_TRANSIENT_REFUSALS: Final = 3
 
-# A program that tells the keys (credential_process) may hang, and botocore waits for it for ever.
+# A program that prints the keys (credential_process) may hang, and botocore has no timeout for it.
 _RENEWAL_TIMEOUT: Final = 60.0
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Caller:
-    """One shard, or the listing of them: what its last call was signed with, and its refusals."""
+    """Hold the refusals of one caller, a shard or the listing, and its last credentials."""
 
     generation: int = 0
     refusals: int = 0
@@ -36,10 +36,10 @@ class _Caller:
 
 @final
 class CredentialRefresh:
-    """Renew the credentials once for all the calls that were refused with the same ones.
+    """Renew the credentials once for all calls that were refused with the same ones.
 
     Args:
-        renew: Finds credentials anew, and signs with them from then on.
+        renew: Finds credentials again, and signs with them from then on.
     """
 
     def __init__(self, renew: Callable[[], Awaitable[None]]) -> None:
@@ -49,28 +49,28 @@ class CredentialRefresh:
         self._callers: dict[str | None, _Caller] = {}
 
     def calling(self, caller: str | None) -> None:
-        """Note that a call is about to be signed, by a shard's reader or, with None, a listing."""
+        """Record that a call is about to be signed, of a shard or, with None, of a listing."""
         self._callers.setdefault(caller, _Caller()).generation = self._generation
 
     def allowed(self, caller: str | None) -> None:
-        """Note that a call was answered, and not with a refusal."""
+        """Record that a call was answered without a refusal."""
         self._callers[caller].refusals = 0
 
     async def refused(self, caller: str | None) -> Pace:
-        """See to it that the next call is signed with newer credentials; return when to make it.
+        """Ensure that the next call is signed with newer credentials; return when to make it.
 
         Thousands of shards are refused together: the first renews the credentials, and the others
-        wait for it, for a minute at most. Credentials that cannot be renewed are kept, and that is
-        told to the log.
+        wait for it, for a minute at most. Credentials that cannot be renewed are kept, and a
+        warning is logged.
 
         Cancellation: the next caller that waits renews them.
         """
-        about = self._callers.setdefault(caller, _Caller())
-        about.refusals += 1
+        state = self._callers.setdefault(caller, _Caller())
+        state.refusals += 1
         async with self._renewing:
-            if about.generation == self._generation:
+            if state.generation == self._generation:
                 await self._try_to_renew()
-        return Pace.JITTER if about.refusals <= _SOON else Pace.SLOW
+        return Pace.JITTER if state.refusals <= _TRANSIENT_REFUSALS else Pace.SLOW
 
     async def _try_to_renew(self) -> None:
         try:
@@ -79,9 +79,9 @@ class CredentialRefresh:
         except Exception as error:
             if cancelled_by_us():
                 raise asyncio.CancelledError from error
-            # The text of an error may quote what a program or a file said, so it is left out.
+            # The text of an error may quote the output of a program or a file, so it is left out.
             name = code_of(error) or type(error).__name__
             log.warning("the AWS credentials cannot be renewed, and are kept: %s", name)
         else:
-            log.info("the AWS credentials were read anew, because calls were refused")
+            log.info("the AWS credentials were renewed, because calls were refused")
         self._generation += 1

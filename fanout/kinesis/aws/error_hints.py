@@ -1,4 +1,4 @@
-"""What an error of Kinesis is called, and what a person can do about it."""
+"""Name the errors of Kinesis, and tell the user what to do about them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ("ACCESS_DENIED", "BAD_CREDENTIALS", "code_of", "explain", "explained", "hint_of")
 
-# The caller is known, but may not do it.
+# The credentials are valid, but do not allow the call.
 ACCESS_DENIED: Final = frozenset({"AccessDeniedException", "AccessDenied", "NotAuthorized"})
-# The service does not take the caller for who it says it is.
+# The service does not accept the credentials or the signature.
 BAD_CREDENTIALS: Final = frozenset(
     {
         "ExpiredTokenException",
@@ -40,12 +40,12 @@ BAD_CREDENTIALS: Final = frozenset(
 )
 
 _NOT_FOUND: Final = "ResourceNotFoundException"
-# Calls that name nothing but a stream.
-_OF_A_STREAM: Final = frozenset({"DescribeStreamSummary", "ListShards"})
+# Calls whose only resource is a stream.
+_STREAM_CALLS: Final = frozenset({"DescribeStreamSummary", "ListShards"})
 _SUBSCRIBE: Final = "SubscribeToShard"
-# What the Service Authorization Reference of Kinesis Data Streams wants of a consumer; everything
-# else is wanted of the stream.
-_OF_A_CONSUMER: Final = frozenset(
+# Calls whose resource is a consumer in the Service Authorization Reference of Kinesis Data Streams;
+# that of all others is the stream.
+_CONSUMER_CALLS: Final = frozenset(
     {_SUBSCRIBE, "DescribeStreamConsumer", "DeregisterStreamConsumer"}
 )
 _CREDENTIALS: Final = "check that the credentials are valid and this machine's clock is right"
@@ -57,7 +57,7 @@ _HINTS: Final[Mapping[str, str]] = {
         "registered and that the shard is within the retention period"
     ),
     "InvalidArgumentException": (
-        "the position is not one of this shard's, or its records have expired; start again from "
+        "the position does not belong to this shard, or its records have expired; start again from "
         "TRIM_HORIZON or a timestamp"
     ),
     "OptInRequired": "the account has no subscription to Kinesis; check it and its payments",
@@ -67,7 +67,7 @@ _HINTS: Final[Mapping[str, str]] = {
     ),
     "KMSDisabledException": f"{_KMS} is disabled; enable it",
     "KMSInvalidStateException": (
-        f"{_KMS} cannot be used as it is; where its deletion is pending, cancel that and enable it"
+        f"{_KMS} cannot be used in its state; if its deletion is pending, cancel that and enable it"
     ),
     "KMSNotFoundException": (
         f"{_KMS} does not exist; without it the records cannot be read, so check the key that the "
@@ -78,7 +78,7 @@ _HINTS: Final[Mapping[str, str]] = {
 
 
 def code_of(error: BaseException) -> str | None:
-    """Return the service's own name of an error; None where the service did not name one."""
+    """Return the service's code of an error; None if it has none."""
     match error:
         case RemoteError(code=code):
             return code
@@ -89,7 +89,7 @@ def code_of(error: BaseException) -> str | None:
 
 
 def hint_of(error: BaseException) -> str:
-    """Return what a person can do about an error, as a clause; empty where nothing is known."""
+    """Return what the user can do about an error, as a clause; empty if nothing is known."""
     code = code_of(error) or ""
     match error:
         case NoCredentialsError() | PartialCredentialsError() | CredentialRetrievalError():
@@ -98,14 +98,14 @@ def hint_of(error: BaseException) -> str:
             return "check role_arn, and that the role trusts the credentials in use"
         case ClientError() | RemoteError() if code in ACCESS_DENIED:
             return _grant(error.operation_name if isinstance(error, ClientError) else _SUBSCRIBE)
-        case ClientError() if code == _NOT_FOUND and error.operation_name in _OF_A_STREAM:
+        case ClientError() if code == _NOT_FOUND and error.operation_name in _STREAM_CALLS:
             return "check the stream's name, its region and its account; it may have been deleted"
         case _:
             return _HINTS.get(code, "")
 
 
 def _grant(operation: str) -> str:
-    resource = "consumer" if operation in _OF_A_CONSUMER else "stream"
+    resource = "consumer" if operation in _CONSUMER_CALLS else "stream"
     tagging = ""
     if operation == "RegisterStreamConsumer":
         tagging = " (with tags, also kinesis:TagResource on the consumer)"
@@ -119,8 +119,8 @@ def explain(error: Exception, doing: str) -> FanOutError:
     """Turn an error of the service or the network into one sentence for the user.
 
     Args:
-        error: What a control-plane call raised.
-        doing: What the call was for, as a clause: `"the stream 'orders' cannot be described"`.
+        error: The error of a call.
+        doing: The purpose of the call, as a clause: `"the stream 'orders' cannot be described"`.
     """
     match error:
         case NoCredentialsError() | PartialCredentialsError():
@@ -142,13 +142,13 @@ def explain(error: Exception, doing: str) -> FanOutError:
 
 @contextmanager
 def explained(doing: str) -> Iterator[None]:
-    """Raise what goes wrong in the block as one sentence for the user.
+    """Turn the errors of the block into one sentence for the user.
 
     Args:
-        doing: What the block is for, as `explain` takes it.
+        doing: The purpose of the block, as a clause; see `explain`.
 
     Raises:
-        FanOutError: If anything goes wrong; an error that is one already passes unchanged.
+        FanOutError: For any error; a FanOutError passes unchanged.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""A SubscribeToShardEvent, or an answer of GetRecords, decoded to Arrow columns.
+"""Decode a SubscribeToShardEvent, or an answer of GetRecords, into Arrow columns.
 
 Shapes and required fields are those of
 https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShardEvent.html and
@@ -34,10 +34,13 @@ __all__ = (
 )
 
 ARRIVAL: Final = pa.timestamp("us", tz="UTC")
+"""The type of the arrival time."""
 
+FEW_ROWS: Final = 32
+"""Up to so many rows, a loop in Python is faster than a call of Arrow for each column."""
 
-# Arrow's own allocator keeps much of what it has freed: with 256 shards that hold an event of 512
-# KiB each in their slots, resident memory is a third larger.
+# Arrow's own allocator keeps much of the memory that it has freed: with 256 shards that hold an
+# event of 512 KiB each in their slots, resident memory is a third larger.
 _POOL = pa.system_memory_pool()
 
 # Names and order are those of the Databricks Kinesis connector; subSequenceNumber is 0 except in an
@@ -56,7 +59,7 @@ SCHEMA: Final = pa.schema(
 
 _ROW = pa.struct(list(SCHEMA))
 
-# What every heartbeat holds.
+# The records of every heartbeat.
 _NO_RECORDS = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 # The last second of the year 9999: rounded to a millisecond, a later time may be in the year 10000,
@@ -75,12 +78,12 @@ _HashKey = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,39}\Z")]
 
 @dataclass(frozen=True, slots=True)
 class ChildShard:
-    """Name a shard that continues one that ended, with all the shards it continues.
+    """Hold a shard that continues one that ended, with all the shards that it continues.
 
     Args:
         shard_id: The shard's id.
         parents: The shards that it continues.
-        hash_range: The hash keys whose records it takes.
+        hash_range: The hash keys of its records.
     """
 
     shard_id: str
@@ -90,16 +93,16 @@ class ChildShard:
 
 @dataclass(frozen=True, slots=True)
 class ShardEvent:
-    """Hold what one event of a subscription says, or one answer of GetRecords.
+    """Hold one event of a subscription, or one answer of GetRecords.
 
     Args:
         records: The records in shard order, with the columns of SCHEMA; no rows in a heartbeat.
-        ended: Whether nothing follows, which is one of the two signs of the shard's end.
-        continuation: The sequence number to resume after, records or not; None where nothing
-            follows, or where only the records tell it, as in an answer of GetRecords.
-        millis_behind: Milliseconds between the last record and the tip of the shard; None where
-            the service does not say.
-        children: The shards that continue this one, which are the other sign of its end.
+        ended: Whether the service sent no way to continue, one of the two signs of the shard's end.
+        continuation: The sequence number to resume after, records or not; None if there is none,
+            as at the end and in every answer of GetRecords.
+        millis_behind: Milliseconds between the last record and the tip of the shard; None if the
+            service does not send it.
+        children: The shards that continue this one, the other sign of its end.
     """
 
     records: pa.RecordBatch
@@ -145,7 +148,6 @@ class _Answer(msgspec.Struct, gc=False):
 _T = TypeVar("_T", _Event, _Answer)
 
 _event_decoder = msgspec.json.Decoder(_Event)
-
 _answer_decoder = msgspec.json.Decoder(_Answer)
 
 
@@ -158,8 +160,8 @@ def decode_event(payload: bytes | memoryview, *, stream: str, shard_id: str) -> 
         shard_id: The shard's id, the same in every row.
 
     Raises:
-        MalformedEventError: The payload is not JSON, lacks a required field, or holds one of the
-            wrong type; the message names the place and never the value.
+        MalformedEventError: If the payload is not JSON, lacks a required field, or holds one of the
+            wrong type; the text has the path of the field and never its value.
     """
     event = _decode(_event_decoder, payload, "a SubscribeToShardEvent")
     return ShardEvent(
@@ -174,7 +176,7 @@ def decode_event(payload: bytes | memoryview, *, stream: str, shard_id: str) -> 
 def decode_records(
     body: bytes | memoryview, *, stream: str, shard_id: str
 ) -> tuple[ShardEvent, str | None]:
-    """Decode one answer of GetRecords; return what it says, and the iterator to go on with.
+    """Decode one answer of GetRecords; return it and the iterator for the next call.
 
     Args:
         body: The answer's JSON.
@@ -199,13 +201,13 @@ def _decode(decoder: msgspec.json.Decoder[_T], payload: bytes | memoryview, what
     try:
         return decoder.decode(payload)
     except UnicodeDecodeError:
-        # Its own text and attributes quote the payload, so it is not chained.
+        # The text and attributes of this error quote the payload, so it is not chained.
         raise MalformedEventError(f"{what} holds text that is not UTF-8") from None
     except MALFORMED_JSON as error:
         raise MalformedEventError(f"{what} cannot be decoded: {error}") from error
 
 
-def _children(said: _Event | _Answer) -> tuple[ChildShard, ...]:
+def _children(event: _Event | _Answer) -> tuple[ChildShard, ...]:
     return tuple(
         ChildShard(
             child.ShardId,
@@ -214,7 +216,7 @@ def _children(said: _Event | _Answer) -> tuple[ChildShard, ...]:
                 int(child.HashKeyRange.StartingHashKey), int(child.HashKeyRange.EndingHashKey)
             ),
         )
-        for child in said.ChildShards or ()
+        for child in event.ChildShards or ()
     )
 
 
@@ -247,9 +249,6 @@ def _columns(records: Sequence[_Record], stream: str, shard_id: str) -> pa.Recor
         ],
         schema=SCHEMA,
     )
-
-
-FEW_ROWS: Final = 32
 
 
 def microseconds(seconds: float | None) -> int | None:

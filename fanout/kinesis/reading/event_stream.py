@@ -1,9 +1,9 @@
-"""Framing of `application/vnd.amazon.eventstream`, without I/O.
+"""Decode the frames of `application/vnd.amazon.eventstream`, without I/O.
 
 A frame is a prelude (total length, headers length, CRC-32 of the two), headers, a payload and a
-CRC-32 of everything before it. Bytes go in with `feed`, whole checked frames come out of
-`next_frame`. The format is specified in
-https://smithy.io/2.0/aws/amazon-eventstream.html.
+CRC-32 of all bytes before it. `feed` takes bytes, and `next_frame` returns complete frames whose
+checksums are right. The specification calls a frame a message:
+https://smithy.io/2.0/aws/amazon-eventstream.html
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ __all__ = ("MAX_FRAME_BYTES", "EventStreamFrame", "FrameDecoder", "HeaderValue")
 # A record reaches 10 MiB and base64 adds a third; 24 MiB is where AWS's own decoders stop.
 MAX_FRAME_BYTES: Final = 24 * 1024 * 1024
 
-# The specification's bound on the header block; the one on their number is ours: AWS sends 3 or 4.
+# The limit on the header block is the specification's; that on their number is fanout's: AWS sends
+# 3 or 4.
 _MAX_HEADERS_BYTES = 128 * 1024
 _MAX_HEADERS = 64
 
@@ -45,7 +46,7 @@ HeaderValue = bool | int | bytes | str | datetime | UUID
 
 @dataclass(frozen=True, slots=True)
 class EventStreamFrame:
-    """Hold one frame whose checksums were right.
+    """Hold one frame whose checksums are right.
 
     Args:
         headers: Header values by name, decoded to the Python type that fits.
@@ -92,14 +93,14 @@ class EventStreamFrame:
 class FrameDecoder:
     """Assemble frames from chunks of a response body.
 
-    It holds the frame being assembled and the chunk fed last, never more: take frames until
+    It holds the frame being assembled and the last chunk, never more: take frames until
     `next_frame` returns None, then feed again. After a DamagedFrameError the next frame can be
-    taken; after another MalformedEventError nobody knows where it begins: drop the decoder with its
+    taken. After another MalformedEventError the beginning of the next frame is unknown: close the
     connection.
 
     Args:
         max_frame_bytes: A frame that announces more bytes than this is refused before memory is
-            taken for it.
+            allocated for it.
     """
 
     __slots__ = (
@@ -116,7 +117,7 @@ class FrameDecoder:
         self._max_frame_bytes = max_frame_bytes
         self._chunk = memoryview(b"")
         self._position = 0
-        # Becomes exactly one frame, and is then given away as that frame's memory.
+        # Holds exactly one frame, and becomes that frame's memory.
         self._frame = bytearray()
         self._arrived = 0
         self._total = 0
@@ -126,16 +127,16 @@ class FrameDecoder:
     def announced(self) -> int:
         """Return the total length of the frame being assembled, 0 before its prelude is there.
 
-        `next_frame` reads and checks the prelude, so after it returned None this says how much
-        memory the frame will take while most of its body is still to come.
+        `next_frame` reads and checks the prelude. After it returned None, this is the memory that
+        the frame will take, while most of its body is still to come.
         """
         return self._total
 
     def feed(self, chunk: bytes) -> None:
-        """Hand in the next bytes of the stream; they are referenced, not copied, until taken.
+        """Add the next bytes of the stream; they are referenced, not copied, until they are taken.
 
         Raises:
-            StreamStateError: The previous chunk still holds frames.
+            StreamStateError: If the previous chunk still holds frames.
         """
         if self._position < len(self._chunk):
             raise StreamStateError("take frames until next_frame() returns None, then feed again")
@@ -143,11 +144,11 @@ class FrameDecoder:
         self._position = 0
 
     def next_frame(self) -> EventStreamFrame | None:
-        """Take the next whole frame, or None if more bytes are needed.
+        """Return the next complete frame, or None if more bytes are needed.
 
         Raises:
-            DamagedFrameError: The checksum of the frame or a header breaks the format.
-            MalformedEventError: A length or its checksum does.
+            DamagedFrameError: If the checksum of the frame is wrong or a header is malformed.
+            MalformedEventError: If a length or the checksum of the prelude is wrong.
         """
         if not self._total:
             if not self._assemble(_PRELUDE.size):
@@ -164,7 +165,7 @@ class FrameDecoder:
         """Declare the end of the stream.
 
         Raises:
-            MalformedEventError: It ended inside a frame.
+            MalformedEventError: If it ended inside a frame.
         """
         if arrived := self._arrived:
             expected = self._total or f"at least {_PRELUDE.size + _CRC.size}"
@@ -173,12 +174,12 @@ class FrameDecoder:
             )
 
     def _assemble(self, size: int) -> bool:
-        """Move bytes from the chunk until the frame has `size` of them; tell whether it has."""
+        """Move bytes from the chunk until the frame has `size` of them; return whether it has."""
         taken = self._chunk[self._position : self._position + size - self._arrived]
         arrived = self._arrived + len(taken)
         if arrived > len(self._frame):
-            # A frame that goes on in a second chunk was announced before: it is given all of its
-            # memory now, since growing chunk by chunk costs more than the copies.
+            # The length of a frame that continues in a second chunk is known: all of its memory is
+            # allocated now, since growing chunk by chunk costs more than the copies.
             grown = bytearray(size if self._position == 0 else arrived)
             grown[: self._arrived] = self._frame
             self._frame = grown
@@ -192,8 +193,8 @@ def _check_prelude(frame: bytearray, max_frame_bytes: int) -> tuple[int, int]:
     total, headers, crc = _PRELUDE.unpack_from(frame)
     if crc32(frame[: _PRELUDE.size - _CRC.size]) != crc:
         raise MalformedEventError(
-            "the checksum of an event stream frame's prelude does not match, so nobody knows where "
-            "the next frame begins"
+            "the checksum of an event stream frame's prelude does not match, so it is unknown "
+            "where the next frame begins"
         )
     if total > max_frame_bytes:
         raise MalformedEventError(
@@ -248,9 +249,9 @@ def _parse_headers(data: memoryview) -> dict[str, HeaderValue]:
 
 
 def _parse_header(data: memoryview, start: int) -> tuple[str, HeaderValue, int]:
-    """Return a header's name, its value and where it ends.
+    """Return a header's name, its value and the offset of its end.
 
-    A slice past the end is silently short: the index or unpack that follows each one fails then.
+    A slice past the end is silently short; the index or unpack that follows each one then fails.
     """
     kind_at = start + 1 + data[start]
     name = str(data[start + 1 : kind_at], "utf-8")
