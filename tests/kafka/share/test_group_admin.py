@@ -18,7 +18,7 @@ class SameResponse:
     def __init__(self, answer: Any) -> None:
         self._answer = answer
 
-    def add(self, *_: object) -> None:
+    def add_broker(self, *_: object) -> None:
         pass
 
     async def send_to_any(self, request: Any) -> Any:
