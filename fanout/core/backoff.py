@@ -1,4 +1,4 @@
-"""Full-jitter backoff: how long to wait before asking again."""
+"""Full-jitter backoff, the pacing of a service, and the count of a split's failures."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class FullJitter(wait_base):
         return self._random.uniform(0.0, self._ceiling(failures))
 
     def __call__(self, retry_state: RetryCallState) -> float:
-        """Return the wait that tenacity asks for after attempt number 1, 2, ..."""
+        """Return the wait after attempt number 1, 2, ... for tenacity."""
         return self.delay(retry_state.attempt_number - 1)
 
     def _ceiling(self, failures: int) -> float:
@@ -97,7 +97,7 @@ class FullJitter(wait_base):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pacing:
-    """How a service wants to be asked, and how long its silence may last. All in seconds.
+    """The limits that a service sets on calls, and its timeouts. All times are in seconds.
 
     Args:
         floor: The least time between two subscribe calls of one split.
@@ -134,12 +134,12 @@ _FORGOTTEN_AFTER: Final = 3600.0
 class Retries:
     """Count the failures of one split.
 
-    A wait is the longest of the service's floor, the pause that the verdict asks for, and what is
+    A wait is the longest of the service's floor, the pause of the verdict, and what is
     left of the spacing after a successful subscribe call. Waits grow with failures and are reset
     by progress, an idle position included, not by a subscribe call that succeeds.
 
     Args:
-        pacing: How the service wants to be asked.
+        pacing: The limits of the service.
         jitter: How waits grow.
     """
 
@@ -158,14 +158,14 @@ class Retries:
         self._subscribed_at = asyncio.get_running_loop().time()
 
     def progressed(self, *, moved: bool) -> None:
-        """Note an event; `moved` tells whether the position is another one than before."""
+        """Note an event; `moved` says whether the position has changed."""
         self.failures = 0
         self._progressed = True
         if moved:
             self._causes_here.clear()
 
     def skipped(self) -> None:
-        """Note that the position is another one, although nothing came."""
+        """Note that the position has changed without an event."""
         self._causes_here.clear()
 
     def wait(self, pace: Pace) -> float:

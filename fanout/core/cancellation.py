@@ -1,4 +1,4 @@
-"""Tell our own cancellation of a task from errors that look like it or hide it."""
+"""Tell a cancellation of the running task from errors that look like it or hide it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ log = logging.getLogger(__name__)
 
 
 def cancelled_by_us() -> bool:
-    """Tell whether somebody has cancelled the running task, and has not taken that back.
+    """Return whether the running task has been cancelled, and not uncancelled since.
 
-    A library may raise CancelledError for reasons of its own. A task group takes that for a task
-    that was stopped on purpose, so a split would be lost without a word.
+    A library may raise CancelledError for other reasons. A task group takes that for a task that
+    was stopped on purpose, so a split would be lost without an error.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -27,8 +27,8 @@ def prefer_cancellation(error: Exception) -> None:
     """Raise CancelledError if the running task has been cancelled and `error` came out instead.
 
     Closing a broken connection may fail, also while the task that holds it is being cancelled.
-    The failure then replaces the CancelledError; whoever treats it like any other failure goes on
-    working, and whoever has cancelled the task waits for ever.
+    The failure then replaces the CancelledError. Code that treats it like any other failure goes on
+    working, and the caller that cancelled the task waits for ever.
 
     Raises:
         CancelledError: If the task has been cancelled; the error is logged.
@@ -39,7 +39,7 @@ def prefer_cancellation(error: Exception) -> None:
 
 
 async def finished(work: asyncio.Future[_T]) -> _T:
-    """Wait for what nobody can stop, such as a call in a thread; return or raise what it does.
+    """Wait for work that cannot be stopped, such as a call in a thread; return its result.
 
     Cancellation: raised when the work is done, so that nothing of it outlives the caller.
     """

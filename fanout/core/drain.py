@@ -1,4 +1,4 @@
-"""What one call of drain returns, and how it is filled within its limits."""
+"""The result of a drain, and the basket that collects it within its limits."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Basket:
             batch,
             records=batch.records.slice(0, rows),
             range=Range(batch.range.after, middle),
-            lag=None,  # what is said of a batch holds after its last row only
+            lag=None,  # these three hold after the last row only
             behind=None,
             watermark=None,
         )

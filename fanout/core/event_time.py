@@ -1,4 +1,4 @@
-"""Event time: when what a record tells of happened, and a split's watermark, which follows it."""
+"""Event time: when the event of a record happened, and the watermark of a split."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CarriedWatermarks:
 
 
 def parse_event_time(event_time: object, schema: pa.Schema, *, default: str) -> EventTime | None:
-    """Check what a user asks for against the records, and name the column that is meant.
+    """Check the option `event_time` against the schema, and fill in the default column.
 
     Args:
         event_time: An `EventTime`, or None for no watermarks.
@@ -119,7 +119,7 @@ class SplitWatermark:
     (`BoundedOutOfOrdernessWatermarks`), which counts in milliseconds too.
 
     Args:
-        event_time: What the user asks for, as `parse_event_time` returned it.
+        event_time: The option, as `parse_event_time` returned it.
     """
 
     def __init__(self, event_time: EventTime) -> None:

@@ -1,8 +1,8 @@
-"""Parents before children: which splits may be read now.
+"""Splits and their events: batches, gaps, ends and failures.
 
 Resharding replaces a split by its children. A record of a key that was written before the reshard
-is in the parent, one written after it is in a child; so a child may only be read once all its
-parents have been read to their end.
+is in the parent, one written after it is in a child. A child may only be read once all its parents
+have been read to their end.
 """
 
 from __future__ import annotations
@@ -49,12 +49,11 @@ class Split:
 def startable(
     splits: Mapping[str, Split], finished: Container[str], listed: Container[str]
 ) -> Iterator[Split]:
-    """Yield the splits that are not finished and whose parents are all out of the way.
+    """Yield the splits that are not finished and whose parents are all finished or expired.
 
-    A parent is out of the way when it is finished, or when it is unknown although the service has
-    listed the child: then the parent's records have expired. A child that is known only from its
-    parent's end must be listed first, because its other parent may be a split that nobody has
-    seen yet.
+    A parent has expired when it is unknown although the service has listed the child. A child that
+    is known only from its parent's end must be listed first, because its other parent may be a
+    split that is not known yet.
 
     Args:
         splits: Every known split by id.
@@ -78,7 +77,7 @@ class Gap:
 
     Args:
         after: Where the reader stood before them.
-        until: Where it goes on; None at the end of the split.
+        until: Where it continues; None at the end of the split.
         reason: Why they are lost, a clause without a full stop.
     """
 
@@ -92,7 +91,7 @@ class Gap:
 class Batch:
     """Records of one split, in order, and the range that they cover.
 
-    A batch without records is idle progress: the service says that everything up to
+    A batch without records is idle progress: the service reports that everything up to
     `range.until` has been sent.
 
     Args:
@@ -100,14 +99,14 @@ class Batch:
         records: The records, one row each, in the source's schema.
         range: The piece of the split that this batch covers.
         lag: Seconds that the batch is behind the newest record of its split; 0 at the tip, None
-            where the service does not say. In a bounded stream 0 means that the batch reaches the
-            split's stop, and nothing else does.
-        gaps: What was lost on the way to this batch; nothing, unless the user has allowed it.
+            where the service does not report it. In a bounded stream 0 means that the batch reaches
+            the split's stop, and nothing else does.
+        gaps: Records that were lost before this batch; none, unless an option allows losses.
         behind: Records from the end of the batch to the end of its split; None where the service
-            does not say.
+            does not report it.
         watermark: The split's watermark after this batch, in milliseconds since the Unix epoch: no
-            event that is as old is expected any more. None where no event time is asked for, or
-            none is known yet.
+            event that is as old is expected any more. None where the source has no event time, or
+            no record had one yet.
 
     `nbytes` is how many bytes the records take in memory.
     """
@@ -122,7 +121,7 @@ class Batch:
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        # Arrow takes longer to count the bytes than to count a batch in everywhere else.
+        # Arrow takes longer to count the bytes than all other counting of a batch together.
         nbytes = self.records.nbytes if self.records.num_rows else 0
         object.__setattr__(self, "nbytes", nbytes)
 
@@ -143,7 +142,7 @@ class End:
     Args:
         split: The split.
         children: The splits that replace it, with all their parents.
-        gaps: What was lost before the end; nothing, unless the user has allowed it.
+        gaps: Records that were lost before the end; none, unless an option allows losses.
     """
 
     split: Split
@@ -154,7 +153,7 @@ class End:
 @final
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A split cannot go on: the poison pill.
+    """A split cannot be read further: the poison pill.
 
     Args:
         split: The split.

@@ -1,4 +1,4 @@
-"""The consumer's side of a stream: iterate or drain, acknowledge, look at its state."""
+"""The stream that a consumer reads: iterate or drain, acknowledge, look at its state."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class FanOut:
         """
         if self._lending is None:
             raise StreamStateError(
-                f"{self._progress.source} lends no records, so none can be given back or refused; "
+                f"{self._progress.source} locks no records, so none can be given back or refused; "
                 f"leave a batch unacknowledged to get it again in the next run"
             )
         return self._lending
@@ -124,7 +124,7 @@ class FanOut:
                 while (event := self._take()) is not None:
                     if batches := self._progress.deliver([event]):
                         return batches[0]
-                    await self._tell_idle(event.split)
+                    await self._report_idle(event.split)
                 if not await self._more():
                     raise StopAsyncIteration
 
@@ -143,7 +143,7 @@ class FanOut:
         Args:
             max_records: The most records to return.
             max_bytes: The most bytes to return; one record that is larger is returned alone.
-            max_wait: Seconds to go on collecting after the first record. The wait for the first
+            max_wait: Seconds to collect after the first record. The wait for the first
                 one has no limit; put `asyncio.timeout` around the call for one.
 
         Returns:
@@ -180,7 +180,7 @@ class FanOut:
 
         Raises:
             StreamStateError: If it was not delivered by this stream.
-            AcknowledgementError: If the service lends its records, and some of them were
+            AcknowledgementError: If the service locks its records, and some of them were
                 acknowledged too late.
 
         Cancellation: the call may or may not have taken effect; it can be repeated.
@@ -200,10 +200,10 @@ class FanOut:
         if moved:
             await self._acknowledge(moved)
 
-    async def _tell_idle(self, split: Split) -> None:
-        """Tell the service of progress without records behind what it was told."""
+    async def _report_idle(self, split: Split) -> None:
+        """Report progress without records that follows a position which the service has."""
         progress = self._progress[split.id]
-        if progress.told is not None and progress.acknowledge(progress.acknowledged):
+        if progress.reported is not None and progress.acknowledge(progress.acknowledged):
             await self._acknowledge({split.id: progress.acknowledged})
 
     async def _acknowledge(self, positions: Mapping[str, Position]) -> None:
@@ -279,7 +279,7 @@ def _of_split(
     subscriber = supervisor.subscribers.get(progress.split.id)
     state = SplitState.WAITING if subscriber is None else subscriber.state
     # While a split backs off its last lag is no longer true, and would look healthy.
-    told = state in {SplitState.LIVE, SplitState.CAUGHT_UP}
+    current = state in {SplitState.LIVE, SplitState.CAUGHT_UP}
     return SplitStatistics(
         state=SplitState.ENDED if progress.ended else state,
         position=progress.delivered,
@@ -288,11 +288,11 @@ def _of_split(
         subscriptions=subscriber.subscriptions if subscriber else 0,
         resubscriptions=subscriber.resubscriptions if subscriber else 0,
         last_cause=subscriber.last_cause if subscriber else None,
-        lag=progress.lag if told else None,
+        lag=progress.lag if current else None,
         newest=progress.newest,
         gaps=progress.gaps,
         gap_seconds=progress.gap_seconds,
-        behind=progress.behind if told else None,
+        behind=progress.behind if current else None,
         committed=commits.positions.get(progress.split.id),
         watermark=progress.watermark,
     )

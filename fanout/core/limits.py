@@ -1,4 +1,4 @@
-"""How many subscribe calls may be on their way at once."""
+"""The bounds that all splits share: pending subscribe calls, and bytes in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SubscribeLimit:
     Subscriptions that were opened together are ended together, five minutes later. Their renewals
     go out as fast as the service answers, and no faster; a single one waits for nothing.
 
-    A call that has had no answer for 5 seconds gives its turn up and goes on without, so that
+    A call that has had no answer for 5 seconds gives its turn up and continues without it, so that
     splits whose calls hang cannot keep the others from theirs.
 
     Args:
@@ -72,7 +72,7 @@ class MemoryLimit:
         return self._used
 
     def reserve_now(self, nbytes: int) -> bool:
-        """Take bytes if nobody has to wait for that; tell whether they were taken."""
+        """Take bytes if no caller has to wait for them; return whether they were taken."""
         if self._waiting or not self._fits(nbytes):
             return False
         self._used += nbytes

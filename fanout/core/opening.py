@@ -1,4 +1,4 @@
-"""From a source to a running stream: connect, find out where to begin, subscribe."""
+"""Open a source as a running stream: connect, resolve the start, subscribe."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ async def open_stream(
 
     Args:
         source: What to read.
-        resume: What `stream.positions` of an earlier run said; the stream continues after it.
+        resume: The `stream.positions` of an earlier run; the stream continues after them.
             None begins at the source's start.
-        available_now: Read what is there when the stream is opened, and end; for services that can
-            tell where their splits end now. Others go on.
+        available_now: Read what is there when the stream is opened, and end; for services that
+            report where their splits end now. Streams of other services do not end.
         on_resubscribe: Called with the split, the cause and the delay in seconds each time a
             subscription is to be opened again. It must not block; what it raises is fatal.
         random: The source of randomness for backoff; pass a seeded one for a repeatable run.

@@ -40,25 +40,25 @@ class Phase(Enum):
 
 @final
 class Pace(Enum):
-    """How long to wait before asking again."""
+    """How long to wait before the next attempt."""
 
     JITTER = "jitter"
     """With full jitter, longer with each failure."""
     FLOOR = "floor"
     """The service's minimum: waiting longer does not help."""
     SLOW = "slow"
-    """`Pacing.slow`: nothing but a person can help, and the log says so each time."""
+    """`Pacing.slow`: only a person can end the error, and it is logged at each attempt."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Ask again from the same position.
+    """Try again from the same position.
 
     Args:
         pace: How long to wait.
         hint: What a person can do about it, a clause without a full stop; empty where the error
-            says it all.
+            has it.
         limit: How often the same error may come at one position before it is fatal; None for any
             number.
     """
@@ -71,10 +71,10 @@ class Retry:
 @final
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Go on from another position; the records between are lost, and counted as a gap.
+    """Continue at another position; the records between are lost, and counted as a gap.
 
     Args:
-        to: Where to go on.
+        to: Where to continue.
         reason: Why they are lost, a clause without a full stop.
     """
 
@@ -99,11 +99,11 @@ class Finish:
 @final
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """Give up: asking again cannot help.
+    """Give up: another attempt cannot help.
 
     Args:
         hint: What a person can do about it, a clause without a full stop; empty where the error
-            says it all.
+            has it.
     """
 
     hint: str = ""

@@ -1,6 +1,6 @@
-"""Where a reader stands in a split, and where it may begin.
+"""Positions in a split, and the starts that resolve to them.
 
-A `Start` is what a user asks for; a `Position` is concrete and can be stored. `Latest` and
+A `Start` is what a user writes; a `Position` is concrete and can be stored. `Latest` and
 `Committed` are starts only: a connection resolves them once into a timestamp or a cursor, and that
 is what a checkpoint holds.
 """
@@ -107,7 +107,7 @@ class Cursor:
             would be the one before offset 0 of a Kafka partition.
         sub: The last sub-record that was read of an aggregated record; the default stands after
             the whole record.
-        state: What the source has to know again to go on from here, as text that it alone reads;
+        state: What the source needs in order to continue here, as text that it alone reads;
             most sources need nothing. It takes no part in comparisons.
 
     Raises:

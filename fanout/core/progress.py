@@ -42,11 +42,12 @@ class SplitProgress:
 
     `newest` is when the last record that was delivered arrived at the service, in milliseconds
     since the Unix epoch; `gap_after` is that of the last record before a gap behind which no
-    record has come yet. `untold` are the gaps that the consumer has not been told, as it sees
-    batches with records only; `delivered` stays before them, so that a restart finds them again. It
+    record has come yet. `unseen_gaps` are those that the consumer has not seen, as it sees batches
+    with records only; `delivered` stays before them, so that a restart finds them again. It
     goes back at once where a gap leads back: a restart at the higher position would skip records.
     `replaced` is how far a split by the same name was delivered that exists no longer; what is
-    acknowledged of it counts for nothing. `told` is what the service was told to be acknowledged.
+    acknowledged of it counts for nothing. `reported` is the acknowledged position that
+    the service has.
     """
 
     split: Split
@@ -64,9 +65,9 @@ class SplitProgress:
     gaps: int = 0
     gap_seconds: float = 0.0
     gap_after: int | None = None
-    untold: tuple[Gap, ...] = ()
+    unseen_gaps: tuple[Gap, ...] = ()
     replaced: Position | None = None
-    told: Position | None = None
+    reported: Position | None = None
     absences: int = 0
 
     @property
@@ -83,12 +84,12 @@ class SplitProgress:
                 self.lag = self.behind = None
                 return None
             case Batch():
-                self.untold += event.gaps
+                self.unseen_gaps += event.gaps
                 for gap in event.gaps:
                     if isinstance(gap.until, Cursor) and not reaches(gap.until, self.delivered):
                         self._begin_anew(gap.until)
                 self.caught_up = self.caught_up or event.lag == 0
-                # A piece that was cut off a batch says neither.
+                # The head of a batch that was cut has neither.
                 if event.lag is not None or event.behind is not None:
                     self.lag, self.behind = event.lag, event.behind
                 # A gap between records of the batch has no side that is known here.
@@ -96,7 +97,7 @@ class SplitProgress:
                     self.gap_after = self.newest
                 if event.num_records:
                     return self._hand_out(event, arrival)
-                if not self.untold:
+                if not self.unseen_gaps:
                     self._rise(event.watermark)
                     self._move(event.range.until)
                     self._acknowledge(self.acknowledged)
@@ -109,7 +110,7 @@ class SplitProgress:
         self.bytes += batch.nbytes
         self._measure_gap(arrival(batch.records, 0))
         self.newest = arrival(batch.records, batch.num_records - 1)
-        gaps, self.untold = self.untold, ()
+        gaps, self.unseen_gaps = self.unseen_gaps, ()
         self._rise(batch.watermark)
         if gaps == batch.gaps and batch.watermark == self.watermark:
             return batch
@@ -142,11 +143,11 @@ class SplitProgress:
         self.gap_after = None
 
     def acknowledge(self, position: Position) -> bool:
-        """Move the acknowledged position forward, never back; say if the service is to be told."""
+        """Move the acknowledged position forward, never back; return whether to report it."""
         counts = self._acknowledge(position)
-        untold = counts and self.acknowledged != self.told
-        self.told = self.acknowledged if counts else self.told
-        return untold
+        report = counts and self.acknowledged != self.reported
+        self.reported = self.acknowledged if counts else self.reported
+        return report
 
     def _acknowledge(self, position: Position) -> bool:
         """Move the acknowledged position, unless it is beyond the given one."""
@@ -173,7 +174,7 @@ class Progress:
         source: The identity of the source, written into each checkpoint.
         arrival: Returns when a row arrived at the service; see `Source.arrival`.
         kept: Splits that are not read now; each checkpoint has their positions as they are.
-        watermarks: What follows the event time; None where nobody asks for it.
+        watermarks: What follows the event time; None where the source has no event time.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class Progress:
         )
         progress.watermark = watermark
         if not isinstance(position, Cursor):
-            progress.told = position  # there is nothing to tell yet
+            progress.reported = position  # there is nothing to report yet
         if self.watermarks is not None and not ended:
             self.watermarks.add(split, watermark)
 
@@ -242,7 +243,7 @@ class Progress:
         return seen
 
     def acknowledge(self, positions: Mapping[str, Position]) -> dict[str, Position]:
-        """Acknowledge up to a position in each split; return what the service is to be told."""
+        """Acknowledge up to a position in each split; return what to report to the service."""
         return {
             id_: self._splits[id_].acknowledged
             for id_, position in positions.items()

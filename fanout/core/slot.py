@@ -1,4 +1,4 @@
-"""The capacity-1 bounded queue between one subscriber and the consumer."""
+"""The queue of one event between a subscriber and the consumer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a user asks for as a start: one for every split, one for each, or a function that chooses.
+"""Parse the option `start`: one start for every split, one for each, or a function that chooses.
 
-Services differ in how their users write a place in a split down, and in what else they can offer.
-A `Dialect` says it, and everything else is the same for all of them.
+Services differ in how users write a place in a split, and in which starts there are. A `Dialect`
+holds these differences.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _WORDS: Final[Mapping[str, Start]] = MappingProxyType(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How the users of one service write a start down.
+    """How users of one service write a start.
 
     Args:
-        choices: What an error tells a user to write, as the end of "use ...".
-        cursor: Reads what a mapping says of one split as a place in that split; None where it says
-            something else.
+        choices: What an error suggests, as the end of "use ...".
+        cursor: Reads the value that a mapping has for one split as a place in that split; returns
+            None where it is something else.
         words: Further words for a start, in lower case; `earliest`, `latest` and `committed` are
             everyone's, and case never matters.
         no_commits: Why there are no committed positions, a clause; None where there are.
@@ -72,7 +72,7 @@ class PerSplit:
 def parse_start(
     start: object, dialect: Dialect, *, option: str = "start"
 ) -> Start | PerSplit | Chooser:
-    """Turn what a user wrote into a start.
+    """Parse the option.
 
     Args:
         start: A start; one of the dialect's words, such as `"earliest"` or `"latest"`; an aware
@@ -111,7 +111,7 @@ def start_of_each(
     """Return where each split begins, by its id.
 
     Args:
-        start: What the user asks for.
+        start: The parsed option.
         splits: Every split that the service lists.
         dialect: How the service's users write.
         option: The name of the option, for messages.

@@ -1,4 +1,4 @@
-"""Counters of a running stream, as frozen snapshots, and the hook that metrics attach to."""
+"""Counters of a running stream, as frozen snapshots, and the type of the resubscribe hook."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ class SplitStatistics:
         subscriptions: Subscriptions that succeeded.
         resubscriptions: Recoverable ends of a subscription or failed attempts at one.
         last_cause: The error behind the latest of them.
-        lag: Seconds behind the newest record, as the latest event said; None before the first, and
+        lag: Seconds behind the newest record, as of the latest event; None before the first, and
             while the split is neither live nor caught up with its stop.
         newest: When the last record that was handed over arrived at the service, in milliseconds
             since the Unix epoch; None before the first.
         gaps: How often records were lost.
         gap_seconds: How long the gaps are together, from the arrival of the last record before
             each to that of the first after it, as far as both are known.
-        behind: Records behind the end of the split, as the latest event said; None where the
-            service does not say, and where the lag is not told.
-        committed: The position that the service was told to be acknowledged, for people to see;
-            None where it was told none in this run.
+        behind: Records behind the end of the split, as of the latest event; None where the
+            service does not report it, and where `lag` is None.
+        committed: The acknowledged position that the service has stored, for people to see; None
+            where it has stored none in this run.
         watermark: The watermark after the last record that was handed over; see `Batch.watermark`.
     """
 
@@ -105,19 +105,19 @@ class CommitStatistics:
 @final
 @dataclass(frozen=True, slots=True)
 class LendingStatistics:
-    """What became of the records that a service has lent since the stream was opened.
+    """What became of the records that were acquired since the stream was opened.
 
     Args:
-        acquired: Records that the service has lent.
-        redelivered: Those of them that had been delivered before, to anybody.
+        acquired: Records that the service has locked for this stream.
+        redelivered: Those of them that had been delivered before, to any consumer.
         repeated: Those of them that this stream had delivered itself, and did not deliver again.
         accepted: Records whose acknowledgement was confirmed.
         released: Records that were given back.
         rejected: Records that were refused for good.
         expired: Records whose time ran out before they were acknowledged.
         pending_records: Records that are held, and neither acknowledged nor given back.
-        pending_bytes: The bytes of whatever came together with them.
-        oldest: Seconds since the longest-held of them was lent, at the most; None without any.
+        pending_bytes: Their bytes, and those of the records that came in the same answers.
+        oldest: Seconds since the longest-held of them was acquired, at the most; None without any.
         unconfirmed: Records that are durable here, and whose acknowledgement is not confirmed.
     """
 
@@ -142,9 +142,9 @@ class Statistics:
     Args:
         splits: The counters of each known split by its id.
         bytes_in_flight: Bytes reserved for events that wait for the consumer.
-        commits_succeeded: Requests that told the service what is acknowledged.
+        commits_succeeded: Requests that stored acknowledged positions.
         commits_failed: Requests that did not, or not of every split; they are tried again.
-        lending: What became of records that are lent; None where the source lends none.
+        lending: What became of acquired records; None where the source locks none.
     """
 
     splits: Mapping[str, SplitStatistics]
@@ -170,6 +170,6 @@ class Statistics:
 
     @property
     def lag(self) -> float | None:
-        """Seconds that the slowest live split is behind; None where no split has said it."""
+        """Seconds that the slowest live split is behind; None where no split has reported it."""
         lags = [split.lag for split in self.splits.values() if split.lag is not None]
         return max(lags, default=None)

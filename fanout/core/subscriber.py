@@ -1,4 +1,4 @@
-"""One coroutine that owns one split: subscribe, deliver, resubscribe."""
+"""Keep one split subscribed: subscribe, deliver, resubscribe."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Subscriber:
         memory_limit: The bound on memory that all splits share.
         subscribe_limit: The bound on pending subscribe calls that all splits share.
         jitter: How long to wait between attempts.
-        on_resubscribe: Told about each recoverable end.
-        event_time: What the watermark of the split is taken from; None for no watermark.
+        on_resubscribe: Called at each recoverable end.
+        event_time: How the watermark of the split is computed; None for no watermark.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Subscriber:
         self._retries = Retries(connection.pacing, jitter)
         self._watermark = None if event_time is None else SplitWatermark(event_time)
         self._gaps: tuple[Gap, ...] = ()
-        self._read: SplitState | None = None  # how the split was read as far as it is wanted
+        self._read: SplitState | None = None  # how reading has ended
 
     def __repr__(self) -> str:
         return (
@@ -126,7 +126,7 @@ class Subscriber:
             if cancelled_by_us():
                 raise
             self._fail(StreamStateError(f"the subscription was cancelled, but not by us: {error}"))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the consumer gets it as the pill
+        except Exception as error:  # noqa: BLE001 - the consumer gets every error as the pill
             self._fail(error)
         finally:
             if self.state is not SplitState.FAILED:
@@ -157,8 +157,8 @@ class Subscriber:
                 return None
         except EventTimeError as error:
             _forget_locals(error)
-            raise  # it is the user's own, and no verdict of the source helps
-        except Exception as error:  # noqa: BLE001 - the source's verdict tells what it means
+            raise  # the user's function raised it, so the source has no verdict
+        except Exception as error:  # noqa: BLE001 - the source's verdict says what it means
             prefer_cancellation(error)
             _forget_locals(error)
             if self._read is not None:
@@ -169,12 +169,9 @@ class Subscriber:
             return _Interruption(error, phase)
 
     async def _deliver(self, subscription: Subscription) -> None:
-        """Hand one event over; no name here holds on to it while the next one is awaited."""
+        """Hand one event over; no local name holds it while the next one is awaited."""
         event = await subscription.receive()
-        if self._gaps:
-            event = replace(event, gaps=self._gaps + event.gaps)
-        if self._watermark is not None and isinstance(event, Batch):
-            event = replace(event, watermark=self._watermark.after(event))
+        event = self._stamp(event)
         await self.slot.put(event, subscription.reserved)
         subscription.handed_over()
         self._gaps = ()
@@ -186,12 +183,19 @@ class Subscriber:
                 if self._connection.capabilities.bounded and event.lag == 0:
                     self._read = SplitState.CAUGHT_UP
 
+    def _stamp(self, event: Batch | End) -> Batch | End:
+        """Add the gaps before an event, and the watermark after it."""
+        gaps = self._gaps + event.gaps
+        if self._watermark is not None and isinstance(event, Batch):
+            return replace(event, gaps=gaps, watermark=self._watermark.after(event))
+        return replace(event, gaps=gaps) if self._gaps else event
+
     def _advance(self, position: Position) -> None:
         self._retries.progressed(moved=position != self.position)
         self.position = position
 
     async def _finish(self, verdict: Finish) -> None:
-        """Hand over the end of the split, which the service has told in another way."""
+        """Hand over the end of a split whose service sends no `End`."""
         gaps = self._gaps
         if verdict.lost:
             log.error("records at the end of %s are lost: %s", self.split, verdict.lost)
@@ -211,7 +215,7 @@ class Subscriber:
         """Return the delay before the next attempt.
 
         Raises:
-            SplitFailedError: If there is to be none.
+            SplitFailedError: If there is no next attempt.
         """
         if reason := self._retries.failed(cause, verdict):
             raise _pill(self.split, cause, "; ".join(filter(None, (reason, verdict.hint))))
@@ -232,7 +236,7 @@ class Subscriber:
 def _forget_locals(error: BaseException) -> None:
     """Empty the frames of an error and of what led to it; its traceback keeps files and lines.
 
-    The error is kept for people to look at, and its frames would keep records with it.
+    The error is kept for statistics, and its frames would keep records in memory.
     """
     seen: BaseException | None = error
     while seen is not None:

@@ -1,4 +1,4 @@
-"""One subscription to a split: its events, and the bounds on what is waited for and held."""
+"""One subscription to a split: its events, its timeouts and its memory."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = (
 
 @final
 class Subscription:
-    """Receive the events of a split, and let the service be silent for so long and no longer.
+    """Receive the events of a split, with a limit on how long the service may be silent.
 
-    What is waited for on our side, a turn, memory or the consumer, is no silence of the service.
+    Waits on this side, for a turn, for memory or for the consumer, do not count as silence.
 
     `reserved` is the memory, in bytes, of the event that was received or is being assembled.
 
@@ -64,8 +64,8 @@ class Subscription:
             position: Where to begin.
 
         Raises:
-            SubscribeTimeoutError: If the service does not answer in time; whatever else it refuses
-                the call with passes unchanged.
+            SubscribeTimeoutError: If the service does not answer in time; other errors of the
+                call pass unchanged.
 
         Cancellation: the subscription is closed, and what was reserved is given back.
         """
@@ -102,7 +102,7 @@ class Subscription:
             ) from error
 
     def handed_over(self) -> None:
-        """Leave the memory of the event to whoever has the event now."""
+        """Leave the memory of the event to its new owner."""
         self.reserved = 0
 
     async def _subscribe(
@@ -127,7 +127,7 @@ class Subscription:
         if self._memory_limit.reserve_now(nbytes):
             self.reserved += nbytes
             return
-        # What is held is asked for again together with the rest: two splits that each held a
+        # What is held is reserved again together with the rest: two splits that each held a
         # piece and waited for more could wait for each other.
         total = self.reserved + nbytes
         self._memory_limit.release(self.reserved)
@@ -137,8 +137,8 @@ class Subscription:
         self.reserved = total
 
 
-# A timer that strikes later than this, as a part of its time, struck when the loop came back to
-# life. The bytes that arrived meanwhile are still in the socket, and nobody has looked.
+# A timer that fires later than this, as a part of its time, fired after the loop was blocked. The
+# bytes that arrived meanwhile are still in the socket, unread.
 _LATE: Final = 0.05
 
 
@@ -147,10 +147,10 @@ class Watchdog:
     """Raise TimeoutError in a block that waits too long, like `asyncio.timeout`.
 
     Two things do not count: pauses, and a time at whose end the loop was blocked by other code.
-    After the latter the wait begins anew. Otherwise every subscription would be taken for silent
-    after a minute of blocking code, while the service's data lies in its socket.
+    After the latter the wait begins anew. Otherwise every subscription would count as silent after
+    a minute of blocking code, while the service's data is in its socket.
 
-    What arrives in the very turn of the loop in which the time is up has arrived in time.
+    What arrives in the same turn of the loop in which the time ends has arrived in time.
 
     Args:
         seconds: How long the block may wait; infinity for ever.
@@ -209,12 +209,12 @@ class Watchdog:
         if now - self._timer.when() > _LATE * self._seconds:
             self._start(self._seconds)
         else:
-            self._timeout.reschedule(now)  # strikes in the next turn, after those who have data
+            self._timeout.reschedule(now)  # fires in the next turn, after the tasks that have data
 
 
 @final
 class Tap:
-    """Pass a subscription's events on, hold none of them, and show each to somebody first.
+    """Pass a subscription's events on, hold none of them, and show each to a function first.
 
     Args:
         events: The events.

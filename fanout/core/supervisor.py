@@ -1,4 +1,4 @@
-"""The task group behind a stream: discovery, parents before children, one subscriber a split."""
+"""Run the tasks of a stream: discovery, and one subscriber for each split, parents first."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Supervisor:
         connection: The service.
         progress: Where each split stands; every split in it is supervised.
         jitter: How long to wait between attempts.
-        on_resubscribe: Told about each recoverable end.
+        on_resubscribe: Called at each recoverable end.
         listed: The splits that the service has listed; new ones begin to be supervised.
-        event_time: What watermarks are taken from; None for none.
+        event_time: How watermarks are computed; None for none.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Supervisor:
             event, cost = self._ready.popleft().take()
             self.memory_limit.release(cost)
             if isinstance(event, Failure):
-                continue  # `failure` says it; the reader gets it after what is buffered
+                continue  # it is in `failure`; the reader gets it after what is buffered
             if isinstance(event, End):
                 self._finish(event)
             return event
@@ -138,14 +138,14 @@ class Supervisor:
         return True
 
     def _is_read(self, split: Split) -> bool:
-        """Tell whether a split of a bounded stream has been read to its stop, or to its end."""
+        """Return whether a split of a bounded stream has been read to its stop, or to its end."""
         if split.id in self._finished:
             return True
         subscriber = self.subscribers.get(split.id)
         return subscriber is not None and subscriber.state is SplitState.CAUGHT_UP
 
     def _discard(self) -> None:
-        """Let go of what nobody can take any more."""
+        """Release the memory of events that can no longer be taken."""
         while self._ready:
             _, cost = self._ready.popleft().take()
             self.memory_limit.release(cost)
@@ -165,8 +165,8 @@ class Supervisor:
         if self._closed or self.failure is not None:
             return
         splits = {state.split.id: state.split for state in self._progress}
-        # A split that stays out of the listings has expired, and so have its parents: nothing will
-        # list it any more, and its children wait for it. Subscribing tells what became of it.
+        # A split that stays out of the listings has expired, and so have its parents: no listing
+        # will have it any more, and its children wait for it. Subscribing shows what became of it.
         absent = {state.split.id for state in self._progress if state.absent}
         for split in startable(splits, self._finished, self._listed | self._begun | absent):
             if split.id in self.subscribers:
@@ -227,13 +227,13 @@ class Supervisor:
     def _know(self, splits: Iterable[Split]) -> None:
         for split in splits:
             if split.id not in self._progress and split.id not in self._finished:
-                # Whatever the stream's start was: records of a split that appears while we read
-                # are all new.
+                # Whatever the stream's start was: records of a split that appears while the stream
+                # runs are all new.
                 self._progress.add(split, Horizon())
 
     async def _discover(self) -> None:
         """List the splits again and again, and at once when a split has ended."""
-        # A listing that fails stops nobody from reading, so max_retries is not about it.
+        # A listing that fails stops no subscription, so max_retries does not count it.
         pacing = replace(self._connection.pacing, max_retries=None)
         retries = Retries(pacing, self._jitter)
         interval = None if self._connection.capabilities.bounded else pacing.discovery_interval
@@ -246,7 +246,7 @@ class Supervisor:
             self._relist.clear()
             try:
                 splits = await self._connection.splits()
-            except Exception as error:  # noqa: BLE001 - the source's verdict tells what it means
+            except Exception as error:  # noqa: BLE001 - the source's verdict says what it means
                 prefer_cancellation(error)
                 verdict = await self._connection.verdict(error, Phase.DISCOVER)
                 if not isinstance(verdict, Retry) or retries.failed(error, verdict):

@@ -1,4 +1,4 @@
-"""The watermark of a whole stream, from those of its splits."""
+"""The watermark of a stream: the least of its splits' watermarks, without idle splits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Member:
 
 @final
 class Watermarks:
-    """Hold the least watermark of all splits that have something to say; it never goes back.
+    """Hold the least watermark of all splits that count; it never goes back.
 
     The rules are those of Apache Flink's sources ("Generating Watermarks", "Dealing With Idle
     Sources"): a split without a record holds the stream back, until it is idle; an idle split is

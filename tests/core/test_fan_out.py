@@ -136,9 +136,9 @@ async def test_a_source_that_keeps_its_records_lends_none() -> None:
     async with fanout.open(ScriptedSource(logs=FAMILY)) as stream:
         assert stream.statistics().lending is None
         batch = await anext(stream)
-        with pytest.raises(StreamStateError, match="lends no records"):
+        with pytest.raises(StreamStateError, match="locks no records"):
             await stream.lending.release(batch)
-        with pytest.raises(StreamStateError, match="lends no records"):
+        with pytest.raises(StreamStateError, match="locks no records"):
             await stream.lending.reject(batch, [0], reason="bad")
 
 
