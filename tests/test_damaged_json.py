@@ -26,7 +26,7 @@ from fanout.errors import (
 )
 from fanout.kinesis.reading.decode import decode_event, decode_records
 from fanout.landing.entries import (
-    Entry,
+    BatchEntry,
     SegmentFile,
     decode_entry,
     decode_origin,
@@ -56,7 +56,7 @@ STORED = Checkpoint(
     },
 )
 SEGMENT = SegmentFile(name="segments/run-000001-00000003.parquet", rows=1, size=4)
-ENTRIES = [Entry(3, "query", segment, STORED) for segment in (SEGMENT, None)]
+ENTRIES = [BatchEntry(3, "query", segment, STORED) for segment in (SEGMENT, None)]
 RECORD = {
     "ApproximateArrivalTimestamp": 1795218308.174,
     "Data": "AAAA",

@@ -1,6 +1,6 @@
-"""The files of a ledger: how a batch, and where everything began, are written down.
+"""The JSON files of a ledger: one entry for each batch, and the origin of the first.
 
-What was written by another version, or is damaged, is refused; nothing is guessed.
+A file that another version wrote, or that is damaged, is refused.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = (
     "ORIGIN",
     "SEGMENTS",
     "VERSION",
+    "BatchEntry",
     "Count",
-    "Entry",
-    "Lent",
     "Millis",
     "SegmentFile",
+    "TakenSegments",
     "Unconfirmed",
     "batch_ids",
     "decode_entry",
@@ -82,24 +82,24 @@ class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @final
-class Lent(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What an entry says of records that were lent; see `Lending`.
+class TakenSegments(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The pending segments that batches have taken; see `landing.pending`.
 
     Args:
-        taken: The number of the last pending segment that this batch, or one before it, has taken.
+        last: The number of the last pending segment that this batch, or one before it, has taken.
         unconfirmed: Which records the service may deliver again although a batch has them.
         more: The segments of the batch besides its first.
     """
 
-    taken: Count
+    last: Count = msgspec.field(name="taken")
     unconfirmed: Unconfirmed = msgspec.field(name="doubts")
     more: tuple[SegmentFile, ...] = ()
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What one batch id stands for, for ever.
+class BatchEntry:
+    """The content of one batch id, which never changes.
 
     Args:
         batch_id: Spark's id of the micro-batch.
@@ -108,7 +108,7 @@ class Entry:
         positions: Every split's position after the batch.
         watermark: The stream's watermark after its records, in milliseconds since the Unix epoch;
             None where there is none.
-        lent: What is to be known of records that were lent; None where the source lends none.
+        taken: The pending segments that it has taken; None where no segment was ever pending.
     """
 
     batch_id: int
@@ -116,14 +116,14 @@ class Entry:
     segment: SegmentFile | None
     positions: Checkpoint
     watermark: int | None = None
-    lent: Lent | None = None
+    taken: TakenSegments | None = None
 
     @property
     def segments(self) -> tuple[SegmentFile, ...]:
-        """All of its records; more than one segment only where they were lent."""
+        """All of its records; more than one segment only where they were pending."""
         if self.segment is None:
             return ()
-        return (self.segment, *(() if self.lent is None else self.lent.more))
+        return (self.segment, *(() if self.taken is None else self.taken.more))
 
 
 _Wire = TypeVar("_Wire", bound=msgspec.Struct)
@@ -157,7 +157,7 @@ class _EntryWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     segment: SegmentFile | None
     positions: msgspec.Raw
     watermark: Millis | None = None
-    lent: Lent | None = None
+    taken: TakenSegments | None = msgspec.field(default=None, name="lent")
 
 
 _ORIGIN_FORMAT: Final = ledger_format(_OriginWire)
@@ -175,8 +175,8 @@ def batch_ids(names: Iterable[str]) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
-def encode_entry(entry: Entry, *, run: int) -> bytes:
-    """Write an entry down.
+def encode_entry(entry: BatchEntry, *, run: int) -> bytes:
+    """Encode an entry.
 
     Args:
         entry: The entry.
@@ -190,13 +190,13 @@ def encode_entry(entry: Entry, *, run: int) -> bytes:
         entry.segment,
         msgspec.Raw(entry.positions.to_json().encode()),
         entry.watermark,
-        entry.lent,
+        entry.taken,
     )
     return msgspec.json.encode(wire)
 
 
-def decode_entry(data: bytes, batch_id: int, *, location: str) -> Entry:
-    """Read an entry back.
+def decode_entry(data: bytes, batch_id: int, *, location: str) -> BatchEntry:
+    """Decode an entry.
 
     Args:
         data: The bytes of its file.
@@ -212,16 +212,16 @@ def decode_entry(data: bytes, batch_id: int, *, location: str) -> Entry:
     if wire.batch != batch_id:
         raise _ENTRY_FORMAT.damaged(f"{name} in {location}", f"it is of batch {wire.batch}")
     positions = decode_positions(name, wire.positions, location)
-    return Entry(wire.batch, wire.query, wire.segment, positions, wire.watermark, wire.lent)
+    return BatchEntry(wire.batch, wire.query, wire.segment, positions, wire.watermark, wire.taken)
 
 
 def encode_origin(positions: str) -> bytes:
-    """Write down the positions, in JSON, that a start was resolved into."""
+    """Encode the positions, in JSON, that a start was resolved into."""
     return msgspec.json.encode(_OriginWire(VERSION, msgspec.Raw(positions.encode())))
 
 
 def decode_origin(data: bytes, *, location: str) -> Checkpoint:
-    """Read back the positions that a start was resolved into.
+    """Decode the positions that a start was resolved into.
 
     Args:
         data: The bytes of the file.

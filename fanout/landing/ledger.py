@@ -1,4 +1,4 @@
-"""The durable map from batch id to its one segment, with every split's position after it."""
+"""The ledger: which segments each batch id has, and every split's position after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fanout.landing.entries import (
     MAX_ENTRY_BYTES,
     ORIGIN,
     SEGMENTS,
-    Entry,
+    BatchEntry,
     batch_ids,
     decode_entry,
     decode_origin,
@@ -47,7 +47,7 @@ class LedgerBatch:
         rows: Its records; 0 where the handler was not called.
         bytes: Their bytes in the segment.
         ranges: What it covers of each split in which it has moved on, by the split's id; None
-            where only the batch before it, which is no longer known, told where it began.
+            where they are unknown, because the batch before it is no longer known.
         watermark: The stream's watermark after it, in milliseconds since the Unix epoch; None
             where there is none.
     """
@@ -82,11 +82,11 @@ class BatchLedger:
         self._newest = entries[-1] if entries else None
         self._entries = {entry.batch_id: entry for entry in entries}
         self._swept_orphans = False
-        lent = None if self._newest is None else self._newest.lent
-        self.pending = PendingSegments(storage, ownership, lent)
+        taken = None if self._newest is None else self._newest.taken
+        self.pending = PendingSegments(storage, ownership, taken)
 
     @property
-    def newest(self) -> Entry | None:
+    def newest(self) -> BatchEntry | None:
         """The entry of the highest batch id; None before the first."""
         return self._newest
 
@@ -100,7 +100,7 @@ class BatchLedger:
         return None if data is None else decode_origin(data, location=self._storage.location)
 
     def positions(self) -> Checkpoint | None:
-        """Return where to go on: after the newest batch, or at the origin before the first.
+        """Return where to continue: after the newest batch, or at the origin before the first.
 
         Raises:
             CheckpointError: If the origin is damaged or was written by a newer version.
@@ -144,7 +144,7 @@ class BatchLedger:
         self._create(ORIGIN, encode_origin(positions))
         return Checkpoint.from_json(positions)
 
-    def find(self, batch_id: int, query_id: str) -> Entry | None:
+    def find(self, batch_id: int, query_id: str) -> BatchEntry | None:
         """Return the entry of a batch that Spark asks for; None if it is a new one.
 
         Raises:
@@ -172,7 +172,7 @@ class BatchLedger:
         self._check_query(query_id)
         return newest
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: BatchEntry) -> None:
         """Store what a batch stands for; from now on it stands for nothing else.
 
         Raises:
@@ -186,7 +186,7 @@ class BatchLedger:
     def prune(self) -> None:
         """Delete the entries and segments that no replay and no lazy DataFrame can need.
 
-        Call it after `write`: only then is this run known to go on from the newest entry, and
+        Call it after `write`: only then is this run known to continue after the newest entry, and
         what earlier runs left unnamed is an orphan.
         """
         if not self._swept_orphans:
@@ -199,9 +199,9 @@ class BatchLedger:
                 self._storage.delete(segment.name)
             self._storage.delete(entry_name(batch_id))
         if self._newest is not None:
-            self.pending.settle(self._newest.lent)
+            self.pending.settle(self._newest.taken)
 
-    def read(self, batch_id: int) -> Entry:
+    def read(self, batch_id: int) -> BatchEntry:
         """Read one entry.
 
         Raises:

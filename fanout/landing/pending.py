@@ -1,4 +1,4 @@
-"""Segments that are named before a batch takes them, because their records were lent."""
+"""Pending segments: acquired records that are durable before a batch takes them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fanout.landing.entries import (
     MAX_ENTRY_BYTES,
     VERSION,
     Count,
-    Lent,
     Millis,
     SegmentFile,
+    TakenSegments,
     Unconfirmed,
     batch_ids,
     decode_positions,
@@ -46,13 +46,13 @@ PENDING: Final = "pending"
 @final
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A segment that is named before a batch takes it, because its records were lent.
+    """A segment that is durable before a batch takes it, as its records were acquired with locks.
 
     Args:
         number: Its place among all pending segments of the checkpoint, from 1.
         segment: Its records.
         positions: Every split's position after them.
-        watermark: The stream's watermark after them; see `Entry`.
+        watermark: The stream's watermark after them; see `BatchEntry`.
         unconfirmed: Which records the service may deliver again, its own included.
     """
 
@@ -86,7 +86,7 @@ def pending_name(number: int) -> str:
 
 
 def encode_pending(number: int, pending: Pending | None, *, run: int) -> bytes:
-    """Write a pending segment down.
+    """Encode a pending segment.
 
     Args:
         number: The number that it takes.
@@ -101,7 +101,7 @@ def encode_pending(number: int, pending: Pending | None, *, run: int) -> bytes:
 
 
 def decode_pending(data: bytes, number: int, *, location: str) -> Pending | None:
-    """Read a pending segment back; None where a run has taken the number alone.
+    """Decode a pending segment; None where a run has taken the number alone.
 
     Args:
         data: The bytes of its file.
@@ -126,31 +126,31 @@ def decode_pending(data: bytes, number: int, *, location: str) -> Pending | None
 class PendingSegments:
     """Name segments as pending, one number after the other, and remember them. Every call blocks.
 
-    A number is given once in the life of a checkpoint. The newest entry says up to which number
-    batches have taken them; a file of such a number may be left lying for a while, and counts for
-    nothing. An entry and the pending segments after it therefore hold every record once.
+    A number is used once in the life of a checkpoint. The newest entry holds the number up to which
+    batches have taken segments. A file with such a number may stay for a while, and is ignored. An
+    entry and the pending segments after it therefore hold every record once.
 
     Args:
         storage: The checkpoint.
         ownership: The claim of this run; it is checked before every write.
-        lent: What the newest entry says.
+        taken: What the newest entry holds.
 
     Raises:
         CheckpointError: If a pending segment is damaged or missing, or was written by a newer
             version.
     """
 
-    def __init__(self, storage: Storage, ownership: Ownership, lent: Lent | None) -> None:
+    def __init__(self, storage: Storage, ownership: Ownership, taken: TakenSegments | None) -> None:
         self._storage = storage
         self._ownership = ownership
-        self._lent = Lent(0, "") if lent is None else lent
-        self._lends = lent is not None
+        self._taken = TakenSegments(0, "") if taken is None else taken
+        self._spooled = taken is not None
         self._numbers = self._stored()
         self._opening: int | None = None
-        taken = self._lent.taken
-        left = [number for number in self._numbers if number > taken]
-        self._newest = max(taken, *self._numbers, 0)
-        for expected, number in enumerate(left, taken + 1):
+        last = self._taken.last
+        left = [number for number in self._numbers if number > last]
+        self._newest = max(last, *self._numbers, 0)
+        for expected, number in enumerate(left, last + 1):
             if number != expected:
                 raise CheckpointError(
                     f"{pending_name(expected)} is missing in {storage.location}; restore it from a "
@@ -162,7 +162,7 @@ class PendingSegments:
     @property
     def unconfirmed(self) -> str:
         """Which records the service may deliver again, as it was stored last; empty for none."""
-        return self.left[-1].unconfirmed if self.left else self._lent.unconfirmed
+        return self.left[-1].unconfirmed if self.left else self._taken.unconfirmed
 
     @property
     def positions(self) -> Checkpoint | None:
@@ -172,8 +172,8 @@ class PendingSegments:
     @property
     def segments(self) -> set[str]:
         """The names of the segments that earlier runs have left and no batch has taken yet."""
-        taken = self._lent.taken
-        return {pending.segment.name for pending in self.left if pending.number > taken}
+        last = self._taken.last
+        return {pending.segment.name for pending in self.left if pending.number > last}
 
     def open(self) -> None:
         """Take a number, so that a run which does not know yet that it was overtaken cannot.
@@ -186,7 +186,7 @@ class PendingSegments:
         self._opening = self._next(None)
 
     def keep(self, filled: Filled, unconfirmed: str) -> Pending:
-        """Bring records to a safe place; when it returns, they can be acknowledged.
+        """Make records durable; when it returns, they can be acknowledged.
 
         Args:
             filled: The records.
@@ -199,38 +199,41 @@ class PendingSegments:
         number = self._newest + 1
         pending = Pending(number, file, filled.positions, filled.segment.watermark, unconfirmed)
         self._next(pending)
-        # A newer run that has not seen the file gets the records again: they are for it to accept.
+        # A newer run that has not seen the file gets the records again, and has to accept them.
         self._ownership.check()
         return pending
 
-    def lent(self, taken: Sequence[Pending] = ()) -> Lent | None:
-        """Return what the next entry is to say; None where nothing was ever lent.
+    def taking(self, taken: Sequence[Pending] = ()) -> TakenSegments | None:
+        """Return what the next entry holds; None where no segment was ever pending.
 
         Args:
             taken: The pending segments that its batch takes.
         """
         if not taken:
-            return Lent(self._lent.taken, self._lent.unconfirmed) if self._lends else None
+            before = TakenSegments(self._taken.last, self._taken.unconfirmed)
+            return before if self._spooled else None
         last = taken[-1]
-        return Lent(last.number, last.unconfirmed, tuple(pending.segment for pending in taken[1:]))
+        return TakenSegments(
+            last.number, last.unconfirmed, tuple(pending.segment for pending in taken[1:])
+        )
 
-    def settle(self, lent: Lent | None) -> None:
-        """Delete what the newest entry has made superfluous.
+    def settle(self, taken: TakenSegments | None) -> None:
+        """Delete the files that the newest entry has replaced.
 
         Args:
-            lent: What the entry says.
+            taken: What the entry holds.
         """
-        if lent is None:
+        if taken is None:
             return
-        self._lent, self._lends = lent, True
-        # What keeps an older run out stays until a still newer one does.
-        past = [n for n in self._numbers if n <= lent.taken and n != self._opening]
+        self._taken, self._spooled = taken, True
+        # The number of `open` keeps an older run out; it stays until a still newer run has one.
+        past = [n for n in self._numbers if n <= taken.last and n != self._opening]
         for number in past:
             self._numbers.remove(number)
             self._storage.delete(pending_name(number))
 
     def _next(self, pending: Pending | None) -> int:
-        """Write the next number down."""
+        """Write the file of the next number."""
         number = self._newest + 1
         self._ownership.check()
         try:

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from fanout.errors import BatchFailedError, CheckpointError
-from fanout.landing.entries import Entry
+from fanout.landing.entries import BatchEntry
 from fanout.landing.segments import Filled, publish
 from fanout.spark.current_batch import handling
 from fanout.spark.hadoop.jvm import JAVA_ERRORS
@@ -92,7 +92,7 @@ class BatchRunner:
         *,
         storage: Storage,
         ledger: BatchLedger,
-        context: Callable[[Entry], BatchContext],
+        context: Callable[[BatchEntry], BatchContext],
         take: Callable[[float], BatchContent],
         acknowledge: Callable[[Checkpoint], None],
     ) -> None:
@@ -142,7 +142,7 @@ class BatchRunner:
             case Filled(segment, positions):
                 started = time.perf_counter()
                 file = self._publish(segment)
-                entry = Entry(batch_id, query_id, file, positions, segment.watermark)
+                entry = BatchEntry(batch_id, query_id, file, positions, segment.watermark)
                 self._record(entry)
                 return self._finish(entry, started)
             case PendingBatch(pending):
@@ -150,12 +150,14 @@ class BatchRunner:
                 for left in (one for one in pending if one in self._ledger.pending.left):
                     self._verify(left.segment)
                 first, last = pending[0].segment, pending[-1]
-                lent = self._ledger.pending.lent(pending)
-                entry = Entry(batch_id, query_id, first, last.positions, last.watermark, lent)
+                taking = self._ledger.pending.taking(pending)
+                entry = BatchEntry(
+                    batch_id, query_id, first, last.positions, last.watermark, taking
+                )
                 self._record(entry)
                 return self._finish(entry, started)
 
-    def _replay(self, entry: Entry) -> BatchResult:
+    def _replay(self, entry: BatchEntry) -> BatchResult:
         started = time.perf_counter()
         if entry.segment is None:
             self._acknowledge(entry.positions)
@@ -164,7 +166,7 @@ class BatchRunner:
             self._verify(segment)
         return self._finish(entry, started)
 
-    def _finish(self, entry: Entry, started: float) -> BatchResult:
+    def _finish(self, entry: BatchEntry, started: float) -> BatchResult:
         self._handle(entry)
         self._acknowledge(entry.positions)
         return BatchResult(
@@ -177,15 +179,15 @@ class BatchRunner:
     def _publish(self, segment: OpenSegment) -> SegmentFile:
         return publish(self._storage, segment)
 
-    def _without_records(self, batch_id: int, query_id: str, positions: Checkpoint) -> Entry:
-        lent = self._ledger.pending.lent()
-        return Entry(batch_id, query_id, None, positions, lent=lent)
+    def _without_records(self, batch_id: int, query_id: str, positions: Checkpoint) -> BatchEntry:
+        taking = self._ledger.pending.taking()
+        return BatchEntry(batch_id, query_id, None, positions, taken=taking)
 
-    def _record(self, entry: Entry) -> None:
+    def _record(self, entry: BatchEntry) -> None:
         self._ledger.write(entry)
         self._ledger.prune()
 
-    def _handle(self, entry: Entry) -> None:
+    def _handle(self, entry: BatchEntry) -> None:
         frame = self._read(*entry.segments)
         try:
             with handling(self._context(entry)):

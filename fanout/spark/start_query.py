@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe
-    from fanout.landing.entries import Entry
+    from fanout.landing.entries import BatchEntry
     from fanout.spark.batch_runner import Handler
 
 __all__ = ("foreach_batch",)
@@ -108,7 +108,7 @@ def foreach_batch(
         )
         loop = resources.enter_context(LoopThread())
 
-        def context(entry: Entry) -> BatchContext:
+        def context(entry: BatchEntry) -> BatchContext:
             return BatchContext(
                 entry.batch_id,
                 entry.query_id,
@@ -152,7 +152,7 @@ def _recover(
     handler: RecoveringHandler,
     loop: LoopThread,
     ledger: BatchLedger,
-    context: Callable[[Entry], BatchContext],
+    context: Callable[[BatchEntry], BatchContext],
 ) -> None:
     """Let a handler finish the open work of an earlier run, before any split is subscribed."""
     handler.prepare(loop)

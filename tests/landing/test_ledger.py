@@ -10,7 +10,7 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import CheckpointError
-from fanout.landing.entries import Entry, SegmentFile
+from fanout.landing.entries import BatchEntry, SegmentFile
 from fanout.landing.ledger import BatchLedger, LedgerBatch
 from fanout.landing.local_storage import LocalStorage
 
@@ -56,13 +56,13 @@ def publish(storage: LocalStorage, name: str) -> SegmentFile:
     return SegmentFile(name=f"segments/{name}", rows=1, size=4)
 
 
-def with_segment(storage: LocalStorage, batch_id: int, run: int = 1) -> Entry:
+def with_segment(storage: LocalStorage, batch_id: int, run: int = 1) -> BatchEntry:
     segment = publish(storage, f"run-{run:06}-{batch_id:08}.parquet")
-    return Entry(batch_id, QUERY, segment, positions(batch_id + 1))
+    return BatchEntry(batch_id, QUERY, segment, positions(batch_id + 1))
 
 
-def idle(batch_id: int) -> Entry:
-    return Entry(batch_id, QUERY, None, positions(batch_id + 1))
+def idle(batch_id: int) -> BatchEntry:
+    return BatchEntry(batch_id, QUERY, None, positions(batch_id + 1))
 
 
 def segments(storage: LocalStorage) -> list[str]:

@@ -10,7 +10,7 @@ from fanout.core.drain import Drained
 from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Range
 from fanout.errors import CheckpointError
-from fanout.landing.entries import Entry, Lent
+from fanout.landing.entries import BatchEntry, TakenSegments
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.pending import PendingSegments
@@ -46,12 +46,12 @@ class Query:
         segment.add(Drained((batch,), at(until)))
         return self.pending.keep(Filled(segment, at(until)), unconfirmed)
 
-    def write(self, batch_id: int, *taken: Pending) -> Entry:
+    def write(self, batch_id: int, *taken: Pending) -> BatchEntry:
         """Write the entry of a batch, and tidy up."""
-        lent = self.pending.lent(taken)
+        taking = self.pending.taking(taken)
         segment = taken[0].segment if taken else None
         positions = taken[-1].positions if taken else at(0)
-        entry = Entry(batch_id, "query", segment, positions, None, lent)
+        entry = BatchEntry(batch_id, "query", segment, positions, None, taking)
         self.ledger.write(entry)
         self.ledger.prune()
         return entry
@@ -95,7 +95,7 @@ def test_what_a_batch_has_taken_is_pending_no_more(tmp_path: Path) -> None:
 def test_a_crash_before_the_files_are_deleted_repeats_nothing(tmp_path: Path) -> None:
     first = Query(tmp_path)
     kept = first.keep(1, "[1]")
-    first.ledger.write(Entry(0, "query", kept.segment, at(1), None, Lent(1, "[1]")))
+    first.ledger.write(BatchEntry(0, "query", kept.segment, at(1), None, TakenSegments(1, "[1]")))
     second = Query(tmp_path, run=2)
     assert second.pending.left == ()
     assert second.pending.unconfirmed == "[1]"
@@ -179,7 +179,7 @@ def test_the_number_of_a_run_that_has_ended_goes(tmp_path: Path) -> None:
 
 def test_a_source_that_does_not_lend_leaves_no_trace(tmp_path: Path) -> None:
     query = Query(tmp_path)
-    query.ledger.write(Entry(0, "query", None, at(1), lent=query.pending.lent()))
+    query.ledger.write(BatchEntry(0, "query", None, at(1), taken=query.pending.taking()))
     query.ledger.prune()
     stored = json.loads((tmp_path / "batches/000000000000.json").read_text())
     assert "lent" not in stored
@@ -226,4 +226,4 @@ def test_a_damaged_file_that_a_batch_has_taken_is_in_nobodys_way(tmp_path: Path)
     storage = LocalStorage(tmp_path)
     storage.create("pending/000000000001.json", b"")
     owner = cast("Ownership", Owner())
-    assert PendingSegments(storage, owner, Lent(1, "")).left == ()
+    assert PendingSegments(storage, owner, TakenSegments(1, "")).left == ()

@@ -9,7 +9,7 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.entries import Entry, encode_entry, encode_origin, entry_name
+from fanout.landing.entries import BatchEntry, encode_entry, encode_origin, entry_name
 from fanout.landing.stored_positions import read_positions
 
 
@@ -24,7 +24,7 @@ def write(root: Path, name: str, data: bytes) -> None:
 
 
 def write_batch(root: Path, batch_id: int) -> None:
-    entry = Entry(batch_id, "query", None, at(batch_id))
+    entry = BatchEntry(batch_id, "query", None, at(batch_id))
     write(root, entry_name(batch_id), encode_entry(entry, run=1))
 
 

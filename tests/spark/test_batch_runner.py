@@ -14,7 +14,7 @@ from fanout.core.drain import Drained
 from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Range
 from fanout.errors import BatchFailedError, CheckpointError, StreamStateError
-from fanout.landing.entries import Entry, Lent
+from fanout.landing.entries import BatchEntry, TakenSegments
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
 from fanout.landing.segments import Filled, SegmentLog
@@ -157,7 +157,7 @@ def test_lent_records_of_several_segments_are_one_batch_for_ever(
     bench.run(2, NoRecords(at(2)), recorder)
     newest = bench.ledger.newest
     assert newest is not None
-    assert newest.lent == Lent(2, "")
+    assert newest.taken == TakenSegments(2, "")
     later = bench.again()
     assert later.ledger.pending.left == (pending[2],)
     later.run(3, PendingBatch(later.ledger.pending.left), recorder)
@@ -187,7 +187,7 @@ def test_what_an_earlier_run_has_left_pending_is_read_whole_before_it_is_handled
 @pytest.mark.parametrize("finished", [False, True])
 def test_idle_progress_is_stored(bench: Bench, recorder: Recorder, finished: bool) -> None:  # noqa: FBT001 - a parameter of the test
     assert bench.run(0, NoRecords(at(3), finished), recorder) == BatchResult(0, finished=finished)
-    assert bench.ledger.read(0) == Entry(0, QUERY, None, at(3))
+    assert bench.ledger.read(0) == BatchEntry(0, QUERY, None, at(3))
     assert bench.acknowledged == [at(3)]
     assert recorder.calls == []
 
@@ -195,7 +195,7 @@ def test_idle_progress_is_stored(bench: Bench, recorder: Recorder, finished: boo
 def test_a_batch_without_any_progress_has_an_entry_too(bench: Bench, recorder: Recorder) -> None:
     bench.run(0, bench.filled(b"one"), recorder)
     assert bench.run(1, NoRecords(at(1), finished=True), recorder) == BatchResult(1, finished=True)
-    assert bench.ledger.newest == Entry(1, QUERY, None, at(1))
+    assert bench.ledger.newest == BatchEntry(1, QUERY, None, at(1))
 
 
 def test_a_replay_of_idle_progress_calls_nobody(bench: Bench, recorder: Recorder) -> None:
@@ -209,14 +209,14 @@ def test_a_batch_that_a_stop_ends_has_an_entry_without_records(
 ) -> None:
     bench.run(0, bench.filled(b"one"), recorder)
     assert bench.run(1, Stopped(), recorder) == BatchResult(1, finished=True)
-    assert bench.ledger.newest == Entry(1, QUERY, None, at(1))
+    assert bench.ledger.newest == BatchEntry(1, QUERY, None, at(1))
     assert bench.acknowledged == [at(1)]
 
 
 def test_a_stop_before_the_first_batch_stores_the_origin(bench: Bench, recorder: Recorder) -> None:
     bench.ledger.write_origin(at(7).to_json())
     assert bench.run(0, Stopped(), recorder) == BatchResult(0, finished=True)
-    assert bench.ledger.newest == Entry(0, QUERY, None, at(7))
+    assert bench.ledger.newest == BatchEntry(0, QUERY, None, at(7))
 
 
 @pytest.mark.parametrize("handover", [Stopped(), NoRecords(at(1))])
@@ -226,7 +226,7 @@ def test_spark_takes_no_batch_for_done_that_a_newer_run_may_fill(
     bench.run(0, bench.filled(b"one"), recorder)
     storage = open_storage(spark, checkpoint)
     newer = BatchLedger(storage, bench.ownership)
-    newer.write(Entry(1, QUERY, None, at(9)))
+    newer.write(BatchEntry(1, QUERY, None, at(9)))
     with pytest.raises(CheckpointError, match="another run"):
         bench.run(1, handover, recorder)
 

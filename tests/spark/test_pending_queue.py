@@ -1,4 +1,4 @@
-"""What becomes of lent records between the source and Spark, without a JVM."""
+"""What becomes of acquired records between the source and Spark, without a JVM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, ServiceError, SplitFailedError
-from fanout.landing.entries import Entry
+from fanout.landing.entries import BatchEntry
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.segments import SegmentLog
@@ -73,8 +73,8 @@ class Run:
 
     def _finish(self, pending: tuple[Pending, ...]) -> list[int]:
         first, last = pending[0].segment, pending[-1]
-        lent = self.ledger.pending.lent(pending)
-        self.ledger.write(Entry(self.batches, "query", first, last.positions, None, lent))
+        taking = self.ledger.pending.taking(pending)
+        self.ledger.write(BatchEntry(self.batches, "query", first, last.positions, None, taking))
         self.ledger.prune()
         self.batches += 1
         tables = [pq.read_table(self.storage.root / one.segment.name) for one in pending]
@@ -84,8 +84,8 @@ class Run:
         """Do what Spark does when there were no records."""
         idle = await self.queue.next(0.01)
         assert isinstance(idle, NoRecords)
-        lent = self.ledger.pending.lent()
-        entry = Entry(self.batches, "query", None, idle.positions, lent=lent)
+        taking = self.ledger.pending.taking()
+        entry = BatchEntry(self.batches, "query", None, idle.positions, taken=taking)
         self.batches += 1
         await asyncio.to_thread(self.ledger.write, entry)
         await asyncio.to_thread(self.ledger.prune)

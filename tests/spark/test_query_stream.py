@@ -12,7 +12,7 @@ from fanout.core.events import Split
 from fanout.core.opening import resolve_start
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, ServiceError, SplitFailedError
-from fanout.landing.entries import Lent
+from fanout.landing.entries import TakenSegments
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.pending import PendingSegments
 from fanout.landing.segments import OpenSegment, SegmentLog
@@ -74,14 +74,14 @@ def open_feed(
     directory: Path,
     *,
     bounded: bool = False,
-    lent: Lent | None = None,
+    taken: TakenSegments | None = None,
 ) -> QueryStream:
     return QueryStream(
         loop,
         source,
         Checkpoint.from_json(loop.call(resolve_start(source))),
         SegmentLog(directory, 1, SCHEMA, max_records=4, max_bytes=1 << 20),
-        PendingSegments(LocalStorage(directory), cast("Ownership", Owner()), lent),
+        PendingSegments(LocalStorage(directory), cast("Ownership", Owner()), taken),
         max_wait=1.0,
         bounded=bounded,
         on_resubscribe=None,
@@ -171,7 +171,7 @@ def test_doubts_are_known_before_a_lent_record_can_come_again(
 ) -> None:
     source = LendingSource()
     source.put(3)
-    open_feed(loop, source, tmp_path, lent=Lent(0, "[1, 2]"))
+    open_feed(loop, source, tmp_path, taken=TakenSegments(0, "[1, 2]"))
     eventually(lambda: source.accepted == [1, 2, 3])
     assert source.dropped == [1, 2]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from fanout.landing import ledger, local_storage, ownership
-from fanout.landing.entries import SEGMENTS, Entry, SegmentFile
+from fanout.landing.entries import SEGMENTS, BatchEntry, SegmentFile
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import Ownership
@@ -71,13 +71,13 @@ def publish_later(self: BatchRunner, segment: OpenSegment) -> SegmentFile:
     return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)
 
 
-def acknowledge_first(self: BatchRunner, entry: Entry) -> None:
+def acknowledge_first(self: BatchRunner, entry: BatchEntry) -> None:
     self._acknowledge(entry.positions)
     self._ledger.write(entry)
     self._ledger.prune()
 
 
-def handle_first(self: BatchRunner, entry: Entry) -> None:
+def handle_first(self: BatchRunner, entry: BatchEntry) -> None:
     if entry.segment is not None:
         self._handle(entry)
     self._ledger.write(entry)
@@ -108,13 +108,13 @@ def prune_orphans_of_newer_runs(self: BatchLedger) -> None:
             self._storage.delete(f"{SEGMENTS}/{file.name}")
 
 
-def find_older_is_new(self: BatchLedger, batch_id: int, query_id: str) -> Entry | None:
+def find_older_is_new(self: BatchLedger, batch_id: int, query_id: str) -> BatchEntry | None:
     if self._newest is not None and batch_id < self._newest.batch_id:
         return None
     return find(self, batch_id, query_id)
 
 
-def find_despite_a_hole(self: BatchLedger, batch_id: int, query_id: str) -> Entry | None:
+def find_despite_a_hole(self: BatchLedger, batch_id: int, query_id: str) -> BatchEntry | None:
     if self._newest is None or batch_id > self._newest.batch_id:
         return None
     return find(self, batch_id, query_id)
@@ -126,7 +126,7 @@ def discard_loudly(self: OpenSegment) -> None:
     self._path.unlink(missing_ok=True)
 
 
-def find_no_replay(self: BatchLedger, batch_id: int, query_id: str) -> Entry | None:
+def find_no_replay(self: BatchLedger, batch_id: int, query_id: str) -> BatchEntry | None:
     return find(self, batch_id, query_id) and None
 
 

@@ -11,7 +11,14 @@ import msgspec
 import pyarrow.parquet as pq
 
 from fanout.core.positions import Cursor
-from fanout.landing.entries import BATCHES, SEGMENTS, Entry, batch_ids, decode_entry, entry_name
+from fanout.landing.entries import (
+    BATCHES,
+    SEGMENTS,
+    BatchEntry,
+    batch_ids,
+    decode_entry,
+    entry_name,
+)
 from fanout.landing.pending import PENDING, decode_pending, pending_name
 
 if TYPE_CHECKING:
@@ -137,8 +144,8 @@ class QueryOracle:
             return  # it was handled before, when nobody heard that it was acknowledged
         entries, taken = self._durable_entries(), 0
         names = {segment.name for entry in entries for segment in entry.segments}
-        if entries and entries[-1].lent is not None:
-            taken = entries[-1].lent.taken
+        if entries and entries[-1].taken is not None:
+            taken = entries[-1].taken.last
         for number in batch_ids(self.files.names(PENDING)):
             data = self.files.read(pending_name(number), durable=True)
             pending = data and decode_pending(data, number, location="the checkpoint")
@@ -214,7 +221,7 @@ class QueryOracle:
         else:
             self._expect_segment(entry)
 
-    def _expect_segment(self, entry: Entry) -> None:
+    def _expect_segment(self, entry: BatchEntry) -> None:
         for segment in entry.segments:
             if segment.name in self.damaged:
                 continue
@@ -223,10 +230,10 @@ class QueryOracle:
                 found = "is not durable" if data is None else f"has {len(data)} durable bytes"
                 self.violate(f"batch {entry.batch_id} stands for {segment}, which {found}")
 
-    def _durable_entries(self) -> list[Entry]:
+    def _durable_entries(self) -> list[BatchEntry]:
         return self._entries(durable=True)
 
-    def _entries(self, *, durable: bool) -> list[Entry]:
+    def _entries(self, *, durable: bool) -> list[BatchEntry]:
         entries = []
         for batch_id in batch_ids(self.files.names(BATCHES)):
             data = self.files.read(entry_name(batch_id), durable=durable)
@@ -234,7 +241,7 @@ class QueryOracle:
                 entries.append(decode_entry(data, batch_id, location="the checkpoint"))
         return entries
 
-    def _run(self, entry: Entry) -> int:
+    def _run(self, entry: BatchEntry) -> int:
         data = self.files.read(entry_name(entry.batch_id), durable=False)
         assert data is not None
         run: int = msgspec.json.decode(data)["run"]
