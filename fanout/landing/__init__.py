@@ -1,1 +1,1 @@
-"""The durable log behind a query: numbered entries, their segments, and who may write them."""
+"""The durable log of a query: numbered batch entries, their segments, and its ownership."""

@@ -22,7 +22,7 @@ class LocalStorage:
 
     `create` and `publish` give the file its name by `link(2)`, which refuses a name that is taken
     and shows the whole file or none of it. File and directory are fsynced, so both survive a loss
-    of power as far as the disk keeps its word.
+    of power as far as the disk does what fsync promises.
 
     Args:
         root: The directory that holds everything; made when it is missing.
@@ -197,7 +197,7 @@ class LocalStorage:
                 try:
                     _fsync(named.parent)
                 except PermissionError:
-                    break  # whoever may not read a directory has made nothing in it
+                    break  # without permission to read it, no run has made anything in it
 
     def close(self) -> None:
         """Do nothing: everything is in the checkpoint."""

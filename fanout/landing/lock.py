@@ -59,7 +59,7 @@ class PosixLock:
         except (BlockingIOError, PermissionError) as error:
             if isinstance(error, PermissionError) and error.filename is not None:
                 raise CheckpointError(f"cannot lock {path}: {error.strerror}") from error
-            return None  # POSIX says EAGAIN or EACCES for a lock that somebody has
+            return None  # EAGAIN or EACCES: another process has the lock
         except OSError as error:
             raise CheckpointError(f"cannot lock {path}: {error.strerror}") from error
         return cls(file)

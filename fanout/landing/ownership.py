@@ -1,7 +1,7 @@
-"""Who may write to a checkpoint: one run at a time.
+"""Ownership of a checkpoint: one run at a time may write to it.
 
-A run is numbered: the newest one owns the checkpoint, and an older one finds out when it next asks.
-On a local checkpoint a file lock comes first, so that a new run waits for an old one to end.
+Each run has a number. The newest run owns the checkpoint, and an older one fails at its next check.
+On a local checkpoint a run takes a file lock first, so that a new run waits for an old one to end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _POLL_SECONDS = 0.1
 
 
 class _Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who a run is, for messages; the token tells two runs apart that took the same number."""
+    """The process of a run, for messages; the token differs between runs with the same number."""
 
     version: int
     token: str
@@ -113,7 +113,7 @@ class Ownership:
         """Return why this run no longer owns the checkpoint; None while it does.
 
         Raises:
-            CheckpointError: The checkpoint cannot be read, so that nobody knows.
+            CheckpointError: The checkpoint cannot be read, so that the owner is unknown.
         """
         newest = _newest_run(self.storage)
         mark = self.storage.read(_run_name(self.run), limit=_MAX_RUN_BYTES)
@@ -165,7 +165,7 @@ def claim_stopped(storage: LocalStorage, application: str) -> Iterator[Ownership
 
     Args:
         storage: The checkpoint.
-        application: What we are, for the messages of others.
+        application: The name of this application, for the messages of other runs.
 
     Raises:
         CheckpointError: A query runs on the checkpoint, or it cannot be written.
@@ -214,7 +214,7 @@ def _wait_for_lock(storage: LocalStorage, process: LockingProcess, wait: float) 
                 f"the checkpoint {storage.location} is in use after a wait of {wait:g} s: "
                 f"{_describe_holder(storage)} is still running; stop it, or use another checkpoint"
             )
-        # In the caller's thread, which has nothing else to do: no lock tells when it is free.
+        # In the caller's thread, which has nothing else to do: a lock does not report its release.
         time.sleep(_POLL_SECONDS)
     return lock
 
@@ -252,7 +252,7 @@ def _run_name(run: int) -> str:
 
 
 def _describe_holder(storage: Storage) -> str:
-    """Say who the newest run is: the one in the way."""
+    """Describe the newest run, which is in the way."""
     content = storage.read(_run_name(_newest_run(storage)), limit=_MAX_RUN_BYTES)
     try:
         return str(msgspec.json.decode(content or b"", type=_Holder))

@@ -124,8 +124,8 @@ class OpenSegment:
     def seal(self) -> Segment:
         """Write the rest, finish the file and flush it to the disk. Blocks on the disk.
 
-        Sealing again returns the same segment. The file's name is not durable yet: that is for
-        whoever publishes it.
+        Sealing again returns the same segment. The file's name is durable only when it is
+        published.
         """
         assert self.rows, "only a segment with records is sealed"
         if self._sealed is None:
@@ -138,10 +138,10 @@ class OpenSegment:
         return self._sealed
 
     def discard(self) -> None:
-        """Close and remove the file. The records come again: nobody has acknowledged them.
+        """Close and remove the file. Its records were not acknowledged, so they come again.
 
-        A disk that refuses that too has refused something before, and that error is the one that
-        counts. A file that stays is removed by the next run's sweep.
+        Errors of the disk are ignored, as an earlier error is the reason for discarding. The next
+        run's sweep removes a file that stays.
         """
         if self._writer is not None:
             with contextlib.suppress(OSError):  # the disk may be full; the file goes anyway
@@ -159,7 +159,7 @@ class OpenSegment:
                 compression="none",
                 use_dictionary=False,
                 write_statistics=False,
-                # A replay must find the same records or an error: Parquet does not look by itself.
+                # A replay must find the same records or an error: Parquet checks only with these.
                 write_page_checksum=True,
             )
         table = pa.Table.from_batches(self._unwritten, self._schema)

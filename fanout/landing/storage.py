@@ -1,4 +1,4 @@
-"""Durable files below a checkpoint location, wherever that is."""
+"""The protocol of a checkpoint's durable files, and the names that they may have."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def check_name(name: str) -> str:
     """Return `name` if it can name a finished file or a directory of them.
 
     A component must not start with `_` or `.`: Spark takes such a file for hidden and reads nothing
-    from it, and temporaries are told apart by it.
+    from it, and temporary files have such names.
 
     Args:
         name: A relative path with `/` between its components.
@@ -111,7 +111,7 @@ def is_temporary(name: str) -> bool:
 
 
 def readable_path(path: str) -> str:
-    """Return `path` as `spark.read` takes it: literally, not as a pattern.
+    """Return `path` escaped for `spark.read`, which would take it for a pattern.
 
     Args:
         path: A path or URI, not percent-encoded.

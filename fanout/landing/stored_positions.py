@@ -1,4 +1,4 @@
-"""The stored positions of a stream or a query, read from the local disk and without Spark."""
+"""Read the stored positions of a stream or a query from the local disk, without Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_positions(location: str) -> Checkpoint:
     """Read stored positions; nothing is claimed or changed, so a query may be running. It blocks.
 
     Args:
-        location: A file that holds what `stream.positions` said, or the checkpoint location of a
+        location: A file that holds `stream.positions`, or the checkpoint location of a
             Spark query; as a path, or as a URI of the scheme `file`.
 
     Raises:
@@ -54,8 +54,8 @@ def _positions_at(location: str) -> Checkpoint:
     positions = _newest(path / DIRECTORY)
     if positions is None:
         raise OptionError(
-            f"there are no stored positions at {location}: name a file with what stream.positions "
-            f"said, or the checkpoint location of a query that has begun"
+            f"there are no stored positions at {location}: name a file that holds "
+            f"stream.positions, or the checkpoint location of a query that has begun"
         )
     return positions
 

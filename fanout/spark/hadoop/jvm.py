@@ -1,4 +1,4 @@
-"""The border to the driver's JVM: Java's exceptions become one sentence here."""
+"""Calls into the driver's JVM, and its exceptions as one sentence."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class JvmLock:
 
     @classmethod
     def try_acquire(cls, spark: SparkSession, path: Path) -> Self | None:
-        """Take the lock, or return None if someone else has it: this JVM or another process.
+        """Take the lock, or return None if this JVM or another process has it.
 
         Args:
             spark: A classic session.

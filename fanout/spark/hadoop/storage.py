@@ -1,4 +1,4 @@
-"""A checkpoint on any file system that Spark's Hadoop client knows."""
+"""The storage of a checkpoint on any file system of Spark's Hadoop client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing a file that must not replace another, on file systems that differ in how."""
+"""Create a file without replacing another, by what each Hadoop file system offers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class WriteOnce:
         stream.close()
 
     def _put_if_absent(self, final: Any, source: Any) -> None:
-        """Put an object unless there is one; after an error the object says who was faster."""
+        """Put an object unless there is one; after an error, read which attempt wrote it."""
         attempt = uuid.uuid4().hex
         builder = self._fs.createFile(final).must(_CONDITIONAL, "true")
         builder.opt(f"fs.s3a.create.header.{_ATTEMPT}", attempt)
