@@ -1,4 +1,4 @@
-"""The ids of topics: one that is deleted and created again has the same name, and another id."""
+"""Track the ids of topics: a topic that is deleted and created again gets another id."""
 
 from __future__ import annotations
 
