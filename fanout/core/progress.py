@@ -1,4 +1,4 @@
-"""How far the consumer has come in every split, and how much of it is acknowledged."""
+"""The delivered and the acknowledged position of every split."""
 
 from __future__ import annotations
 

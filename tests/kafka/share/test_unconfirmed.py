@@ -6,7 +6,12 @@ import pytest
 
 from fanout.errors import PositionError, ServiceError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.share.unconfirmed import read_unconfirmed, write_unconfirmed
+from fanout.kafka.share.unconfirmed import (
+    MAX_UNCONFIRMED,
+    read_unconfirmed,
+    write_unconfirmed,
+)
+from fanout.landing import entries
 
 SOURCE = "kafka-share:cluster:group"
 P, Q = Partition("orders", 0), Partition("returns", 3)
@@ -48,3 +53,7 @@ def test_what_is_damaged_is_refused(text: str, reason: str) -> None:
 def test_too_many_doubts_are_an_error() -> None:
     with pytest.raises(ServiceError, match="the brokers take no acknowledgements in time"):
         write_unconfirmed(SOURCE, [(P, 2 * n, 2 * n + 1) for n in range(100_000)], {})
+
+
+def test_a_checkpoint_takes_as_much_as_is_written() -> None:
+    assert MAX_UNCONFIRMED <= entries.MAX_UNCONFIRMED
