@@ -99,7 +99,7 @@ def median_seconds(contenders: Mapping[str, Callable[[], object]], rounds: int) 
     """Time each contender once per round, in turn, so that a slow moment of the machine hits all.
 
     Args:
-        contenders: What to run, by name; each is run once more beforehand, untimed.
+        contenders: The contenders, by name; each is run once more beforehand, untimed.
         rounds: How often each is timed.
 
     Returns:
@@ -186,7 +186,7 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one run of a contender took."""
+    """The figures of one run of a contender."""
 
     records_per_second: float
     cpu_seconds_per_million: float

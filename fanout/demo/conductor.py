@@ -64,7 +64,7 @@ class Conductor:
         plan: What goes wrong.
         service: The service that runs, with a stream in it.
         workspace: The files of the run.
-        display: What is told of it.
+        display: Where it is shown.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Conductor:
 
     @property
     def restart(self) -> Restart | None:
-        """What the new driver of the stream was to meet; None if there is none."""
+        """The splits that the new driver of the stream was to meet; None without a new driver."""
         killed_in = self._jobs[0].killed_in
         if killed_in is None or self.second_reshard is None:
             return None
@@ -116,7 +116,7 @@ class Conductor:
 
         Args:
             sent_log: Where to write down what was sent.
-            driver_log: An open file for what drivers say on stderr.
+            driver_log: An open file for the stderr of drivers.
 
         Raises:
             DemoFailedError: If a driver fails, or nothing happens for a minute.

@@ -138,7 +138,7 @@ class DoomedHandler:
     Args:
         write: How a batch is written.
         kill: In which batch to hold still; None for none.
-        tell: Is told what happens.
+        tell: Called with what happens.
         stopping: Set when the demo wants no more, or has died.
     """
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ("KinesisService", "KinesisStream", "start_kinesis")
 
-# The service's own figures, except that silence is noticed sooner.
+# The service's own figures, except that heartbeats come sooner.
 _RULES = KinesisRules(heartbeat=1.0)
 # The server sends a heartbeat every second; the service itself every five, and 35 s suit that.
 _SILENCE_TIMEOUT = 3.0
@@ -136,7 +136,7 @@ class KinesisStream:
             case Kind.CUT | Kind.STALL | Kind.ERROR:
                 return await self._inject(act.kind, act.choose(names))
             case _:
-                raise ValueError(f"nobody can {act.kind.value} of Kinesis")
+                raise ValueError(f"Kinesis cannot {act.kind.value}")
 
     async def parents(self) -> Mapping[str, Sequence[str]]:
         """Return the parents of every shard that the service lists."""

@@ -1,4 +1,4 @@
-"""What is done to the stream, and when: drawn from a seed, so that a run can be had again.
+"""Draw from a seed what is done to the stream, and when, so that a run can be repeated.
 
 Moments are counts of records, not times: they mean the same on a slow machine.
 """
@@ -28,7 +28,7 @@ _FIRST, _LAST = 0.10, 0.85
 
 @final
 class Kind(Enum):
-    """What is done to the stream."""
+    """A kind of act on the stream."""
 
     SPLIT = "split a shard"
     MERGE = "merge two adjacent shards"
@@ -47,7 +47,7 @@ class Kind(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What is done to the streams of a service.
+    """The acts on the streams of a service.
 
     Args:
         acts: What is done while records flow, in order; None where the seed decides.
@@ -125,7 +125,7 @@ class DemoPlan:
         kill: When the driver is killed that reads the stream; None for never.
         kill_reader: When the driver is killed that reads the shuffle; None for never.
         while_down: What is done to the stream while the killed driver that reads it is down,
-            whatever was sent by then; nothing without a kill.
+            however much was sent by then; nothing without a kill.
     """
 
     acts: tuple[Act, ...]

@@ -31,12 +31,12 @@ __all__ = (
 
 @final
 class QueryOptions(msgspec.Struct, frozen=True):
-    """What the driver needs to know.
+    """The options of a driver.
 
     Args:
         query: The name of its query.
         root: The directory of the run.
-        source: What it reads.
+        source: The source that it reads.
         shuffle: Where it distributes what it reads by key; None if it writes Parquet.
         max_records: The most records in a batch.
         kill: When the driver holds still to be killed; None for never.
@@ -93,7 +93,7 @@ class Resubscribed(msgspec.Struct, frozen=True, tag=True):
 
 @final
 class Reading(msgspec.Struct, frozen=True, tag=True):
-    """How the query stands.
+    """The query is reading.
 
     Args:
         splits: The splits that it knows.
@@ -148,7 +148,7 @@ class DemoQuery:
         """Run until `stop` is called.
 
         Args:
-            log: An open file for what drivers say on stderr.
+            log: An open file for the stderr of drivers.
 
         Raises:
             DemoFailedError: If a driver ends by itself.

@@ -1,4 +1,4 @@
-"""What a run of the demo comes to: for people as tables, for machines as one JSON object."""
+"""Report a run of the demo: as tables for people, as one JSON object for machines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GOOD, _BAD = "[green]✓[/]", "[red]✗[/]"
 
 @final
 class Resharded(msgspec.Struct, frozen=True):
-    """What was done to the splits of a stream.
+    """A change of the splits of a stream.
 
     Args:
         ended: The splits that were closed.

@@ -29,7 +29,7 @@ STREAM: Final = "orders"
 @final
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an act has done.
+    """The result of an act.
 
     Args:
         told: What was done, for people.
@@ -47,11 +47,11 @@ class DemoService(Protocol):
 
     @property
     def settings(self) -> SourceSettings:
-        """What the Spark driver needs to know to read the stream."""
+        """The settings with which the Spark driver reads the stream."""
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What is added to the environment of the Spark driver."""
+        """Variables that are added to the environment of the Spark driver."""
 
     def connect(self) -> AbstractAsyncContextManager[DemoStream]:
         """Hold on to the stream while the block runs.

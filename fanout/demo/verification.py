@@ -33,7 +33,7 @@ _Pair: TypeAlias = "tuple[ReadRecord, SentRecord]"
 
 @final
 class Proof(msgspec.Struct, frozen=True):
-    """What the comparison found.
+    """The result of the comparison.
 
     Args:
         records_sent: Records that the service accepted.
@@ -41,7 +41,7 @@ class Proof(msgspec.Struct, frozen=True):
         batches: Batches in the output.
         lost: Records that were sent and never read.
         duplicated: Records that were read more often than once, counted without the first time.
-        altered: Records that nobody sent: of an unknown number, or another key, place or data.
+        altered: Records that were not sent: of an unknown number, or another key, place or data.
         out_of_order: Records in a later batch than one that follows them in their split, or in an
             earlier batch than one of a parent split; None where a service promises no order.
         second_generation: Records of splits that were made between a kill and the restart, in
@@ -213,7 +213,7 @@ def verify_shuffled(
 
 
 def _known(record: ReadRecord, expected: Mapping[int, SentRecord]) -> SentRecord | None:
-    """Return what the producer knows of a record; None if nobody sent it as it is."""
+    """Return what the producer knows of a record; None if it was not sent as it is."""
     if record.number is None or (sent := expected.get(record.number)) is None:
         return None
     same = (record.key, record.digest, record.time) == (sent.key, sent.digest, sent.time)

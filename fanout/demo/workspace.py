@@ -1,4 +1,4 @@
-"""The files of one run: what was sent, how the splits descend, and what the query wrote."""
+"""Read and write the files of one run: sent records, parents of splits, output of the query."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Workspace:
 
     @property
     def driver_log(self) -> Path:
-        """What Spark drivers say on stderr."""
+        """The stderr of the Spark drivers."""
         return self.root / "driver.log"
 
     @property

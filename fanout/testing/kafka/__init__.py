@@ -1,6 +1,6 @@
-"""The parts of the real Kafka broker for tests; what users call is `fanout.testing.kafka.broker`.
+"""Run the real Kafka broker for tests; users start it as `fanout.testing.KafkaBroker`.
 
-`jars` has Kafka's own jars in a cache of the user, with an `archive` of their classes; `settings`
-is the broker's configuration; `kept` runs it below a `keeper`, a process that leaves nothing of it
-when the caller is gone; and `topics` asks it for topics.
+`jars` downloads Kafka into a cache of the user, and `archive` prepares its classes for a quick
+start. `settings` holds the broker's configuration, `server_process` runs it below `keeper`, a
+process that leaves nothing behind when the caller ends, and `topics` creates and grows topics.
 """

@@ -46,7 +46,7 @@ def archive_classes(java: str, home: Path) -> None:
         while not _listens(port):
             if server.pid is None or time.monotonic() > deadline:
                 raise SetupError("\n".join(["Kafka does not start; its log:", *server.log(30)]))
-            time.sleep(0.1)  # Kafka tells nobody that it listens
+            time.sleep(0.1)  # Kafka does not report that it listens
         server.terminate()
         archive = server.directory / "classes.jsa"
         if not archive.exists():

@@ -31,7 +31,7 @@ _LISTENERS = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
 
 _LOG_LINES = 30
 
-# How many times other ports are tried when somebody took those that were free.
+# How many times other ports are tried after another process took the free ones.
 _PORT_ATTEMPTS = 3
 
 

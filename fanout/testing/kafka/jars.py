@@ -79,7 +79,7 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
 def _fill(home: Path, version: str) -> None:
     for left in home.parent.glob(f".{version}-*"):  # by a resolution that was killed
         shutil.rmtree(left)
-    # Only a whole directory gets the name: a killed resolution leaves one that nobody reads.
+    # Only a whole directory gets the name: a killed resolution leaves one that is never read.
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=f".{version}-") as name:
         work = Path(name)
         java, ivy = _java_and_ivy()

@@ -33,7 +33,7 @@ _LOGGING = """\
 </Configuration>
 """
 
-# Systems give outgoing connections and port 0 numbers above this range, so that nobody takes a
+# Systems give outgoing connections and port 0 numbers above this range, so that no process takes a
 # broker's port by chance while it restarts.
 _PORTS = range(20_000, 32_768)
 
@@ -95,7 +95,7 @@ def check_settings(settings: Mapping[str, str]) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Choose distinct ports on 127.0.0.1 that nobody listens at."""
+    """Choose distinct ports on 127.0.0.1 that are free."""
     ports: set[int] = set()
     while len(ports) < count:
         port = secrets.choice(_PORTS)

@@ -67,7 +67,7 @@ class ServedSubscription:
 
 @dataclass(slots=True)
 class _Slot:
-    """What a consumer remembers about one shard; times are of the monotonic clock."""
+    """The state of a consumer for one shard; times are of the monotonic clock."""
 
     called_at: float | None = None
     succeeded_at: float | None = None

@@ -77,7 +77,7 @@ class ShardIterator:
 
 
 class PollMeter:
-    """What was asked of one shard, and returned by it, lately; all pollers share it.
+    """The recent calls about one shard and the bytes that it returned; all pollers share it.
 
     The stream's lock guards it.
     """

@@ -81,7 +81,7 @@ class KinesisServer(ClientSettings):
         _backends.clear()
         _backends.backend = functools.partial(Backend, state=self._state)
         try:
-            # moto reads files for the first backend: better here than on somebody's event loop.
+            # moto reads files for the first backend: better here than on a caller's event loop.
             _ = _backends[_moto.core.DEFAULT_ACCOUNT_ID][REGION]
             self._http = HttpServer(self._port, AdminApplication(MOTO, self._operations()))
         except BaseException:

@@ -34,7 +34,7 @@ class PositionRefusedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one event carries: encoded records, and where the next event goes on.
+    """The content of one event: encoded records, and where the next event goes on.
 
     `continuation` is None when the shard has ended and all of its records are in pages; `size`
     counts the bytes of data and partition keys.

@@ -194,7 +194,7 @@ async def start_driver(
 
 @final
 class DriverLink:
-    """The driver's end: what it sends, and whether it is to stop.
+    """The driver's end: it sends messages, and learns when to stop.
 
     Attributes:
         stopping: Set when the driver is to end, or its parent has died.

@@ -17,7 +17,7 @@ __all__ = ("Cancellation", "Moment", "sweep")
 
 @final
 class Moment(Enum):
-    """When within a step of a task its cancellation is asked for."""
+    """When within a step of a task its cancellation is requested."""
 
     RUNNING = "running"
     """While the step runs: CancelledError comes at the next await that really waits."""
@@ -126,7 +126,7 @@ def sweep(scenario: Callable[[Cancellation], Coroutine[Any, Any, None]]) -> int:
 
 @final
 class _Steps:
-    """Drive a coroutine like a task does, and tell the cancellation about each step."""
+    """Drive a coroutine like a task does, and report each step to the cancellation."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, None], cancellation: Cancellation) -> None:
         self._coroutine = coroutine

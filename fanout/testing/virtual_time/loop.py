@@ -35,7 +35,7 @@ class DeadlockError(RuntimeError):
 
 
 class LeakError(AssertionError):
-    """Something outlived the simulation: a task, a timer, or an error that nobody looked at."""
+    """Something outlived the simulation: a task, a timer, or an error that was never retrieved."""
 
 
 @final
@@ -53,7 +53,7 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     Attributes:
         workers: Starts blocking work, in virtual time, and returns what it returns; None where
-            there is nobody who could.
+            blocking work is refused.
     """
 
     _scheduled: list[asyncio.TimerHandle]

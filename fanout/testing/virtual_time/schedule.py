@@ -1,4 +1,4 @@
-"""In which order task steps run that are ready at the same moment.
+"""Choose the order of task steps that are ready at the same moment.
 
 asyncio runs them first in, first out, but no code may count on it: which of two sockets is read
 first is chance. A schedule takes that chance from a seed. Only steps of tasks change places;
@@ -101,11 +101,11 @@ class Priorities:
 
 @final
 class ReadyQueue(deque[asyncio.Handle]):
-    """What an event loop runs next, in the order of a schedule.
+    """Hold the handles that an event loop runs next, in the order of a schedule.
 
     Args:
         schedule: The order.
-        on_step: Told each task whose step is about to run.
+        on_step: Called with each task whose step is about to run.
     """
 
     def __init__(self, schedule: Schedule, on_step: Callable[[Step], None]) -> None:

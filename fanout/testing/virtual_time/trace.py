@@ -1,4 +1,4 @@
-"""What happened in a simulation: a hash of every task step, and lines for people."""
+"""Record a simulation: a hash of every task step, and lines for people."""
 
 from __future__ import annotations
 
