@@ -36,8 +36,12 @@ _PROVE = (
     "tests/spark/sink/test_benchmark.py",
     "tests/test_live.py",
 )
-# Plans that once showed a defect are small and quick, so `make test` runs them too.
-_REGRESSIONS = "tests/provers/tests/simulation/campaign/test_corpus.py"
+# `make test` runs these too, as they are quick: plans that once showed a defect, and whether the
+# planted bugs fit the library as it is.
+_REGRESSIONS = (
+    "tests/provers/tests/planted/test_edits.py",
+    "tests/provers/tests/simulation/campaign/test_corpus.py",
+)
 # Tests that share a JVM, by path: the tests of a group run in one process, one after the other.
 _GROUPS = {
     "tests/spark/": "Spark",

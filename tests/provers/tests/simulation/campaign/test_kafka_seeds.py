@@ -18,28 +18,26 @@ from tests.provers.simulation.kafka.plan import KafkaPlan
 from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.plans import read_plan
 from tests.provers.simulation.run import run_plan
-from tests.provers.tests.simulation.campaign.campaigns import Campaign
+from tests.provers.tests.simulation.campaign.campaigns import Campaign, parts_of, selected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SEEDS = range(500)
-PART = 50
 LARGE = 30
 
 
 @pytest.fixture(scope="module")
-def campaign() -> Iterator[Campaign]:
-    with closing(run_campaign(SEEDS, run=try_kafka_seed)) as results:
+def campaign(request: pytest.FixtureRequest) -> Iterator[Campaign]:
+    with closing(run_campaign(selected(request, SEEDS), run=try_kafka_seed)) as results:
         yield Campaign(results)
 
 
-@pytest.mark.parametrize("part", range(1, len(SEEDS) // PART + 1))
+@pytest.mark.parametrize("part", parts_of(SEEDS), ids=str)
 def test_fifty_of_five_hundred_seeds_over_kafka_keep_every_promise(
-    campaign: Campaign, part: int
+    campaign: Campaign, part: range
 ) -> None:
-    del part  # it tells the tests apart
-    failures = campaign.run(PART)
+    failures = campaign.totals_of(part).failures
     for failure in failures:
         plan = draw_kafka_plan(failure.seed)
         others = [f"{each.command}: {each.summary}" for each in failures[1:]]
@@ -50,12 +48,12 @@ def test_fifty_of_five_hundred_seeds_over_kafka_keep_every_promise(
 def test_five_hundred_seeds_meet_every_kind_of_fault_and_every_coincidence(
     campaign: Campaign,
 ) -> None:
-    failures = campaign.run(len(SEEDS))
+    totals = campaign.totals_of(SEEDS)
 
-    assert [failure.command for failure in failures] == []
-    assert campaign.totals.seeds == len(SEEDS)
-    assert {str(kind) for kind in KafkaFaultKind} <= campaign.totals.faults.keys()
-    assert [moment.name for moment in KafkaSometimes if not campaign.totals.moments[moment]] == []
+    assert [failure.command for failure in totals.failures] == []
+    assert totals.seeds == len(SEEDS)
+    assert {str(kind) for kind in KafkaFaultKind} <= totals.faults.keys()
+    assert [moment.name for moment in KafkaSometimes if not totals.moments[moment]] == []
 
 
 def test_a_plan_over_kafka_is_shrunk_and_read_back() -> None:

@@ -1,7 +1,4 @@
-"""The fixed seeds of the suite, in parts: on a busy machine a long test looks like one that hangs.
-
-The parts share one campaign, and each takes what ends next of it; so they may run in any order.
-"""
+"""The fixed seeds of the suite, in parts that share the processes of one campaign."""
 
 from __future__ import annotations
 
@@ -14,25 +11,23 @@ from tests.provers.simulation.campaign.campaign import run_campaign
 from tests.provers.simulation.campaign.shrink import shrink
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 from tests.provers.simulation.moments.moments import check_met
-from tests.provers.tests.simulation.campaign.campaigns import Campaign
+from tests.provers.tests.simulation.campaign.campaigns import Campaign, parts_of, selected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SEEDS = range(2000)
-PART = 50
 
 
 @pytest.fixture(scope="module")
-def campaign() -> Iterator[Campaign]:
-    with closing(run_campaign(SEEDS)) as results:
+def campaign(request: pytest.FixtureRequest) -> Iterator[Campaign]:
+    with closing(run_campaign(selected(request, SEEDS))) as results:
         yield Campaign(results)
 
 
-@pytest.mark.parametrize("part", range(1, len(SEEDS) // PART + 1))
-def test_fifty_of_two_thousand_seeds_keep_every_promise(campaign: Campaign, part: int) -> None:
-    del part  # it tells the tests apart
-    failures = campaign.run(PART)
+@pytest.mark.parametrize("part", parts_of(SEEDS), ids=str)
+def test_fifty_of_two_thousand_seeds_keep_every_promise(campaign: Campaign, part: range) -> None:
+    failures = campaign.totals_of(part).failures
     for failure in failures:
         smallest = None
         if not failure.kind.of_the_process:
@@ -44,7 +39,7 @@ def test_fifty_of_two_thousand_seeds_keep_every_promise(campaign: Campaign, part
 
 @pytest.mark.timeout(600)  # where it is run alone, it runs them all
 def test_two_thousand_seeds_meet_every_coincidence(campaign: Campaign) -> None:
-    failures = campaign.run(len(SEEDS))
-    assert [failure.command for failure in failures] == []
-    assert campaign.totals.seeds == len(SEEDS)
-    check_met(campaign.totals.moments)
+    totals = campaign.totals_of(SEEDS)
+    assert [failure.command for failure in totals.failures] == []
+    assert totals.seeds == len(SEEDS)
+    check_met(totals.moments)
