@@ -66,12 +66,11 @@ def lost_shuffle(spark: SparkSession) -> Iterator[None]:
     """
     yield
     blocks = _block_manager(spark)
-    memory = _field(spark, blocks, "storage.BlockManager", "memoryManager")
     blocks.master().registerBlockManager(
         blocks.blockManagerId(),
         blocks.diskBlockManager().localDirsString(),
-        memory.maxOnHeapStorageMemory(),
-        memory.maxOffHeapStorageMemory(),
+        _field(spark, blocks, "storage.BlockManager", "maxOnHeapMemory"),
+        _field(spark, blocks, "storage.BlockManager", "maxOffHeapMemory"),
         _field(spark, blocks, "storage.BlockManager", "storageEndpoint"),
         False,  # noqa: FBT003 - isReregister: such an executor would be refused
     )
