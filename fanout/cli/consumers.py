@@ -201,7 +201,7 @@ def _run(
     consumer: str | None = None,
     **where: str | None,
 ) -> Answer:
-    """Return what a command finds out; it prints after the loop, where it may block."""
+    """Run the calls of a command; printing may block, so it comes after the event loop."""
 
     async def main() -> Answer:
         async with open_consumers(options) as opened:
@@ -229,7 +229,7 @@ async def _deregister(
 
 
 def _report(deletion: Deletion, *, yes: bool, json: bool) -> None:
-    """Print what was deregistered, or would be; exit with 1 if a part failed."""
+    """Print the consumers that were deregistered, or would be; exit with 1 if a part failed."""
     name, chosen, failed = deletion
     done = [consumer for consumer in chosen if consumer.name not in failed]
     reasons = {consumer: str(error) for consumer, error in failed.items()}

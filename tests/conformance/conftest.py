@@ -1,4 +1,4 @@
-"""What the library relies on, as tests: on the embedded server, or on a real stream.
+"""Test the behaviour of Kinesis that the library relies on, embedded or on a real stream.
 
 `make test` runs them against the embedded Kinesis with its quick figures, and so holds it to the
 same facts. `make live STREAM=name-or-arn` runs the very same tests against AWS, with the
@@ -9,7 +9,7 @@ At AWS they register two consumers with names of their own, put records under pa
 their own, read them, and deregister the consumers, on failure and on Ctrl-C too. They never create,
 reshard, change or delete anything else. Other producers may write to the stream at the same time.
 
-What only the real service can show: whether a takeover and a refusal keep to the five seconds that
+Only the real service can show: whether a takeover and a refusal keep to the five seconds that
 the documentation names, the end of a subscription after five minutes, heartbeats (documented
 nowhere), how far the clock of the Date header is from the one that stamps records, the form of
 continuations and of the errors, that your credentials are found and renewed and IAM allows what

@@ -46,7 +46,7 @@ class Service:
         shard: An open shard of it, into which every record of a test goes.
         hash_keys: The range of its hash keys, both ends included.
         consumer_arn: The consumer's ARN; it is ACTIVE.
-        prefix: What the names of our consumers and our partition keys begin with.
+        prefix: The prefix of the names of our consumers and of our partition keys.
         client: A boto3 client.
         producer: One that calls once: a record that is put again after an error that hides a
             success would come twice.
@@ -67,7 +67,7 @@ class Service:
     subscribed: list[float] = field(default_factory=lambda: [float("-inf")])
 
     def key(self, name: str = "") -> str:
-        """Make a partition key that nobody else uses, of a record that lands in the shard."""
+        """Make a unique partition key of a record that lands in the shard."""
         while True:
             key = f"{self.prefix}-{name}{uuid.uuid4().hex}"
             digest = hashlib.md5(key.encode(), usedforsecurity=False).digest()
@@ -185,7 +185,7 @@ class Subscription:
 
 @contextmanager
 def deregistering(client: Any, stream_arn: str, name: str) -> Iterator[None]:
-    """Leave no consumer of this name behind, whatever ends the block."""
+    """Deregister the consumer of this name when the block ends, also by an error."""
     try:
         yield
     finally:

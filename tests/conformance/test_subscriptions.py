@@ -1,4 +1,4 @@
-"""How a subscription begins, lives and ends.
+"""Test how a subscription begins, sends events and ends.
 
 Sources: API reference of SubscribeToShard; the heartbeat is documented nowhere, and every connector
 relies on it.

@@ -7,7 +7,7 @@ import zlib
 
 
 def sealed(headers: bytes, payload: bytes = b"", total: int | None = None) -> bytes:
-    """Frame raw header bytes, with right checksums over whatever lengths are announced."""
+    """Frame raw header bytes, with right checksums over any announced lengths."""
     total = 16 + len(headers) + len(payload) if total is None else total
     prelude = struct.pack(">II", total, len(headers))
     body = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload

@@ -24,7 +24,7 @@ class Network:
 
     Args:
         endpoint_url: The service.
-        carriers: What happens to the answers of the first subscribe calls, in turn; those after
+        carriers: The treatment of the answers of the first subscribe calls, in turn; those after
             them are carried as they are.
     """
 
@@ -104,7 +104,7 @@ def trickle(after: int, seconds: float) -> Carrier:
 
 
 def lose(after: int) -> Carrier:
-    """Carry so many bytes and lose the others, without telling anybody: half of it is open."""
+    """Carry so many bytes and lose the others without an error: the connection is half open."""
 
     async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         sink.write(await source.readexactly(after))

@@ -84,7 +84,7 @@ class Stream:
 
 
 class Reader:
-    """What a stream has delivered so far, and what its hook was told."""
+    """Collect the records that a stream delivers, and the causes that its hook receives."""
 
     stream: fanout.FanOut
 
@@ -117,7 +117,7 @@ class Reader:
 
     @property
     def kinds(self) -> list[str]:
-        """The causes that the hook was told, by the service's name or by their type."""
+        """The causes that the hook received, by the service's code or by their type."""
         return [code_of(cause) or type(cause).__name__ for cause in self.causes]
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -142,7 +142,7 @@ class Reader:
 async def eventually(condition: Callable[[], object]) -> None:
     """Wait for something that only shows where it happens: at a server, or in the network."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - nobody tells
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tomllib
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aioboto3
@@ -25,6 +27,7 @@ from fanout.kinesis.aws.api import (
     StreamDescription,
 )
 from fanout.kinesis.aws.client import open_kinesis_client
+from fanout.kinesis.aws.raw_bodies import SUPPORTED_AIOBOTOCORE
 from fanout.kinesis.reading.decode import decode_event
 from fanout.kinesis.reading.event_stream import FrameDecoder
 from fanout.testing.kinesis.frames import encode_event
@@ -144,6 +147,12 @@ async def test_a_body_that_botocore_decoded_after_all_is_a_setup_error(
         with pytest.raises(SetupError, match="aiobotocore"):
             async with kinesis.subscribe(CONSUMER_ARN, "shardId-000000000000", LATEST):
                 pass
+
+
+def test_the_supported_versions_are_those_of_the_extra() -> None:
+    project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
+    extra = project["project"]["optional-dependencies"]["kinesis"]
+    assert f"aiobotocore{SUPPORTED_AIOBOTOCORE}" in extra
 
 
 async def test_the_hook_leaves_other_clients_of_the_session_alone() -> None:

@@ -135,7 +135,7 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Reading:
-    """How a body is read: from where, and what may be left out."""
+    """The position and the options with which a body is read."""
 
     def __init__(self, after: Position, on_bad: Literal["fail", "gap"], droppable: int) -> None:
         self.after = after
@@ -242,8 +242,8 @@ def test_reading_a_body_takes_a_small_multiple_of_its_bytes(
     chunks = data.draw(cuts(body))
     with peak_memory() as peak:
         finished(Reading(Cursor(10), "gap", 2).read(chunks))
-    # What a frame announces is taken with the second chunk that it comes in; the rest is what the
-    # decoders of JSON and of aggregated records take.
+    # A frame's announced memory is allocated with its second chunk; the rest is for the decoders of
+    # JSON and of aggregated records.
     assert peak.nbytes <= 20 * len(body) + LARGEST + 128 * 1024
 
 

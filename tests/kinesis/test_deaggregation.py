@@ -249,7 +249,7 @@ def put_mixed(stream: Stream) -> list[bytes]:
 
 
 async def read(stream: Stream, count: int, resume: str | None = None) -> list[bytes]:
-    """Read until so many records have come, and whatever came with them."""
+    """Read until so many records have come, with the rest of their batch."""
     data: list[bytes] = []
     async with stream.open(resume=resume) as opened:
         while len(data) < count:

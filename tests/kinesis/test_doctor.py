@@ -387,7 +387,7 @@ async def test_too_little_memory_is_a_problem(
 
 
 def identity(stream: Stream) -> str:
-    """What the library stores the positions of the stream under."""
+    """The name under which the library stores the positions of the stream."""
     created = stream.server._stream("orders").creation_datetime.replace(tzinfo=UTC)
     return f"kinesis:{stream.arn} of {created.isoformat(timespec='milliseconds')}"
 

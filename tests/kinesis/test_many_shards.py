@@ -27,7 +27,7 @@ EVENT_RECORDS = 2
 EVENT_BYTES = 512 << 10
 # As it comes over the wire, in base64 and with some hundred bytes around it.
 WIRE_BYTES = EVENT_BYTES * 4 // 3
-# What is no event: connections, and what their buffers have read ahead.
+# Memory beside events: connections, and the bytes that their buffers have read ahead.
 SLACK = 64 << 20
 # glibc keeps a little of what events have occupied while they were decoded. With this set it goes
 # back at once, and resident memory tells what is really held.

@@ -1,4 +1,4 @@
-"""What a network does to a subscription: what was put arrives all the same, once and in order."""
+"""Faults of the network during a subscription: all records arrive, once and in order."""
 
 from __future__ import annotations
 

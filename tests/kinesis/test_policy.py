@@ -47,7 +47,7 @@ URL = "https://kinesis.eu-west-1.amazonaws.com"
 
 # The answers of the API, written down a second time: what each code means before anything of its
 # phase has worked, in a later subscribe call, inside the stream, and in a listing. A code that the
-# service's model gains fails a test until somebody has decided what it means.
+# service's model gains fails a test until it has a row in the table.
 Means = Pace | type[Fatal] | KinesisRemedy
 PASSING = (Pace.JITTER,) * 4
 TAKEN = (Pace.FLOOR,) * 4

@@ -69,7 +69,7 @@ class Service:
     """Answer each call with the next of a script, an error or a body, and write down the calls.
 
     Args:
-        script: What GetRecords answers.
+        script: The answers of GetRecords.
         sized: Whether the service says how long a body is.
         transfer: Seconds that a body takes.
     """

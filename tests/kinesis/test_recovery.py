@@ -1,4 +1,4 @@
-"""What becomes of a reader where a shard, its consumer, the stream or the records are gone."""
+"""Readers whose shard, consumer, stream or records are gone."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ async def test_a_retention_that_shrank_while_nobody_read_is_a_gap_in_each_shard(
     stream.put(30)
     async with stream.reading(resume=saved, on_data_loss="earliest") as reader:
         await reader.has(30)
-        # What came in the children of the closed shard lies after its own gap.
+        # The records of the closed shard's children come after its own gap.
         await reader.until(lambda: reader.stream.statistics().gaps == 3)
     assert reader.log == stream.log
 
@@ -293,7 +293,7 @@ async def test_records_that_expire_while_their_reader_is_slow_are_never_skipped_
     stream.inject(EndEarly(event=2))
     async with stream.open(on_data_loss=on_data_loss) as opened:
         first = await anext(opened)
-        # As if somebody had shortened the retention: the other four were never sent.
+        # As after a shorter retention period: the other four were never sent.
         stream.server.expire("orders")
         stream.put(2)
         if on_data_loss == "fail":

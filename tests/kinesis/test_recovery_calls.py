@@ -1,4 +1,4 @@
-"""How often the service is asked what became of a shard, and what a failing answer means."""
+"""The calls that find out the state of a shard, and the verdicts on failing answers."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Service:
     """A stream whose calls take a second each of virtual time.
 
     Args:
-        shards: What is listed.
+        shards: The listed shards.
         consumers: How many consumers have been registered, and the latest exists.
-        failing: What the calls of a name raise, for as long as they do.
-        status: What the consumer is.
+        failing: The errors that the calls of a name raise, for as long as they do.
+        status: The consumer's status.
         seconds: How long the calls of a name take; one that is not named takes a second.
     """
 

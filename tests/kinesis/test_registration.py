@@ -51,8 +51,8 @@ class Consumers:
     Args:
         created_in: Seconds that a registered consumer is CREATING.
         deleted_in: The second until which an older consumer of that name is DELETING.
-        refusals: What the next calls of a method are refused with, by its name.
-        status: What an existing consumer is for ever; None where there is none yet.
+        refusals: The errors of the next calls of a method, by its name.
+        status: The constant status of an existing consumer; None if there is none yet.
         deregistering: Seconds that a call to deregister takes.
         tags: The tags that it was registered with.
     """

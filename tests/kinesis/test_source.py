@@ -171,7 +171,7 @@ async def test_each_shard_begins_where_a_mapping_says(stream: Stream) -> None:
         stream.put(1, shard=shard)
     async with stream.reading(start=start) as reader:
         await reader.has(10)
-        # What replaces a shard is read from its beginning, wherever that shard began.
+        # The children of a shard are read from their beginning, independent of its start.
         stream.server.split_shard("orders", SECOND)
         stream.put(12)
         await reader.has(22)

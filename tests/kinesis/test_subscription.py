@@ -227,7 +227,7 @@ async def test_memory_for_each_of_many_events_in_a_chunk_is_reserved_when_it_is_
 
 
 async def test_half_an_end_behind_a_dropped_frame_tells_no_loss_up_to_the_end() -> None:
-    """The shard may go on; whoever asks again stands before that frame, and drops it again."""
+    """The shard may go on; the next subscription begins before that frame, and drops it again."""
     unreadable = encode_event("SubscribeToShardEvent", b"{")
     seen, error = await refused(unreadable, event(), after=Cursor(5), droppable=1)
     assert isinstance(error, UnconfirmedEndError)

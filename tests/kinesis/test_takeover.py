@@ -37,7 +37,7 @@ async def test_a_second_reader_takes_over_when_the_subscription_is_old_enough(
     assert one.log == stream.log
     assert {shard: numbers[:6] for shard, numbers in stream.log.items()} == other.log
     assert set(one.kinds + other.kinds) == {"ResourceInUseException"}
-    # Two that take turns are no error, of which somebody would be woken up.
+    # Two readers that take a shard from each other are not logged as an error.
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
