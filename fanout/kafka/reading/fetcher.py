@@ -154,7 +154,7 @@ class Fetcher:
                 case FetchRefused(error):
                     # One metadata request too many costs less than a list of all the errors that
                     # stale metadata causes.
-                    self.leaders.doubt(partition)
+                    self.leaders.mark_stale(partition)
                     raise error
                 case None:
                     continue

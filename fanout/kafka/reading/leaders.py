@@ -25,7 +25,7 @@ _SPACING: Final = 0.5
 class Leaders:
     """Know the leader of each partition, and refresh leaders that may have changed.
 
-    One metadata request refreshes all doubted leaders; requests begin at least half a second
+    One metadata request refreshes all stale leaders; requests begin at least half a second
     apart.
 
     Args:
@@ -36,16 +36,16 @@ class Leaders:
         self._transport = transport
         self._refreshing = asyncio.Lock()
         self._refreshed_at = -_SPACING
-        # Requests are numbered. A leader is doubted since a number, and a topic was refreshed by
-        # a number: a request settles the doubts that existed before it began, of all readers.
+        # Requests are numbered. A leader is stale since a number, and a topic was refreshed by a
+        # number: a request refreshes the leaders that were stale before it began, for all readers.
         self._refreshes = 0
-        self._doubts: dict[Partition, int] = {}
+        self._stale: dict[Partition, int] = {}
         self._refreshed: dict[str, int] = {}
         self._errors: dict[str, Exception] = {}
 
-    def doubt(self, partition: Partition) -> None:
+    def mark_stale(self, partition: Partition) -> None:
         """Note that the leader of a partition may have changed."""
-        self._doubts[partition] = self._refreshes
+        self._stale[partition] = self._refreshes
 
     async def of(self, partition: Partition) -> int:
         """Return the broker that leads a partition.
@@ -58,13 +58,13 @@ class Leaders:
         """
         topic = partition.topic
         leader = self._transport.leader(partition)
-        if leader is not None and partition not in self._doubts:
+        if leader is not None and partition not in self._stale:
             return leader
-        doubt = self._doubts.setdefault(partition, self._refreshes)
+        since = self._stale.setdefault(partition, self._refreshes)
         async with self._refreshing:
-            if self._refreshed.get(topic, 0) <= doubt:
+            if self._refreshed.get(topic, 0) <= since:
                 await self._refresh()
-        self._doubts.pop(partition, None)
+        self._stale.pop(partition, None)
         if (error := self._errors.get(topic)) is not None:
             raise error
         leader = self._transport.leader(partition)
@@ -73,13 +73,13 @@ class Leaders:
         return leader
 
     async def _refresh(self) -> None:
-        """Request the leaders of every topic with a doubted leader."""
+        """Request the leaders of every topic with a stale leader."""
         now = asyncio.get_running_loop().time
         await asyncio.sleep(max(0.0, self._refreshed_at + _SPACING - now()))
         self._refreshed_at = now()
         self._refreshes += 1
         number = self._refreshes
-        topics = sorted({partition.topic for partition in self._doubts})
+        topics = sorted({partition.topic for partition in self._stale})
         answers: Mapping[str, object]
         try:
             answers = await self._transport.describe(topics)

@@ -109,7 +109,7 @@ class PartitionReader:
         try:
             return (await self._transport.offsets({partition: spec}))[partition]
         except Exception:  # another broker may lead the partition by now
-            self.fetcher.leaders.doubt(partition)
+            self.fetcher.leaders.mark_stale(partition)
             raise
 
 

@@ -168,7 +168,7 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
         Edit(DataLossCheck._lost, on(node(ast.IfExp), _at_the_end)),
     ),
     "a leader that was known once is never doubted": (
-        Edit(Leaders.doubt, on(node(ast.Assign), drop)),
+        Edit(Leaders.mark_stale, on(node(ast.Assign), drop)),
     ),
     "a partition that had nothing is never asked again": (
         Edit(
