@@ -1,7 +1,7 @@
-"""How the campaign arms a strike in the job, and how a process of the job takes it.
+"""Arm a strike for the job, and take it in a process of the job.
 
-Two files in a directory: whoever of the driver and its Python workers comes to the moment first
-takes the armed strike, by a rename, which succeeds for one alone.
+The armed strike is a file. The first process that comes to its moment, the driver or a Python
+worker, takes it by a rename, which succeeds for one process only.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Control:
     root: Path
 
     def arm(self, strike: Strike) -> None:
-        """Let whoever comes to the moment next take the strike."""
+        """Let the next process that comes to the moment take the strike."""
         scratch = self.root / "arming"
         scratch.write_bytes(msgspec.json.encode(strike))
         scratch.rename(self._armed)
 
     def disarm(self) -> bool:
-        """Withdraw what is armed; return whether nobody had taken it."""
+        """Withdraw what is armed; return whether it was not taken."""
         try:
             self._armed.unlink()
         except FileNotFoundError:
@@ -56,7 +56,7 @@ class Control:
         return True
 
     def taken(self) -> bool:
-        """Say whether somebody has come to the moment."""
+        """Say whether a process has come to the moment."""
         return self._taken.exists()
 
     def release(self) -> None:

@@ -90,7 +90,7 @@ def _reach(control: Control, moment: CrashMoment | None) -> None:
 
 
 def _know_pipeline(owner: Any, name: str, location: Callable[..., str]) -> None:
-    """Let a method, and whatever it calls, know whose it is: by the directory of its checkpoint."""
+    """Let a method and all that it calls know their pipeline, by its checkpoint."""
     method = getattr(owner, name)
 
     @functools.wraps(method)

@@ -1,4 +1,4 @@
-"""What the pipelines read: records at a steady pace, whatever is struck meanwhile."""
+"""Produce the records that the pipelines read, at a steady pace during all strikes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When something strikes the job, what strikes it, and how it is told to the job."""
+"""The strikes of a campaign: at which step of a batch, and of which kind."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class OutputOracle:
         )
 
     def _unasked(self, produced: Mapping[str, int]) -> int:
-        """Count what was read beyond what was produced: right by its digits, but nobody sent it."""
+        """Count what was read beyond what was produced: right by its digits, but never sent."""
         return sum(
             seen.following + len(seen.ahead) - seen.count_below(produced.get(key, 0))
             for key, seen in self._keys.items()

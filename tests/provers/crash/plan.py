@@ -1,4 +1,4 @@
-"""What strikes in each round of a campaign: drawn from a seed, so that it can be had again."""
+"""Draw the strikes of each round of a campaign from a seed."""
 
 from __future__ import annotations
 

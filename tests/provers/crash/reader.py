@@ -41,7 +41,7 @@ class Reader:
         self._oracles = oracles
 
     async def run(self) -> None:
-        """Read until cancelled, whatever becomes of the broker."""
+        """Read until cancelled, also while the broker is away."""
         while True:
             try:
                 found = await self._consumer.getmany(timeout_ms=_POLL_MS)

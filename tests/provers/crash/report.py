@@ -1,4 +1,4 @@
-"""What a campaign comes to: for people as tables, for machines as one JSON object."""
+"""The report of a campaign: tables for people, one JSON object for machines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         number: From 1.
         struck: What struck.
-        failures: Why queries ended that nobody had killed.
+        failures: Why queries ended that were not killed.
         caught_up: Seconds from the last blow until the output had everything that was produced
             by then; None if it never had.
     """

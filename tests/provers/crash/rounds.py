@@ -82,7 +82,7 @@ class Services:
 class Rounds:
     """Run rounds, one after the other.
 
-    `failures` tells why drivers ended in this round, or before the first, that nobody had killed.
+    `failures` tells why drivers ended in this round, or before the first, that were not killed.
 
     Args:
         job: The job.

@@ -1,4 +1,4 @@
-"""How soon the simulator finds the mistakes of `kinesis_bugs.py`, and of those in `kafka`.
+"""Search for the planted bugs with the simulator, and know the seed that shows each.
 
 A simulator that has never been seen failing proves nothing. `shown.json` has the seed that shows
 each mistake. To search for them anew, write them down there, and print how many seeds each mistake
@@ -107,7 +107,7 @@ def _draw_for(name: str) -> Callable[[int], AnyPlan]:
 @contextmanager
 def hunters(processes: int | None = None) -> Iterator[ProcessPoolExecutor]:
     """Start some processes, or one for each core."""
-    # Nothing is inherited: a fork would copy whatever threads other tests have left.
+    # Nothing is inherited: a fork would copy the threads that other tests have left.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, _quiet) as pool:
         try:
@@ -122,7 +122,7 @@ def _quiet() -> None:
 
 @cache
 def _cheapest_first(draw: Callable[[int], AnyPlan], *, shuffles: bool) -> list[int]:
-    """Return the first seeds, whatever the bug: those before others whose plans are run fastest.
+    """Return the first seeds, those first whose plans run fastest.
 
     Args:
         draw: Draws the plan of a seed.

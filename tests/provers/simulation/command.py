@@ -39,7 +39,7 @@ _SourceOption = Annotated[
     _Source, typer.Option("--source", help="What the simulated job reads from.")
 ]
 
-# For the smallest plan of a failure that nobody has asked for, in real seconds.
+# Real seconds for the search of the smallest plan of a failure in a campaign.
 _UNASKED = 10.0
 
 # Of failures that are told one by one.

@@ -1,4 +1,4 @@
-"""What is raised where the library breaks a promise."""
+"""The error that an oracle raises where the library breaks a promise."""
 
 from __future__ import annotations
 

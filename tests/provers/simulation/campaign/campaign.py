@@ -33,7 +33,7 @@ def run_campaign(
 ) -> Generator[Result]:
     """Run seeds, and yield what each has come to as soon as it is known.
 
-    Whoever stops before the end closes the generator (`contextlib.closing`), which ends the
+    A caller that stops before the end closes the generator (`contextlib.closing`), which ends the
     processes.
 
     Args:

@@ -1,4 +1,4 @@
-"""Show a campaign while it runs, where somebody watches."""
+"""Show the progress of a campaign on a terminal."""
 
 from __future__ import annotations
 

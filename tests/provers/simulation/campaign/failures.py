@@ -1,4 +1,4 @@
-"""What a failed run has shown, in the words by which failures are counted."""
+"""The failure of a run, with the kind by which failures are counted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FailureKind(StrEnum):
 
     @property
     def of_the_process(self) -> bool:
-        """Whether the process that ran the seed is over too, and whoever repeats it risks that."""
+        """Whether the process that ran the seed has ended too, and would again."""
         return self in {FailureKind.HUNG, FailureKind.DIED}
 
 

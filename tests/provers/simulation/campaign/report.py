@@ -1,4 +1,4 @@
-"""What a campaign has come to: for people as a table, for machines as one JSON object."""
+"""The report of a campaign: a table for people, one JSON object for machines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BAD: Final = "bold red"
 # Of seeds that a line names.
 _NAMED: Final = 5
 
-# What is always said, because nobody else says it; other kinds of failures only if there are any.
+# Kinds that are always reported; the others only where they occurred.
 _CLAIMS: Final = (
     FailureKind.LOST,
     FailureKind.DUPLICATED,

@@ -163,7 +163,7 @@ def _failure(plan: AnyPlan) -> SimulationError | None:
 
 
 def _signature(error: SimulationError) -> tuple[FailureKind, type | None]:
-    """Return what must stay the same: errors that nobody has foreseen are told by their type."""
+    """Return what must stay the same: errors of no known kind are told apart by their type."""
     kind = kind_of(error)
     return kind, type(error.__cause__) if kind is FailureKind.OTHER else None
 
@@ -192,7 +192,7 @@ def _simpler(plan: AnyPlan) -> Iterator[AnyPlan]:
 
 
 def _with(plan: AnyPlan, **changes: Any) -> AnyPlan:
-    """Return a plan with other values in some fields, whatever plan it is."""
+    """Return a plan with other values in some fields."""
     return replace(plan, **changes)
 
 

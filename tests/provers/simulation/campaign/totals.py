@@ -1,4 +1,4 @@
-"""What many runs come to."""
+"""The totals of many runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ("Totals",)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The sum of some runs, whatever the order in which they ended.
+    """The sum of some runs, in any order.
 
     Times are whole numbers, as the sum of floats depends on their order.
 

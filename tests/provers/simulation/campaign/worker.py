@@ -97,7 +97,7 @@ class Worker:
         return result
 
     def end(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process at once."""
         self.over = True
         self._process.kill()
         self._process.join()

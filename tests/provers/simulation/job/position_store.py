@@ -1,4 +1,4 @@
-"""Where a simulated job keeps its positions: it may be slow, refuse, or break in a write."""
+"""The store of a job's positions: it may be slow, refuse a write, or break in one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ("PositionStore",)
 class PositionStore:
     """Keep the newest positions and those before: a write may be torn, but never both.
 
-    Whoever writes last wins, also where that is the older one of two processes.
+    The last write wins, also where it is that of the older one of two processes.
 
     Args:
         armed: What goes wrong.
@@ -40,7 +40,7 @@ class PositionStore:
 
         Args:
             positions: What is stored.
-            life: Who stores it; what a dead process stores reaches nobody.
+            life: Who stores it; what a dead process stores is not kept.
 
         Raises:
             OSError: The store refuses them.

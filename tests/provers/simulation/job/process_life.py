@@ -21,8 +21,8 @@ class ProcessLife:
     Args:
         number: Its number, from 1.
         hands: What it holds.
-        dead: Whether the process has died; what its remains do reaches nobody.
-        hindered: Whether it has met what everybody meets for a time.
+        dead: Whether the process has died; what its remains do has no effect.
+        hindered: Whether it has met an outage, a throttle or expired credentials.
         credentials: Which credentials sign its calls, from 0; the newest are the highest.
         refused_times: How often a time was refused that is in the future of the service's clock.
         opened: Whether its stream has been opened.

@@ -1,4 +1,4 @@
-"""What stays while the processes of a simulated job come and go, whatever service they read."""
+"""The protocols of a source that a simulated job reads, for every service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who leads, who is down, and what a listing says: a cluster as a function of the moment."""
+"""The leaders, dead brokers and listings of a simulated cluster, as functions of time."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class SimCluster:
             self._befall_broker(fault)
 
     def leader(self, partition: Partition, now: float) -> int | None:
-        """Return who leads a partition; None where nobody does."""
+        """Return who leads a partition; None where there is no leader."""
         return _at(self._leaders[partition], now)
 
     def told_leader(self, partition: Partition, now: float) -> int | None:
@@ -204,7 +204,7 @@ class SimCluster:
         self._lead(partition, over, successor, over)
 
     def _lead(self, partition: Partition, at: float, leader: int | None, told_at: float) -> None:
-        """Let a broker lead from a moment on, whatever was to come; listings say it later."""
+        """Let a broker lead from a moment on, in place of another; listings say it later."""
         timeline = self._leaders[partition]
         timeline.insert(bisect_right(timeline, at, key=itemgetter(0)), (at, leader))
         self._told[partition].append((told_at, at, leader))

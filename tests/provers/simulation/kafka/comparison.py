@@ -1,4 +1,4 @@
-"""What a reader of a simulated cluster has got, compared with what it has to get."""
+"""Compare the records that a reader of a simulated cluster got with those it must get."""
 
 from __future__ import annotations
 

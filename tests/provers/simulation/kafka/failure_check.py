@@ -1,4 +1,4 @@
-"""Whether a stream over a simulated cluster that has failed had to."""
+"""Check that a stream over a simulated cluster failed only where it had to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a simulated cluster, as values that a plan holds, prints and replays."""
+"""The faults of a simulated cluster, as values that a plan holds, prints and replays."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class KafkaFaultKind(StrEnum):
     DELETED = "topic deleted"
     PARTITIONS_ADDED = "partitions added"
     HELD_TRANSACTION = "transaction held open"
-    # Somebody else is to be asked.
+    # Another broker is to be asked.
     LEADER_MOVES = "leader moves"
     NO_LEADER = "no leader"
     LAGGING_LEADER = "lagging leader"

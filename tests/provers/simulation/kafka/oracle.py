@@ -41,7 +41,7 @@ class PartitionProgress:
         era: In which era of the partition that is.
         begun: Whether it was begun at an offset; otherwise it begins with the oldest there is.
         acknowledged: The offset after the last that its job has acknowledged, as the latest.
-        furthest: The highest of those, whatever has become of the partition since then.
+        furthest: The highest of those, also where the partition has changed since then.
         records: The records that it has got.
         nbytes: Their bytes in memory.
         gaps: How often it was told that records are lost.
@@ -225,7 +225,7 @@ class KafkaReading:
             return PartitionProgress(
                 log.eras[era].start(self._now), era, begun=False, acknowledged=0, furthest=0
             )
-        # The position may be of an era that is over; nobody can tell.
+        # The position may be of an era that is over; it does not say so.
         return PartitionProgress(offset, 0, begun=True, acknowledged=offset, furthest=offset)
 
     def _missing(self, partition: Partition) -> int:

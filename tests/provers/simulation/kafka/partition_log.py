@@ -1,4 +1,4 @@
-"""What a simulated partition holds at each moment: batches as a broker sends them, and records.
+"""The log of a simulated partition at each moment: batches as a broker sends them, and records.
 
 Everything is made from a seed before the run and never changes; so what a broker would answer at
 any moment is a function of that moment, and what a reader must get is known beforehand.
@@ -75,7 +75,7 @@ class StoredBatch:
 
     Args:
         base: Its first offset.
-        next_offset: The offset after its last, whatever compaction has left of it.
+        next_offset: The offset after its last, also where compaction has left less.
         at: When it can be read, in virtual seconds.
         data: Its bytes.
         records: Its records; none in a marker of a transaction's end.
@@ -103,7 +103,7 @@ class LoggedTransaction:
         last: The offset of its marker; None where an era is over before that.
         began: When its first record came, in virtual seconds.
         ended: When its marker came.
-        aborted: Whether nobody is to get its records.
+        aborted: Whether readers of committed records leave it out.
     """
 
     producer: int

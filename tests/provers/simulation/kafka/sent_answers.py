@@ -1,4 +1,4 @@
-"""What a simulated cluster has told one process, for whoever judges what that makes of it."""
+"""The answers that a simulated cluster has sent to one process."""
 
 from __future__ import annotations
 

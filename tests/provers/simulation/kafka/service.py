@@ -1,4 +1,4 @@
-"""What a simulated cluster answers, and how long that takes."""
+"""Answer the requests of a simulated cluster, after the time that an answer takes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class KafkaSimService:
         Args:
             broker: The broker.
             served: Who asks.
-            hang: For how many seconds nobody answers it.
+            hang: For how many seconds it gets no answer.
 
         Raises:
             KafkaConnectionError: The broker is down, or dies meanwhile.

@@ -1,4 +1,4 @@
-"""What producers write into a simulated topic whose records are whatever they are."""
+"""Write the records of an ordinary topic, which is no shuffle."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ CLUSTER_ID: Final = "simulated"
 
 @final
 class KafkaSimTransport:
-    """Talk to a simulated cluster for one process; a dead one reaches nobody.
+    """Talk to a simulated cluster for one process; the calls of a dead one get no answer.
 
     Args:
         service: What answers.
@@ -221,7 +221,7 @@ class KafkaSimTransport:
         """Make a call other than a fetch or a commit; return how old its answer is, in seconds.
 
         Raises:
-            KafkaError: It is refused, or nobody answers.
+            KafkaError: It is refused, or gets no answer.
         """
         service, sent_answers = self._service, self._sent_answers
         fault = service.strike(KafkaFaultSite.CALL)
@@ -260,7 +260,7 @@ class KafkaSimTransport:
             raise self._sent_answers.gives(error) from None
 
     def _check_alive(self) -> None:
-        """Let a dead process reach nobody."""
+        """Let the calls of a dead process get no answer."""
         if self._life.dead:
             raise self._sent_answers.gives(KafkaConnectionError("this process is dead"))
 

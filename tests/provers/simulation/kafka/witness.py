@@ -95,7 +95,7 @@ class KafkaWitness:
                 .eras[place]
                 .records(first, want.offset, committed=self._oracle.committed)
             )
-            # Of what has no record nothing is held, and nobody hears that it is over.
+            # Of what has no record nothing is held, and no call tells that it is over.
             nbytes = size if records else 0
             held.hold(str(partition), first, want.offset - 1, len(records), nbytes)
 

@@ -1,4 +1,4 @@
-"""What a job meets that reads a simulated Kafka cluster."""
+"""A simulated Kafka cluster with its faults and its oracle, as a job meets them."""
 
 from __future__ import annotations
 

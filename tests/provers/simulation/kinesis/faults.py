@@ -1,4 +1,4 @@
-"""What can go wrong in a simulation, as values that a plan holds, prints and replays."""
+"""The faults of a simulated stream and job, as values that a plan holds and prints."""
 
 from __future__ import annotations
 

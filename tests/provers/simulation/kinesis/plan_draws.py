@@ -287,7 +287,7 @@ def _killed_at_work(draw: _Draw) -> list[KinesisFault]:
 
 
 def _expired_unread(draw: _Draw) -> list[KinesisFault]:
-    """Records expire while nobody can subscribe to their shard."""
+    """Records expire while their shard refuses subscriptions."""
     lasts = draw.random.uniform(60, 600)
     return [
         draw.of_stream(KinesisFaultKind.RESET),

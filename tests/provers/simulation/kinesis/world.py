@@ -1,4 +1,4 @@
-"""What a job meets that reads a simulated stream of Kinesis."""
+"""A simulated stream of Kinesis with its faults and its oracle, as a job meets them."""
 
 from __future__ import annotations
 

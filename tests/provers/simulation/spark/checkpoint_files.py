@@ -1,4 +1,4 @@
-"""The files of a checkpoint as nobody in the simulation sees them: to check, damage and restore."""
+"""The files of a checkpoint, read past all faults: to check, damage and restore them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def damage(
 ) -> tuple[str, bytes] | None:
     """Cut a file off, or take it away.
 
-    The newest entry is not taken away while Spark still asks for its batch: nobody could tell that
+    The newest entry is not taken away while Spark still asks for its batch: nothing would tell that
     from a batch that was not written.
 
     Args:

@@ -1,4 +1,4 @@
-"""What the library sees of a disk: stand-ins for `os`, `Path` and `pyarrow.parquet`.
+"""Stand-ins for `os`, `Path` and `pyarrow.parquet`, on the simulated disk.
 
 They have exactly what the library uses. What they do not have is an AttributeError, so that new
 code cannot pass by the disk unseen.
@@ -79,7 +79,7 @@ class OpenFile:
                 self._file.data += part
 
     def close(self) -> None:
-        """Flush; a descriptor that is left open is nobody's trouble here."""
+        """Flush; a descriptor that is left open does no harm here."""
         self.flush()
 
 

@@ -1,4 +1,4 @@
-"""What may go wrong under a driver, as values that print."""
+"""The faults that strike a driver, as values that print."""
 
 from __future__ import annotations
 

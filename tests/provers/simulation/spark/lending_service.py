@@ -1,4 +1,4 @@
-"""What a service that lends its records knows: they come again until they are acknowledged."""
+"""A service that delivers acquired records again until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AcquiredRecord:
 
 @final
 class LendingService:
-    """What the service knows, whoever reads from it.
+    """The state of the service, for all its readers.
 
     Args:
         logs: The records, with the moments at which they arrive.
@@ -58,14 +58,14 @@ class LendingService:
         ]
 
     def lend(self, holder: object, now: float) -> list[AcquiredRecord]:
-        """Lend a few records that are there and that nobody has."""
+        """Let a reader acquire a few records that are available."""
         free = [loan for loan in self._left if loan.at <= now and loan.until <= now][:_PER_POLL]
         for loan in free:
             loan.holder, loan.until = holder, now + LOCK
         return free
 
     def next(self, now: float) -> float:
-        """Return the seconds until there is something that nobody has."""
+        """Return the seconds until a record is available."""
         return min((max(loan.at, loan.until) - now for loan in self._left), default=math.inf)
 
     def empty(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""A service that lends its records: they come again, to anybody, until they are acknowledged."""
+"""A source of acquired records: they come again, to any reader, until acknowledged."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class _SimFuture(Generic[T]):
     def __init__(self) -> None:
         self._scheduler = current_process.get().scheduler
         self._future: asyncio.Future[T] = self._scheduler.loop.create_future()
-        # Whoever asks gets the error; as with the real one, nobody has to.
+        # A caller that asks gets the error; as with the real one, none has to ask.
         self._future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def follow(self, task: asyncio.Task[T]) -> None:
@@ -196,7 +196,7 @@ def library_stand_ins(
     """Let the library meet the simulation wherever it would meet the machine.
 
     Args:
-        random: Where names come from that nobody else has.
+        random: The source of unique names.
         locks: The locks of the JVMs.
         open_storage: Opens the checkpoint of the running process.
         claims: Told who owns the checkpoint.

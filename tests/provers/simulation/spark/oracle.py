@@ -1,4 +1,4 @@
-"""What must hold whatever befalls the drivers of a checkpoint."""
+"""Check what must hold of a checkpoint after every fault of its drivers."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class QueryOracle:
         """Check that a record which never comes again is in a segment that is named."""
         self.acknowledgements += 1
         if row not in self._left[row[0]]:
-            return  # it was handled before, when nobody heard that it was acknowledged
+            return  # it was handled before, when the answer to its acknowledgement was lost
         entries, taken = self._durable_entries(), 0
         names = {segment.name for entry in entries for segment in entry.segments}
         if entries and entries[-1].taken is not None:

@@ -1,4 +1,4 @@
-"""What one simulated life of a query is: its records, its runs, and what befalls each."""
+"""The plan of a simulated query: its records, its runs, and the faults of each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DriverRun:
         damage: What happens to the checkpoint before it.
         stop_after: Seconds after which a user stops the query.
         bounded: Whether it ends by itself when it has caught up.
-        overlap: Seconds after its start at which the next run begins, whatever this one does;
+        overlap: Seconds after its start at which the next run begins, also while this one runs;
             None where the next one begins when this one has ended.
     """
 

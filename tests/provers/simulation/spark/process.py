@@ -197,7 +197,7 @@ class SimDriverProcess:
             thread.abandon()
 
     def note_end(self, done: asyncio.Future[Any]) -> None:
-        """Remember what a thread raised for which nobody waits."""
+        """Remember what a thread raised that is not joined."""
         if not done.cancelled() and (error := done.exception()) is not None:
             self.unexpected.append(error)
 

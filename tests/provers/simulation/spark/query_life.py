@@ -173,7 +173,7 @@ class QueryLife:
     def _restore(self) -> None:
         """Do what the errors say: restore damaged files, and the offsets that Spark has lost."""
         for name, data in self._damaged.items():
-            # Nobody misses an entry that newer ones follow, and its segment has gone by now.
+            # An entry that newer ones follow is not needed, and its segment has gone by now.
             missed = not name.startswith(BATCHES) or name > entry_name(self._newest)
             if missed or self._files.read(name, durable=False) is not None:
                 self._files.put(name, data)

@@ -130,7 +130,7 @@ class SimThread:
             result = self._work()
         except ThreadKilled:
             self._outcome = self._done.cancel
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the thread gets it
+        except BaseException as error:  # noqa: BLE001 - raised where the thread is joined
             failure = error
             self._outcome = lambda: self._done.set_exception(failure)
         else:

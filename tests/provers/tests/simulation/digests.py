@@ -1,4 +1,4 @@
-"""What some runs of each kind come to: printed, so that runs of other processes can be compared."""
+"""Print the digests of some runs of each kind, to compare the runs of other processes."""
 
 from __future__ import annotations
 

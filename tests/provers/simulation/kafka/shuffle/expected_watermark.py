@@ -1,4 +1,4 @@
-"""What a reader has heard of the producers of a partition, and what its watermark has excluded.
+"""The watermark that a reader of a partition has to have, from the frames that it has received.
 
 What is promised (docs/shuffle.md), and what a run fails of:
 
@@ -8,7 +8,7 @@ What is promised (docs/shuffle.md), and what a run fails of:
   whether it has spoken or not, whose last word is neither that it is idle nor that it has ended,
   and which has not been silent for `producer_timeout`. If such a record comes behind that place,
   the watermark was too high.
-- It binds nobody else. A generation that is heard of later may repeat what its predecessor wrote,
+- It binds no other producer. A generation that comes later may repeat what its predecessor wrote,
   and one that was superseded may not know it. A producer that was away when the watermark went on
   may have older records. Without transactions a producer may write twice what it does not know to
   have arrived. And what was lost to a reader, as it expired or was cut off, it has not heard.
@@ -69,7 +69,7 @@ class ExpectedWatermark:
         timeout: After how many seconds a producer is silent.
         since: When the process has begun that reads it.
         watermark: What it has told last.
-        blind: Whether nobody can tell what it has heard; then nothing is checked any more.
+        blind: Whether it is unknown what it has received; then nothing is checked any more.
     """
 
     partition: Partition
@@ -88,7 +88,7 @@ class ExpectedWatermark:
     # they were away when it was told.
     _excluded: int | None = None
     _spared: dict[int, int | None] = field(default_factory=dict)
-    # Who was away at any time since the watermark was looked at; everybody in a new generation.
+    # Who was away at any time since the watermark was looked at; all in a new generation.
     _away: set[int] = field(default_factory=set)
     # Whom the reader may have left out, and has not heard again.
     _silent: set[int] = field(default_factory=set)
@@ -111,7 +111,7 @@ class ExpectedWatermark:
         self.since = now
 
     @property
-    def anybody(self) -> bool:
+    def has_producers(self) -> bool:
         """Whether a producer was heard."""
         return bool(self._words)
 
@@ -180,7 +180,7 @@ class ExpectedWatermark:
 
     @property
     def ended(self) -> bool:
-        """Whether all producers that were announced have ended, or nobody can tell."""
+        """Whether all producers that were announced have ended, or it is unknown."""
         ended = sum(word.ended for word in self._words.values())
         return self.blind or ended == self._announced
 
@@ -232,7 +232,7 @@ class ExpectedWatermark:
             self.moments[KafkaSometimes.OUTDATED] += 1
             return
         if control.generation > self._generation:
-            self.moments[KafkaSometimes.SUPERSEDED] += self.anybody
+            self.moments[KafkaSometimes.SUPERSEDED] += self.has_producers
             self._supersede(control.generation, at)
         self._note_silent(now)  # until it has spoken
         self._silent.discard(control.producer)

@@ -1,4 +1,4 @@
-"""Who writes to a simulated shuffle, and when: generations that take each other's place."""
+"""The generations of producers that write to a simulated shuffle, one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the producers of a simulated shuffle write into one partition.
+"""Write what the producers of a simulated shuffle send to one partition.
 
 They do what docs/shuffle.md asks of them: a hello before anything else, no record at or below their
 own watermark, the present watermark before the next record where they were idle. What they have
@@ -144,7 +144,7 @@ class ShuffleWriter:
             self._say(at, voice, self._frames(at, voice))
 
     def hold(self, at: float) -> None:
-        """Write records of nobody into a transaction that stays open."""
+        """Write records of no producer into a transaction that stays open."""
         if self._settled:
             return
         self._builder.append(at, HELD, self._page(at, [_DataFrame(None, b"held")], None))
@@ -176,7 +176,7 @@ class ShuffleWriter:
             self._finish(at, voice)
 
     def _go_on(self, at: float) -> None:
-        """Let those who live say so, where there is anybody who is silent."""
+        """Let live producers repeat their watermark, where another one is silent."""
         left = [voice for voice in self._voices[-1] if not voice.told.ended]
         living = [voice for voice in left if voice.member.first <= at < voice.member.last]
         for voice in living if len(living) < len(left) else []:

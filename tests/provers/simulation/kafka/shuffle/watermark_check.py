@@ -33,8 +33,8 @@ class WatermarkHistory:
     Args:
         moments: How often each coincidence was met.
         timeout: After how many seconds a producer is silent.
-        last_words: From when on nobody speaks but who goes on for ever; infinity where all stop.
-        lines: What was known at each offset at which somebody has looked, in order.
+        last_words: From when on only producers write that never stop; infinity where all stop.
+        lines: What was known at each offset at which a check was made, in order.
         begun_anew: The partitions that were read once more from an earlier offset, so that an
             offset does not tell any more what was known there.
     """
@@ -162,7 +162,7 @@ class WatermarkCheck:
     def may_be_silent(self, partition: Partition, now: float) -> bool:
         """Tell whether a producer of a partition may have been silent for too long."""
         heard = self._heard[partition]
-        return heard.blind or not heard.anybody or bool(heard.silent(now))
+        return heard.blind or not heard.has_producers or bool(heard.silent(now))
 
     def _end(self, partition: Partition) -> None:
         told = partition not in self.ended | self._untold
@@ -183,9 +183,9 @@ class WatermarkCheck:
                 )
             )
         while len(line) > 1 and line[-2].offset == line[-1].offset:
-            line.pop()  # somebody was left out there, which may not have been stored yet
+            line.pop()  # a producer was left out there, which may not have been stored yet
         heard, now = line[-1].copy(), self._sent_answers.since
-        self._past.moments[KafkaSometimes.KNOWN_AGAIN] += heard.anybody
+        self._past.moments[KafkaSometimes.KNOWN_AGAIN] += heard.has_producers
         heard.blind = heard.blind or offset is None or partition in self._past.begun_anew
         if offset is not None:
             eras = self._logs[partition].eras

@@ -1,1 +1,1 @@
-"""What a reader must get, and may do, held against what it gets and does."""
+"""Check what a reader gets and does against what it must get and may do."""

@@ -1,4 +1,4 @@
-"""How long a shard is left alone before it is subscribed to again, held against the rule."""
+"""Check how long a shard waits before it is subscribed to again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ("BackoffCheck",)
 
-# Errors that are waited for with full jitter, whatever else is known.
+# Errors that are waited for with full jitter.
 _JITTERED: Final = (BotoCoreError, SubscribeTimeoutError, SubscriptionSilentError)
 # A wait out of [0, 30) seconds is as short as this once in 15 times, and eight in a row once in
 # two thousand million.

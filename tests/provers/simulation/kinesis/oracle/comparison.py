@@ -1,4 +1,4 @@
-"""What a reader has got, compared with what it has to get, row by row."""
+"""Compare the rows that a reader got with those that it must get."""
 
 from __future__ import annotations
 

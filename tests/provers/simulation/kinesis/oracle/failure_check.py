@@ -1,4 +1,4 @@
-"""Whether a stream that has failed had to, says of what, and stays failed."""
+"""Check that a stream failed only where it had to, says why, and stays failed."""
 
 from __future__ import annotations
 

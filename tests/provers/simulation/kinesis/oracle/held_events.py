@@ -1,4 +1,4 @@
-"""What one process holds in memory, counted from outside: what it took less what its job has."""
+"""Count the events that one process holds in memory, from outside."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HeldEvents:
     """Count the events of each shard that a process has taken and its job has not got.
 
     Who asks for more has put everything that it took before into the slot: so at most one event
-    waits there, whatever the process does. A drain that collects, or has been cancelled, holds as
+    waits there. A drain that collects, or has been cancelled, holds as
     many rows as it was asked for; one that is full may have taken an event that does not fit.
 
     `wrongs` has what breaks a bound. `on_take` is called, where it is set,

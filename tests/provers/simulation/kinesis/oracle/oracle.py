@@ -31,7 +31,7 @@ class ShardProgress:
 
     Args:
         next: The row that it has to get next.
-        begun: Whether it may read the shard, whatever its parents.
+        begun: Whether it may read the shard, also before its parents are read.
         lost: The rows that were lost with notice.
         records: The records that it has got.
         nbytes: Their bytes in memory.
@@ -178,7 +178,7 @@ class KinesisReading:
         oldest = self._oldest(batch)
         self._take_gaps(shard_id, standing, batch.gaps, oldest)
         if not standing.begun:
-            # Whoever begins with the oldest record there is misses none that had expired before.
+            # A reader that begins with the oldest record misses none that had expired before.
             standing.lost.update(range(standing.next, oldest))
         until = shard.place(batch.range.until)
         places = [i for i in range(standing.next, until) if i not in standing.lost]

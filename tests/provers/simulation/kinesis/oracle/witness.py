@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ("KinesisWitness",)
 
 _PROMPT: Final = 1.0
-# More than all that a simulated stream holds, so that nobody waits for memory.
+# More than all that a simulated stream holds, so that no read waits for memory.
 _PLENTY: Final = 256 * 1024 * 1024
 # A listing may hang, and the next one is waited for as long as anything is.
 _DISCOVERY: Final = 250.0

@@ -1,4 +1,4 @@
-"""What botocore raises where a service refuses a call."""
+"""The errors that botocore raises where the service refuses a call."""
 
 from __future__ import annotations
 

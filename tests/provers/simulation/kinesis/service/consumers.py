@@ -130,7 +130,7 @@ class KinesisConsumers:
         consumer.end_all("ResourceNotFoundException")
 
     def remove_all(self, seconds: float = 0.0) -> bool:
-        """Deregister every consumer, as somebody else may do; return whether there was any.
+        """Deregister every consumer, as another user may do; return whether there was any.
 
         Args:
             seconds: For how long they are DELETING.
@@ -189,7 +189,7 @@ class KinesisConsumers:
         if desk.live is not None and desk.live.life is life:
             self._state.violated(f"{shard_id} has two live subscriptions")
         if now - desk.succeeded_at < self._state.rules.takeover_after:
-            # Whoever gave a call up before its answer came does not know that it has succeeded.
+            # A process that gave up before the answer does not know that the call succeeded.
             if life.attempts.answered_at[shard_id] >= desk.succeeded_at:
                 self._state.violated(f"{shard_id} was subscribed to again within five seconds")
             raise client_error("ResourceInUseException", _SUBSCRIBE)

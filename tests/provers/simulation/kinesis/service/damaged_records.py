@@ -1,4 +1,4 @@
-"""What a simulated stream has, and a reader cannot read."""
+"""The records of a simulated stream that come in damaged frames each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with an event of a subscription on its way to the reader."""
+"""The faults that strike an event of a subscription on its way to the reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the whole simulated service, or the account of its caller, suffers from for a time."""
+"""Outages, throttling and expired credentials: they strike every call for a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Outages:
         self._throttle = ""
 
     def go_down(self, seconds: float) -> None:
-        """Answer nobody for some seconds."""
+        """Give no answer for some seconds."""
         self._down_until = max(self._down_until, self._state.now + seconds)
 
     def throttle(self, code: str, seconds: float) -> None:
@@ -77,7 +77,7 @@ class Outages:
 
         Raises:
             ClientError: It is refused.
-            BotoCoreError: Nobody answers.
+            BotoCoreError: There is no answer.
         """
         if not life.settled:
             self.give_credentials(life)
@@ -100,7 +100,7 @@ class Outages:
 
 
 def no_answer(random: Random) -> Exception:
-    """Make what botocore raises where nobody answers."""
+    """Make what botocore raises where no answer comes."""
     kind = random.choice(_NO_ANSWER)
     error: Exception = kind(endpoint_url=_ENDPOINT, error="simulated")
     return error

@@ -1,4 +1,4 @@
-"""What the simulated service has to say about a shard at a moment, and the bytes of it."""
+"""The records that the simulated service sends of a shard at a moment, and their bytes."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class KinesisPolling:
         self._service = service
 
     def shard_id_of(self, token: str) -> str:
-        """Return the shard of an iterator, whatever it is worth."""
+        """Return the shard of an iterator, also of one that has expired."""
         return token.split("/")[1]
 
     def decode(self, token: str) -> SimShardIterator:

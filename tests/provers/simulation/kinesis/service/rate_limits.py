@@ -1,4 +1,4 @@
-"""How often the simulated service may be asked, and how much of a shard may be polled."""
+"""The rate limits of the simulated service: calls, and bytes polled from a shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulated stream no longer has: records and shards that are past its retention."""
+"""The records and shards of a simulated stream that have expired."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ class KinesisSimService:
         return KinesisFaultKind.AGGREGATE_DAMAGED in self._plan.fatal_kinds
 
     def is_broken(self, shard: SourceShard, page: ShardPage) -> bool:
-        """Say whether a page has an aggregated record that nobody can read.
+        """Say whether a page has an aggregated record that cannot be read.
 
         Args:
             shard: Of which shard.

@@ -1,4 +1,4 @@
-"""What the parts of the simulated service share: its clock, its chance and its rules."""
+"""The clock, the randomness and the rules that the parts of the service share."""
 
 from __future__ import annotations
 

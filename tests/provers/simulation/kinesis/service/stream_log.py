@@ -1,4 +1,4 @@
-"""What a simulated stream holds: every record that will ever be put, and when.
+"""The log of a simulated stream: every record that will ever be put, and when.
 
 The whole log is made from a seed before the run and never changes, so what the service would
 answer at any moment is a function of that moment, and what a reader must get is known beforehand.
@@ -202,7 +202,7 @@ class SourceShard:
 
     @cached_property
     def broken(self) -> frozenset[int]:
-        """The sequence numbers of its aggregated records that nobody can read."""
+        """The sequence numbers of its aggregated records that cannot be read."""
         return frozenset(r.sequence for r in self.records if r.form == "broken")
 
     @cached_property

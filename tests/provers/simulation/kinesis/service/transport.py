@@ -54,7 +54,7 @@ class KinesisSimTransport:
     Args:
         service: The service.
         armed: What goes wrong.
-        life: The process; once it is dead its calls reach nobody.
+        life: The process; once it is dead its calls get no answer.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class KinesisSimTransport:
 
         Raises:
             ClientError: It is refused.
-            BotoCoreError: Nobody answers.
+            BotoCoreError: There is no answer.
         """
         service, life = self._service, self._life
         await self._latency()
@@ -248,7 +248,7 @@ class KinesisSimTransport:
 
         Raises:
             ClientError: It is refused.
-            BotoCoreError: Nobody answers.
+            BotoCoreError: There is no answer.
         """
         life = self._life
         self._service.calls[action] += 1
@@ -282,7 +282,7 @@ class KinesisSimTransport:
 
         Raises:
             ClientError: It is refused.
-            BotoCoreError: Nobody answers.
+            BotoCoreError: There is no answer.
         """
         kinds = _ON_READING | (
             {KinesisFaultKind.ITERATOR_EXPIRED} if action == "GetRecords" else set()

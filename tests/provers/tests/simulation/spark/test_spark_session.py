@@ -1,4 +1,4 @@
-"""What the simulated Spark tells of a file: what is in it, or that it cannot be read."""
+"""The simulated Spark session reads a file, or says that it cannot be read."""
 
 from __future__ import annotations
 
