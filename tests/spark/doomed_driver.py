@@ -5,8 +5,6 @@ Its arguments: what it reads from, the address of that, and the directory of the
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -65,9 +63,11 @@ def run_and_kill(*arguments: str, module: str = "tests.spark.doomed_driver") -> 
         text=True,
     )
     with driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == "held\n"
-        os.kill(driver.pid, signal.SIGKILL)
+        try:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == "held\n"
+        finally:
+            driver.kill()  # also where the test is over its time: leaving the block waits for it
 
 
 def small_session() -> SparkSession:
