@@ -45,7 +45,7 @@ storage = LocalStorage(Path(sys.argv[1]))
 assert not is_claimed(storage)
 (stored,) = finishing.stored_tokens(storage)
 standing = TransactionStatus(
-    token=stored.token, recorded=True, state=None, marked=4, pending=False
+    token=stored.token, recorded=True, description=None, marked=4, pending=False
 )
 leftover = finishing.Leftover(stored.sink, standing)
 plan = finishing.plan(leftover, finishing.Verb.COMMIT, force=False)
