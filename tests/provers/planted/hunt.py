@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Final, final
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
 from tests.provers.planted.kinesis_bugs import HARMLESS, KINESIS_BUGS
 from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
+from tests.provers.simulation.errors import SimulationError
 from tests.provers.simulation.kafka.plan import KafkaPlan
 from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
-from tests.provers.simulation.run import SimulationError, run_plan
+from tests.provers.simulation.run import run_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.virtual_time.loop import SimLoop, simulate
 from fanout.testing.virtual_time.trace import Trace
-from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.errors import OracleError, SimulationError
 from tests.provers.simulation.job.process import SimProcess
 from tests.provers.simulation.kafka.plan import KafkaPlan
 from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
@@ -28,16 +28,12 @@ if TYPE_CHECKING:
     from tests.provers.simulation.kinesis.faults import KinesisFault
     from tests.provers.simulation.plans import AnyPlan
 
-__all__ = ("RunOutcome", "SimulationError", "run_kafka_seed", "run_kinesis_seed", "run_plan")
+__all__ = ("RunOutcome", "run_kafka_seed", "run_kinesis_seed", "run_plan")
 
 
 # Who looks after a process starts it again: at once, or later where it did not even begin.
 _RESTART: Final = 1.0
 _RESTART_AGAIN: Final = 15.0
-
-
-class SimulationError(AssertionError):
-    """A run has shown a defect; the text has the plan that shows it again."""
 
 
 @final

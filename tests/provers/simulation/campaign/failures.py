@@ -7,9 +7,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.virtual_time.loop import DeadlockError, LeakError
-from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.errors import OracleError, SimulationError
 from tests.provers.simulation.plans import SourceName
-from tests.provers.simulation.run import SimulationError, run_kafka_seed, run_kinesis_seed
+from tests.provers.simulation.run import run_kafka_seed, run_kinesis_seed
 
 if TYPE_CHECKING:
     from tests.provers.simulation.run import RunOutcome

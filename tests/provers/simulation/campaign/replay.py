@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, final
 
 from fanout.testing.virtual_time.trace import Trace
 from tests.provers.simulation.campaign.failures import RunFailure
-from tests.provers.simulation.run import SimulationError, run_plan
+from tests.provers.simulation.errors import SimulationError
+from tests.provers.simulation.run import run_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from tests.provers.simulation.campaign.failures import FailureKind, kind_of
+from tests.provers.simulation.errors import SimulationError
 from tests.provers.simulation.kafka.plan import KafkaPlan
 from tests.provers.simulation.kinesis.plan import KinesisPlan
-from tests.provers.simulation.run import SimulationError, run_plan
+from tests.provers.simulation.run import run_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

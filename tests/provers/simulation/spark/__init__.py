@@ -26,8 +26,8 @@ from tests.provers.simulation.spark.run import (
     QueryViolationError,
     run_query_plan,
     run_query_seed,
+    strike_everywhere,
 )
-from tests.provers.simulation.spark.sweep import strike_everywhere
 
 __all__ = (
     "DiskRefusal",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
@@ -14,13 +15,19 @@ from tests.provers.simulation.spark.plan import draw_query_plan
 from tests.provers.simulation.spark.query_life import QueryLife
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from fanout.testing.virtual_time.trace import Trace
     from tests.provers.simulation.spark.faults import DriverFault
     from tests.provers.simulation.spark.plan import QueryPlan
 
-__all__ = ("QueryOutcome", "QueryViolationError", "run_query_plan", "run_query_seed")
+__all__ = (
+    "QueryOutcome",
+    "QueryViolationError",
+    "run_query_plan",
+    "run_query_seed",
+    "strike_everywhere",
+)
 
 
 class QueryViolationError(AssertionError):
@@ -107,3 +114,24 @@ def run_query_plan(plan: QueryPlan, trace: Trace | None = None) -> QueryOutcome:
         errors=MappingProxyType(Counter(type(error).__name__ for error in life.errors)),
         digest=loop.trace.digest,
     )
+
+
+def strike_everywhere(plan: QueryPlan, fault_at: Callable[[int], DriverFault]) -> int:
+    """Live through a plan again and again, until its first run ends before the fault.
+
+    Args:
+        plan: The plan; the faults of its first run are replaced.
+        fault_at: Makes the fault for an operation, counted from 1.
+
+    Returns:
+        The number of operations at which the fault has struck.
+
+    Raises:
+        ViolationError: If a promise was broken.
+    """
+    first, *others = plan.runs
+    for number in itertools.count(1):
+        faulty = replace(first, faults=(fault_at(number),))
+        if not run_query_plan(replace(plan, runs=(faulty, *others))).happened[0]:
+            return number - 1
+    raise AssertionError("counted to the end")

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
-from botocore.exceptions import (
-    ConnectionClosedError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    SSLError,
-)
-
-from tests.provers.simulation.kinesis.service.client_errors import client_error
+from tests.provers.simulation.kinesis.service.client_errors import client_error, no_answer
 
 if TYPE_CHECKING:
-    from random import Random
-
     from tests.provers.simulation.job.process_life import ProcessLife
     from tests.provers.simulation.kinesis.service.service_state import ServiceState
 
-__all__ = ("Outages", "no_answer")
-
-_ENDPOINT: Final = "https://kinesis.simulated"
-_NO_ANSWER: Final = (EndpointConnectionError, ConnectTimeoutError, SSLError, ConnectionClosedError)
+__all__ = ("Outages",)
 
 
 @final
@@ -97,10 +85,3 @@ class Outages:
             refusal = self._throttle
         error: Exception | None = client_error(refusal, action) if refusal else None
         return error
-
-
-def no_answer(random: Random) -> Exception:
-    """Make what botocore raises where no answer comes."""
-    kind = random.choice(_NO_ANSWER)
-    error: Exception = kind(endpoint_url=_ENDPOINT, error="simulated")
-    return error

@@ -12,8 +12,7 @@ from fanout.kinesis.aws.api import NO_TAGS, UnreadRecords
 from fanout.kinesis.aws.error_hints import code_of
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.kinesis.faults import WAITED_FOR, KinesisFaultKind, KinesisFaultSite
-from tests.provers.simulation.kinesis.service.client_errors import client_error
-from tests.provers.simulation.kinesis.service.outages import no_answer
+from tests.provers.simulation.kinesis.service.client_errors import client_error, no_answer
 from tests.provers.simulation.kinesis.service.polling import KinesisPolling, SimShardIterator
 from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
 

@@ -4,8 +4,7 @@ import pytest
 
 from fanout.testing.virtual_time.loop import DeadlockError, LeakError
 from tests.provers.simulation.campaign.failures import FailureKind, RunFailure, kind_of
-from tests.provers.simulation.errors import OracleError
-from tests.provers.simulation.run import SimulationError
+from tests.provers.simulation.errors import OracleError, SimulationError
 
 
 def simulation_error(cause: Exception) -> SimulationError:

@@ -7,12 +7,12 @@ import pytest
 
 from tests.provers.simulation.campaign.failures import kind_of
 from tests.provers.simulation.campaign.shrink import shrink
-from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.errors import OracleError, SimulationError
 from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
 from tests.provers.simulation.kinesis.plan import KinesisPlan
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 from tests.provers.simulation.plans import read_plan
-from tests.provers.simulation.run import SimulationError, run_plan
+from tests.provers.simulation.run import run_plan
 from tests.provers.tests.simulation.defect import SHOWING, begin_again
 
 if TYPE_CHECKING:

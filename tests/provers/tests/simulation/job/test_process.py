@@ -14,9 +14,10 @@ from fanout.core.subscriber import Subscriber
 from fanout.core.subscription import Watchdog
 from fanout.core.supervisor import Supervisor
 from fanout.errors import ServiceError
+from tests.provers.simulation.errors import SimulationError
 from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
-from tests.provers.simulation.run import SimulationError, run_plan
+from tests.provers.simulation.run import run_plan
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

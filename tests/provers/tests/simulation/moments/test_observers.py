@@ -11,6 +11,7 @@ from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.kinesis.aws.api import HashRange
 from fanout.testing.virtual_time.loop import simulate
+from tests.provers.simulation.errors import SimulationError
 from tests.provers.simulation.job.job import SimJob
 from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
 from tests.provers.simulation.kinesis.plan import KinesisPlan
@@ -26,7 +27,7 @@ from tests.provers.simulation.kinesis.service.stream_log import (
 from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers import Observers
 from tests.provers.simulation.moments.observers.calls import after, around, before, timed
-from tests.provers.simulation.run import SimulationError, run_kinesis_seed, run_plan
+from tests.provers.simulation.run import run_kinesis_seed, run_plan
 from tests.provers.simulation.service_clock import millis
 
 if TYPE_CHECKING:
