@@ -23,7 +23,6 @@ from fanout.kinesis.starting_position import DIALECT
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from fanout.core.backoff import Pacing
     from fanout.core.event_time import EventTime
     from fanout.core.positions import Cursor, Start
     from fanout.core.starts import Chooser, PerSplit
@@ -36,9 +35,8 @@ __all__ = (
     "check_tags",
 )
 
-
-_TEXTS = ("stream", "consumer", "region", "endpoint_url", "role_arn")
-
+# The options that are strings, and those that are positive numbers of seconds.
+_STRINGS = ("stream", "consumer", "region", "endpoint_url", "role_arn")
 _SECONDS = ("subscribe_timeout", "silence_timeout", "discovery_interval")
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -47,8 +45,12 @@ _STREAM_ARN = re.compile(
     r"(?P<stream_arn>arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}"
     r":stream/(?P<stream>[a-zA-Z0-9_.-]{1,128}))"
 )
-
 _CONSUMER_ARN = re.compile(_STREAM_ARN.pattern + r"/consumer/[a-zA-Z0-9_.-]{1,128}(:[0-9]+)?")
+
+# AWS API reference, RegisterStreamConsumer and TagResource.
+_MAX_TAGS: Final = 50
+_TAG_KEY: Final = re.compile(r"[\w\s.:/=+@-]{1,128}")
+_TAG_VALUE: Final = re.compile(r"[\w\s.:/=+@-]{0,256}")
 
 _BACKOFF = Backoff(base=1.0, cap=30.0)
 
@@ -174,7 +176,7 @@ class KinesisOptions(SourceOptions):
         check_memory(self.max_event_bytes, self.max_bytes_in_flight)
 
     def _check_names(self) -> None:
-        for name in _TEXTS:
+        for name in _STRINGS:
             value = getattr(self, name)
             if not isinstance(value, str) and (value is not None or name == "stream"):
                 raise OptionError(f"{name} must be a string, not {type(value).__name__}")
@@ -214,14 +216,6 @@ class KinesisOptions(SourceOptions):
                 )
 
 
-# AWS API reference, RegisterStreamConsumer and TagResource.
-_MAX_TAGS: Final = 50
-
-_KEY: Final = re.compile(r"[\w\s.:/=+@-]{1,128}")
-
-_VALUE: Final = re.compile(r"[\w\s.:/=+@-]{0,256}")
-
-
 def check_tags(tags: object) -> dict[str, str]:
     """Check the tags of a consumer, and return a copy.
 
@@ -234,13 +228,13 @@ def check_tags(tags: object) -> dict[str, str]:
     if len(tags) > _MAX_TAGS:
         raise OptionError(f"tags has {len(tags)} entries; a consumer has at most {_MAX_TAGS}")
     for key, value in tags.items():
-        if not isinstance(key, str) or not _KEY.fullmatch(key):
+        if not isinstance(key, str) or not _TAG_KEY.fullmatch(key):
             raise OptionError(
                 f"the tag key {key!r} must be 1 to 128 letters, digits, spaces or _ . : / = + - @"
             )
         if key.lower().startswith("aws:"):
             raise OptionError(f"the tag key {key!r} begins with aws:, which AWS reserves")
-        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+        if not isinstance(value, str) or not _TAG_VALUE.fullmatch(value):
             raise OptionError(
                 f"the value {value!r} of the tag {key!r} must be at most 256 letters, digits, "
                 f"spaces or _ . : / = + - @"
