@@ -23,7 +23,7 @@ HEADERS = "headers array<struct<key: string, value: binary>>"
     ("columns", "topic", "message"),
     [
         ("value string, id bigint", "t", "'id' is not part of a Kafka record"),
-        ("value string, value binary", "t", "'value' has no place .* each once"),
+        ("value string, value binary", "t", "'value' is not part of .* each once"),
         ("key string", "t", "no column 'value'"),
         ("value string", None, "there is no topic: pass topic="),
         ("value bigint", "t", "'value' is bigint, and must be string or binary"),
