@@ -12,7 +12,7 @@ from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind
 from tests.provers.simulation.kafka.log_builder import LogBuilder
 from tests.provers.simulation.kafka.partition_log import PartitionLog
 from tests.provers.simulation.kafka.shuffle.generations import draw_generations
-from tests.provers.simulation.kafka.shuffle.shuffle_writer import ShuffleWriter
+from tests.provers.simulation.kafka.shuffle.shuffle_writer import ShuffleLogWriter
 from tests.provers.simulation.kafka.topic_writer import TopicWriter
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def make_logs(
         random = stream(f"load {partition}")
         if partition.topic in shuffles:
             builder = LogBuilder(random, aborted=_ABORTED_IN_SHUFFLE)
-            author: PartitionWriter = ShuffleWriter(builder, random, shuffles[partition.topic])
+            author: PartitionWriter = ShuffleLogWriter(builder, random, shuffles[partition.topic])
         else:
             builder = LogBuilder(random, aborted=_ABORTED)
             author = TopicWriter(builder, random, transactions=transactions, large=large)

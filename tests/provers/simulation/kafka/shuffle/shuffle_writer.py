@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         ProducerGeneration,
     )
 
-__all__ = ("ShuffleWriter",)
+__all__ = ("ShuffleLogWriter",)
 
 _FIRST_ID: Final = 1000
 # How old records are, in milliseconds: usually, and those of a producer that repeats what the one
@@ -98,7 +98,7 @@ class _Producer:
 
 
 @final
-class ShuffleWriter:
+class ShuffleLogWriter:
     """Let the producers of a shuffle write, one of them at a time.
 
     Args:

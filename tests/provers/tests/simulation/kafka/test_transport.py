@@ -44,7 +44,7 @@ PLAN = replace(
 )
 
 
-class Cluster:
+class TransportCluster:
     """A cluster of two brokers, and one process that asks it."""
 
     def __init__(self, *faults: KafkaFault) -> None:
@@ -75,7 +75,7 @@ class Cluster:
 
 @in_virtual_time
 async def test_an_answer_begins_with_the_batch_that_holds_the_offset() -> None:
-    cluster = Cluster()
+    cluster = TransportCluster()
     await asyncio.sleep(60.0)
     wide = next(s for s in cluster.era.batches if s.next_offset - s.base > 2)
     assert (await cluster.records(wide.base + 1)).startswith(wide.data)
@@ -83,7 +83,7 @@ async def test_an_answer_begins_with_the_batch_that_holds_the_offset() -> None:
 
 @in_virtual_time
 async def test_the_first_batch_comes_whole_and_the_last_may_be_cut_short() -> None:
-    cluster = Cluster()
+    cluster = TransportCluster()
     await asyncio.sleep(60.0)
     first, second = cluster.era.batches[:2]
     assert await cluster.records(first.base, max_bytes=1) == first.data
@@ -93,7 +93,7 @@ async def test_the_first_batch_comes_whole_and_the_last_may_be_cut_short() -> No
 
 @in_virtual_time
 async def test_a_fetch_waits_for_records_as_long_as_it_may_and_no_longer() -> None:
-    cluster = Cluster()
+    cluster = TransportCluster()
     began = running_loop().time()
     late = next(s for s in cluster.era.batches if s.at > 1.0)
     answer = await cluster.fetch(late.base, max_wait=100.0)
@@ -110,7 +110,7 @@ async def test_a_fetch_waits_for_records_as_long_as_it_may_and_no_longer() -> No
 
 @in_virtual_time
 async def test_offsets_that_there_are_not_and_brokers_that_do_not_lead_are_refused() -> None:
-    cluster = Cluster()
+    cluster = TransportCluster()
     answer = await cluster.fetch(10_000)
     assert isinstance(answer, FetchRefused)
     assert isinstance(answer.error, OffsetOutOfRangeError)
@@ -125,7 +125,7 @@ async def test_offsets_that_there_are_not_and_brokers_that_do_not_lead_are_refus
 async def test_a_broker_that_dies_or_hangs_fails_the_fetch_that_waits_there() -> None:
     kinds = (KafkaFaultKind.BROKER_DIES, KafkaFaultKind.BROKER_HANGS)
     dies, hangs = (
-        Cluster(*(KafkaFault(kind=k, at=5.0, seconds=50.0, amount=n) for n in range(2)))
+        TransportCluster(*(KafkaFault(kind=k, at=5.0, seconds=50.0, amount=n) for n in range(2)))
         for k in kinds
     )
     await asyncio.sleep(4.9)
@@ -143,7 +143,7 @@ async def test_a_broker_that_dies_or_hangs_fails_the_fetch_that_waits_there() ->
 
 @in_virtual_time
 async def test_the_edges_and_what_the_group_has_committed_are_told() -> None:
-    cluster = Cluster()
+    cluster = TransportCluster()
     await asyncio.sleep(60.0)
     transport, end = cluster.transport, cluster.era.high_watermark(60.0)
     assert await transport.offsets({PARTITION: OffsetSpec.EARLIEST}) == {PARTITION: 0}
@@ -155,7 +155,7 @@ async def test_the_edges_and_what_the_group_has_committed_are_told() -> None:
 
 @in_virtual_time
 async def test_a_process_that_is_dead_commits_nothing() -> None:
-    cluster = Cluster()
+    cluster = TransportCluster()
     cluster.life.dead = True
     with pytest.raises(KafkaConnectionError):
         await cluster.transport.commit("g", {PARTITION: 3})

@@ -67,7 +67,7 @@ LOG = SourceLog({each.shard_id: each for each in (PARENT, CHILD)})
 ROWS = PARENT.rows
 
 
-class Stream:
+class OracleStream:
     """An oracle, and what happens to the stream that it knows."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ def refusal(reading: KinesisReading, delivered: Batch) -> str:
 
 
 def test_what_comes_once_and_in_order_is_right() -> None:
-    stream = Stream()
+    stream = OracleStream()
     reading = stream.reading()
     reading.deliver(batch(ROWS[:2]))
     reading.deliver(batch(ROWS[2:3], until=after(ROWS[2], inside=True)))
@@ -144,39 +144,39 @@ def test_what_comes_once_and_in_order_is_right() -> None:
 
 
 def test_a_row_that_is_left_out_is_lost() -> None:
-    reading = Stream().reading()
+    reading = OracleStream().reading()
     assert refusal(reading, batch(ROWS[1:])) == "lost"
 
 
 def test_a_row_that_is_left_out_inside_a_batch_is_lost() -> None:
-    assert refusal(Stream().reading(), batch([*ROWS[:1], *ROWS[2:]])) == "lost"
+    assert refusal(OracleStream().reading(), batch([*ROWS[:1], *ROWS[2:]])) == "lost"
 
 
 def test_a_row_that_the_range_covers_but_the_batch_has_not_is_lost() -> None:
-    assert refusal(Stream().reading(), batch(ROWS[:2], until=after(ROWS[4]))) == "lost"
+    assert refusal(OracleStream().reading(), batch(ROWS[:2], until=after(ROWS[4]))) == "lost"
 
 
 def test_the_rest_of_an_aggregated_record_that_is_left_out_is_lost() -> None:
-    assert refusal(Stream().reading(), batch(ROWS[:3])) == "lost"
+    assert refusal(OracleStream().reading(), batch(ROWS[:3])) == "lost"
 
 
 def test_a_row_that_comes_twice_in_a_batch_is_duplicated() -> None:
-    assert refusal(Stream().reading(), batch([ROWS[0], ROWS[0]])) == "duplicated"
+    assert refusal(OracleStream().reading(), batch([ROWS[0], ROWS[0]])) == "duplicated"
 
 
 def test_a_batch_that_comes_twice_is_duplicated() -> None:
-    reading = Stream().reading()
+    reading = OracleStream().reading()
     reading.deliver(batch(ROWS[:2]))
     assert refusal(reading, batch(ROWS[:2])) == "duplicated"
     assert refusal(reading, batch(ROWS[1:])) == "duplicated"
 
 
 def test_a_row_behind_the_range_of_its_batch_would_come_again() -> None:
-    assert refusal(Stream().reading(), batch(ROWS[:2], until=after(ROWS[0]))) == "duplicated"
+    assert refusal(OracleStream().reading(), batch(ROWS[:2], until=after(ROWS[0]))) == "duplicated"
 
 
 def test_rows_that_change_places_are_out_of_order() -> None:
-    assert refusal(Stream().reading(), batch([ROWS[1], ROWS[0], *ROWS[2:]])) == "out of order"
+    assert refusal(OracleStream().reading(), batch([ROWS[1], ROWS[0], *ROWS[2:]])) == "out of order"
 
 
 @pytest.mark.parametrize(
@@ -191,17 +191,17 @@ def test_rows_that_change_places_are_out_of_order() -> None:
     ids=str,
 )
 def test_a_row_that_is_another_one_is_altered(altered: dict[str, Any]) -> None:
-    assert refusal(Stream().reading(), batch(ROWS[:2], **altered)) == "altered"
+    assert refusal(OracleStream().reading(), batch(ROWS[:2], **altered)) == "altered"
 
 
 def test_a_child_before_the_last_row_of_its_parent_is_out_of_order() -> None:
-    reading = Stream().reading()
+    reading = OracleStream().reading()
     reading.deliver(batch(ROWS[:4]))
     assert refusal(reading, batch(CHILD.rows, of=CHILD)) == "out of order"
 
 
 def test_a_child_that_an_earlier_run_has_begun_may_go_on_before_its_parent() -> None:
-    stream = Stream()
+    stream = OracleStream()
     first = stream.reading()
     first.deliver(batch(ROWS))
     first.deliver(batch(CHILD.rows[:1], of=CHILD))
@@ -210,7 +210,7 @@ def test_a_child_that_an_earlier_run_has_begun_may_go_on_before_its_parent() -> 
 
 
 def test_what_is_missing_is_counted_except_of_a_broken_shard_and_its_children() -> None:
-    reading = Stream().reading()
+    reading = OracleStream().reading()
     reading.deliver(batch(ROWS[:2]))
     assert reading.missing(None) == {PARENT.shard_id: 3, CHILD.shard_id: 5}
     assert reading.missing(CHILD.shard_id) == {PARENT.shard_id: 3}
@@ -219,7 +219,7 @@ def test_what_is_missing_is_counted_except_of_a_broken_shard_and_its_children() 
 
 
 def test_positions_behind_what_was_handed_on_would_lose_it() -> None:
-    reading = Stream().reading()
+    reading = OracleStream().reading()
     reading.deliver(batch(ROWS[:2]))
     reading.check_stored(positions(at(after(ROWS[1]))))
     with pytest.raises(OracleError, match=r"^lost: the stored position"):
@@ -229,14 +229,14 @@ def test_positions_behind_what_was_handed_on_would_lose_it() -> None:
 
 
 def test_a_restart_from_behind_what_was_handed_on_would_lose_it() -> None:
-    stream = Stream()
+    stream = OracleStream()
     stream.reading().deliver(batch(ROWS[:2]))
     with pytest.raises(OracleError, match=r"^lost: the stored position"):
         stream.reading(at(after(ROWS[4])))
 
 
 def test_each_run_gets_what_comes_after_its_own_positions_whatever_another_has_got() -> None:
-    stream = Stream()
+    stream = OracleStream()
     older = stream.reading()
     older.deliver(batch(ROWS[:2]))
     newer = stream.reading(at(after(ROWS[0])))
@@ -249,13 +249,13 @@ def test_each_run_gets_what_comes_after_its_own_positions_whatever_another_has_g
 
 
 def test_positions_that_forget_a_shard_would_lose_it_or_repeat_it() -> None:
-    reading = Stream().reading(at(Horizon()))
+    reading = OracleStream().reading(at(Horizon()))
     with pytest.raises(OracleError, match=r"^lost: .* do not name"):
         reading.check_stored(positions())
 
 
 def test_the_older_of_two_runs_may_store_older_positions_which_only_repeats() -> None:
-    stream = Stream()
+    stream = OracleStream()
     older, newer = stream.reading(), stream.reading()
     older.deliver(batch(ROWS[:1]))
     newer.deliver(batch(ROWS))
@@ -265,7 +265,7 @@ def test_the_older_of_two_runs_may_store_older_positions_which_only_repeats() ->
 
 
 def test_a_resume_inside_an_aggregated_record_gets_the_rest_of_it() -> None:
-    stream = Stream()
+    stream = OracleStream()
     stream.reading().deliver(batch(ROWS[:3], until=after(ROWS[2], inside=True)))
     reading = stream.reading(at(after(ROWS[2], inside=True)))
     assert refusal(reading, batch(ROWS[4:])) == "lost"
@@ -273,7 +273,7 @@ def test_a_resume_inside_an_aggregated_record_gets_the_rest_of_it() -> None:
 
 
 def test_what_has_expired_is_not_missed_where_a_gap_tells_it() -> None:
-    stream = Stream()
+    stream = OracleStream()
     reading = stream.reading()
     reading.deliver(batch(ROWS[:1]))
     stream.trim(2)
@@ -285,7 +285,7 @@ def test_what_has_expired_is_not_missed_where_a_gap_tells_it() -> None:
 
 
 def test_what_the_service_still_has_may_not_be_given_up() -> None:
-    stream = Stream()
+    stream = OracleStream()
     reading = stream.reading()
     stream.trim(1)
     gap = Gap(Horizon(), after(ROWS[1]), "expired")
@@ -293,7 +293,7 @@ def test_what_the_service_still_has_may_not_be_given_up() -> None:
 
 
 def test_whoever_begins_with_the_oldest_record_misses_none_that_had_expired() -> None:
-    stream = Stream()
+    stream = OracleStream()
     reading = stream.reading()
     stream.trim(2)
     assert refusal(reading, batch(ROWS[2:])) == "lost"
@@ -302,7 +302,7 @@ def test_whoever_begins_with_the_oldest_record_misses_none_that_had_expired() ->
 
 
 def test_what_was_taken_before_it_expired_is_still_expected() -> None:
-    stream = Stream()
+    stream = OracleStream()
     reading = stream.reading()
     stream.trim(3)
     stream.life.passed_over[PARENT.shard_id] = PARENT.records[2].sequence
@@ -312,7 +312,7 @@ def test_what_was_taken_before_it_expired_is_still_expected() -> None:
 
 
 def test_a_stream_that_begins_anew_owes_nothing_that_came_before() -> None:
-    stream = Stream()
+    stream = OracleStream()
     stream.reading()
     reading = stream.oracle.begin(positions(at(after(ROWS[1]))), stream.life, anew=True)
     assert refusal(reading, batch(ROWS[:1])) == "duplicated"
@@ -320,7 +320,7 @@ def test_a_stream_that_begins_anew_owes_nothing_that_came_before() -> None:
 
 
 def test_two_runs_may_begin_anew_at_the_same_time() -> None:
-    stream = Stream()
+    stream = OracleStream()
     older = stream.reading()
     older.deliver(batch(ROWS[:2]))
     newer = stream.oracle.begin(positions(), stream.life, anew=True)
@@ -329,7 +329,7 @@ def test_two_runs_may_begin_anew_at_the_same_time() -> None:
 
 
 def test_a_run_that_goes_on_in_a_shard_misses_what_expires_meanwhile() -> None:
-    stream = Stream()
+    stream = OracleStream()
     reading = stream.reading()
     reading.deliver(batch(ROWS[:1]))
     stream.trim(2)

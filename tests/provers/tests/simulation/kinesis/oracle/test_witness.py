@@ -23,7 +23,7 @@ from tests.virtual_time import in_virtual_time
 SILENT = SubscriptionSilentError("nothing came")
 
 
-class Stream:
+class WitnessStream:
     """What a stream says of itself that has one shard, which backs off."""
 
     failure = None
@@ -37,7 +37,7 @@ class Stream:
 
 def watched(process: NotifiedProcess, **shards: Any) -> KinesisWitness:
     witness = KinesisWitness(process.life, SourceLog({}), SOURCE)
-    stream: Any = Stream(shards)
+    stream: Any = WitnessStream(shards)
     witness.opened(stream)
     return witness
 
