@@ -11,8 +11,6 @@ from fanout.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ("lazy_exports",)
-
 # The extra that installs each optional library.
 _EXTRAS: Final = {
     "aioboto3": "kinesis",

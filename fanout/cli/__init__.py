@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ("main",)
-
 
 def main() -> None:
     """Run the command line; without the extra `cli`, say how it is installed and exit with 2."""

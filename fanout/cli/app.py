@@ -16,8 +16,6 @@ from fanout.cli.share import share
 from fanout.cli.shuffle import shuffle
 from fanout.cli.transactions import transactions
 
-__all__ = ("app",)
-
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,

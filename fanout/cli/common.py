@@ -18,27 +18,6 @@ if TYPE_CHECKING:
     from fanout.kafka.security import Security
     from fanout.kinesis.options import KinesisOptions
 
-__all__ = (
-    "INTERRUPTED",
-    "UNUSABLE",
-    "Brokers",
-    "CaFile",
-    "Endpoint",
-    "Json",
-    "Protocol",
-    "Region",
-    "Role",
-    "Stream",
-    "Username",
-    "age",
-    "asking_the_service",
-    "end_like_ctrl_c",
-    "kafka_security",
-    "print_json",
-    "print_table",
-    "stream_options",
-)
-
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 UNUSABLE: Final = 2

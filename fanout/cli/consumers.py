@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     Listing: TypeAlias = tuple[str, Sequence[ConsumerDescription]]
     Deletion: TypeAlias = tuple[str, Sequence[ConsumerDescription], Mapping[str, FanOutError]]
 
-__all__ = ("consumers",)
-
 Answer = TypeVar("Answer")
 
 _NOT_ALL = 1

@@ -18,8 +18,6 @@ from fanout.demo.options import (
 )
 from fanout.errors import FanOutError
 
-__all__ = ("demo",)
-
 _NOT_PROVEN = 1
 
 _DEFAULTS = DemoOptions()

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from fanout.kinesis.doctor.checks import Finding
     from fanout.kinesis.options import KinesisOptions
 
-__all__ = ("doctor",)
-
 _PROBLEM = 1
 
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "bold red", "unknown": "dim"}

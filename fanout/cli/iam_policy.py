@@ -10,8 +10,6 @@ import typer
 from fanout.cli.common import UNUSABLE
 from fanout.errors import FanOutError
 
-__all__ = ("iam_policy",)
-
 Arn = Annotated[str, typer.Argument(help="The stream's ARN.", show_default=False)]
 Consumer = Annotated[
     str | None,

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fanout.kafka.security import Security
     from fanout.kafka.share.group_admin import GroupDescription
 
-__all__ = ("share",)
-
 share = typer.Typer(
     name="share",
     no_args_is_help=True,

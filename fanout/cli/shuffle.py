@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka import Producers, ShuffleSource
 
-__all__ = ("shuffle",)
-
 _COLUMNS = ("partition", "watermark (UTC)", "generation", "producer", "state", "its watermark")
 
 shuffle = typer.Typer(

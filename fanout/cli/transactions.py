@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from fanout.kafka.transactions.transactions import Transactions
     from fanout.landing.local_storage import LocalStorage
 
-__all__ = ("transactions",)
-
 Answer = TypeVar("Answer")
 
 _OPEN = 1

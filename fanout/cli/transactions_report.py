@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.transactions.finish_transactions import Deed, Leftover
 
-__all__ = ("report_deeds", "report_list")
-
 _COLUMNS = (
     "sink",
     "batch",

@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 
     from fanout.core.policy import Retry
 
-__all__ = (
-    "Backoff",
-    "FullJitter",
-    "Pacing",
-    "Retries",
-)
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

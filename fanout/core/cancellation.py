@@ -6,8 +6,6 @@ import asyncio
 import logging
 from typing import TypeVar
 
-__all__ = ("cancelled_by_us", "finished", "prefer_cancellation")
-
 _T = TypeVar("_T")
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from fanout.core.positions import Position
 
-__all__ = ("MAX_JSON_BYTES", "MAX_STATE", "Checkpoint", "SplitPosition")
-
 # A full snapshot takes about 150 bytes per split, and what its source keeps there; services stop at
 # tens of thousands of splits.
 MAX_JSON_BYTES = 16 * 1024 * 1024

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from fanout.core.checkpoint import Checkpoint
 
-__all__ = ("Basket", "Drained")
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

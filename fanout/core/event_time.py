@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch
     from fanout.core.positions import Cursor
 
-__all__ = ("CarriedWatermarks", "EventTime", "SplitWatermark", "TimesOf", "parse_event_time")
-
 TimesOf: TypeAlias = "Callable[[pa.RecordBatch], pa.Array]"
 """A user's function: from records to their event times, an array of timestamps with a time zone.
 

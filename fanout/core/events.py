@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position, Range
     from fanout.errors import SplitFailedError
 
-__all__ = (
-    "Batch",
-    "End",
-    "Event",
-    "Failure",
-    "Gap",
-    "Split",
-    "startable",
-)
-
 
 @final
 @dataclass(frozen=True, slots=True)

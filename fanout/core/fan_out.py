@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from fanout.core.supervisor import Supervisor
     from fanout.errors import FanOutError
 
-__all__ = ("FanOut",)
-
 
 @final
 class FanOut:

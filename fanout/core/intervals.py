@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar, final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("Intervals",)
-
 _T = TypeVar("_T")
 
 

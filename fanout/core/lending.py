@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from fanout.core.source import Lending, Settlement
     from fanout.core.statistics import LendingStatistics
 
-__all__ = ("StreamLending",)
-
 
 @final
 class StreamLending:

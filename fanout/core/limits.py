@@ -10,12 +10,6 @@ from typing import TYPE_CHECKING, Final, final
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = (
-    "MemoryLimit",
-    "SubscribeLimit",
-)
-
-
 _PATIENCE: Final = 5.0
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from fanout.core.source import Connection, Source
     from fanout.core.statistics import OnResubscribe
 
-__all__ = ("open_stream", "resolve_start")
-
 log = logging.getLogger(__name__)
 
 

@@ -6,14 +6,6 @@ import ipaddress
 
 from fanout.errors import OptionError
 
-__all__ = (
-    "check_memory",
-    "is_loopback",
-    "number",
-    "one_of",
-    "whole",
-)
-
 
 def number(name: str, value: object) -> float:
     """Return an option's value as a number.

@@ -12,19 +12,6 @@ if TYPE_CHECKING:
     from fanout.core.events import Split
     from fanout.core.positions import Position
 
-__all__ = (
-    "Fatal",
-    "Finish",
-    "Pace",
-    "Phase",
-    "PolicyRow",
-    "PolicyTable",
-    "Retry",
-    "Skip",
-    "Verdict",
-    "kind_by_type",
-)
-
 _Kind = TypeVar("_Kind")
 _Remedy = TypeVar("_Remedy", bound=Enum)
 

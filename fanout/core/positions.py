@@ -13,19 +13,6 @@ from typing import Final, Literal, TypeAlias, final
 
 from fanout.errors import OptionError
 
-__all__ = (
-    "WHOLE_RECORD",
-    "Committed",
-    "Cursor",
-    "Horizon",
-    "Latest",
-    "Position",
-    "Range",
-    "Start",
-    "Timestamp",
-    "reaches",
-)
-
 # Larger than any sub-sequence number: the cursor stands after the whole record.
 WHOLE_RECORD: Final = 2**63 - 1
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.watermarks import Watermarks
 
-__all__ = ("ABSENCES", "Progress", "SplitProgress")
-
 log = logging.getLogger(__name__)
 
 Arrival: TypeAlias = "Callable[[pa.RecordBatch, int], int | None]"

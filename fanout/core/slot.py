@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from fanout.core.events import Batch, End, Event, Failure
 
-__all__ = ("Slot",)
-
 
 @final
 class Slot:

@@ -23,17 +23,6 @@ if TYPE_CHECKING:
     from fanout.core.positions import Cursor, Position, Range
     from fanout.core.statistics import CommitStatistics, LendingStatistics
 
-__all__ = (
-    "Capabilities",
-    "Commits",
-    "Connection",
-    "Lending",
-    "Reserve",
-    "Settlement",
-    "Source",
-    "Spooling",
-)
-
 
 class Reserve(Protocol):
     """Reserve memory for an event before assembling it."""

@@ -9,8 +9,6 @@ from fanout.core.backoff import Backoff, Pacing
 from fanout.core.option_checks import number, whole
 from fanout.errors import OptionError
 
-__all__ = ("SourceOptions", "check_seconds")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:

@@ -16,8 +16,6 @@ from fanout.core.events import Split
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Start, Timestamp
 from fanout.errors import OptionError
 
-__all__ = ("OTHERS", "Chooser", "Dialect", "PerSplit", "SplitStart", "parse_start", "start_of_each")
-
 SplitStart: TypeAlias = Start | Cursor
 
 Chooser: TypeAlias = Callable[[Sequence[Split]], Mapping[str, object]]

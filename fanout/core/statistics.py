@@ -14,16 +14,6 @@ if TYPE_CHECKING:
 
     from fanout.core.positions import Position
 
-__all__ = (
-    "CommitStatistics",
-    "LendingStatistics",
-    "OnResubscribe",
-    "SplitState",
-    "SplitStatistics",
-    "Statistics",
-)
-
-
 OnResubscribe: TypeAlias = Callable[[Split, Exception, float], None]
 
 """Called with the split, the cause, and the delay in seconds before the next subscription."""

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from fanout.errors import FanOutError
 
-__all__ = ("MALFORMED_JSON", "StoredFormat")
-
 MALFORMED_JSON: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 """All that msgspec raises: for other text than JSON of the type, for text that is not UTF-8, and
 for text that is nested deeper than the stack."""

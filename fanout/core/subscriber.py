@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from fanout.core.source import Connection
     from fanout.core.statistics import OnResubscribe
 
-__all__ = ("Subscriber",)
-
 log = logging.getLogger(__name__)
 
 

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.source import Connection
 
-__all__ = (
-    "Subscription",
-    "Tap",
-    "Watchdog",
-)
-
 
 @final
 class Subscription:

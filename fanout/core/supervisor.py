@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from fanout.core.source import Connection
     from fanout.core.statistics import OnResubscribe
 
-__all__ = ("Supervisor", "listing_failure")
-
 log = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ from fanout.core.events import Batch, End
 if TYPE_CHECKING:
     from fanout.core.events import Split
 
-__all__ = ("Watermarks",)
-
 
 @final
 @dataclass(slots=True, eq=False)

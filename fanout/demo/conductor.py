@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from fanout.demo.service import DemoService, DemoStream
     from fanout.demo.workspace import SentLog, Workspace
 
-__all__ = ("Conductor",)
-
 # Records are sent at this pace, but within these seconds: long enough for every fault to strike and
 # be recovered from (5 s lie between two subscriptions to a shard) while records flow.
 _RATE = 2_500

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from fanout.spark import FanOutQuery
     from fanout.testing.spark.driver_process import DriverLink
 
-__all__ = ("DoomedHandler", "Write", "main", "make_write")
-
 _REPORT_EVERY = 0.25
 
 # None says that the demo wants the driver to stop. The main thread alone takes and prints.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fanout.demo.plan import Act
     from fanout.demo.records import Record
 
-__all__ = ("KafkaService", "KafkaStream", "start_kafka")
-
 # How many partitions the topic gets each time it grows.
 _GROWTH = 2
 # A broker that was killed is back long before, even on a busy machine.

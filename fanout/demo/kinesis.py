@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from fanout.demo.plan import Act
     from fanout.demo.records import Record
 
-__all__ = ("KinesisService", "KinesisStream", "start_kinesis")
-
 # The service's own figures, except that heartbeats come sooner.
 _RULES = KinesisRules(heartbeat=1.0)
 # The server sends a heartbeat every second; the service itself every five, and 35 s suit that.

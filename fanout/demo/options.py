@@ -12,16 +12,6 @@ from fanout.errors import FanOutError, OptionError, SetupError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = (
-    "MAX_RECORDS",
-    "MAX_SHARDS",
-    "MIN_RECORDS",
-    "DemoFailedError",
-    "DemoOptions",
-    "ServiceName",
-    "check_environment",
-)
-
 # Fewer would be read before the faults among them can strike.
 MIN_RECORDS: Final = 1_000
 # The proof holds every record in memory.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from fanout.demo.options import DemoOptions
 
-__all__ = ("SCRIPTS", "Act", "DemoPlan", "Kill", "Kind", "Script", "draw_plan")
-
 T = TypeVar("T")
 
 # The share of the records that is sent before the first act, and before the end of the last window:

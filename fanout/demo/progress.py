@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-__all__ = ("ProgressDisplay", "RunProgress")
-
-
 @final
 @dataclass(slots=True)
 class RunProgress:

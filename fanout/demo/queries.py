@@ -17,17 +17,6 @@ if TYPE_CHECKING:
 
     from fanout.testing.spark.driver_process import DriverProcess
 
-__all__ = (
-    "MESSAGES",
-    "BatchWritten",
-    "DemoQuery",
-    "Holding",
-    "QueryMessage",
-    "QueryOptions",
-    "Reading",
-    "Resubscribed",
-)
-
 
 @final
 class QueryOptions(msgspec.Struct, frozen=True):

@@ -17,19 +17,6 @@ from fanout.core.stored_json import MALFORMED_JSON
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = (
-    "OUT_OF_ORDERNESS",
-    "ReadRecord",
-    "Record",
-    "Reported",
-    "Restart",
-    "SentRecord",
-    "digest",
-    "event_time",
-    "generate",
-    "number_in",
-)
-
 _KEYS = 1_000
 _PAYLOAD_BYTES = 32
 

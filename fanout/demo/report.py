@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from fanout.demo.verification import Proof
 
-__all__ = ("DemoReport", "Resharded", "faults_table", "proof_table")
-
 _SPLITS = {
     ServiceName.KINESIS: "shards",
     ServiceName.KAFKA: "partitions",

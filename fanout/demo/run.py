@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fanout.demo.options import DemoOptions
     from fanout.demo.service import DemoService
 
-__all__ = ("run_demo",)
-
 _LOG_TAIL = 15
 
 

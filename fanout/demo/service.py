@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from fanout.demo.records import Record, SentRecord
     from fanout.demo.sources import SourceSettings
 
-__all__ = ("MAX_CALL_RECORDS", "STREAM", "DemoService", "DemoStream", "Done", "produce")
-
 # The limit of one PutRecords call (AWS API reference); it suits Kafka as well.
 MAX_CALL_RECORDS: Final = 500
 

@@ -14,17 +14,6 @@ if TYPE_CHECKING:
     from fanout.kafka import ShuffleSource
     from fanout.spark import ShuffleSink
 
-__all__ = (
-    "KafkaSettings",
-    "KinesisSettings",
-    "ShareSettings",
-    "ShuffleSettings",
-    "SourceSettings",
-    "make_shuffle_sink",
-    "make_shuffle_source",
-    "make_source",
-)
-
 # New partitions are to be found while the run lasts; who reads for days looks once a minute.
 _DISCOVERY_INTERVAL = 1.0
 _CONSUMERS = 4

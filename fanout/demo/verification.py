@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from fanout.demo.records import ReadRecord, Reported, Restart, SentRecord
 
-__all__ = ("Proof", "main", "misplaced", "prove", "verify", "verify_in_process", "verify_shuffled")
-
 # A record that was read, and what its producer knows of it.
 _Pair: TypeAlias = "tuple[ReadRecord, SentRecord]"
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from fanout.demo.records import Reported
 
-__all__ = ("SentLog", "Workspace")
-
 # The columns of each service in what the query wrote.
 _KINESIS = ("partitionKey", "data", "shardId", "sequenceNumber")
 _KAFKA = ("key", "value", "topic", "partition", "offset")

@@ -17,8 +17,6 @@ from fanout.kafka.security import Security
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("ClientProperties", "read_client_properties")
-
 _LARGEST: Final = 1024 * 1024
 
 # Names of the Java client, then of librdkafka, by what they are here.

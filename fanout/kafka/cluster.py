@@ -13,8 +13,6 @@ from fanout.kafka.security import Security
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ("Cluster", "Server", "check_cluster", "parse_servers")
-
 _PORT = 9092
 _LAST_PORT = 65535
 _SECRETS: Final = ("password", "key_password", "token", "ssl_context")

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.partition_catalog import PartitionCatalog
     from fanout.kafka.reading.transport import KafkaTransport
 
-__all__ = ("KafkaConnection",)
-
 
 @final
 class KafkaConnection:

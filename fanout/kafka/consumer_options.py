@@ -11,8 +11,6 @@ from fanout.kafka.dotted_options import DottedOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("ConsumerOptions",)
-
 _LARGEST = 2**31 - 1  # Kafka's protocol has 32 bits for each of these
 
 # The ranges of Kafka's documentation of its consumer.

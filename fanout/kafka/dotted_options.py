@@ -9,8 +9,6 @@ from typing import Any, final
 
 from fanout.errors import OptionError
 
-__all__ = ("DottedOptions",)
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

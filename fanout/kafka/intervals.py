@@ -10,8 +10,6 @@ from typing import Final, final
 
 from fanout.core.intervals import Intervals
 
-__all__ = ("KAFKA_INTERVALS", "KafkaIntervals")
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
     _Start: TypeAlias = Start | datetime | str
 
-__all__ = ("KafkaOptions",)
-
-
 # Arrow counts the bytes of a column with 32 bits and a sign.
 _LARGEST_EVENT = 2**31 - 1
 _SUBSCRIBE_TIMEOUT = 60.0

@@ -10,8 +10,6 @@ from fanout.core.events import Split
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ("Partition", "by_topic", "numbers_by_topic", "partition_rows")
-
 
 @final
 @dataclass(frozen=True, slots=True, order=True)

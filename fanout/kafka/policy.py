@@ -25,8 +25,6 @@ from fanout.errors import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("ROWS", "ErrorKind", "Remedy", "Treatment", "judge")
-
 
 @final
 class Remedy(Enum):

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.cluster import Cluster
 
-__all__ = ("KafkaReadOptions", "check_text")
-
 _BACKOFF: Final = Backoff(base=0.5, cap=5.0)
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     _File: TypeAlias = str | PathLike[str]
 
-__all__ = ("Mechanism", "Security", "SecurityProtocol")
-
 SecurityProtocol: TypeAlias = Literal["SASL_SSL", "SSL", "SASL_PLAINTEXT", "PLAINTEXT"]
 Mechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 

@@ -10,8 +10,6 @@ from typing import Final, final
 from fanout.errors import OptionError
 from fanout.kafka.partitions import Partition
 
-__all__ = ("Selection", "select")
-
 # Kafka's rule for the names of topics, and its internal topics, which a pattern such as ".*" does
 # not match (org.apache.kafka.common.internals.Topic).
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.columns import Layout
     from fanout.kafka.reading.transport import KafkaTransport
 
-__all__ = ("KafkaSource", "open_kafka_connection", "open_kafka_transport")
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from fanout.kinesis.options import KinesisOptions
     from fanout.kinesis.registration import ConsumerRegistration
 
-__all__ = ("KinesisConnection", "identity")
-
 
 @final
 class KinesisConnection:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from fanout.kinesis.aws.api import ConsumerDescription, KinesisClient, StreamDescription
     from fanout.kinesis.options import KinesisOptions
 
-__all__ = ("HOURS_PER_MONTH", "ConsumerPrice", "StreamConsumers", "open_consumers")
-
 # A twelfth of 8,760 hours, as in AWS's own price lists.
 HOURS_PER_MONTH: Final = 730
 

@@ -7,8 +7,6 @@ from typing import Any, Final, Literal
 
 from fanout.errors import OptionError
 
-__all__ = ("iam_policy",)
-
 _STREAM: Final = re.compile(
     r"arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}:stream/[a-zA-Z0-9_.-]{1,128}"
 )

@@ -10,8 +10,6 @@ from fanout.errors import SetupError
 if sys.platform != "win32":
     import resource
 
-__all__ = ("check_open_files", "open_files_limit", "open_files_needed")
-
 # For log and segment files, the connection to Spark, and the other calls.
 _RESERVED: Final = 64
 

@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 
     _Start: TypeAlias = Start | datetime | str
 
-__all__ = (
-    "KinesisOptions",
-    "check_endpoint",
-    "check_tags",
-)
-
 # The options that are strings, and those that are positive numbers of seconds.
 _STRINGS = ("stream", "consumer", "region", "endpoint_url", "role_arn")
 _SECONDS = ("subscribe_timeout", "silence_timeout", "discovery_interval")

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from fanout.core.policy import Phase
 
-__all__ = ("KinesisRemedy", "Treatment", "judge")
-
 
 @final
 class KinesisRemedy(Enum):

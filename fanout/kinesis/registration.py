@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from fanout.core.backoff import FullJitter
     from fanout.kinesis.aws.api import ConsumerDescription, KinesisClient
 
-__all__ = ("ConsumerRegistration", "deregister_consumer")
-
 # The service creates a consumer within seconds; Flink and Redpanda wait for a minute as well.
 ACTIVATION_TIMEOUT: Final = 60.0
 # The limit that a consumer adds to closing a stream; Flink's is the same.

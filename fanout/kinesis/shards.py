@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from fanout.kinesis.aws.api import KinesisClient, ShardDescription
 
-__all__ = ("ShardCatalog",)
-
 
 @final
 class ShardCatalog:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch
     from fanout.kinesis.aws.api import KinesisClient, StreamDescription
 
-__all__ = ("KinesisSource", "open_kinesis_connection")
-
 # The service creates a consumer within seconds; the user's backoff may be made for outages.
 _CONSUMER_POLLING: Final = Backoff(base=1.0, cap=5.0)
 

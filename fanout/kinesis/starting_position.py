@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fanout.core.events import Split
     from fanout.core.positions import Position
 
-__all__ = ("DIALECT", "resolve_start", "starting_position")
-
 # The most digits that a stored position may have.
 _SEQUENCE_NUMBER: Final = re.compile(r"[0-9]{1,128}")
 

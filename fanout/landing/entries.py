@@ -17,32 +17,6 @@ from fanout.errors import CheckpointError, PositionError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-
-__all__ = (
-    "BATCHES",
-    "DIRECTORY",
-    "MAX_ENTRY_BYTES",
-    "MAX_UNCONFIRMED",
-    "ORIGIN",
-    "SEGMENTS",
-    "VERSION",
-    "BatchEntry",
-    "Count",
-    "Millis",
-    "SegmentFile",
-    "TakenSegments",
-    "Unconfirmed",
-    "batch_ids",
-    "decode_entry",
-    "decode_origin",
-    "decode_positions",
-    "encode_entry",
-    "encode_origin",
-    "entry_name",
-    "ledger_format",
-)
-
-
 # Below the checkpoint location, beside Spark's own offsets/, commits/, sources/ and metadata.
 DIRECTORY: Final = "fanout"
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from fanout.landing.ownership import Ownership
     from fanout.landing.storage import Storage
 
-__all__ = ("BatchLedger", "LedgerBatch")
-
 # A handler may have kept a lazy DataFrame, so the newest batches keep their segments.
 _KEPT_BATCHES = 10
 

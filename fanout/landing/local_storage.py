@@ -14,8 +14,6 @@ from fanout.landing.storage import FileInfo, check_name, is_temporary, readable_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("LocalStorage",)
-
 
 class LocalStorage:
     """Files below one local directory, durable when a call returns.

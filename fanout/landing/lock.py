@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
-__all__ = ("Lock", "PosixLock")
-
 
 class Lock(Protocol):
     """An exclusive lock on a file, held until `release` or until the process that took it ends."""

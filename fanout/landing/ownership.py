@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from fanout.landing.lock import Lock
     from fanout.landing.storage import Storage
 
-__all__ = ("LockingProcess", "Ownership", "claim", "claim_stopped", "is_claimed")
-
 _LOCK = "owner.lock"
 _RUNS = "runs"
 _KEPT_RUNS = 5

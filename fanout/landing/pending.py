@@ -30,16 +30,6 @@ if TYPE_CHECKING:
     from fanout.landing.segments import Filled
     from fanout.landing.storage import Storage
 
-__all__ = (
-    "PENDING",
-    "Pending",
-    "PendingSegments",
-    "decode_pending",
-    "encode_pending",
-    "pending_name",
-)
-
-
 PENDING: Final = "pending"
 
 

@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from fanout.core.drain import Drained
     from fanout.landing.storage import Storage
 
-__all__ = (
-    "Filled",
-    "OpenSegment",
-    "Segment",
-    "SegmentLog",
-    "publish",
-    "run_of",
-)
-
-
 _NAME = re.compile(r"run-([0-9]{6,})-[0-9]{8,}\.parquet")
 # Two or more tasks can share a segment when it has a few row groups.
 _ROW_GROUPS = 4

@@ -10,15 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = (
-    "FileInfo",
-    "Storage",
-    "check_name",
-    "is_temporary",
-    "readable_path",
-    "temporary_name",
-)
-
 
 class Storage(Protocol):
     """Small files that are written once, and finished local files that are moved in.

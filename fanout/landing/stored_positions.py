@@ -18,8 +18,6 @@ from fanout.landing.entries import (
     entry_name,
 )
 
-__all__ = ("local_path", "read_positions")
-
 # A running query may write a newer entry, and delete what was the newest, before that is read.
 _TRIES = 3
 

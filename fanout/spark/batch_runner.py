@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.pending_queue import BatchContent
 
-__all__ = ("BatchResult", "BatchRunner", "Handler")
-
 log = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[DataFrame, int], None]

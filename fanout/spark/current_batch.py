@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fanout.landing.storage import Storage
     from fanout.spark.loop_thread import LoopThread
 
-__all__ = ("BatchContext", "RecoveringHandler", "current_batch", "handling")
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

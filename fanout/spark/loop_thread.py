@@ -14,12 +14,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-__all__ = (
-    "LoopThread",
-    "in_thread",
-)
-
-
 T = TypeVar("T")
 
 

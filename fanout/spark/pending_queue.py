@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from fanout.landing.pending import Pending, PendingSegments
     from fanout.spark.segment_filler import SegmentFiller
 
-__all__ = ("BatchContent", "PendingBatch", "PendingQueue")
-
 log = logging.getLogger(__name__)
 
 # How long records are collected while Spark is busy. Each pending segment costs files and a round

@@ -28,12 +28,6 @@ if TYPE_CHECKING:
     from fanout.spark.batch_runner import BatchRunner
     from fanout.spark.query_stream import QueryStream
 
-__all__ = (
-    "FanOutQuery",
-    "QueryProgress",
-)
-
-
 log = logging.getLogger(__name__)
 
 # How often the query checks whether Spark's side of it was stopped.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     _Opened: TypeAlias = tuple[FanOut, SegmentFiller | PendingQueue]
 
-__all__ = ("QueryStream",)
-
 
 @final
 class QueryStream:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.landing.segments import SegmentLog
 
-__all__ = ("FillResult", "NoRecords", "SegmentFiller", "Stopped")
-
 # How long one drain collects after its first record: long enough for the snapshot of positions
 # that each drain takes to cost little, short beside Spark's floor of 110 ms for a micro-batch.
 _COLLECT = 0.005

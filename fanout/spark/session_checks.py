@@ -14,8 +14,6 @@ from fanout.errors import SetupError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ("MIN_JAVA", "MIN_PYSPARK", "require_classic", "require_java")
-
 MIN_JAVA = 17
 MIN_PYSPARK = (3, 5)
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from fanout.landing.entries import BatchEntry
     from fanout.spark.batch_runner import Handler
 
-__all__ = ("foreach_batch",)
-
 
 def foreach_batch(
     spark: SparkSession,

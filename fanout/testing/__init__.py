@@ -41,21 +41,16 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.process import KinesisProcess
     from fanout.testing.kinesis.rules import KinesisRules, KinesisStatistics
     from fanout.testing.kinesis.server import KinesisServer
-    from fanout.testing.virtual_time import (
-        Cancellation,
+    from fanout.testing.virtual_time.cancellation import Cancellation, Moment, sweep
+    from fanout.testing.virtual_time.loop import (
         DeadlockError,
-        Fifo,
         LeakError,
-        Moment,
-        Priorities,
-        Schedule,
-        Shuffled,
         SimLoop,
-        Trace,
         running_loop,
         simulate,
-        sweep,
     )
+    from fanout.testing.virtual_time.schedule import Fifo, Priorities, Schedule, Shuffled
+    from fanout.testing.virtual_time.trace import Trace
 
 __all__ = (
     "Cancellation",
@@ -115,33 +110,29 @@ _FAULTS = (
     "fault_to_json",
 )
 
-_VIRTUAL_TIME = (
-    "Cancellation",
-    "DeadlockError",
-    "Fifo",
-    "LeakError",
-    "Moment",
-    "Priorities",
-    "Schedule",
-    "Shuffled",
-    "SimLoop",
-    "Trace",
-    "running_loop",
-    "simulate",
-    "sweep",
-)
-
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "Cancellation": "fanout.testing.virtual_time.cancellation",
+        "DeadlockError": "fanout.testing.virtual_time.loop",
+        "Fifo": "fanout.testing.virtual_time.schedule",
         "KafkaBroker": "fanout.testing.kafka.broker",
         "KinesisProcess": "fanout.testing.kinesis.process",
         "KinesisRules": "fanout.testing.kinesis.rules",
         "KinesisServer": "fanout.testing.kinesis.server",
         "KinesisStatistics": "fanout.testing.kinesis.rules",
+        "LeakError": "fanout.testing.virtual_time.loop",
+        "Moment": "fanout.testing.virtual_time.cancellation",
+        "Priorities": "fanout.testing.virtual_time.schedule",
+        "Schedule": "fanout.testing.virtual_time.schedule",
+        "Shuffled": "fanout.testing.virtual_time.schedule",
+        "SimLoop": "fanout.testing.virtual_time.loop",
+        "Trace": "fanout.testing.virtual_time.trace",
         "encode_aggregate": "fanout.testing.kinesis.kpl_format",
         "fast": "fanout.testing.fast_mode",
+        "running_loop": "fanout.testing.virtual_time.loop",
+        "simulate": "fanout.testing.virtual_time.loop",
+        "sweep": "fanout.testing.virtual_time.cancellation",
         **dict.fromkeys(_FAULTS, "fanout.testing.faults"),
-        **dict.fromkeys(_VIRTUAL_TIME, "fanout.testing.virtual_time"),
     },
 )

@@ -12,8 +12,6 @@ from fanout.testing.kinesis.rules import KinesisRules
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("fast",)
-
 # The least time between two calls that fail, so that no fault becomes a busy loop.
 _SHORTEST: Final = 0.01
 

@@ -14,29 +14,6 @@ import msgspec
 
 from fanout.errors import OptionError
 
-__all__ = (
-    "CallFault",
-    "CorruptFrame",
-    "CutConnection",
-    "CutPoll",
-    "EmptyPoll",
-    "EndEarly",
-    "Fault",
-    "HalfAnEnd",
-    "IgnoreCall",
-    "IgnoreSubscribe",
-    "PollFault",
-    "RaiseInStream",
-    "RefuseCall",
-    "RefuseSubscribe",
-    "RevokeKey",
-    "Stall",
-    "StreamFault",
-    "SubscribeFault",
-    "fault_from_json",
-    "fault_to_json",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StreamFault:

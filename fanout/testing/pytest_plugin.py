@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
     from fanout.testing.kinesis.server import KinesisServer
 
-__all__ = ("fanout_fast", "kafka_broker", "kinesis_server", "start_kafka_broker")
-
 # Set to anything, it makes tests fail that would be skipped because Kafka cannot be downloaded.
 _REQUIRE = "FANOUT_REQUIRE_KAFKA"
 

@@ -26,15 +26,6 @@ from fanout.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-__all__ = (
-    "BrokerConnection",
-    "ResponseFrame",
-    "ResponseReceiver",
-    "TokenProvider",
-    "keep_freed_memory",
-)
-
-
 _LENGTH_BYTES: Final = 4
 _LEAST: Final = 4  # every answer begins with the number of its request
 # A longer frame gets more memory when this much has come: the length that a broken peer announces

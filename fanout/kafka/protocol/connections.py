@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.cluster import Cluster, Server
 
-__all__ = ("Connections", "Lane", "Timeouts", "open_connections")
-
 
 class Timeouts(Protocol):
     """The timeouts, in seconds, that the options of readers and writers have in common."""

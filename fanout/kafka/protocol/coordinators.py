@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.protocol.connections import Connections
 
-__all__ = ("CoordinatorType", "Coordinators")
-
 
 @final
 class CoordinatorType(IntEnum):

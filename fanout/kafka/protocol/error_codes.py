@@ -17,8 +17,6 @@ from aiokafka.errors import (
     for_code,
 )
 
-__all__ = ("MOVED_COORDINATOR", "error_of", "raise_for_code", "raise_if_refused")
-
 MOVED_COORDINATOR: Final = frozenset(
     {GroupCoordinatorNotAvailableError.errno, NotCoordinatorForGroupError.errno}
 )

@@ -13,8 +13,6 @@ from fanout.kafka.cluster import Server
 if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
 
-__all__ = ("fetch_metadata",)
-
 _VERSION = 4  # that of Kafka 0.11
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ("with_retries",)
-
 # Seconds: an election or the restart of a broker is over by then, and a user waits.
 _PATIENCE: Final = 30.0
 

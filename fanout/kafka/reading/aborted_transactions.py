@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.record_batches import RawBatch
     from fanout.kafka.reading.transport import AbortedTransaction
 
-__all__ = ("AbortFilter",)
-
 _ABORT: Final = 0  # the type of the marker that ends an aborted transaction
 _MARKER_BYTES: Final = 64 * 1024
 _KEY_BYTES: Final = 4

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
         PartitionFetch,
     )
 
-__all__ = ("IsolationLevel", "has_moved", "open_client", "read_fetched")
-
 IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 
 # The protocol guide's values for a consumer that is no broker, and for a commit without a

@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.record_fields import Bytes, HeaderFields, Numbers, RecordFields, Spans
 
-__all__ = (
-    "KAFKA_LAYOUT",
-    "NO_RECORDS",
-    "SCHEMA",
-    "Layout",
-    "LocatedRecords",
-    "arrival",
-    "kafka_columns",
-    "take_spans",
-)
-
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 # The value of a header may be null, its key may not, and may come twice.

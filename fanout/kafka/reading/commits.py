@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.kafka.reading.transport import KafkaTransport
 
-__all__ = ("Committer", "open_committer")
-
 log = logging.getLogger(__name__)
 
 # How long closing a stream may wait for offsets that are not committed yet, in seconds.

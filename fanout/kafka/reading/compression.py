@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.record_batches import RawBatch
 
-__all__ = ("decompress", "decompress_records")
-
 # By their numbers in the attributes of a batch:
 # https://kafka.apache.org/documentation/#recordbatch
 _CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}

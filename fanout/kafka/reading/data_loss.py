@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.transport import KafkaTransport
 
-__all__ = ("DataLossCheck",)
-
 _CONFIRMATIONS: Final = 4
 # How often an error is tried again that the cluster contradicts: about ten minutes.
 _CONTRADICTIONS: Final = 40

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.transport import FetchAnswer, KafkaTransport
 
-__all__ = ("Fetcher",)
-
 # How long a broker may wait for records while a partition is held back, in seconds. A connection
 # carries one request after the other, so a partition that is fetched again waits for the answer to
 # the request before. While no partition is held back, the wait is as long as the user allows, and

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.transport import KafkaTransport
 
-__all__ = ("Leaders",)
-
 # The least seconds between two metadata requests: an election takes about as long.
 _SPACING: Final = 0.5
 

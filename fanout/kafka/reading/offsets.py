@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from fanout.core.starts import SplitStart
     from fanout.kafka.reading.transport import KafkaTransport
 
-__all__ = ("DIALECT", "OffsetResolver", "cursor_before", "next_offset")
-
 
 def cursor_before(offset: int) -> Cursor:
     """Return the position from which `offset` is the next one."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.transport import KafkaTransport
     from fanout.kafka.selection import Selection
 
-__all__ = ("PartitionCatalog",)
-
 log = logging.getLogger(__name__)
 
 

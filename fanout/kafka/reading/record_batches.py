@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
 
-__all__ = (
-    "BREAKS_FORMAT",
-    "RECORDS_AT",
-    "ROW_BYTES",
-    "RawBatch",
-    "arrow_bytes",
-    "damaged_batch",
-    "read_raw_batches",
-)
-
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _BEFORE_LENGTH_COUNTS: Final = 12
 _MAGIC_AT: Final = 16

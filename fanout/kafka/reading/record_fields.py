@@ -15,20 +15,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = (
-    "OUT_OF_RANGE",
-    "Bytes",
-    "HeaderFields",
-    "Numbers",
-    "RecordFields",
-    "Spans",
-    "find_fields",
-    "find_records",
-    "read_varint",
-    "read_varints",
-)
-
-
 Bytes: TypeAlias = NDArray[np.uint8]
 Numbers: TypeAlias = NDArray[np.int64]
 

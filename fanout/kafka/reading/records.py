@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.record_fields import Bytes, Numbers, RecordFields
     from fanout.kafka.reading.transport import Fetched
 
-__all__ = ("DecodedPart", "decode_fetched")
-
 
 @final
 @dataclass(frozen=True, slots=True)

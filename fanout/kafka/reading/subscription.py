@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.transport import Fetched, KafkaTransport
     from fanout.kafka.reading.user_decode import UserDecode
 
-__all__ = ("HEARTBEAT", "PartitionReader")
-
 # How often a partition without new records yields an empty batch, in seconds.
 HEARTBEAT: Final = 5.0
 

@@ -16,16 +16,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
 
-__all__ = (
-    "AbortedTransaction",
-    "FetchAnswer",
-    "FetchRefused",
-    "Fetched",
-    "KafkaTransport",
-    "OffsetSpec",
-    "PartitionFetch",
-)
-
 
 @final
 class OffsetSpec(IntEnum):

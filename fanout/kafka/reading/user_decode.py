@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
 
-__all__ = ("UserDecode",)
-
 _IDENTITY: Final = ("topic", "partition", "offset")
 
 

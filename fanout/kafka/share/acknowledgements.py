@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from fanout.kafka.share.options import ShareOptions
     from fanout.kafka.share.topic_ids import TopicIds
 
-__all__ = ("Acknowledgements", "MemberCounts", "SharedState")
-
 log = logging.getLogger(__name__)
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
-__all__ = ("AcquiredRecords",)
-
 # The states of a row. An expired row was delivered, and its lock expired before an acknowledgement.
 _PENDING, _EXPIRED, _DONE = 0, 1, 2
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.security import Security
 
-__all__ = ("ClientOptions", "security_properties")
-
 _LARGEST: Final = 2**31 - 1
 
 _BROKER: Final = "the broker assigns partitions, each to several members"

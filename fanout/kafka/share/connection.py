@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from fanout.kafka.share.lending import GroupLending
     from fanout.kafka.share.options import ShareOptions
 
-__all__ = ("ShareConnection",)
-
 # Listings in a row without a topic. A broker that has just started may not know a topic yet.
 _MAX_MISSING: Final = 3
 _PREFIX: Final = "member-"

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from fanout.kafka.share.offset_ranges import OffsetRange
     from fanout.kafka.share.poll_columns import PolledRecords
 
-__all__ = ("Acknowledgement", "BlockingShareConsumer")
-
 log = logging.getLogger(__name__)
 
 # Seconds that one poll takes at most: a close or a pause may have to wait for it.

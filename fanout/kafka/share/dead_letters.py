@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from fanout.kafka.share.options import ShareOptions
     from fanout.kafka.writing.writer import KafkaWriter
 
-__all__ = ("DeadLetters", "open_dead_letters")
-
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 

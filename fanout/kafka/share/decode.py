@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.user_decode import UserDecode
     from fanout.kafka.share.acquired import AcquiredRecords
 
-__all__ = ("DecodedRows", "decode", "take_rows")
-
 
 @final
 @dataclass(slots=True)

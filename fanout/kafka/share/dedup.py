@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.share.offset_ranges import OffsetRange
 
-__all__ = ("Dedup", "DuplicateAction")
-
 
 @final
 class DuplicateAction(Enum):

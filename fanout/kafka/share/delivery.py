@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from fanout.kafka.share.member import Member
     from fanout.kafka.share.offset_ranges import OffsetRange
 
-__all__ = ("MemberDelivery",)
-
 # Bytes that are reserved before a poll. A member holds them while no records come, so they are few;
 # larger polls reserve the rest when they are there.
 _RESERVED: Final = 64 * 1024

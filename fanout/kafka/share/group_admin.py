@@ -46,16 +46,6 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = (
-    "NO_SHARE_GROUPS",
-    "GroupDescription",
-    "GroupMember",
-    "ShareGroupAdmin",
-    "StartOffset",
-    "describe_group",
-)
-
-
 _GROUP: Final = 32  # the type of the resource in requests about configurations
 
 _PREFIX: Final = "share."

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from fanout.kafka.share.group_admin import StartOffset
     from fanout.kafka.share.offset_ranges import OffsetRange
 
-__all__ = ("GroupLending", "delivery_number")
-
 
 def delivery_number(position: Position) -> int:
     """Return how many records a member has delivered up to a position."""

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from fanout.kafka.share.acquired import AcquiredRecords
     from fanout.kafka.share.offset_ranges import OffsetRange
 
-__all__ = ("ExpiredRecords", "acknowledge_within", "is_stale", "lock_deadline")
-
 # The part of a lock that may pass before its record is delivered. The rest is left for the
 # acknowledgement.
 _UNTIL_DELIVERY: Final = 0.5

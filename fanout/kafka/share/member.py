@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ("Member", "PartitionErrors", "open_member")
-
 PartitionErrors: TypeAlias = "Mapping[Partition, Exception]"
 """Why the broker did not confirm an acknowledgement, by partition."""
 

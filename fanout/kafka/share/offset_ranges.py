@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
 
-__all__ = ("OffsetRange", "RecordSet", "count_records", "describe_ranges")
-
 OffsetRange = tuple["Partition", int, int]
 """A partition, the first offset in it, and the offset after the last one."""
 

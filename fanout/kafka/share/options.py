@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import Pacing
 
-__all__ = ("ShareOptions",)
-
 _SUBSCRIBE_TIMEOUT: Final = 60.0
 _MAX_MEMBERS: Final = 1000
 # Milliseconds. A member that does not poll for so long is expelled; it joins again when it polls.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from fanout.core.policy import Verdict
 
-__all__ = ("judge",)
-
 _MISUSE: Final = (IllegalStateException, ConcurrentModificationException)
 _FULL: Final = (
     "the group has as many members as the brokers' group.share.max.size allows; "

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ("NO_RECORDS", "SCHEMA", "PolledRecords", "to_columns")
-
 SCHEMA: Final = KAFKA_SCHEMA.append(pa.field("deliveryCount", pa.int32()))
 
 NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ("KafkaShareSource",)
-
 log = logging.getLogger(__name__)
 
 _LOCK_DURATION: Final = "share.record.lock.duration.ms"

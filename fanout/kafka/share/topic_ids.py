@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.protocol.connections import Connections
 
-__all__ = ("TopicIds",)
-
 
 @final
 class TopicIds:

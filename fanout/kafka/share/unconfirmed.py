@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.share.offset_ranges import OffsetRange
 
-__all__ = ("MAX_UNCONFIRMED", "read_unconfirmed", "write_unconfirmed")
-
 VERSION: Final = 1
 
 # Characters. A range takes about 20, and only records that are being stored are unconfirmed. A

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.shuffle.frames import ControlFrame
 
-__all__ = ("Announcements", "announcement_rows")
-
 # Seconds between two hellos. A reader that begins in the middle of the topic has no watermark
 # before it has read a hello of every producer.
 _HELLO_INTERVAL: Final = 60.0

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.kafka.shuffle.producers import Producers
 
-__all__ = ("BatchCutter",)
-
 _NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fanout.kafka.writing.producer_id import Transactional
     from fanout.kafka.writing.writer import KafkaWriter
 
-__all__ = ("AtLeastOnceMode", "CommitMode", "ExactlyOnceMode")
-
 # Seconds that an abort waits for rows that are under way.
 _FLUSH_SECONDS: Final = 5.0
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fanout.kafka.connection import KafkaConnection
     from fanout.kafka.shuffle.topic import PartitionCounts
 
-__all__ = ("ShuffleConnection",)
-
 
 @final
 class ShuffleConnection:

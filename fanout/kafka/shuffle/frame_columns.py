@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.columns import LocatedRecords
     from fanout.kafka.reading.record_fields import Bytes, Numbers
 
-__all__ = ("CONTROL", "FRAMED", "SCHEMA", "encode", "keyed_rows", "latest_millis")
-
 _Mask: TypeAlias = NDArray[np.bool_]
 
 _TIMED: Final = PREFIX + 8

@@ -14,24 +14,6 @@ from typing import Final, TypeAlias, final
 
 from fanout.errors import BadFrameError, OptionError
 
-__all__ = (
-    "LONGEST_CONTROL",
-    "MAX_GENERATION",
-    "MAX_MILLIS",
-    "MAX_PRODUCERS",
-    "MIN_MILLIS",
-    "PREFIX",
-    "VERSION",
-    "ControlFrame",
-    "EndFrame",
-    "FrameTag",
-    "HelloFrame",
-    "IdleFrame",
-    "WatermarkFrame",
-    "decode_control",
-    "encode_control",
-)
-
 VERSION: Final = 1
 PREFIX: Final = 2
 """The bytes of version and tag, which begin every frame."""

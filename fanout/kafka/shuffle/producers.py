@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.shuffle.frames import ControlFrame
 
-__all__ = ("Activity", "Liveness", "ProducerState", "Producers")
-
 _VERSION: Final = 1
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.kafka.shuffle.producers import Liveness
 
-__all__ = ("ShuffleReader", "producers_at")
-
 log = logging.getLogger(__name__)
 
 

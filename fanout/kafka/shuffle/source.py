@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.transport import KafkaTransport
     from fanout.kafka.shuffle.producers import Producers
 
-__all__ = ("ShuffleSource", "describe_producers", "open_shuffle")
-
 # The subscription reports an empty partition at each heartbeat; silence is measured in these.
 _LEAST_TIMEOUT = 2 * HEARTBEAT
 

@@ -31,14 +31,6 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.reading.transport import KafkaTransport
 
-__all__ = (
-    "PartitionCounts",
-    "ShuffleTopic",
-    "check_partition_count",
-    "ensure_topic",
-)
-
-
 _TOPIC: Final = 2  # the type of the resource in requests about configurations
 
 _CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes")

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.kafka.shuffle.writer_options import ColumnChoice, ShuffleWriterOptions
 
-__all__ = ("ShuffleWriter", "open_shuffle_writer")
-
 log = logging.getLogger(__name__)
 
 

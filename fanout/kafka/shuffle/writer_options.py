@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ("ColumnChoice", "ShuffleProducerOptions", "ShuffleWriterOptions")
-
 ColumnChoice: TypeAlias = "str | Callable[[pa.RecordBatch], pa.Array]"
 """A column by its name, or a function of the rows that returns one."""
 

@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.transactions.commit_token import CommitToken
 
-__all__ = ("Markers", "NotYetError", "TransactionCalls")
-
 _NOT_OPEN: Final = {
     InvalidProducerEpoch.errno,
     InvalidTxnState.errno,

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
 
-__all__ = ("MARKERS_LAST", "MAX_TOKEN_BYTES", "CommitToken", "Incarnation", "numbers_of")
-
 MAX_TOKEN_BYTES: Final = 4 * 1024 * 1024
 """The largest token that is read; one with 200,000 partitions takes less."""
 MARKERS_LAST: Final = timedelta(days=6)

@@ -28,19 +28,6 @@ if TYPE_CHECKING:
     from fanout.landing.local_storage import LocalStorage
     from fanout.landing.ownership import Ownership
 
-__all__ = (
-    "Deed",
-    "Leftover",
-    "Plan",
-    "Stored",
-    "Verb",
-    "look",
-    "note",
-    "plan",
-    "stored_tokens",
-    "work",
-)
-
 # Of the incarnation that nobody writes with.
 _TIMEOUT: Final = 60.0
 

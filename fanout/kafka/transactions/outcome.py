@@ -12,13 +12,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.transactions.commit_token import Incarnation
 
-__all__ = (
-    "TransactionDescription",
-    "TransactionOutcome",
-    "TransactionState",
-    "outcome_without_marker",
-)
-
 
 @final
 class TransactionOutcome(Enum):

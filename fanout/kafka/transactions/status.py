@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from fanout.kafka.transactions.commit_token import CommitToken
     from fanout.kafka.transactions.transactions import Transactions
 
-__all__ = ("TransactionStatus", "TransactionVerdict", "transaction_status")
-
 
 @final
 class TransactionVerdict(Enum):

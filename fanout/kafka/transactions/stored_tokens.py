@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fanout.landing.ownership import Ownership
     from fanout.landing.storage import Storage
 
-__all__ = ("SINKS", "SinkState", "StoredTokens")
-
 SINKS: Final = "sinks"
 _COMMITTED: Final = ".committed"
 _GENERATION: Final = "generation.json"

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ("Transactions", "open_transactions")
-
 _DEFAULT_MAX_TIMEOUT: Final = 900.0  # Kafka's default of transaction.max.timeout.ms
 _SHORTEST_TIMEOUT: Final = 0.001
 _LONGEST_TIMEOUT: Final = (2**31 - 1) / 1000  # the protocol has 32 bits for its milliseconds

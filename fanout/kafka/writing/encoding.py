@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     _Numbers: TypeAlias = npt.NDArray[np.int64]
 
-__all__ = ("CODECS", "encode_record_batch", "record_sizes")
-
 _BEFORE_CHECKSUM: Final = struct.Struct(">qiibI")
 _AFTER_CHECKSUM: Final = struct.Struct(">hiqqqhii")
 _HEADER: Final = _BEFORE_CHECKSUM.size + _AFTER_CHECKSUM.size

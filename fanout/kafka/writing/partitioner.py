@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     _Hashes: TypeAlias = npt.NDArray[np.uint32]
 
-__all__ = ("murmur2", "partitions_of")
-
 # `murmur2` in Utils.java of Kafka's clients.
 _SEED: Final = 0x9747B28C
 _FACTOR: Final = np.uint32(0x5BD1E995)

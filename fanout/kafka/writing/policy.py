@@ -11,8 +11,6 @@ from fanout.errors import FanOutError, FencedError, ServiceError, UnwritableReco
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("TOO_LARGE", "final_error")
-
 TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
 
 _FENCED: Final = (

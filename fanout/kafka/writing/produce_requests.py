@@ -30,13 +30,6 @@ if TYPE_CHECKING:
     from fanout.kafka.writing.producer_id import OpenTransaction, ProducerId
     from fanout.kafka.writing.producer_options import ProducerOptions
 
-__all__ = (
-    "PartitionQueue",
-    "ProduceBatch",
-    "ProduceRequests",
-)
-
-
 _ALL_REPLICAS: Final = -1
 
 _SEQUENCES: Final = 2**31

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.protocol.connections import Connections
 
-__all__ = (
-    "NO_PRODUCER_ID",
-    "Idempotent",
-    "OpenTransaction",
-    "ProducerId",
-    "Transactional",
-    "Unconfirmed",
-    "WriteMode",
-    "obtain_producer_id",
-)
-
 _GRANT: Final = (
     "grant the principal WRITE on the topic (or before Kafka 2.8 IDEMPOTENT_WRITE on the cluster)"
 )

@@ -12,8 +12,6 @@ from fanout.kafka.writing.encoding import CODECS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("ProducerOptions",)
-
 _LARGEST: Final = 2**31 - 1  # Kafka's protocol has 32 bits for each of these
 
 _GUARANTEE: Final = "pass delivery_guarantee"

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fanout.kafka.writing.producer_options import ProducerOptions
     from fanout.kafka.writing.topic_metadata import TopicMetadata
 
-__all__ = ("Sender",)
-
 # Requests to one broker at a time, for different partitions: while the broker handles one, the next
 # is sent.
 _IN_FLIGHT: Final = 2

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.protocol.connections import Connections
 
-__all__ = (
-    "TopicMetadata",
-    "wait_for_leaders",
-    "write_timeout",
-)
-
 
 @final
 class TopicMetadata:

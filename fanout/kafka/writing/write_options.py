@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from fanout.kafka.cluster import Cluster
 
-__all__ = ("DeliveryGuarantee", "WriteOptions")
-
 DeliveryGuarantee: TypeAlias = Literal["exactly_once", "at_least_once", "none"]
 
 

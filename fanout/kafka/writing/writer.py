@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.writing.producer_id import WriteMode
 
-__all__ = ("KafkaWriter", "Written", "open_writer")
-
 # Kafka's defaults of retry.backoff.ms and retry.backoff.max.ms.
 _WAITS: Final = Backoff(base=0.1, cap=1.0)
 # Seconds: an election or the restart of a broker is over by then, and a user waits.

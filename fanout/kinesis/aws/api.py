@@ -15,20 +15,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
-
-__all__ = (
-    "MAX_CONSUMERS",
-    "MAX_HASH_KEY",
-    "MAX_SHARDS",
-    "NO_TAGS",
-    "ConsumerDescription",
-    "HashRange",
-    "KinesisClient",
-    "ShardDescription",
-    "StreamDescription",
-    "UnreadRecords",
-)
-
 # A longer listing is treated as a fault, so that it cannot exhaust memory. A stream has at most 50
 # consumers (AWS API reference, RegisterStreamConsumer).
 MAX_SHARDS: Final = 10_000

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from fanout.kinesis.aws.api import KinesisClient
     from fanout.kinesis.aws.credentials import RenewableCredentials
 
-__all__ = ("open_kinesis_client", "server_time")
-
 _CONNECT_TIMEOUT = 15.0
 
 

@@ -14,8 +14,6 @@ from fanout.kinesis.aws.error_hints import code_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ("CredentialRefresh",)
-
 # A key that was just created, or a policy that was just changed, works everywhere within seconds;
 # after this number of refusals in a row only a person can help.
 _TRANSIENT_REFUSALS: Final = 3

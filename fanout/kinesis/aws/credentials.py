@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 
     import aioboto3
 
-__all__ = (
-    "RenewableCredentials",
-    "assume_role",
-    "find_credentials",
-    "hide_signed_headers",
-    "inner_session",
-)
-
 # The service's message about a wrong signature goes on, from here, with every header that was
 # signed, the session token (X-Amz-Security-Token) among them.
 _SIGNED_HEADERS: Final = "The Canonical String for this request should have been"

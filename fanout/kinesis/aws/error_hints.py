@@ -21,8 +21,6 @@ from fanout.errors import FanOutError, RemoteError, ServiceError, SetupError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ("ACCESS_DENIED", "BAD_CREDENTIALS", "code_of", "explain", "explained", "hint_of")
-
 # The credentials are valid, but do not allow the call.
 ACCESS_DENIED: Final = frozenset({"AccessDeniedException", "AccessDenied", "NotAuthorized"})
 # The service does not accept the credentials or the signature.

@@ -24,8 +24,6 @@ from fanout.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-__all__ = ("SUPPORTED_AIOBOTOCORE", "RawBody", "deliver_raw_bodies", "take_raw_body")
-
 SUPPORTED_AIOBOTOCORE: Final = ">=2.25,<3"
 """The versions of aiobotocore whose private names are known; the extra `kinesis` requires them."""
 

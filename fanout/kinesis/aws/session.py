@@ -23,8 +23,6 @@ from fanout.kinesis.aws.credentials import (
     inner_session,
 )
 
-__all__ = ("open_session",)
-
 # The loaders of botocore's data files for the sessions that are made here, by the value of the
 # `data_path` setting, an additional directory of such files.
 _LOADERS: Final[dict[str | None, Any]] = {}

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint, SplitPosition
     from fanout.kinesis.aws.api import KinesisClient, ShardDescription, StreamDescription
 
-__all__ = ("examine_checkpoint",)
-
 _MILLIS_PER_HOUR: Final = 3_600_000
 # A backlog that is kept for less than this share of the retention period is a warning.
 _SHORT: Final = 0.25

@@ -21,25 +21,6 @@ if TYPE_CHECKING:
     from fanout.kinesis.aws.api import ConsumerDescription, StreamDescription
     from fanout.kinesis.options import KinesisOptions
 
-__all__ = (
-    "Finding",
-    "Status",
-    "available_memory",
-    "clock",
-    "consumer_quota",
-    "consumer_state",
-    "encryption",
-    "fine",
-    "memory",
-    "open_files",
-    "price",
-    "problem",
-    "shard_count",
-    "stream_state",
-    "unknown",
-    "warning",
-)
-
 Status: TypeAlias = Literal["ok", "warning", "problem", "unknown"]
 
 # AWS refuses a request whose signature is 5 minutes from its own clock (IAM user guide, "Signature

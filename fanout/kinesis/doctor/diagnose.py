@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from fanout.kinesis.aws.api import KinesisClient, StreamDescription
     from fanout.kinesis.options import KinesisOptions
 
-__all__ = ("diagnose",)
-
 _NOT_FOUND = "ResourceNotFoundException"
 
 

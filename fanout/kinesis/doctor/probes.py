@@ -38,18 +38,6 @@ if TYPE_CHECKING:
     from fanout.kinesis.aws.api import ConsumerDescription, KinesisClient, StreamDescription
     from fanout.kinesis.options import KinesisOptions
 
-__all__ = (
-    "CALL_ERRORS",
-    "CALL_TIMEOUT",
-    "READING",
-    "Probe",
-    "next_arrival",
-    "probe",
-    "probe_consumer",
-    "probe_polling",
-    "reason",
-)
-
 CALL_ERRORS: Final = (FanOutError, ClientError, BotoCoreError, aiohttp.ClientError, OSError)
 """The errors of the service, of the network and of decoding an answer."""
 

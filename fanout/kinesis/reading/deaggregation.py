@@ -45,17 +45,6 @@ if TYPE_CHECKING:
     from fanout.core.events import Split
     from fanout.kinesis.aws.api import HashRange
 
-__all__ = (
-    "MAGIC",
-    "MAX_SUB_RECORDS",
-    "Aggregate",
-    "Deaggregator",
-    "SubRecords",
-    "hash_key_of",
-    "parse_aggregate",
-    "parse_hash_key",
-)
-
 log = logging.getLogger(__name__)
 
 MAGIC: Final = b"\xf3\x89\x9a\xc2"

@@ -21,18 +21,6 @@ from fanout.kinesis.aws.api import HashRange
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = (
-    "ARRIVAL",
-    "FEW_ROWS",
-    "SCHEMA",
-    "ChildShard",
-    "ShardEvent",
-    "decode_event",
-    "decode_records",
-    "microseconds",
-    "timestamps",
-)
-
 ARRIVAL: Final = pa.timestamp("us", tz="UTC")
 """The type of the arrival time."""
 

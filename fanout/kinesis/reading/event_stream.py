@@ -24,8 +24,6 @@ except ImportError:  # there is no build of it for this platform
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("MAX_FRAME_BYTES", "EventStreamFrame", "FrameDecoder", "HeaderValue")
-
 # A record reaches 10 MiB and base64 adds a third; 24 MiB is where AWS's own decoders stop.
 MAX_FRAME_BYTES: Final = 24 * 1024 * 1024
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     # An answer of GetRecords, and the iterator for the next call; None at the end of the shard.
     _Answer: TypeAlias = tuple[ShardEvent, str | None]
 
-__all__ = ("Poller",)
-
 
 @final
 class Poller:

@@ -16,8 +16,6 @@ from fanout.kinesis.intervals import KINESIS_INTERVALS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ("ShardRateLimit",)
-
 _BYTES_PER_SECOND: Final = 2 * 1024 * 1024
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from fanout.kinesis.registration import ConsumerRegistration
     from fanout.kinesis.shards import ShardCatalog
 
-__all__ = ("Recovery",)
-
 # Seconds. The clocks of the service's machines differ, and it sends its time in whole seconds.
 _CLOCK_TOLERANCE: Final = 60.0
 

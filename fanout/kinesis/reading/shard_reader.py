@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fanout.kinesis.reading.deaggregation import Deaggregator, SubRecords
     from fanout.kinesis.reading.decode import ShardEvent
 
-__all__ = ("ShardReader", "all_decimal", "is_decimal")
-
 log = logging.getLogger(__name__)
 
 # The most digits that a stored position may have; the service uses 56 today.

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from fanout.kinesis.reading.event_stream import EventStreamFrame
     from fanout.kinesis.registration import ConsumerRegistration
 
-__all__ = ("DamagedFrames", "EnhancedFanOut", "read_events")
-
 # A frame that was damaged on the wire arrives intact when it is sent again; one that is damaged in
 # each of three answers is damaged at the service.
 _ATTEMPTS: Final = 3

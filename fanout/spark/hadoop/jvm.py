@@ -16,16 +16,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = (
-    "JAVA_ERRORS",
-    "hadoop_configuration",
-    "has_gone",
-    "is_java",
-    "java_errors",
-    "jvm",
-    "redact",
-)
-
 # pyspark turns some Java exceptions (IllegalArgumentException) into its own before we see them.
 # Py4JError is also what a call into a JVM that has gone away raises.
 JAVA_ERRORS = (Py4JError, CapturedException, ConnectionError)

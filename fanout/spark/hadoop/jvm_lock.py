@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ("JvmLock", "JvmProcess")
-
 
 @dataclass(frozen=True, slots=True)
 class JvmLock:

@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 
     from fanout.landing.storage import Storage
 
-__all__ = (
-    "HadoopStorage",
-    "open_storage",
-)
-
-
 _NOT_FOUND = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
 _EXISTS = (

@@ -15,8 +15,6 @@ from fanout.spark.hadoop.jvm import JAVA_ERRORS, redact
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("Creation", "WriteOnce")
-
 _log = logging.getLogger(__name__)
 
 _CONDITIONAL = "fs.option.create.conditional.overwrite"

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ("SinkConnection", "connect")
-
 
 @final
 class SinkConnection:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from fanout.spark.sink.shuffle_frames import ShuffleFraming
     from fanout.spark.sink.worker_task import TaskReport
 
-__all__ = ("AttemptFailedError", "JobResult", "SinkJob", "write_rows")
-
 # Spark reports a stage that has ended within milliseconds, but by a thread of its own.
 _STAGE_REPORT_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.002

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from fanout.spark.loop_thread import LoopThread
     from fanout.spark.sink.options import Partitioner
 
-__all__ = ("KafkaSink",)
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

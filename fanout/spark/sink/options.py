@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fanout.kafka.writing.write_options import WriteOptions
     from fanout.spark.sink.shuffle_frames import ShuffleFraming
 
-__all__ = ("Partitioner", "SinkTarget")
-
 Partitioner: TypeAlias = "Callable[[pa.Array, int], pa.Array]"
 """From the keys of many rows (binary, null where there is none) and the number of partitions of
 their topic to the partition of each."""

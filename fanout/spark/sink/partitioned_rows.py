@@ -30,14 +30,6 @@ if TYPE_CHECKING:
 
     from fanout.spark.sink.options import Partitioner
 
-__all__ = (
-    "assigner",
-    "check_columns",
-    "checked",
-    "partitioned",
-)
-
-
 _HEADERS: Final = "array<struct<key: string, value: binary>>"
 
 _TYPES: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.sink.worker_task import TaskOptions
 
-__all__ = ("FrameEncoder", "ShuffleFraming", "announce")
-
 
 @final
 class FrameEncoder:

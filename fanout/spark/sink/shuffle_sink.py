@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from fanout.spark.current_batch import BatchContext
 
-__all__ = ("ShuffleSink", "create_shuffle_topic")
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from fanout.spark.sink.job import JobResult
     from fanout.spark.sink.options import SinkTarget
 
-__all__ = ("ExactlyOnce", "recover_sink", "write_batch")
-
 log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 3

@@ -35,18 +35,6 @@ if TYPE_CHECKING:
     from fanout.kafka.writing.producer_options import ProducerOptions
     from fanout.kafka.writing.writer import KafkaWriter
 
-__all__ = (
-    "REPORT_SCHEMA",
-    "Encoder",
-    "TaskFailure",
-    "TaskOptions",
-    "TaskReport",
-    "read_report",
-    "spare_worker",
-    "task",
-)
-
-
 REPORT_SCHEMA: Final = "report string"
 
 _END: Final = object()

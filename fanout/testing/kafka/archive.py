@@ -18,8 +18,6 @@ from fanout.testing.kafka.settings import free_ports, java_command, lay_out, ser
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ("archive_classes",)
-
 _START_TIMEOUT = 90.0
 
 

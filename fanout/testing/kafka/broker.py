@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-__all__ = ("KafkaBroker",)
-
 # A broker answers after less than 2 seconds; a busy machine takes several times as long.
 _START_TIMEOUT = 90.0
 

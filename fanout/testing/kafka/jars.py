@@ -20,8 +20,6 @@ from fanout.testing.kafka.settings import BOOTSTRAP
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("KAFKA_VERSION", "kafka_jars", "main")
-
 KAFKA_VERSION = "4.3.1"
 
 # A slow network has this long, in seconds; half a minute is usual.

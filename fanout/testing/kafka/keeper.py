@@ -17,8 +17,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ("LOG_FILE", "PREFIX", "main")
-
 PREFIX = "fanout-kafka-"
 LOG_FILE = "server.log"
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-__all__ = ("KeptServer",)
-
 
 class KeptServer:
     """Keep a directory, and run a server in it when told to, until `close`.

@@ -13,15 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = (
-    "BOOTSTRAP",
-    "check_settings",
-    "free_ports",
-    "java_command",
-    "lay_out",
-    "server_properties",
-)
-
 BOOTSTRAP = "bootstrap.checkpoint"
 
 _LOGGING = """\

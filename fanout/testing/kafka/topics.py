@@ -22,8 +22,6 @@ from fanout.errors import OptionError, StreamStateError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ("Topics",)
-
 # The broker is on this machine: who does not answer in this many seconds does not run.
 _TIMEOUT = 15.0
 # What the controller says of a broker that it has not heard of for a session.

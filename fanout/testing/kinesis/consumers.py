@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.rules import KinesisRules
     from fanout.testing.kinesis.shard import Shard
 
-__all__ = ("Consumer", "Refusal", "RefusedError", "ServedSubscription", "Violation")
-
 Violation = Literal[
     "subscribed_too_often",
     "subscribed_too_soon",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-__all__ = ("REGION", "ClientSettings")
-
 REGION = "us-east-1"
 
 

@@ -16,17 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = (
-    "child_shard",
-    "encode_event",
-    "encode_exception",
-    "encode_frame",
-    "encode_record",
-    "hash_key_range",
-    "payload_of",
-)
-
-
 _PRELUDE = struct.Struct("!II")
 
 _CRC = struct.Struct("!I")

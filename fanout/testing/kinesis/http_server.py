@@ -12,8 +12,6 @@ from typing import Any
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import ThreadedWSGIServer
 
-__all__ = ("HttpServer", "wait_for_hang_up")
-
 _logger = logging.getLogger(__name__)
 # How soon serve_forever notices a shutdown, in seconds.
 _POLL_INTERVAL = 0.02

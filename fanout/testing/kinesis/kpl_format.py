@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ("encode_aggregate", "seal_aggregate")
-
 _MAGIC = b"\xf3\x89\x9a\xc2"
 
 

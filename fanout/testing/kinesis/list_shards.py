@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from fanout.testing.kinesis.shard import Shard
 
-__all__ = ("ListShardsError", "decode_token", "encode_token", "filter_shards")
-
 
 class ListShardsError(ValueError):
     """A filter or a token cannot be used; the text is the service's answer."""

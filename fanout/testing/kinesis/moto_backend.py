@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from fanout.testing.kinesis.server_state import ServerState
 
-__all__ = ("MOTO", "Backend", "refused_as_mistakes")
-
 # moto's types stay outside: they describe the backend that this one replaces.
 _models: Any = moto.kinesis.models
 _exceptions: Any = moto.kinesis.exceptions

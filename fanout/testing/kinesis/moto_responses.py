@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.moto_stream import EmbeddedStream
     from fanout.testing.kinesis.server_state import ServerState
 
-__all__ = ("Response",)
-
 # moto's types stay outside: they describe the backend that ours replaces.
 _responses: Any = moto.kinesis.responses
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from fanout.testing.kinesis.consumers import Consumer, Refusal
 
-__all__ = ("HASH_KEYS", "EmbeddedStream", "PutEntry", "invalid_argument")
-
 HASH_KEYS = 2**128
 # moto's types stay outside: they describe the stream that this one replaces.
 _models: Any = moto.kinesis.models

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.rules import KinesisRules
     from fanout.testing.kinesis.shard import Page, Shard
 
-__all__ = ("PollMeter", "ShardIterator", "encode_answer", "read_page")
-
 _Operation = Literal["GetRecords", "GetShardIterator"]
 
 _SECOND = 1.0

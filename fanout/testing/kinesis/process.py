@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from fanout.testing.faults import Fault
 
-__all__ = ("AdminApplication", "KinesisProcess")
-
 _ADMIN_PATH = "/_fanout/"
 
 # Longest wait for the process to leave by itself, in seconds; it takes a tenth of one.

@@ -10,12 +10,6 @@ from fanout.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = (
-    "KinesisRules",
-    "KinesisStatistics",
-)
-
-
 _POSITIVE = (
     "heartbeat",
     "subscription_life",

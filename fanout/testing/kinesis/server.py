@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.moto_stream import EmbeddedStream
     from fanout.testing.kinesis.shard import Shard
 
-__all__ = ("KinesisServer", "main")
-
 # moto's types stay outside: they describe the backend that ours replaces.
 _moto: Any = moto
 _backends: Any = _moto.kinesis.models.kinesis_backends

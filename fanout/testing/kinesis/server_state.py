@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fanout.testing.faults import StreamFault
     from fanout.testing.kinesis.rules import KinesisRules
 
-__all__ = ("FaultPlan", "ServerState", "now_in_millis")
-
 _F = TypeVar("_F", bound=Fault)
 _C = TypeVar("_C", bound=SubscribeFault | PollFault | CallFault)
 

@@ -15,8 +15,6 @@ from fanout.testing.kinesis.frames import child_shard, encode_record, hash_key_r
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ("Page", "PositionRefusedError", "Shard")
-
 # The service's sequence numbers have 56 decimal digits, and neighbours lie 2**80 apart. The shard
 # index goes above 60 bits of ticks, so that a child's numbers exceed all of its parents'.
 _ORIGIN = 49680412602923508161381989364352061050721676279901323266

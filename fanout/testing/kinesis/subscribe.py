@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.server_state import ServerState
     from fanout.testing.kinesis.shard import Page, Shard
 
-__all__ = ("open_subscription", "stream_frames")
-
 # Offsets of a byte of either checksum in a frame.
 _PRELUDE_CHECKSUM = 11
 _MESSAGE_CHECKSUM = -1

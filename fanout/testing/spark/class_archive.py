@@ -20,8 +20,6 @@ from pyspark.sql import SparkSession
 
 from fanout.errors import SetupError
 
-__all__ = ("archive_classes", "java_options")
-
 # A JVM that lives for half a minute is better off without its second compiler and its parallel
 # collector.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
-__all__ = (
-    "DriverFailed",
-    "DriverLink",
-    "DriverProcess",
-    "DriverStarted",
-    "Message",
-    "decode_message",
-    "run_driver",
-    "start_driver",
-)
-
 # The JVM of a killed driver notices within about 2 s; then it is killed as well.
 _JVM_GRACE = 10.0
 

@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = (
-    "jvm_pid",
-    "short_lived_session",
-    "small_settings",
-)
-
 
 def small_settings(java: str = "") -> dict[str, Any]:
     """Return the settings of a session without a user interface that only this machine reaches.

@@ -12,8 +12,6 @@ from fanout.testing.virtual_time.loop import simulate
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
-__all__ = ("Cancellation", "Moment", "sweep")
-
 
 @final
 class Moment(Enum):

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from fanout.testing.virtual_time.schedule import Schedule
 
-__all__ = ("DeadlockError", "LeakError", "SimLoop", "running_loop", "simulate")
-
 T = TypeVar("T")
 
 # A stream that is open always has a timer, so a test that waits for nothing would run for ever.

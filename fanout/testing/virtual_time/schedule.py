@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Step: TypeAlias = asyncio.Task[Any]
 
-__all__ = ("Fifo", "Priorities", "ReadyQueue", "Schedule", "Shuffled", "task_of")
-
 # Priorities change at steps that are chosen among this many; our runs have some hundreds to some
 # ten thousand.
 _PROGRAM_STEPS: Final = 10_000

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from typing import final
 
-__all__ = ("Trace",)
-
 
 @final
 class Trace:

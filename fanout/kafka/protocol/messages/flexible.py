@@ -13,16 +13,6 @@ from aiokafka.protocol.types import CompactArray, CompactString, Int32, Schema, 
 if TYPE_CHECKING:
     from io import BytesIO
 
-__all__ = (
-    "ANY_TOPIC_ID",
-    "NO_TAGS",
-    "TOPIC",
-    "TOPIC_PARTITIONS",
-    "Uuid",
-    "flexible_array",
-    "flexible_schema",
-)
-
 NO_TAGS: Final[dict[int, bytes]] = {}
 """The tagged fields of a structure that has none."""
 

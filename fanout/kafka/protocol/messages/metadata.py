@@ -23,8 +23,6 @@ from fanout.kafka.protocol.messages.flexible import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ("TopicIdsRequest",)
-
 _METADATA: Final = 3
 
 

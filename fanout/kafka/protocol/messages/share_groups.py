@@ -35,8 +35,6 @@ from fanout.kafka.protocol.messages.flexible import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("AlterGroupRequest", "GroupMembersRequest", "GroupOffsetsRequest")
-
 _DESCRIBE_OFFSETS: Final = 90
 _DESCRIBE_GROUP: Final = 77
 _ALTER_CONFIGS: Final = 44

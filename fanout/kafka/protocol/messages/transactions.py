@@ -29,8 +29,6 @@ from fanout.kafka.protocol.messages.flexible import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ("CommittedOffsetsRequest", "DescribeTransactionsRequest")
-
 _OFFSET_FETCH = 9
 _DESCRIBE_TRANSACTIONS = 65
 
