@@ -28,3 +28,11 @@ def test_the_commands_of_the_page_work() -> None:
     for command in commands:
         result = CliRunner().invoke(app, shlex.split(command, comments=True))
         assert result.exit_code == 0, result.output
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    text = (PAGE.parent / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:fanout|tests)/[a-z_/.]+)`", text))
+
+    assert len(named) > 30
+    assert [path for path in sorted(named) if not (PAGE.parents[1] / path).exists()] == []
