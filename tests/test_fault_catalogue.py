@@ -251,7 +251,7 @@ BYTES: Final[Lines] = {
     ),
     "What comes is no frame or no event at all: an error that quotes nothing of it.": (
         "tests/kinesis/test_event_stream.py::test_any_bytes_are_frames_or_malformed",
-        "tests/kinesis/test_shard_reader.py::test_a_reader_raises_its_own_error_alone_and_takes_little_memory",
+        "tests/test_damaged_json.py::test_a_reader_raises_its_own_error_alone_and_takes_little_memory",
         "tests/kinesis/test_decode.py::test_a_wrong_value_is_malformed_named_and_not_quoted",
     ),
     "A record has 10 MiB, more than 13 MB in base64.": (
