@@ -319,7 +319,7 @@ TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/transactions/test_transaction_calls.py::test_a_broker_that_cannot_tell_an_open_marker_is_refused",
     ),
     "A dead job cannot be started for now: a person sees what it left open, and finishes it.": (
-        "tests/kafka/transactions/test_finish_transactions.py::test_a_killed_driver",
+        "tests/spark/sink/test_finish_transactions.py::test_a_killed_driver",
         "tests/cli/test_transactions.py::test_what_brokers_have_forgotten_is_decided_by_who_has_looked",
         "tests/cli/test_transactions.py::test_nothing_is_changed_while_the_job_runs",
         "tests/cli/test_transactions.py::test_a_batch_that_is_committed_while_it_is_being_aborted_stays_so",
