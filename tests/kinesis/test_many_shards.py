@@ -54,7 +54,7 @@ class Backlog:
     ) -> int:
         """Read everything in another process; return the bytes by which its memory grew."""
         arguments = (allowed, held, SHARDS * EVENTS * EVENT_RECORDS)
-        command = [sys.executable, "-m", "tests.kinesis.hoarder", self.server.endpoint_url]
+        command = [sys.executable, "-m", "tests.kinesis.memory_growth", self.server.endpoint_url]
         reader = subprocess.run(  # noqa: S603 - our own interpreter and module
             [*command, consumer, *map(str, arguments)],
             cwd=ROOT,
@@ -83,7 +83,7 @@ def backlog() -> Iterator[Backlog]:
 
 
 def test_resident_memory_grows_by_3_events_of_each_shard_at_most(backlog: Backlog) -> None:
-    grown = backlog.read("hoarder", allowed=4 << 30, held=2 * SHARDS * WIRE_BYTES)
+    grown = backlog.read("memory_growth", allowed=4 << 30, held=2 * SHARDS * WIRE_BYTES)
     assert grown <= SHARDS * 3 * EVENT_BYTES + SLACK
 
 

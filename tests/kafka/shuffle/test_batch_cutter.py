@@ -22,7 +22,7 @@ from fanout.kafka.shuffle.frames import (
     encode_control,
 )
 from fanout.kafka.shuffle.producers import Producers
-from tests.kafka.shuffle.answers import read_answer
+from tests.kafka.shuffle.decoding import read_answer
 from tests.provers.record_batches import BatchRow
 from tests.provers.record_batches import batch as sent
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, final
 
 import msgspec
 
-from tests.provers.crash.moments import Blow, CrashMoment, Pipeline, Strike
+from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,12 +86,12 @@ class Control:
             self._armed.rename(self._taken)
         except FileNotFoundError:
             return
-        match strike.blow:
-            case Blow.KILL_DRIVER:
+        match strike.kind:
+            case StrikeKind.KILL_DRIVER:
                 for pid in msgspec.json.decode(self._pids.read_bytes(), type=list[int]):
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-            case Blow.KILL_WORKER:
+            case StrikeKind.KILL_WORKER:
                 os.kill(os.getpid(), signal.SIGKILL)
             case _:
                 self._wait()

@@ -7,7 +7,7 @@ from typing import final
 
 import msgspec
 
-__all__ = ("Blow", "CrashMoment", "Pipeline", "Strike", "input_of", "output_of")
+__all__ = ("CrashMoment", "Pipeline", "Strike", "StrikeKind", "input_of", "output_of")
 
 
 @final
@@ -53,8 +53,8 @@ class CrashMoment(StrEnum):
 
 
 @final
-class Blow(StrEnum):
-    """What strikes."""
+class StrikeKind(StrEnum):
+    """The kinds of faults that strike."""
 
     KILL_DRIVER = "driver killed"
     KILL_WORKER = "Python worker killed"
@@ -66,16 +66,16 @@ class Blow(StrEnum):
 
 @final
 class Strike(msgspec.Struct, frozen=True):
-    """One blow at one moment.
+    """One fault at one step.
 
     Args:
         moment: When.
-        blow: What.
+        kind: Its kind.
         pipeline: Whose step it is.
     """
 
     moment: CrashMoment
-    blow: Blow
+    kind: StrikeKind
     pipeline: Pipeline
 
 

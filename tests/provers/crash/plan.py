@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import FanOutError, OptionError
-from tests.provers.crash.moments import Blow, CrashMoment, Pipeline, Strike
+from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,17 +24,20 @@ _TWICE = (
     (CrashMoment.BEFORE_FLUSH, CrashMoment.AFTER_RECOVERY),
 )
 _OTHERS = (
-    (CrashMoment.BEFORE_WRITE, Blow.KILL_WORKER),
-    (CrashMoment.BEFORE_FLUSH, Blow.KILL_WORKER),
-    (CrashMoment.AFTER_FLUSH, Blow.KILL_WORKER),
-    (CrashMoment.RANDOM, Blow.KILL_BROKER),
-    (CrashMoment.BEFORE_FLUSH, Blow.KILL_BROKER),
-    (CrashMoment.BEFORE_END, Blow.KILL_BROKER),
-    (CrashMoment.AFTER_END, Blow.KILL_BROKER),
-    (CrashMoment.RANDOM, Blow.PAUSE_BROKER),
-    (CrashMoment.BEFORE_MARKER, Blow.PAUSE_BROKER),
+    (CrashMoment.BEFORE_WRITE, StrikeKind.KILL_WORKER),
+    (CrashMoment.BEFORE_FLUSH, StrikeKind.KILL_WORKER),
+    (CrashMoment.AFTER_FLUSH, StrikeKind.KILL_WORKER),
+    (CrashMoment.RANDOM, StrikeKind.KILL_BROKER),
+    (CrashMoment.BEFORE_FLUSH, StrikeKind.KILL_BROKER),
+    (CrashMoment.BEFORE_END, StrikeKind.KILL_BROKER),
+    (CrashMoment.AFTER_END, StrikeKind.KILL_BROKER),
+    (CrashMoment.RANDOM, StrikeKind.PAUSE_BROKER),
+    (CrashMoment.BEFORE_MARKER, StrikeKind.PAUSE_BROKER),
 )
-_OF_KINESIS = ((CrashMoment.RANDOM, Blow.KILL_KINESIS), (CrashMoment.RANDOM, Blow.CUT_KINESIS))
+_OF_KINESIS = (
+    (CrashMoment.RANDOM, StrikeKind.KILL_KINESIS),
+    (CrashMoment.RANDOM, StrikeKind.CUT_KINESIS),
+)
 _NOT_IN_A_BATCH = {CrashMoment.BEFORE_RECOVERY, CrashMoment.AFTER_RECOVERY}
 
 
@@ -102,10 +105,12 @@ def draw_crash_plan(options: CrashOptions) -> Sequence[Round]:
 
 
 def _strikes(pipelines: Sequence[Pipeline], random: Random) -> Iterator[tuple[Strike, ...]]:
-    catalogue: list[tuple[tuple[CrashMoment, Blow], ...]] = [
-        ((moment, Blow.KILL_DRIVER),) for moment in CrashMoment if moment not in _NOT_IN_A_BATCH
+    catalogue: list[tuple[tuple[CrashMoment, StrikeKind], ...]] = [
+        ((moment, StrikeKind.KILL_DRIVER),)
+        for moment in CrashMoment
+        if moment not in _NOT_IN_A_BATCH
     ]
-    catalogue += [tuple((each, Blow.KILL_DRIVER) for each in both) for both in _TWICE]
+    catalogue += [tuple((each, StrikeKind.KILL_DRIVER) for each in both) for both in _TWICE]
     catalogue += [(other,) for other in _OTHERS]
     if Pipeline.KINESIS in pipelines:
         catalogue += [(other,) for other in _OF_KINESIS]
@@ -116,4 +121,4 @@ def _strikes(pipelines: Sequence[Pipeline], random: Random) -> Iterator[tuple[St
             next(turns)
         for moments in catalogue:
             pipeline = next(turns)
-            yield tuple(Strike(moment, blow, pipeline) for moment, blow in moments)
+            yield tuple(Strike(moment, kind, pipeline) for moment, kind in moments)

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tests.provers.crash.moments import Blow, CrashMoment, Pipeline, Strike
+from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
 from tests.provers.crash.oracle import OutputVerdict
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
         number: From 1.
         struck: What struck.
         failures: Why queries ended that were not killed.
-        caught_up: Seconds from the last blow until the output had everything that was produced
+        caught_up: Seconds from the last strike until the output had everything that was produced
             by then; None if it never had.
     """
 
@@ -110,7 +110,7 @@ class CrashReport(msgspec.Struct, frozen=True, kw_only=True):
 def round_line(result: RoundResult, rounds: int) -> Text:
     """Say in one line what struck in a round, and how it ended."""
     told = [
-        f"{each.strike.blow} {_when(each.strike.moment)}{'' if each.reached else ' (not reached)'}"
+        f"{each.strike.kind} {_when(each.strike.moment)}{'' if each.reached else ' (not reached)'}"
         for each in result.struck
     ]
     pipeline = result.struck[0].strike.pipeline
@@ -136,11 +136,11 @@ def moments_table(report: CrashReport) -> Table:
     reached = Counter(each.strike for each in report.struck if each.reached)
     missed = Counter(_what(each.strike) for each in report.struck if not each.reached)
     seen = {_what(each.strike) for each in report.struck}
-    for moment, blow in product(CrashMoment, Blow):
-        if (moment, blow) in seen:
-            times = [reached[Strike(moment, blow, pipeline)] for pipeline in report.verdicts]
-            counts = [*times, missed[moment, blow]]
-            table.add_row(moment, blow, *(str(count or "") for count in counts))
+    for moment, kind in product(CrashMoment, StrikeKind):
+        if (moment, kind) in seen:
+            times = [reached[Strike(moment, kind, pipeline)] for pipeline in report.verdicts]
+            counts = [*times, missed[moment, kind]]
+            table.add_row(moment, kind, *(str(count or "") for count in counts))
     return table
 
 
@@ -163,15 +163,15 @@ def _when(moment: CrashMoment) -> str:
     return f"at {moment}" if moment is CrashMoment.RANDOM else str(moment)
 
 
-def _what(strike: Strike) -> tuple[CrashMoment, Blow]:
-    return strike.moment, strike.blow
+def _what(strike: Strike) -> tuple[CrashMoment, StrikeKind]:
+    return strike.moment, strike.kind
 
 
 def _counted(struck: Iterable[Struck]) -> dict[str, Counter[str]]:
     counted: dict[str, Counter[str]] = {}
     for each in struck:
         row = counted.setdefault(each.strike.moment, Counter())
-        row[each.strike.blow if each.reached else "not reached"] += 1
+        row[each.strike.kind if each.reached else "not reached"] += 1
     return counted
 
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from tests.provers.crash.moments import Blow, CrashMoment
+from tests.provers.crash.moments import CrashMoment, StrikeKind
 from tests.provers.crash.report import RoundResult, Struck
 
 if TYPE_CHECKING:
@@ -45,37 +45,37 @@ class Services:
     broker: KafkaBroker
     kinesis: KinesisProxy | None
 
-    async def strike(self, blow: Blow, control: Control, outage: float) -> None:
+    async def strike(self, kind: StrikeKind, control: Control, outage: float) -> None:
         """Strike a service, let the job go on, and bring the service back after a while.
 
         Args:
-            blow: What to do.
+            kind: What to do.
             control: Where the job waits.
             outage: Seconds for which the service is away.
         """
-        match blow:
-            case Blow.KILL_BROKER:
+        match kind:
+            case StrikeKind.KILL_BROKER:
                 await asyncio.to_thread(self.broker.kill)
                 await asyncio.to_thread(control.release)
                 await asyncio.sleep(outage)
                 await asyncio.to_thread(self.broker.restart)
-            case Blow.PAUSE_BROKER:
+            case StrikeKind.PAUSE_BROKER:
                 await asyncio.to_thread(self.broker.pause)
                 await asyncio.to_thread(control.release)
                 await asyncio.sleep(outage)
                 await asyncio.to_thread(self.broker.resume)
-            case Blow.KILL_KINESIS:
+            case StrikeKind.KILL_KINESIS:
                 assert self.kinesis is not None
                 await self.kinesis.kill()
                 await asyncio.to_thread(control.release)
                 await asyncio.sleep(outage)
                 await self.kinesis.start()
-            case Blow.CUT_KINESIS:
+            case StrikeKind.CUT_KINESIS:
                 assert self.kinesis is not None
                 await self.kinesis.cut()
                 await asyncio.to_thread(control.release)
-            case Blow.KILL_DRIVER | Blow.KILL_WORKER:
-                raise AssertionError(f"{blow} is no service")
+            case StrikeKind.KILL_DRIVER | StrikeKind.KILL_WORKER:
+                raise AssertionError(f"{kind} is no service")
 
 
 @final
@@ -145,16 +145,16 @@ class Rounds:
             await asyncio.to_thread(self._control.arm, strike)
             if not await self._reached():
                 return Struck(strike, reached=False)
-        match strike.blow:
-            case Blow.KILL_DRIVER:
+        match strike.kind:
+            case StrikeKind.KILL_DRIVER:
                 # Those who came to a moment have killed it already.
                 self._job.kill()
                 await self._job.gone.wait()
                 self._job.forgive()
-            case Blow.KILL_WORKER:
+            case StrikeKind.KILL_WORKER:
                 pass
             case _:
-                await self._services.strike(strike.blow, self._control, outage)
+                await self._services.strike(strike.kind, self._control, outage)
         await asyncio.to_thread(self._control.release)
         return Struck(strike, reached=True)
 

@@ -118,7 +118,7 @@ class _Run:
         self._random = stream_of(plan.seed, "processes")
         self._ends = deque(f for f in plan.faults if f.kind in PROCESS_FAULTS)
         self._predecessor: SimProcess | None = None
-        self._lives = 0
+        self._runs = 0
         self._repaired_at = float("inf")
         self._allowed = 0.0
         self._recovery = 0.0
@@ -126,15 +126,15 @@ class _Run:
 
     async def conduct(self) -> RunOutcome:
         """Run the job through its faults, then without, and look at what it leaves."""
-        self._weather = asyncio.create_task(self._world.strike_service(), name="weather")
+        self._strikes = asyncio.create_task(self._world.strike_service(), name="weather")
         try:
             with self._world.observed():
-                while not await self._life():
+                while not await self._run_process():
                     pass
                 await self._dismiss()
         finally:
-            self._weather.cancel()
-            await asyncio.wait({self._weather})
+            self._strikes.cancel()
+            await asyncio.wait({self._strikes})
         world = self._world
         if world.violations:
             raise OracleError(f"broke a rule: {'; '.join(world.violations)}")
@@ -145,7 +145,7 @@ class _Run:
             seconds=world.now,
             records=world.oracle.checked,
             replayed=world.oracle.replayed,
-            restarts=self._lives - 1,
+            restarts=self._runs - 1,
             calls=dict(world.calls),
             faults=dict(world.struck),
             moments={name: times for name, times in world.moments.items() if times},
@@ -153,10 +153,10 @@ class _Run:
             close=self._slowest_close,
         )
 
-    async def _life(self) -> bool:
+    async def _run_process(self) -> bool:
         """Run the job's process once; return whether there is nothing more to see."""
-        self._lives += 1
-        process = self._newest = SimProcess(self._world, self._lives, self._note)
+        self._runs += 1
+        process = self._newest = SimProcess(self._world, self._runs, self._note)
         try:
             pause = await self._watch(process)
             if process is self._predecessor:
@@ -167,7 +167,7 @@ class _Run:
         failure = self._look_back(process)
         if self._world.gone:
             return True
-        if process.job.done and failure is None and not process.life.dead:
+        if process.job.done and failure is None and not process.run.dead:
             self._recovery = max(0.0, process.job.left_at - self._repaired_at)
             return True
         await asyncio.sleep(pause)
@@ -182,7 +182,7 @@ class _Run:
                 until = min(until, self._predecessor.leaves_at)
             await asyncio.wait({process.task}, timeout=max(0.0, until - self._world.now))
             if process.task.done():
-                return _RESTART if process.life.opened else _RESTART_AGAIN
+                return _RESTART if process.run.opened else _RESTART_AGAIN
             if self._predecessor is not None and until == self._predecessor.leaves_at:
                 await self._dismiss()
             elif end is not None:
@@ -244,10 +244,10 @@ class _Run:
         assert isinstance(loop, SimLoop)
         if self._predecessor is not None or process is not self._newest:
             return
-        ours = [task for task in (asyncio.current_task(), self._weather) if task is not None]
+        ours = [task for task in (asyncio.current_task(), self._strikes) if task is not None]
         tasks, timers = loop.left(ours)
-        if tasks or len(timers) > (not self._weather.done()):
-            raise OracleError(f"leaked: process {process.life.number} leaves {tasks} and {timers}")
+        if tasks or len(timers) > (not self._strikes.done()):
+            raise OracleError(f"leaked: process {process.run.number} leaves {tasks} and {timers}")
 
     @property
     def _deadline(self) -> float:

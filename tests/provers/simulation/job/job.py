@@ -19,7 +19,7 @@ from tests.provers.simulation.randomness import happens
 if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.core.source import Source
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.job.world import SourceReading, SourceWorld
 
 __all__ = ("SimJob",)
@@ -44,17 +44,17 @@ class SimJob:
 
     Args:
         world: What it meets.
-        life: The process.
+        run: The process.
     """
 
-    def __init__(self, world: SourceWorld, life: ProcessLife) -> None:
+    def __init__(self, world: SourceWorld, run: ProcessRun) -> None:
         self.left_at = 0.0
         self.busy_until = 0.0
         self.closing_took = 0.0
         self._blocked_before = 0.0
         self._world = world
-        self._life = life
-        self._witness = world.witness(life)
+        self._run = run
+        self._witness = world.witness(run)
         self._reading: SourceReading | None = None
         self._drained: Drained | None = None
         self._pending: list[Batch] = []
@@ -74,7 +74,7 @@ class SimJob:
         Raises:
             FanOutError: The stream cannot be opened, or has failed.
         """
-        source = self._world.source(self._life)
+        source = self._world.source(self._run)
         positions = await self._begin(source)
         opening = open_stream(
             source,
@@ -84,7 +84,7 @@ class SimJob:
         )
         try:
             async with opening as stream:
-                self._life.opened = True
+                self._run.opened = True
                 self._witness.opened(stream)
                 await self._use(stream)
         except _ReaderError:
@@ -131,15 +131,15 @@ class SimJob:
         oracle, store = self._world.oracle, self._world.store
         for positions in store.versions:
             try:
-                self._reading = oracle.begin(positions, self._life)
+                self._reading = oracle.begin(positions, self._run)
             except PositionError:
                 continue
             return positions
         positions = await resolve_start(source)
-        self._reading = oracle.begin(positions, self._life, anew=True)
+        self._reading = oracle.begin(positions, self._run, anew=True)
         while True:
             try:
-                await store.save(positions, self._life)
+                await store.save(positions, self._run)
             except OSError:
                 await asyncio.sleep(1)
             else:
@@ -168,22 +168,22 @@ class SimJob:
             try:
                 async with asyncio.timeout(patience) as waiting:
                     if patience == _UNTIL_SOMETHING_COMES:
-                        self._life.held.on_take = partial(self._interrupt, waiting)
+                        self._run.held.on_take = partial(self._interrupt, waiting)
                     batches = await self._next(stream)
             except TimeoutError:
                 if not waiting.expired():
                     raise
                 continue
             except FanOutError as error:
-                await check_stays_failed(stream, error, self._life, self._world)
+                await check_stays_failed(stream, error, self._run, self._world)
                 raise
             finally:
-                self._life.held.on_take = None
+                self._run.held.on_take = None
             for batch in batches:
-                if not self._life.dead and self._reading is not None:
+                if not self._run.dead and self._reading is not None:
                     self._world.armed.note(f"got {batch.num_records} of {batch.split.id}")
                     self._reading.deliver(batch)
-                    self._life.held.get(batch)
+                    self._run.held.get(batch)
             await self._process()
             await self._acknowledge(stream, batches)
             reads += 1
@@ -211,7 +211,7 @@ class SimJob:
 
     def _interrupt(self, waiting: asyncio.Timeout) -> None:
         """Cancel a read at the moment in which there is something to read."""
-        self._life.held.on_take = None
+        self._run.held.on_take = None
         waiting.reschedule(self._now)
 
     async def _process(self) -> None:
@@ -228,7 +228,7 @@ class SimJob:
         self._drained = None
         if reading == "iterate" or (reading == "mixed" and happens(random, 0.5)):
             return (await anext(stream),)
-        held = self._life.held
+        held = self._run.held
         held.drain_rows = random.choice((1, 2, 7, 1000))
         try:
             self._drained = await stream.drain(
@@ -281,9 +281,9 @@ class SimJob:
                 positions = self._drained.positions.to_json()
             case _:
                 positions = stream.delivered.to_json()
-        if not self._life.dead and self._reading is not None:
+        if not self._run.dead and self._reading is not None:
             self._reading.check_stored(positions)
         try:
-            await self._world.store.save(positions, self._life)
+            await self._world.store.save(positions, self._run)
         except OSError:
             return  # the next checkpoint stores these positions too

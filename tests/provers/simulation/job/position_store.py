@@ -9,7 +9,7 @@ from tests.provers.simulation.kinesis.faults import KinesisFaultKind, KinesisFau
 
 if TYPE_CHECKING:
     from tests.provers.simulation.armed_faults import ArmedFaults
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.faults import KinesisFault
 
 __all__ = ("PositionStore",)
@@ -35,12 +35,12 @@ class PositionStore:
         """What a restart finds, the newest first."""
         return self._versions[::-1]
 
-    async def save(self, positions: str, life: ProcessLife) -> None:
+    async def save(self, positions: str, run: ProcessRun) -> None:
         """Store positions.
 
         Args:
             positions: What is stored.
-            life: Who stores it; what a dead process stores is not kept.
+            run: Who stores it; what a dead process stores is not kept.
 
         Raises:
             OSError: The store refuses them.
@@ -53,7 +53,7 @@ class PositionStore:
             raise OSError("simulated")
         if fault is not None and kind is KinesisFaultKind.STORE_SLOW:
             await asyncio.sleep(fault.seconds)
-        if not life.dead:
+        if not run.dead:
             # A write takes the place of the older version, or of a torn one.
             torn = kind is KinesisFaultKind.STORE_TORN
             self._versions = [*self._whole, positions[: len(positions) // 2] if torn else positions]

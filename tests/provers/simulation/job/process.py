@@ -10,7 +10,7 @@ from fanout.errors import FanOutError
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.job.job import SimJob
-from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.job.process_run import ProcessRun
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class SimProcess:
         self.leaves_at = math.inf
         may_drain = world.plan.reading != "iterate"
         held = HeldEvents(world.pacing.max_bytes_in_flight, may_drain=may_drain)
-        self.life = ProcessLife(number, held)
-        self.job = SimJob(world, self.life)
+        self.run = ProcessRun(number, held)
+        self.job = SimJob(world, self.run)
         self._world = world
         self._note = note
         self._blocked_before = running_loop().blocked
@@ -55,7 +55,7 @@ class SimProcess:
 
     async def kill(self) -> None:
         """Let it die: what is cancelled still runs, but reaches neither service nor store."""
-        self.life.dead = True
+        self.run.dead = True
         self.task.cancel()
         await asyncio.wait({self.task}, timeout=_STORE_GRACE)
 
@@ -76,13 +76,13 @@ class SimProcess:
         Raises:
             OracleError: If it leaves something, or has failed for nothing.
         """
-        world, life = self._world, self.life
-        self._note(f"process {life.number} is over")
+        world, run = self._world, self.run
+        self._note(f"process {run.number} is over")
         failure = None if self.task.cancelled() else self.task.exception()
         if failure is not None and not isinstance(failure, FanOutError):
             raise failure
         self.job.look_back()
-        if left := world.live_of(life):
+        if left := world.live_of(run):
             raise OracleError(f"leaked: connections to {left} are left open")
         if self.job.closing_took > world.grace:
             raise OracleError(f"late: closing took {self.job.closing_took:g} s")
@@ -90,8 +90,8 @@ class SimProcess:
             return None
         self._note(f"failed: {failure}")
         # Another process may block the loop that they share.
-        life.hindered |= running_loop().blocked > self._blocked_before
-        world.judge(failure, life)
+        run.hindered |= running_loop().blocked > self._blocked_before
+        world.judge(failure, run)
         return failure
 
     @property

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fanout.errors import FanOutError
     from tests.provers.simulation.armed_faults import ArmedFaults
     from tests.provers.simulation.job.position_store import PositionStore
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.faults import KinesisFault
 
 __all__ = ("JobPlan", "SourceOracle", "SourceReading", "SourceWitness", "SourceWorld")
@@ -92,7 +92,7 @@ class SourceOracle(Protocol):
     def generations(self) -> int:
         """How many splits can continue each other at the most."""
 
-    def begin(self, positions: str, life: ProcessLife, *, anew: bool = False) -> SourceReading:
+    def begin(self, positions: str, run: ProcessRun, *, anew: bool = False) -> SourceReading:
         """Take note from where a run of the reader goes on."""
 
 
@@ -183,17 +183,17 @@ class SourceWorld(Protocol):
     def repair(self) -> None:
         """Let nothing go wrong any more, except with a split that stays broken."""
 
-    def source(self, life: ProcessLife) -> Source:
+    def source(self, run: ProcessRun) -> Source:
         """Return what a process reads from."""
 
-    def witness(self, life: ProcessLife) -> SourceWitness:
+    def witness(self, run: ProcessRun) -> SourceWitness:
         """Return who looks over the shoulder of a process."""
 
-    def live_of(self, life: ProcessLife) -> list[str]:
+    def live_of(self, run: ProcessRun) -> list[str]:
         """Return what a process holds open."""
 
-    def still_read(self, life: ProcessLife) -> list[str]:
+    def still_read(self, run: ProcessRun) -> list[str]:
         """Return what a process that has failed a second ago still reads."""
 
-    def judge(self, failure: FanOutError, life: ProcessLife) -> None:
+    def judge(self, failure: FanOutError, run: ProcessRun) -> None:
         """Check that a stream has failed of something that makes it fail."""

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fanout.kafka.options import KafkaOptions
-    from tests.provers.simulation.job.process_life import ProcessLife
-    from tests.provers.simulation.kafka.sent_answers import SentAnswers
+    from tests.provers.simulation.job.process_run import ProcessRun
+    from tests.provers.simulation.kafka.sent_responses import SentResponses
     from tests.provers.simulation.kafka.service import KafkaSimService
 
 __all__ = ("check_kafka_failure",)
@@ -39,8 +39,8 @@ _UNKNOWN_LIMIT: Final = 40
 
 def check_kafka_failure(
     failure: FanOutError,
-    life: ProcessLife,
-    sent_answers: SentAnswers,
+    run: ProcessRun,
+    sent_responses: SentResponses,
     service: KafkaSimService,
     options: KafkaOptions,
     *,
@@ -51,7 +51,7 @@ def check_kafka_failure(
 
     Args:
         failure: What it has failed of.
-        life: The process.
+        run: The process.
         served: What the cluster has told it.
         service: The cluster.
         options: What its user has asked for.
@@ -71,9 +71,9 @@ def check_kafka_failure(
             # Its user wants to look after the producers first.
             why, gone = "" if late else "nobody was silent", True
         case SplitFailedError():
-            why, gone = _of_partition(failure, sent_answers, service, options, worked=worked)
-        case ServiceError() if not life.opened:
-            why, gone = _of_opening(failure, sent_answers, service)
+            why, gone = _of_partition(failure, sent_responses, service, options, worked=worked)
+        case ServiceError() if not run.opened:
+            why, gone = _of_opening(failure, sent_responses, service)
         case _:
             why, gone = "it is of no kind that may happen", False
     if why:
@@ -82,21 +82,21 @@ def check_kafka_failure(
 
 
 def _of_opening(
-    failure: ServiceError, sent_answers: SentAnswers, service: KafkaSimService
+    failure: ServiceError, sent_responses: SentResponses, service: KafkaSimService
 ) -> tuple[str, bool]:
     """Return why a stream that could not be opened should have been, and whether it never can."""
     now, logs = service.now, service.cluster.logs.values()
     if "there is no" in str(failure):
         gone = any(log.era(now) is None for log in logs)
         for_good = any(log.eras[-1].until <= now for log in logs)
-        return ("" if sent_answers.unseen or gone else "the topic is there"), for_good
+        return ("" if sent_responses.unseen or gone else "the topic is there"), for_good
     cause = failure.__cause__
-    return ("" if sent_answers.knows(cause) else "no call was refused with its cause"), False
+    return ("" if sent_responses.knows(cause) else "no call was refused with its cause"), False
 
 
 def _of_partition(
     failure: SplitFailedError,
-    sent_answers: SentAnswers,
+    sent_responses: SentResponses,
     service: KafkaSimService,
     options: KafkaOptions,
     *,
@@ -107,20 +107,20 @@ def _of_partition(
     if found is None:
         return "it names no partition", False
     partition = Partition.of(found[0])
-    offset = sent_answers.asked.get(partition, 0)
+    offset = sent_responses.asked.get(partition, 0)
     why, gone = "its cause passes", False
     match cause:
         case MalformedEventError():
-            of_it = [n for (where, _), n in sent_answers.damaged.items() if where == partition]
+            of_it = [n for (where, _), n in sent_responses.damaged.items() if where == partition]
             times = max(of_it, default=0)
             why, gone = "" if times >= _DAMAGE_LIMIT else f"it was damaged {times} times", True
         case OffsetOutOfRangeError() | UnknownTopicOrPartitionError():
-            lost = service.cluster.logs[partition].lost(offset, sent_answers.since, service.now)
+            lost = service.cluster.logs[partition].lost(offset, sent_responses.since, service.now)
             why, gone = "" if lost and options.on_data_loss == "fail" else "nothing is lost", True
         case TopicAuthorizationFailedError():
             why = "it has worked" if worked else ""
         case UnknownError():
-            times = sent_answers.refused[partition, offset, "UnknownError"]
+            times = sent_responses.refused[partition, offset, "UnknownError"]
             why = "" if times >= _UNKNOWN_LIMIT else f"it came {times} times"
         case _:
             pass

@@ -1,4 +1,4 @@
-"""Rare coincidences in the life of a reader of Kafka, each of which a campaign has to have met.
+"""Rare coincidences while a process reads Kafka, each of which a campaign has to have met.
 
 A campaign that never meets one has proved nothing about it; see
 `tests.provers.simulation.moments.moments`.

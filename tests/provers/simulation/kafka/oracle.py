@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch, Gap
     from fanout.core.fan_out import FanOut
     from fanout.core.positions import Position
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kafka.partition_log import KafkaRecord, LogEra
-    from tests.provers.simulation.kafka.sent_answers import SentAnswers
+    from tests.provers.simulation.kafka.sent_responses import SentResponses
     from tests.provers.simulation.kafka.service import KafkaSimService
     from tests.provers.simulation.kafka.shuffle.watermark_check import WatermarkHistory
 
@@ -70,10 +70,10 @@ class KafkaReading:
     """
 
     def __init__(
-        self, oracle: KafkaOracle, sent_answers: SentAnswers, stored: Mapping[str, int]
+        self, oracle: KafkaOracle, sent_responses: SentResponses, stored: Mapping[str, int]
     ) -> None:
         self._oracle = oracle
-        self._sent_answers = sent_answers
+        self._sent_responses = sent_responses
         self.places = {
             partition: self._stored_place(partition, stored.get(str(partition)))
             for partition in oracle.logs
@@ -86,7 +86,7 @@ class KafkaReading:
         self._watch: WatermarkCheck | None = None
         if oracle.past is not None:
             eras = {partition: place.era for partition, place in self.places.items()}
-            self._watch = WatermarkCheck(oracle.logs, oracle.past, sent_answers, stored, eras)
+            self._watch = WatermarkCheck(oracle.logs, oracle.past, sent_responses, stored, eras)
 
     def look(self) -> None:
         """Check the watermarks that the stream tells between two reads, where it has any.
@@ -135,7 +135,7 @@ class KafkaReading:
         stood = batch.range.after.sequence + 1 if isinstance(batch.range.after, Cursor) else until
         eras = self._oracle.logs[partition].eras
         for number in range(place.era, len(eras)):
-            if number in self._sent_answers.eras[partition] and (
+            if number in self._sent_responses.eras[partition] and (
                 got == self._due(partition, number, got[0].offset, stood, until)
             ):
                 break
@@ -234,7 +234,7 @@ class KafkaReading:
         if era is None:
             return 0
         start, end = era.start(now), era.end(now, committed=self._oracle.committed)
-        stands = self._sent_answers.asked.get(partition, 0)
+        stands = self._sent_responses.asked.get(partition, 0)
         if self.owed(partition, place.next, stands, era=place.era):
             stands = 0  # what it has asked for is on its way
         first = max(place.next, stands)
@@ -279,7 +279,7 @@ class KafkaReading:
             raise OracleError(
                 f"lost: {partition} was read up to {place.next}, but a gap begins at {stood}"
             )
-        if not log.lost(stood, self._sent_answers.since, now):
+        if not log.lost(stood, self._sent_responses.since, now):
             raise OracleError(
                 f"lost: {partition} was given up at {stood} ({gap.reason}), although the cluster "
                 f"still had it"
@@ -341,7 +341,7 @@ class KafkaOracle:
     def __init__(
         self,
         service: KafkaSimService,
-        sent_answers: dict[int, SentAnswers],
+        sent_responses: dict[int, SentResponses],
         reads: Callable[[Partition], bool],
         start: Literal["earliest", "latest", "timestamp"],
         past: WatermarkHistory | None = None,
@@ -357,14 +357,14 @@ class KafkaOracle:
         self.readings: dict[int, KafkaReading] = {}
         self.reached: dict[Partition, int] = {}
         """The furthest offset of each partition that any run has got to."""
-        self._sent_answers = sent_answers
+        self._sent_responses = sent_responses
 
-    def begin(self, positions: str, life: ProcessLife, *, anew: bool = False) -> KafkaReading:
+    def begin(self, positions: str, run: ProcessRun, *, anew: bool = False) -> KafkaReading:
         """Take note from where a run of the reader goes on.
 
         Args:
             positions: What it was given, as JSON.
-            life: The run.
+            run: The run.
             anew: Whether nothing was stored before, so that the stream begins there.
 
         Raises:
@@ -377,10 +377,10 @@ class KafkaOracle:
             for id_, state in stored.items()
             if isinstance(state.position, Cursor)
         }
-        reading = KafkaReading(self, self._sent_answers[life.number], cursors)
+        reading = KafkaReading(self, self._sent_responses[run.number], cursors)
         if anew:
-            self._check_start(cursors, self._sent_answers[life.number].since)
-        self.readings[life.number] = reading
+            self._check_start(cursors, self._sent_responses[run.number].since)
+        self.readings[run.number] = reading
         return reading
 
     def _check_start(self, offsets: Mapping[str, int], since: float) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.provers.simulation.armed_faults import ArmedFaults
     from tests.provers.simulation.kafka.cluster import SimCluster
     from tests.provers.simulation.kafka.partition_log import LogEra, StoredBatch
-    from tests.provers.simulation.kafka.sent_answers import SentAnswers
+    from tests.provers.simulation.kafka.sent_responses import SentResponses
 
 __all__ = ("KafkaSimService",)
 
@@ -81,18 +81,18 @@ class KafkaSimService:
         return asyncio.get_running_loop().time()
 
     @contextmanager
-    def counted(self, name: str, sent_answers: SentAnswers) -> Iterator[None]:
+    def counted(self, name: str, sent_responses: SentResponses) -> Iterator[None]:
         """Count a call, and know of it while it is under way."""
         self.calls[name] += 1
         self._requests += 1
         number = self._requests
-        sent_answers.calling[number] = name, self.now
+        sent_responses.calling[number] = name, self.now
         try:
             yield
         finally:
-            del sent_answers.calling[number]
+            del sent_responses.calling[number]
 
-    async def reach(self, broker: int, sent_answers: SentAnswers, hang: float = 0.0) -> None:
+    async def reach(self, broker: int, sent_responses: SentResponses, hang: float = 0.0) -> None:
         """Let a request travel to a broker and its answer back, however long that takes.
 
         Args:
@@ -107,16 +107,16 @@ class KafkaSimService:
         began, cluster = self.now, self.cluster
         if broker not in cluster.brokers or cluster.down(broker, began):
             await asyncio.sleep(_LATENCY)
-            raise sent_answers.gives(KafkaConnectionError(f"broker {broker} is down"))
+            raise sent_responses.gives(KafkaConnectionError(f"broker {broker} is down"))
         takes = self._random.uniform(*_SLOW) if cluster.slow(broker, began) else _LATENCY
         silent = cluster.silent_until(broker, began)
         takes = max(takes, hang, 0.0 if silent is None else silent - began)
-        sent_answers.hung += takes > _LONG
+        sent_responses.hung += takes > _LONG
         await asyncio.sleep(min(takes, self._request_timeout))
         if cluster.died(broker, began, self.now):
-            raise sent_answers.gives(KafkaConnectionError(f"broker {broker} has died"))
+            raise sent_responses.gives(KafkaConnectionError(f"broker {broker} has died"))
         if takes > self._request_timeout:
-            raise sent_answers.gives(RequestTimedOutError(f"broker {broker} did not answer"))
+            raise sent_responses.gives(RequestTimedOutError(f"broker {broker} did not answer"))
 
     def any_broker(self, but: Sequence[int] = ()) -> int:
         """Return a broker for a request that any can answer: one that is up, if there is one."""
@@ -166,7 +166,7 @@ class KafkaSimService:
         broker: int,
         partition: Partition,
         want: PartitionFetch,
-        sent_answers: SentAnswers,
+        sent_responses: SentResponses,
         *,
         room: int,
         whole: bool,
@@ -194,7 +194,7 @@ class KafkaSimService:
             raise OffsetOutOfRangeError(f"{partition} is asked for {want.offset}")
         place = self.cluster.logs[partition].place(now)
         assert place is not None, "it has an era"
-        seen = sent_answers.eras[partition]
+        seen = sent_responses.eras[partition]
         if not seen or seen[-1] != place:
             self.moments[KafkaSometimes.CUT_UNSEEN] += bool(seen) and want.offset > era.starts[0][1]
             seen.append(place)
@@ -205,7 +205,7 @@ class KafkaSimService:
         ]
         data = self._cut(batches, min(want.max_bytes, room), whole=whole)
         note_answer(self.moments, era, batches, data, want, whole=whole)
-        data = self._damaged(partition, batches, data, sent_answers)
+        data = self._damaged(partition, batches, data, sent_responses)
         end = batches[-1].next_offset if batches else want.offset
         return Fetched(
             high_watermark=high,
@@ -274,7 +274,7 @@ class KafkaSimService:
         partition: Partition,
         batches: Sequence[StoredBatch],
         data: bytes,
-        sent_answers: SentAnswers,
+        sent_responses: SentResponses,
     ) -> bytes:
         """Damage what is damaged for good, or by a fault that strikes now."""
         if not data:
@@ -294,6 +294,6 @@ class KafkaSimService:
             if rotten or (fault is not None and number == 0):
                 bit = self._random.randrange(8 * 21, 8 * size)
                 damaged[at + bit // 8] ^= 1 << bit % 8
-                sent_answers.damaged[partition, stored.base] += 1
+                sent_responses.damaged[partition, stored.base] += 1
             at += size
         return bytes(damaged)

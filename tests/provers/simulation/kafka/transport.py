@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.transport import FetchAnswer, OffsetSpec, PartitionFetch
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kafka.partition_log import LogEra
-    from tests.provers.simulation.kafka.sent_answers import SentAnswers
+    from tests.provers.simulation.kafka.sent_responses import SentResponses
     from tests.provers.simulation.kafka.service import KafkaSimService
     from tests.provers.simulation.kafka.witness import KafkaWitness
 
@@ -38,7 +38,7 @@ class KafkaSimTransport:
 
     Args:
         service: What answers.
-        life: The process.
+        run: The process.
         served: Takes note of what it is told.
         witness: Looks at what it asks.
     """
@@ -46,13 +46,13 @@ class KafkaSimTransport:
     def __init__(
         self,
         service: KafkaSimService,
-        life: ProcessLife,
-        sent_answers: SentAnswers,
+        run: ProcessRun,
+        sent_responses: SentResponses,
         witness: KafkaWitness,
     ) -> None:
         self._service = service
-        self._life = life
-        self._sent_answers = sent_answers
+        self._run = run
+        self._sent_responses = sent_responses
         self._witness = witness
         self._leaders: dict[Partition, int] = {}
 
@@ -108,25 +108,25 @@ class KafkaSimTransport:
     ) -> Mapping[Partition, Exception]:
         """Commit next offsets for the group."""
         del group_id
-        service, sent_answers = self._service, self._sent_answers
+        service, sent_responses = self._service, self._sent_responses
         self._witness.commits(offsets)
         fault = service.strike(KafkaFaultSite.COMMIT)
         kind = None if fault is None else fault.kind
         hang = fault.seconds if fault is not None and kind is KafkaFaultKind.COMMIT_HANGS else 0.0
-        with service.counted("OffsetCommit", sent_answers):
-            await service.reach(service.any_broker(), sent_answers, hang)
+        with service.counted("OffsetCommit", sent_responses):
+            await service.reach(service.any_broker(), sent_responses, hang)
         self._check_alive()
         if fault is not None and kind is KafkaFaultKind.COMMIT_REFUSED:
-            raise sent_answers.gives(service.error_of(fault))
+            raise sent_responses.gives(service.error_of(fault))
         refused: dict[Partition, Exception] = {}
         if fault is not None and kind is KafkaFaultKind.COMMIT_REFUSED_PARTLY:
             first = min(offsets)
-            refused[first] = sent_answers.gives(service.error_of(fault))
+            refused[first] = sent_responses.gives(service.error_of(fault))
         done = {p: offset for p, offset in offsets.items() if p not in refused}
         service.offsets.update(done)
         if kind is KafkaFaultKind.COMMIT_UNHEARD:
             service.moments[KafkaSometimes.COMMIT_UNHEARD] += 1
-            raise sent_answers.gives(KafkaConnectionError("simulated: the answer is lost"))
+            raise sent_responses.gives(KafkaConnectionError("simulated: the answer is lost"))
         return refused
 
     async def fetch(
@@ -144,21 +144,21 @@ class KafkaSimTransport:
     async def _fetch(
         self, broker: int, wanted: Mapping[Partition, PartitionFetch], max_wait: float
     ) -> Mapping[Partition, FetchAnswer]:
-        service, sent_answers = self._service, self._sent_answers
+        service, sent_responses = self._service, self._sent_responses
         fault = service.strike(KafkaFaultSite.REQUEST)
         began = service.now
-        with service.counted("Fetch", sent_answers):
+        with service.counted("Fetch", sent_responses):
             hangs = fault is not None and fault.kind is KafkaFaultKind.FETCH_HANGS
-            await service.reach(broker, sent_answers, fault.seconds if fault and hangs else 0.0)
+            await service.reach(broker, sent_responses, fault.seconds if fault and hangs else 0.0)
             self._check_alive()
             if fault is not None and fault.kind is KafkaFaultKind.FETCH_CUT:
-                raise sent_answers.gives(KafkaConnectionError("simulated: the connection is cut"))
+                raise sent_responses.gives(KafkaConnectionError("simulated: the connection is cut"))
             answers = self._answers(broker, wanted)
             while not _has_content(answers) and service.now < began + max_wait:
                 await service.wait_for_change(broker, list(wanted), began + max_wait)
                 if service.cluster.died(broker, began, service.now):
                     service.moments[KafkaSometimes.DIED_WAITING] += 1
-                    raise sent_answers.gives(KafkaConnectionError(f"broker {broker} has died"))
+                    raise sent_responses.gives(KafkaConnectionError(f"broker {broker} has died"))
                 answers = self._answers(broker, wanted)
         self._check_alive()
         return answers
@@ -181,20 +181,20 @@ class KafkaSimTransport:
     def _answer(
         self, broker: int, partition: Partition, want: PartitionFetch, *, room: int, whole: bool
     ) -> FetchAnswer:
-        service, sent_answers = self._service, self._sent_answers
+        service, sent_responses = self._service, self._sent_responses
         fault = service.armed.strike(
             KafkaFaultSite.ANSWER, service.now, shard=str(partition), kinds={KafkaFaultKind.REFUSED}
         )
         try:
             if fault is not None:
                 raise service.error_of(fault)
-            return service.read(broker, partition, want, sent_answers, room=room, whole=whole)
+            return service.read(broker, partition, want, sent_responses, room=room, whole=whole)
         except KafkaError as error:
-            sent_answers.refused[partition, want.offset, type(error).__name__] += 1
-            return FetchRefused(sent_answers.gives(error))
+            sent_responses.refused[partition, want.offset, type(error).__name__] += 1
+            return FetchRefused(sent_responses.gives(error))
 
     async def _metadata(self, topics: Sequence[str] | None) -> dict[str, Sequence[int] | Exception]:
-        service, sent_answers = self._service, self._sent_answers
+        service, sent_responses = self._service, self._sent_responses
         cluster = service.cluster
         broker = service.any_broker()
         old = await self._call("Metadata", broker)
@@ -203,8 +203,8 @@ class KafkaSimTransport:
         for topic in cluster.topics if topics is None else topics:
             if not cluster.is_seen(topic, now) or cluster.warming(broker, now):
                 if topics is not None:
-                    told[topic] = sent_answers.gives(UnknownTopicOrPartitionError(topic))
-                sent_answers.unseen = True
+                    told[topic] = sent_responses.gives(UnknownTopicOrPartitionError(topic))
+                sent_responses.unseen = True
                 continue
             told[topic] = cluster.numbers(topic, now)
         for partition in cluster.logs:
@@ -223,15 +223,15 @@ class KafkaSimTransport:
         Raises:
             KafkaError: It is refused, or gets no answer.
         """
-        service, sent_answers = self._service, self._sent_answers
+        service, sent_responses = self._service, self._sent_responses
         fault = service.strike(KafkaFaultSite.CALL)
         kind = None if fault is None else fault.kind
         hang = fault.seconds if fault is not None and kind is KafkaFaultKind.CALL_HANGS else 0.0
-        with service.counted(name, sent_answers):
-            await service.reach(broker, sent_answers, hang)
+        with service.counted(name, sent_responses):
+            await service.reach(broker, sent_responses, hang)
         self._check_alive()
         if fault is not None and kind is KafkaFaultKind.CALL_REFUSED:
-            raise sent_answers.gives(service.error_of(fault))
+            raise sent_responses.gives(service.error_of(fault))
         return fault.seconds if fault is not None and kind is KafkaFaultKind.LISTING_OLD else 0.0
 
     def _leader(self, partition: Partition, told: Sequence[int] | Exception | None) -> int:
@@ -247,22 +247,22 @@ class KafkaSimTransport:
         if isinstance(told, Exception):
             raise told
         if told is not None and partition.number not in told:
-            raise self._sent_answers.gives(UnknownTopicOrPartitionError(str(partition)))
+            raise self._sent_responses.gives(UnknownTopicOrPartitionError(str(partition)))
         leader = self._leaders.get(partition)
         if leader is None:
-            raise self._sent_answers.gives(LeaderNotAvailableError(str(partition)))
+            raise self._sent_responses.gives(LeaderNotAvailableError(str(partition)))
         return leader
 
     def _check_leader(self, leader: int, partition: Partition) -> LogEra:
         try:
             return self._service.check_leader(leader, partition)
         except KafkaError as error:
-            raise self._sent_answers.gives(error) from None
+            raise self._sent_responses.gives(error) from None
 
     def _check_alive(self) -> None:
         """Let the calls of a dead process get no answer."""
-        if self._life.dead:
-            raise self._sent_answers.gives(KafkaConnectionError("this process is dead"))
+        if self._run.dead:
+            raise self._sent_responses.gives(KafkaConnectionError("this process is dead"))
 
 
 def _has_content(answers: Mapping[Partition, FetchAnswer]) -> bool:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from fanout.core.events import Split
     from fanout.core.fan_out import FanOut
     from fanout.kafka.reading.transport import FetchAnswer, PartitionFetch
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kafka.oracle import KafkaOracle, KafkaReading
-    from tests.provers.simulation.kafka.sent_answers import SentAnswers
+    from tests.provers.simulation.kafka.sent_responses import SentResponses
     from tests.provers.simulation.kafka.service import KafkaSimService
 
 __all__ = ("KafkaWitness",)
@@ -38,7 +38,7 @@ class KafkaWitness:
     """Check what one process asks, what it is told, and what its counters say.
 
     Args:
-        life: The process.
+        run: The process.
         served: What the cluster has told it.
         service: The cluster.
         oracle: What all runs have got together.
@@ -47,14 +47,14 @@ class KafkaWitness:
 
     def __init__(
         self,
-        life: ProcessLife,
-        sent_answers: SentAnswers,
+        run: ProcessRun,
+        sent_responses: SentResponses,
         service: KafkaSimService,
         oracle: KafkaOracle,
         pacing: Pacing,
     ) -> None:
-        self._life = life
-        self._sent_answers = sent_answers
+        self._run = run
+        self._sent_responses = sent_responses
         self._service = service
         self._oracle = oracle
         self._pacing = pacing
@@ -75,21 +75,21 @@ class KafkaWitness:
 
     def looks(self) -> None:
         """Look at the stream between two reads."""
-        if self._reading is not None and not self._life.dead:
+        if self._reading is not None and not self._run.dead:
             self._reading.look()
 
     def asks(self, wanted: Mapping[Partition, PartitionFetch]) -> None:
         """Take note of a fetch: who asks for more has handed on what there was before."""
-        held, moments = self._life.held, self._service.moments
+        held, moments = self._run.held, self._service.moments
         for partition, want in wanted.items():
-            if partition not in self._sent_answers.asked:
+            if partition not in self._sent_responses.asked:
                 moments[KafkaSometimes.RESUMED_INSIDE_BATCH] += self._is_inside(partition, want)
-            self._sent_answers.asked[partition] = want.offset
+            self._sent_responses.asked[partition] = want.offset
             first, size = self._answers.pop(partition, (want.offset, 0))
             if want.offset <= first:
                 held.resume(str(partition), want.offset - 1)
                 continue
-            place = self._sent_answers.eras[partition][-1]
+            place = self._sent_responses.eras[partition][-1]
             records = (
                 self._oracle.logs[partition]
                 .eras[place]
@@ -125,11 +125,11 @@ class KafkaWitness:
         reading = self._reading
         moments = self._service.moments
         for partition, offset in offsets.items():
-            before = self._sent_answers.committed.get(partition, offset)
+            before = self._sent_responses.committed.get(partition, offset)
             failed = self._service.offsets.get(partition) != before
             moments[KafkaSometimes.COMMITTED_NEWER] += failed and offset > before
-            self._sent_answers.committed[partition] = offset
-            if reading is None or self._life.dead:
+            self._sent_responses.committed[partition] = offset
+            if reading is None or self._run.dead:
                 continue
             place = reading.places[partition]
             furthest = place.furthest if place.begun else reading.oldest(partition)
@@ -147,21 +147,21 @@ class KafkaWitness:
             cause: Why its last subscription has ended.
             delay: In how many seconds.
         """
-        if self._life.dead or self._stream is None:
+        if self._run.dead or self._stream is None:
             return
         self._told[split.id] += 1
         partition = Partition.of(split.id)
         match cause:
             case MalformedEventError():
-                known = any(where == partition for where, _ in self._sent_answers.damaged)
+                known = any(where == partition for where, _ in self._sent_responses.damaged)
             case SubscribeTimeoutError() | SubscriptionSilentError():
                 # A loop may have stood still for about as long as a broker may be silent.
                 blocked = running_loop().blocked > self._blocked_before
-                known = blocked or self._sent_answers.hung > 0
+                known = blocked or self._sent_responses.hung > 0
             case LeaderNotAvailableError():
                 known = True  # the reader's own word for what a listing has told it
             case _:
-                known = self._sent_answers.knows(cause)
+                known = self._sent_responses.knows(cause)
         if not known:
             self._wrong(f"a wrong cause was told for {split}: {cause!r}")
         longest = max(self._pacing.floor, self._pacing.backoff.cap, self._pacing.slow)
@@ -177,10 +177,12 @@ class KafkaWitness:
     def closing(self, reading: KafkaReading) -> None:
         """Compare the counters of a stream that is about to be closed with what was seen."""
         reading.stream = None
-        if self._stream is None or self._life.dead:
+        if self._stream is None or self._run.dead:
             return
         self._closed_when_repaired = self._service.armed.stopped
-        committing = any(name == "OffsetCommit" for name, _ in self._sent_answers.calling.values())
+        committing = any(
+            name == "OffsetCommit" for name, _ in self._sent_responses.calling.values()
+        )
         self._service.moments[KafkaSometimes.CLOSED_COMMITTING] += committing
         for name, counted in self._stream.statistics().splits.items():
             place = reading.places[Partition.of(name)]
@@ -202,7 +204,7 @@ class KafkaWitness:
         Raises:
             OracleError: If something was wrong about the process.
         """
-        if self._life.dead:
+        if self._run.dead:
             return
         if self._stream is not None:
             in_flight = self._stream.statistics().bytes_in_flight
@@ -210,7 +212,7 @@ class KafkaWitness:
                 self._wrong(f"leaked: {in_flight} bytes are in flight in a closed stream")
             if self._closed_when_repaired and self._stream.failure is None:
                 self._check_commits()
-        wrongs = self._sent_answers.wrongs + self._life.held.wrongs
+        wrongs = self._sent_responses.wrongs + self._run.held.wrongs
         if wrongs:
             raise OracleError("; ".join(wrongs[:_MOST_WRONGS]))
 
@@ -220,7 +222,7 @@ class KafkaWitness:
         if reading is None or not self._service.calls["OffsetCommit"]:
             return
         # A loss that is not told yet may have led back to before what is acknowledged.
-        for partition in sorted(self._sent_answers.committed.keys() - self._untold):
+        for partition in sorted(self._sent_responses.committed.keys() - self._untold):
             offset = self._service.offsets.get(partition, 0)
             acknowledged = reading.places[partition].acknowledged
             if reading.owed(partition, offset, acknowledged):
@@ -238,11 +240,11 @@ class KafkaWitness:
 
     @property
     def _reading(self) -> KafkaReading | None:
-        return self._oracle.readings.get(self._life.number)
+        return self._oracle.readings.get(self._run.number)
 
     @property
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
     def _wrong(self, what: str) -> None:
-        self._sent_answers.wrongs.append(what)
+        self._sent_responses.wrongs.append(what)

@@ -15,7 +15,7 @@ from tests.provers.simulation.kafka.cluster import SimCluster
 from tests.provers.simulation.kafka.failure_check import check_kafka_failure
 from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind, KafkaFaultSite
 from tests.provers.simulation.kafka.oracle import KafkaOracle
-from tests.provers.simulation.kafka.sent_answers import SentAnswers
+from tests.provers.simulation.kafka.sent_responses import SentResponses
 from tests.provers.simulation.kafka.service import KafkaSimService
 from tests.provers.simulation.kafka.shuffle.watermark_check import WatermarkHistory
 from tests.provers.simulation.kafka.source import KafkaSimSource, ShuffleSimSource, kafka_options
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import Pacing
     from fanout.errors import FanOutError
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kafka.plan import KafkaPlan
 
 __all__ = ("KafkaWorld",)
@@ -78,11 +78,11 @@ class KafkaWorld:
             request_timeout=fetching.request_timeout,
             fetch_max_bytes=fetching.fetch_max_bytes,
         )
-        self._sent_answers: dict[int, SentAnswers] = {}
+        self._sent_responses: dict[int, SentResponses] = {}
         self._witnesses: dict[int, KafkaWitness] = {}
         self.oracle = KafkaOracle(
             self._service,
-            self._sent_answers,
+            self._sent_responses,
             self._options.selection.includes,
             plan.start,
             self._past() if plan.producers else None,
@@ -135,13 +135,13 @@ class KafkaWorld:
         self.armed.stop()
         self._troubles.stop(*self._for_ever())
 
-    def source(self, life: ProcessLife) -> KafkaSimSource | ShuffleSimSource:
+    def source(self, run: ProcessRun) -> KafkaSimSource | ShuffleSimSource:
         """Return what a process reads from."""
 
         def transport() -> KafkaSimTransport:
-            number = life.number
+            number = run.number
             return KafkaSimTransport(
-                self._service, life, self._sent_answers[number], self._witnesses[number]
+                self._service, run, self._sent_responses[number], self._witnesses[number]
             )
 
         if self.plan.producers:
@@ -153,29 +153,29 @@ class KafkaWorld:
             return ShuffleSimSource(shuffle, transport, self.product)
         return KafkaSimSource(self._options, transport, self.product)
 
-    def witness(self, life: ProcessLife) -> KafkaWitness:
+    def witness(self, run: ProcessRun) -> KafkaWitness:
         """Return who looks over the shoulder of a process."""
-        sent_answers = self._sent_answers[life.number] = SentAnswers(self.now)
-        witness = KafkaWitness(life, sent_answers, self._service, self.oracle, self.pacing)
-        self._witnesses[life.number] = witness
+        sent_responses = self._sent_responses[run.number] = SentResponses(self.now)
+        witness = KafkaWitness(run, sent_responses, self._service, self.oracle, self.pacing)
+        self._witnesses[run.number] = witness
         return witness
 
-    def live_of(self, life: ProcessLife) -> list[str]:
+    def live_of(self, run: ProcessRun) -> list[str]:
         """Return the requests of a process that are under way."""
-        return [name for name, _ in self._sent_answers[life.number].calling.values()]
+        return [name for name, _ in self._sent_responses[run.number].calling.values()]
 
-    def still_read(self, life: ProcessLife) -> list[str]:
+    def still_read(self, run: ProcessRun) -> list[str]:
         """Return the fetches that a process has begun after its failure, which is a second ago."""
-        calling = self._sent_answers[life.number].calling.values()
+        calling = self._sent_responses[run.number].calling.values()
         return [name for name, began in calling if name == "Fetch" and began > self.now - _RECENT]
 
-    def judge(self, failure: FanOutError, life: ProcessLife) -> None:
+    def judge(self, failure: FanOutError, run: ProcessRun) -> None:
         """Check that a stream has failed of something that makes it fail."""
-        reading = self.oracle.readings.get(life.number)
+        reading = self.oracle.readings.get(run.number)
         self.gone = check_kafka_failure(
             failure,
-            life,
-            self._sent_answers[life.number],
+            run,
+            self._sent_responses[run.number],
             self._service,
             self._options,
             silent=lambda partition: reading is not None and reading.may_be_silent(partition),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import Pacing
     from fanout.errors import FanOutError
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.plan import KinesisPlan
 
 __all__ = ("KinesisWorld",)
@@ -113,27 +113,27 @@ class KinesisWorld:
         self.armed.stop(*self._for_ever())
         self._service.outages.pass_by()
 
-    def source(self, life: ProcessLife) -> KinesisSimSource:
+    def source(self, run: ProcessRun) -> KinesisSimSource:
         """Return what a process reads from."""
-        transport = KinesisSimTransport(self._service, self.armed, life)
+        transport = KinesisSimTransport(self._service, self.armed, run)
         pending = 1 if self.plan.tight else 64
         return KinesisSimSource(self._options, transport, self.product, pending)
 
-    def witness(self, life: ProcessLife) -> KinesisWitness:
+    def witness(self, run: ProcessRun) -> KinesisWitness:
         """Return who looks over the shoulder of a process."""
-        return KinesisWitness(life, self.oracle.log, self._options)
+        return KinesisWitness(run, self.oracle.log, self._options)
 
-    def live_of(self, life: ProcessLife) -> list[str]:
+    def live_of(self, run: ProcessRun) -> list[str]:
         """Return the shards of which a process has a subscription."""
-        return self._service.live_of(life)
+        return self._service.live_of(run)
 
-    def still_read(self, life: ProcessLife) -> list[str]:
+    def still_read(self, run: ProcessRun) -> list[str]:
         """Return the shards that a process still subscribes to."""
-        return self.live_of(life)
+        return self.live_of(run)
 
-    def judge(self, failure: FanOutError, life: ProcessLife) -> None:
+    def judge(self, failure: FanOutError, run: ProcessRun) -> None:
         """Check that a stream has failed of something that makes it fail."""
-        check_kinesis_failure(failure, life, self._options, self.now, gone=self.gone)
+        check_kinesis_failure(failure, run, self._options, self.now, gone=self.gone)
 
     def _for_ever(self) -> Iterator[KinesisFault]:
         by, broken = self.plan.broken_by, self.plan.broken

@@ -1,4 +1,4 @@
-"""Rare coincidences in the life of a stream, each of which a campaign has to have met.
+"""Rare coincidences while a process reads a stream, each of which a campaign has to have met.
 
 A campaign that never meets one has proved nothing about it, however many seeds it runs. The idea is
 that of "sometimes assertions" (Antithesis documentation, "Sometimes Assertions").

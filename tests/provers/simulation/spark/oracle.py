@@ -164,7 +164,7 @@ class QueryOracle:
         return row in zip(columns["split"], columns["sequence"], columns["data"], strict=True)
 
     def finished(self, run: int) -> None:
-        """Check the end of a life: everything was handled, and nothing is left lying about.
+        """Check the end of a run: everything was handled, and nothing is left lying about.
 
         Args:
             run: The number of the last run.

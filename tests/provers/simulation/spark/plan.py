@@ -49,7 +49,7 @@ class DriverRun:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPlan:
-    """A life of a query; after its runs comes one without faults that reads what is left.
+    """A run of a query; after its runs comes one without faults that reads what is left.
 
     Args:
         seed: Where the records come from, and what survives, and how long things take.
@@ -128,7 +128,7 @@ def _effect(random: Random) -> int:
 
 
 def draw_query_plan(seed: int) -> QueryPlan:
-    """Draw a life of a query: a few kinds of faults, at moments that are likely to matter."""
+    """Draw a run of a query: a few kinds of faults, at moments that are likely to matter."""
     random = Random(f"{seed}/faults")
     if happens(random, 0.2):
         return draw_race_plan(seed)
@@ -170,7 +170,7 @@ def _draw_run(random: Random, kinds: list[_Kind], *, remote: bool) -> DriverRun:
 
 
 def draw_race_plan(seed: int) -> QueryPlan:
-    """Draw a life in which drivers meet, again and again, while records come all the time."""
+    """Draw a run in which drivers meet, again and again, while records come all the time."""
     random = Random(f"{seed}/race")
     kinds = (_slow, _lost, _kill)
     runs = tuple(

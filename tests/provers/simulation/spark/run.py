@@ -1,4 +1,4 @@
-"""One seed, one life of a query, one result."""
+"""One seed, one run of a query, one result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 from fanout.testing.virtual_time.loop import SimLoop, simulate
 from fanout.testing.virtual_time.schedule import Shuffled
 from tests.provers.simulation.spark.plan import draw_query_plan
-from tests.provers.simulation.spark.query_life import QueryLife
+from tests.provers.simulation.spark.query_run import QueryRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,13 +31,13 @@ __all__ = (
 
 
 class QueryViolationError(AssertionError):
-    """A promise was broken, or a life did not end; the message has the plan that shows it."""
+    """A promise was broken, or a run did not end; the message has the plan that shows it."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class QueryOutcome:
-    """What a life was, in which every promise was kept.
+    """The figures of a run in which every promise was kept.
 
     Args:
         seed: The seed of its plan.
@@ -92,15 +92,15 @@ def run_query_plan(plan: QueryPlan, trace: Trace | None = None) -> QueryOutcome:
     """
     schedule = Shuffled(Random(f"{plan.seed}/sched"))
     loop = SimLoop(schedule=schedule, trace=trace)
-    life = QueryLife(plan, loop)
+    query_run = QueryRun(plan, loop)
     try:
-        simulate(life.live, loop_factory=lambda: loop)
+        simulate(query_run.live, loop_factory=lambda: loop)
     except Exception as error:
         raise QueryViolationError(f"{type(error).__name__}: {error}\n{plan}") from error
     finally:
-        for process in life.processes:
+        for process in query_run.processes:
             process.abandon()
-    oracle, processes = life.oracle, life.processes
+    oracle, processes = query_run.oracle, query_run.processes
     if oracle.violations:
         raise QueryViolationError("\n".join((*oracle.violations, str(plan))))
     return QueryOutcome(
@@ -111,7 +111,7 @@ def run_query_plan(plan: QueryPlan, trace: Trace | None = None) -> QueryOutcome:
         restarts=len(processes) - 1,
         operations=sum(process.operations for process in processes),
         happened=tuple(tuple(process.happened) for process in processes),
-        errors=MappingProxyType(Counter(type(error).__name__ for error in life.errors)),
+        errors=MappingProxyType(Counter(type(error).__name__ for error in query_run.errors)),
         digest=loop.trace.digest,
     )
 

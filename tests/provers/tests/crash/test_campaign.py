@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.provers.crash.campaign import LOG, run_campaign
-from tests.provers.crash.moments import Blow, CrashMoment, Pipeline, Strike
+from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
 from tests.provers.crash.plan import CampaignFailedError, CrashOptions, Round
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def left_of(directory: Path) -> list[str]:
     return found
 
 
-def struck(moment: CrashMoment, blow: Blow, pipeline: Pipeline) -> Round:
-    return Round((Strike(moment, blow, pipeline),), 0.1, 0.5)
+def struck(moment: CrashMoment, kind: StrikeKind, pipeline: Pipeline) -> Round:
+    return Round((Strike(moment, kind, pipeline),), 0.1, 0.5)
 
 
 @pytest.mark.spark
@@ -57,10 +57,10 @@ def test_whatever_is_killed_each_record_is_written_once_but_where_a_sink_may_rep
     temporary_files: Path,
 ) -> None:
     plan = [
-        struck(CrashMoment.AFTER_TOKEN, Blow.KILL_DRIVER, Pipeline.KAFKA),
-        struck(CrashMoment.BEFORE_END, Blow.KILL_BROKER, Pipeline.KAFKA),
+        struck(CrashMoment.AFTER_TOKEN, StrikeKind.KILL_DRIVER, Pipeline.KAFKA),
+        struck(CrashMoment.BEFORE_END, StrikeKind.KILL_BROKER, Pipeline.KAFKA),
         # Written, and not committed by Spark: the next driver writes it again.
-        struck(CrashMoment.BEFORE_COMMIT, Blow.KILL_DRIVER, Pipeline.KINESIS),
+        struck(CrashMoment.BEFORE_COMMIT, StrikeKind.KILL_DRIVER, Pipeline.KINESIS),
     ]
     options = CrashOptions(rounds=len(plan), at_least_once=(Pipeline.KINESIS,))
     report = run_campaign(options, plan=plan)

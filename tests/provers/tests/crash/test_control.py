@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.provers.crash.control import Control
-from tests.provers.crash.moments import Blow, CrashMoment, Pipeline, Strike
+from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-STRIKE = Strike(CrashMoment.BEFORE_END, Blow.KILL_BROKER, Pipeline.KAFKA)
+STRIKE = Strike(CrashMoment.BEFORE_END, StrikeKind.KILL_BROKER, Pipeline.KAFKA)
 
 _REACH = """
 import sys
@@ -73,8 +73,8 @@ def test_one_alone_takes_a_strike_and_waits_until_it_is_released(control: Contro
     assert not control.taken()
 
 
-def struck(control: Control, blow: Blow) -> subprocess.CompletedProcess[bytes]:
-    control.arm(Strike(CrashMoment.BEFORE_FLUSH, blow, Pipeline.KAFKA))
+def struck(control: Control, kind: StrikeKind) -> subprocess.CompletedProcess[bytes]:
+    control.arm(Strike(CrashMoment.BEFORE_FLUSH, kind, Pipeline.KAFKA))
     return subprocess.run(  # noqa: S603 - our own interpreter and code
         [sys.executable, "-c", _REACH, str(control.root), CrashMoment.BEFORE_FLUSH],
         capture_output=True,
@@ -84,7 +84,7 @@ def struck(control: Control, blow: Blow) -> subprocess.CompletedProcess[bytes]:
 
 
 def test_a_worker_that_is_struck_dies(control: Control) -> None:
-    assert struck(control, Blow.KILL_WORKER).returncode == -signal.SIGKILL
+    assert struck(control, StrikeKind.KILL_WORKER).returncode == -signal.SIGKILL
     assert control.taken()
 
 
@@ -94,7 +94,7 @@ def test_a_driver_is_killed_with_its_jvm_and_a_task_of_it_goes_on(control: Contr
     ]
     try:
         control.write_pids(*(process.pid for process in driver))
-        task = struck(control, Blow.KILL_DRIVER)
+        task = struck(control, StrikeKind.KILL_DRIVER)
         assert task.stdout == b"went on\n"
         assert [process.wait(20) for process in driver] == [-signal.SIGKILL] * 2
     finally:
@@ -107,5 +107,5 @@ def test_a_driver_that_has_gone_already_is_no_error(control: Control) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait(20)
     control.write_pids(gone.pid)
-    assert struck(control, Blow.KILL_DRIVER).stdout == b"went on\n"
+    assert struck(control, StrikeKind.KILL_DRIVER).stdout == b"went on\n"
     assert os.getpid() != gone.pid

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from fanout.errors import OptionError
-from tests.provers.crash.moments import Blow, CrashMoment, Pipeline, Strike
+from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
 from tests.provers.crash.plan import CrashOptions, draw_crash_plan
 
 BOTH = tuple(Pipeline)
@@ -20,7 +20,7 @@ def strikes(**options: object) -> list[tuple[Strike, ...]]:
 def catalogue(*pipelines: Pipeline) -> int:
     """Count the strikes that come before any comes again."""
     kinds = [
-        tuple((each.moment, each.blow) for each in both)
+        tuple((each.moment, each.kind) for each in both)
         for both in strikes(rounds=200, pipelines=pipelines)
     ]
     return next(count for count in range(1, 200) if kinds[count] in kinds[:count])
@@ -36,28 +36,28 @@ def test_every_step_of_a_batch_is_struck_in_one_deal() -> None:
     dealt = strikes(rounds=catalogue(*BOTH), seed=Random(0).randrange(100))
     moments = {each.moment for both in dealt for each in both}
     assert moments == set(CrashMoment)
-    assert {each.blow for both in dealt for each in both} == set(Blow)
+    assert {each.kind for both in dealt for each in both} == set(StrikeKind)
 
 
 def test_the_next_deal_strikes_the_other_pipeline() -> None:
     deal = catalogue(*BOTH)
     dealt = strikes(rounds=2 * deal)
     struck = Counter(each for both in dealt for each in both[:1])
-    assert all(Strike(each.moment, each.blow, other) in struck for each in struck for other in BOTH)
+    assert all(Strike(each.moment, each.kind, other) in struck for each in struck for other in BOTH)
 
 
 def test_a_driver_that_takes_over_is_struck_as_one_that_was_killed_before() -> None:
     taking_over = {CrashMoment.BEFORE_RECOVERY, CrashMoment.AFTER_RECOVERY}
     for first, *others in strikes(rounds=catalogue(*BOTH)):
         assert first.moment not in taking_over
-        assert all(first.blow is each.blow is Blow.KILL_DRIVER for each in others)
+        assert all(first.kind is each.kind is StrikeKind.KILL_DRIVER for each in others)
 
 
 def test_kinesis_is_left_alone_where_nobody_reads_it() -> None:
     dealt = strikes(rounds=100, pipelines=(Pipeline.KAFKA,))
     assert {each.pipeline for both in dealt for each in both} == {Pipeline.KAFKA}
-    blows = {each.blow for both in dealt for each in both}
-    assert blows == set(Blow) - {Blow.KILL_KINESIS, Blow.CUT_KINESIS}
+    kinds = {each.kind for both in dealt for each in both}
+    assert kinds == set(StrikeKind) - {StrikeKind.KILL_KINESIS, StrikeKind.CUT_KINESIS}
 
 
 def test_outages_and_delays_are_short() -> None:

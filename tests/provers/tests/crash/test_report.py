@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from tests.provers.crash.moments import Blow, CrashMoment, Pipeline, Strike
+from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
 from tests.provers.crash.oracle import OutputVerdict
 from tests.provers.crash.report import (
     CrashReport,
@@ -19,8 +19,8 @@ from tests.provers.crash.report import (
 )
 
 GOOD = OutputVerdict(produced=10, read=10, lost=0, duplicated=0, altered=0, out_of_order=0)
-KILL = Strike(CrashMoment.BEFORE_END, Blow.KILL_DRIVER, Pipeline.KAFKA)
-PAUSE = Strike(CrashMoment.RANDOM, Blow.PAUSE_BROKER, Pipeline.KINESIS)
+KILL = Strike(CrashMoment.BEFORE_END, StrikeKind.KILL_DRIVER, Pipeline.KAFKA)
+PAUSE = Strike(CrashMoment.RANDOM, StrikeKind.PAUSE_BROKER, Pipeline.KINESIS)
 
 
 def result(*strikes: Strike, **options: Any) -> RoundResult:
@@ -104,7 +104,7 @@ def test_the_json_counts_what_struck_and_adds_the_pipelines_up() -> None:
 
 
 def test_the_table_has_a_row_for_each_moment_in_the_order_of_a_batch() -> None:
-    earlier = Strike(CrashMoment.BEFORE_SEGMENT, Blow.KILL_DRIVER, Pipeline.KINESIS)
+    earlier = Strike(CrashMoment.BEFORE_SEGMENT, StrikeKind.KILL_DRIVER, Pipeline.KINESIS)
     rounds = (result(PAUSE), result(KILL, KILL), result(earlier, reached=False))
     rows = [line.split() for line in printed(moments_table(report(*rounds))).splitlines()]
     struck = [row for row in rows if "killed" in row or "paused" in row]

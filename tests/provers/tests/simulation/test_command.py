@@ -17,7 +17,7 @@ from tests.provers.simulation.campaign.replay import replay
 from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 from tests.provers.simulation.plans import read_plan
-from tests.provers.tests.simulation.defect import SHOWING, begin_again
+from tests.provers.tests.simulation.planted_defect import SHOWING, begin_again
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.core.statistics import SplitStatistics
     from tests.provers.simulation.kafka.partition_log import PartitionLog
-    from tests.provers.simulation.kafka.sent_answers import SentAnswers
+    from tests.provers.simulation.kafka.sent_responses import SentResponses
 
 __all__ = ("WatermarkCheck", "WatermarkHistory")
 
@@ -64,13 +64,13 @@ class WatermarkCheck:
         self,
         logs: Mapping[Partition, PartitionLog],
         past: WatermarkHistory,
-        sent_answers: SentAnswers,
+        sent_responses: SentResponses,
         stored: Mapping[str, int],
         eras: Mapping[Partition, int],
     ) -> None:
         self._logs = logs
         self._past = past
-        self._sent_answers = sent_answers
+        self._sent_responses = sent_responses
         self._stream: int | None = None
         self._seen: set[str] = set()
         self._untold: set[Partition] = set()
@@ -184,7 +184,7 @@ class WatermarkCheck:
             )
         while len(line) > 1 and line[-2].offset == line[-1].offset:
             line.pop()  # a producer was left out there, which may not have been stored yet
-        heard, now = line[-1].copy(), self._sent_answers.since
+        heard, now = line[-1].copy(), self._sent_responses.since
         self._past.moments[KafkaSometimes.KNOWN_AGAIN] += heard.has_producers
         heard.blind = heard.blind or offset is None or partition in self._past.begun_anew
         if offset is not None:
@@ -224,7 +224,7 @@ class WatermarkCheck:
 
     def _eras(self, partition: Partition) -> list[int]:
         """Return the eras in which a process may read."""
-        seen = self._sent_answers.eras[partition]
+        seen = self._sent_responses.eras[partition]
         first = self._heard[partition].era
         return [era for era in range(first, len(self._logs[partition].eras)) if era in seen]
 

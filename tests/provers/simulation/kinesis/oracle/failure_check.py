@@ -14,7 +14,7 @@ from tests.provers.simulation.kinesis.oracle.subscribe_attempts import limit_of
 if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.kinesis.options import KinesisOptions
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.job.world import SourceWorld
 
 __all__ = ("check_kinesis_failure", "check_stays_failed")
@@ -27,13 +27,13 @@ _SHARD: Final = re.compile(r"shardId-\d{12}")
 
 
 def check_kinesis_failure(
-    failure: FanOutError, life: ProcessLife, options: KinesisOptions, now: float, *, gone: bool
+    failure: FanOutError, run: ProcessRun, options: KinesisOptions, now: float, *, gone: bool
 ) -> None:
     """Check that a stream has failed of something that makes it fail, and names that.
 
     Args:
         failure: What it has failed of.
-        life: What the service did to it.
+        run: What the service did to it.
         options: What its user has asked for.
         now: When, in virtual seconds.
         gone: Whether no reader can go on.
@@ -42,28 +42,28 @@ def check_kinesis_failure(
         OracleError: If it has failed for nothing, or tells something else.
     """
     cause = failure.__cause__
-    if why := _why_not(failure, cause, life, options, now, gone=gone):
+    if why := _why_not(failure, cause, run, options, now, gone=gone):
         raise OracleError(f"failed for nothing: {failure} ({why})") from failure
 
 
 async def check_stays_failed(
-    stream: FanOut, failure: FanOutError, life: ProcessLife, world: SourceWorld
+    stream: FanOut, failure: FanOutError, run: ProcessRun, world: SourceWorld
 ) -> None:
     """Check that a stream that has failed has stopped, and goes on failing of the same.
 
     Args:
         stream: What has failed.
         failure: What it has raised.
-        life: The process that reads it.
+        run: The process that reads it.
         world: What knows the subscriptions of the process.
 
     Raises:
         OracleError: If it is still subscribed, fails of something else, or delivers.
     """
     await asyncio.sleep(_PROMPT)
-    if life.dead:
+    if run.dead:
         return
-    if left := world.still_read(life):
+    if left := world.still_read(run):
         raise OracleError(f"still subscribed to {left} after the failure: {failure}")
     for again in (stream.__anext__, stream.drain):
         try:
@@ -80,14 +80,14 @@ async def check_stays_failed(
 def _why_not(
     failure: FanOutError,
     cause: BaseException | None,
-    life: ProcessLife,
+    run: ProcessRun,
     options: KinesisOptions,
     now: float,
     *,
     gone: bool,
 ) -> str:
-    waited = life.hung or life.hindered
-    if not life.opened and waited and "did not become ACTIVE" in str(failure):
+    waited = run.hung or run.hindered
+    if not run.opened and waited and "did not become ACTIVE" in str(failure):
         told = cause is not None or "did not answer" in str(failure)
         return "" if told else "it does not say that nobody answered"
     if gone and any(word in str(failure) for word in _OF_AN_END):
@@ -96,9 +96,9 @@ def _why_not(
         return "it has no cause"
     match failure:
         case SplitFailedError():
-            return _why_not_shard(failure, cause, life, options, now)
-        case ServiceError() if not life.opened:
-            known = cause in life.refusals or life.hindered
+            return _why_not_shard(failure, cause, run, options, now)
+        case ServiceError() if not run.opened:
+            known = cause in run.refusals or run.hindered
             return "" if known else "no call was refused with its cause"
         case _:
             return "it is of no kind that may happen"
@@ -107,19 +107,19 @@ def _why_not(
 def _why_not_shard(
     failure: SplitFailedError,
     cause: Exception,
-    life: ProcessLife,
+    run: ProcessRun,
     options: KinesisOptions,
     now: float,
 ) -> str:
     found = _SHARD.search(str(failure))
-    last = life.attempts.last(found[0]) if found else None
+    last = run.attempts.last(found[0]) if found else None
     if found is None or last is None or last.cause is not None:
         return "it names no shard whose subscription has ended"
     if why := last.fits(cause, now, options):
         return why
-    if life.refused_times and code_of(cause) == "InvalidArgumentException":
+    if run.refused_times and code_of(cause) == "InvalidArgumentException":
         return ""
-    limit, times = limit_of(cause, options), life.attempts.repeats(found[0], cause)
+    limit, times = limit_of(cause, options), run.attempts.repeats(found[0], cause)
     if limit is None:
         return "its cause passes"
     if times < limit:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import SplitPosition
     from fanout.core.events import Batch, Gap
     from fanout.core.positions import Position
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.service.service import KinesisSimService
     from tests.provers.simulation.kinesis.service.stream_log import KinesisRow, SourceLog
 
@@ -60,16 +60,16 @@ class KinesisReading:
 
     Args:
         oracle: What all runs have got together.
-        life: The run.
+        run: The run.
         stored: The positions from which it goes on.
     """
 
     def __init__(
-        self, oracle: KinesisOracle, life: ProcessLife, stored: Mapping[str, SplitPosition]
+        self, oracle: KinesisOracle, run: ProcessRun, stored: Mapping[str, SplitPosition]
     ) -> None:
         self.standings: dict[str, ShardProgress] = {}
         self._oracle = oracle
-        self._life = life
+        self._run = run
         self._known = list(stored)
         for shard_id, shard in oracle.shards.items():
             state = stored.get(shard_id)
@@ -119,7 +119,7 @@ class KinesisReading:
         """
         if self.is_expired(shard_id):
             return self._expired(shard_id, self._oracle.retention.trimmed)
-        return self._expired(shard_id, self._life.passed_over)
+        return self._expired(shard_id, self._run.passed_over)
 
     def acknowledge(self, splits: Mapping[str, Position]) -> None:
         """Take note of what the job has said that it is done with."""
@@ -236,7 +236,7 @@ class KinesisReading:
         shard_id = batch.split.id
         number = int(batch.records.column("sequenceNumber")[0].as_py())
         first = self._oracle.shards[shard_id].place(Cursor(number, -1))
-        return min(first, self._expired(shard_id, self._life.passed_over))
+        return min(first, self._expired(shard_id, self._run.passed_over))
 
     def _check_lineage(self, shard_id: str, standing: ShardProgress) -> None:
         if standing.begun:
@@ -301,12 +301,12 @@ class KinesisOracle:
         """How many shards can continue each other at the most."""
         return len(self.shards)
 
-    def begin(self, positions: str, life: ProcessLife, *, anew: bool = False) -> KinesisReading:
+    def begin(self, positions: str, run: ProcessRun, *, anew: bool = False) -> KinesisReading:
         """Take note from where a run of the reader goes on.
 
         Args:
             positions: What it was given, as JSON.
-            life: The run.
+            run: The run.
             anew: Whether nothing was stored before, so that the stream begins there.
 
         Raises:
@@ -318,6 +318,6 @@ class KinesisOracle:
             for shard_id, shard in self.shards.items():
                 # Another process may have begun at the same time, and have read on.
                 shard.reached = max(shard.reached, shard.stored_place(stored.get(shard_id)))
-        reading = KinesisReading(self, life, stored)
+        reading = KinesisReading(self, run, stored)
         reading.check_stored(positions)
         return reading

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.core.statistics import SplitStatistics
     from fanout.kinesis.options import KinesisOptions
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.oracle.oracle import KinesisReading
     from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
     from tests.provers.simulation.kinesis.service.stream_log import SourceLog
@@ -41,19 +41,19 @@ class KinesisWitness:
     """Check what one process is told of its subscriptions, and that it is told in time.
 
     Args:
-        life: The process.
+        run: The process.
         log: What the stream holds.
         options: What its user has asked for.
     """
 
-    def __init__(self, life: ProcessLife, log: SourceLog, options: KinesisOptions) -> None:
-        self._life = life
+    def __init__(self, run: ProcessRun, log: SourceLog, options: KinesisOptions) -> None:
+        self._run = run
         self._log = log
         self._options = options
         self._stream: FanOut | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._waits: dict[str, BackoffCheck] = {}
-        life.attempts.on_end = self._ended
+        run.attempts.on_end = self._ended
 
     def opened(self, stream: FanOut) -> None:
         """Begin to look at a stream."""
@@ -70,12 +70,12 @@ class KinesisWitness:
             cause: Why its last subscription has ended.
             delay: In how many seconds.
         """
-        life = self._life
-        if life.dead or self._stream is None:
+        run = self._run
+        if run.dead or self._stream is None:
             return
-        self._check_patience(life.attempts.last(split.id))
-        life.attempts.tell(split.id, cause, self._now, self._options)
-        last, waits = life.attempts.last(split.id), self._waits.setdefault(split.id, BackoffCheck())
+        self._check_patience(run.attempts.last(split.id))
+        run.attempts.tell(split.id, cause, self._now, self._options)
+        last, waits = run.attempts.last(split.id), self._waits.setdefault(split.id, BackoffCheck())
         progressed = last is not None and last.progressed
         if why := waits.check(cause, delay, self._options.pacing, progressed=progressed):
             self._wrong(f"{split}: {why}")
@@ -85,7 +85,7 @@ class KinesisWitness:
             self._wrong(f"{split} backs off, but is said to be {told.state}, {told.lag} s behind")
         if told.last_cause is not cause:
             self._wrong(f"{split} backs off because of {cause!r}, not {told.last_cause!r}")
-        if statistics.bytes_in_flight > life.held.limit:
+        if statistics.bytes_in_flight > run.held.limit:
             self._wrong(f"unbounded: {statistics.bytes_in_flight} bytes are in flight")
 
     def closing(self, reading: KinesisReading) -> None:
@@ -93,7 +93,7 @@ class KinesisWitness:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        if self._stream is None or self._life.dead:
+        if self._stream is None or self._run.dead:
             return
         self._check_discovery(self._stream)
         for shard_id, counted in self._stream.statistics().splits.items():
@@ -120,18 +120,18 @@ class KinesisWitness:
         Raises:
             OracleError: If something was wrong about the process.
         """
-        life = self._life
-        if not life.dead and self._stream is not None:
+        run = self._run
+        if not run.dead and self._stream is not None:
             in_flight = self._stream.statistics().bytes_in_flight
             if in_flight:
                 self._wrong(f"leaked: {in_flight} bytes are in flight in a closed stream")
-        wrongs = life.attempts.wrongs + life.held.wrongs
-        if wrongs and not life.dead:
+        wrongs = run.attempts.wrongs + run.held.wrongs
+        if wrongs and not run.dead:
             raise OracleError("; ".join(wrongs[:5]))
 
     def _check_discovery(self, stream: FanOut) -> None:
         """Check that the shards are still looked for, however often that has failed."""
-        since = running_loop().awake - self._life.listed_at
+        since = running_loop().awake - self._run.listed_at
         if stream.failure is None and since > self._options.discovery_interval + _DISCOVERY:
             self._wrong(f"nobody has listed the shards for {since:.0f} s")
 
@@ -140,7 +140,7 @@ class KinesisWitness:
         return asyncio.get_running_loop().time()
 
     def _wrong(self, what: str) -> None:
-        self._life.attempts.wrongs.append(what)
+        self._run.attempts.wrongs.append(what)
 
     def _check_patience(self, attempt: SubscribeAttempt | None) -> None:
         """Check that a service that says nothing was not waited for too long."""
@@ -157,7 +157,7 @@ class KinesisWitness:
     def _counters(
         self, shard_id: str, counted: SplitStatistics, reading: KinesisReading
     ) -> list[tuple[str, object, object]]:
-        standing, attempts = reading.standings[shard_id], self._life.attempts
+        standing, attempts = reading.standings[shard_id], self._run.attempts
         return [
             ("records", counted.records, standing.records),
             ("bytes", counted.bytes, standing.nbytes),
@@ -167,7 +167,7 @@ class KinesisWitness:
 
     def _ended(self, attempt: SubscribeAttempt) -> None:
         """See to it that the end of a subscription is told within a second."""
-        if self._life.dead or self._stream is None:
+        if self._run.dead or self._stream is None:
             return
         match attempt.ending:
             case (kind, _) if kind.__name__ in _BEHIND_DATA:
@@ -190,14 +190,14 @@ class KinesisWitness:
 
     def _check_told(self, attempt: SubscribeAttempt, blocked: float) -> None:
         del self._timers[attempt.shard_id]
-        life = self._life
-        if life.dead or attempt.cause is not None or self._stream is None:
+        run = self._run
+        if run.dead or attempt.cause is not None or self._stream is None:
             return
         if attempt.ending is None:
             return  # what was to end it was dropped
         if self._stream.failure is not None:
             return
-        busy = life.calling or self._now - life.called_at <= _BETWEEN_CALLS + _PROMPT
+        busy = run.calling or self._now - run.called_at <= _BETWEEN_CALLS + _PROMPT
         reading = self._now - attempt.whole_at < _PROMPT
         if busy or reading or blocked != running_loop().blocked:
             self._look_at(attempt)

@@ -12,7 +12,7 @@ from tests.provers.simulation.kinesis.service.client_errors import client_error
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.service.service_state import ServiceState
     from tests.provers.simulation.kinesis.service.stream_log import SourceShard
 
@@ -26,7 +26,7 @@ class LiveSubscription(Protocol):
     """A subscription whose connection is open."""
 
     @property
-    def life(self) -> ProcessLife:
+    def run(self) -> ProcessRun:
         """The process that has it."""
 
     @property
@@ -39,7 +39,7 @@ class LiveSubscription(Protocol):
 
 @dataclass(slots=True)
 class _ShardState:
-    """What the service remembers of one consumer and shard; callers are numbers of lives."""
+    """What the service remembers of one consumer and shard; callers are numbers of runs."""
 
     called_at: float = -1e9
     caller: int = _STRANGER
@@ -55,13 +55,13 @@ class _Consumer:
     created: datetime
     active_at: float
     gone_at: float = math.inf
-    desks: dict[str, _ShardState] = field(default_factory=dict)
+    shards: dict[str, _ShardState] = field(default_factory=dict)
 
     def end_all(self, code: str | None, shard_id: str | None = None) -> bool:
         live = [
-            desk.live
-            for id_, desk in self.desks.items()
-            if desk.live is not None and shard_id in {None, id_}
+            state.live
+            for id_, state in self.shards.items()
+            if state.live is not None and shard_id in {None, id_}
         ]
         for body in live:
             body.end(code)
@@ -153,44 +153,44 @@ class KinesisConsumers:
         ended = [consumer.end_all(code, shard_id) for consumer in self._consumers.values()]
         return any(ended)
 
-    def call(self, life: ProcessLife, arn: str, shard_id: str) -> None:
+    def call(self, run: ProcessRun, arn: str, shard_id: str) -> None:
         """Count a subscribe call towards the rate limit.
 
         Args:
-            life: The process that calls.
+            run: The process that calls.
             arn: With which consumer.
             shard_id: To which shard.
 
         Raises:
             ClientError: It comes less than a second after the one before.
         """
-        desk, now = self._desk(arn, shard_id), self._state.now
-        if now - desk.called_at < self._state.rules.call_interval:
-            if desk.caller == life.number:
+        state, now = self._shard_state(arn, shard_id), self._state.now
+        if now - state.called_at < self._state.rules.call_interval:
+            if state.caller == run.number:
                 self._state.violated(f"{shard_id} was subscribed to twice within a second")
             raise client_error("LimitExceededException", _SUBSCRIBE)
-        desk.called_at, desk.caller = now, life.number
+        state.called_at, state.caller = now, run.number
 
-    def admit(self, life: ProcessLife, arn: str, shard_id: str) -> None:
+    def admit(self, run: ProcessRun, arn: str, shard_id: str) -> None:
         """Check that a subscription may begin.
 
         Args:
-            life: The process that calls.
+            run: The process that calls.
             arn: With which consumer.
             shard_id: To which shard.
 
         Raises:
             ClientError: A rule forbids it.
         """
-        desk, now = self._desk(arn, shard_id), self._state.now
+        state, now = self._shard_state(arn, shard_id), self._state.now
         if now < self._consumers[arn].active_at:
             self._state.violated(f"{shard_id} was subscribed to before its consumer was ACTIVE")
             raise client_error("ResourceInUseException", _SUBSCRIBE)
-        if desk.live is not None and desk.live.life is life:
+        if state.live is not None and state.live.run is run:
             self._state.violated(f"{shard_id} has two live subscriptions")
-        if now - desk.succeeded_at < self._state.rules.takeover_after:
+        if now - state.succeeded_at < self._state.rules.takeover_after:
             # A process that gave up before the answer does not know that the call succeeded.
-            if life.attempts.answered_at[shard_id] >= desk.succeeded_at:
+            if run.attempts.answered_at[shard_id] >= state.succeeded_at:
                 self._state.violated(f"{shard_id} was subscribed to again within five seconds")
             raise client_error("ResourceInUseException", _SUBSCRIBE)
 
@@ -201,20 +201,20 @@ class KinesisConsumers:
             arn: With which consumer.
             body: The subscription.
         """
-        desk = self._desk(arn, body.shard.shard_id)
-        if desk.live is not None:
-            desk.live.end("ResourceInUseException")
-        desk.live, desk.succeeded_at = body, self._state.now
-        desk.succeeder = body.life.number
+        state = self._shard_state(arn, body.shard.shard_id)
+        if state.live is not None:
+            state.live.end("ResourceInUseException")
+        state.live, state.succeeded_at = body, self._state.now
+        state.succeeder = body.run.number
         self._open[body] = None
 
     def discard(self, body: LiveSubscription) -> None:
         """Forget a subscription whose connection is closed."""
         self._open.pop(body, None)
         for consumer in self._consumers.values():
-            desk = consumer.desks.get(body.shard.shard_id)
-            if desk is not None and desk.live is body:
-                desk.live = None
+            state = consumer.shards.get(body.shard.shard_id)
+            if state is not None and state.live is body:
+                state.live = None
 
     def take_over(self, shard_id: str | None, *, stale: bool) -> bool:
         """Let a stranger subscribe with our consumer, and leave again.
@@ -228,26 +228,26 @@ class KinesisConsumers:
         """
         taken = False
         for consumer in self._consumers.values():
-            for id_, desk in consumer.desks.items():
+            for id_, state in consumer.shards.items():
                 if shard_id not in {None, id_}:
                     continue
-                if desk.live is not None:
-                    desk.live.end("ResourceInUseException", stale=stale)
+                if state.live is not None:
+                    state.live.end("ResourceInUseException", stale=stale)
                     taken = True
-                desk.live, desk.succeeder = None, _STRANGER
-                desk.succeeded_at = self._state.now
+                state.live, state.succeeder = None, _STRANGER
+                state.succeeded_at = self._state.now
         return taken
 
-    def live_of(self, life: ProcessLife) -> list[str]:
+    def live_of(self, run: ProcessRun) -> list[str]:
         """Return the shards to which a process has a connection."""
-        return [body.shard.shard_id for body in self._open if body.life is life]
+        return [body.shard.shard_id for body in self._open if body.run is run]
 
-    def _desk(self, arn: str, shard_id: str) -> _ShardState:
+    def _shard_state(self, arn: str, shard_id: str) -> _ShardState:
         self._forget_deleted()
         consumer = self._consumers.get(arn)
         if consumer is None or consumer.gone_at < math.inf:
             raise client_error("ResourceNotFoundException", _SUBSCRIBE)
-        return self._consumers[arn].desks.setdefault(shard_id, _ShardState())
+        return self._consumers[arn].shards.setdefault(shard_id, _ShardState())
 
     def _description(self, consumer: _Consumer) -> ConsumerDescription:
         status = "ACTIVE" if self._state.now >= consumer.active_at else "CREATING"

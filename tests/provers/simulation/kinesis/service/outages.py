@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 from tests.provers.simulation.kinesis.service.client_errors import client_error, no_answer
 
 if TYPE_CHECKING:
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.service.service_state import ServiceState
 
 __all__ = ("Outages",)
@@ -49,37 +49,37 @@ class Outages:
         """Let the credentials that are in use expire."""
         self._credentials += 1
 
-    def give_credentials(self, life: ProcessLife) -> None:
+    def give_credentials(self, run: ProcessRun) -> None:
         """Let a process have the newest credentials."""
-        life.credentials = self._credentials
+        run.credentials = self._credentials
 
-    def check(self, life: ProcessLife, action: str) -> None:
+    def check(self, run: ProcessRun, action: str) -> None:
         """Let a call of a process pass.
 
         A process in which not everything has worked once has new credentials anyway: it takes a
         refusal for a mistake in its setup.
 
         Args:
-            life: The process that calls.
+            run: The process that calls.
             action: The name of the call.
 
         Raises:
             ClientError: It is refused.
             BotoCoreError: There is no answer.
         """
-        if not life.settled:
-            self.give_credentials(life)
-        refusal = self._refusal(life, action)
+        if not run.settled:
+            self.give_credentials(run)
+        refusal = self._refusal(run, action)
         if refusal is not None:
-            life.hindered = True
+            run.hindered = True
             raise refusal
 
-    def _refusal(self, life: ProcessLife, action: str) -> Exception | None:
+    def _refusal(self, run: ProcessRun, action: str) -> Exception | None:
         refusal = ""
         now = self._state.now
         if now < self._down_until:
             return no_answer(self._state.random)
-        if life.credentials < self._credentials:
+        if run.credentials < self._credentials:
             refusal = "ExpiredTokenException"
         elif now < self._throttled_until:
             refusal = self._throttle

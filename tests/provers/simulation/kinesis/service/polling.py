@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from random import Random
 
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.faults import KinesisFault
     from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
     from tests.provers.simulation.kinesis.service.service import KinesisSimService
@@ -83,23 +83,23 @@ class PolledAnswer:
     fault: KinesisFault | None = None
     ending: type[Exception] | None = None
 
-    def announce(self, life: ProcessLife, attempt: SubscribeAttempt) -> None:
+    def announce(self, run: ProcessRun, attempt: SubscribeAttempt) -> None:
         """Take note of the error that its reader has to make of it.
 
         Args:
-            life: Its process.
+            run: Its process.
             attempt: What it was asked for.
         """
         if self.ending is not None:
-            life.attempts.end(attempt, (self.ending, ""), self.service.now)
+            run.attempts.end(attempt, (self.ending, ""), self.service.now)
 
     async def chunks(
-        self, life: ProcessLife, attempt: SubscribeAttempt
+        self, run: ProcessRun, attempt: SubscribeAttempt
     ) -> AsyncGenerator[bytes, None]:
         """Yield the body as it arrives.
 
         Args:
-            life: The process that reads it.
+            run: The process that reads it.
             attempt: What it was asked for.
 
         Raises:
@@ -110,20 +110,20 @@ class PolledAnswer:
         if kind is KinesisFaultKind.RESET:
             yield self.body[: len(self.body) // 2]
             error = aiohttp.ClientPayloadError("Response payload is not completed")
-            life.attempts.end(attempt, error, service.now)
+            run.attempts.end(attempt, error, service.now)
             raise error
         async for piece in self._pieces():
             yield piece
         if kind not in _UNREADABLE:
-            self._heard(life, attempt)
+            self._heard(run, attempt)
 
-    def _heard(self, life: ProcessLife, attempt: SubscribeAttempt) -> None:
+    def _heard(self, run: ProcessRun, attempt: SubscribeAttempt) -> None:
         """Take note that its reader has all of it."""
         if not attempt.live:
-            life.attempts.answer(attempt, self.service.now)
+            run.attempts.answer(attempt, self.service.now)
         if self.ending is MalformedEventError:
             return  # it can be decoded, but not believed
-        life.settled = True
+        run.settled = True
         records, blocked = self.page.records, running_loop().blocked
         number = records[-1].sequence if records else attempt.place[1]
         if records:
@@ -185,7 +185,7 @@ class KinesisPolling:
 
     def answer(
         self,
-        life: ProcessLife,
+        run: ProcessRun,
         attempt: SubscribeAttempt,
         iterator: SimShardIterator,
         limit: int | None,
@@ -194,7 +194,7 @@ class KinesisPolling:
         """Answer GetRecords.
 
         Args:
-            life: Who asks.
+            run: Who asks.
             attempt: What for.
             iterator: With what.
             limit: The most records; None for as many as there may be.
@@ -202,7 +202,7 @@ class KinesisPolling:
         """
         service, shard = self._service, iterator.shard
         page = self._page(iterator, limit, fault)
-        service.rates.returned(life, shard.shard_id, page.size)
+        service.rates.returned(run, shard.shard_id, page.size)
         following = None
         if page.continuation is not None:
             following = SimShardIterator(shard, page.continuation, service.now).encode()
@@ -213,7 +213,7 @@ class KinesisPolling:
             if not refused:
                 return _damaged(PolledAnswer(service, page, body, size, fault))
             fault = None  # an answer that is refused as it is needs no damage
-        service.sends(life, attempt, shard, page)
+        service.sends(run, attempt, shard, page)
         return PolledAnswer(
             service, page, body, size, fault, MalformedEventError if refused else None
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 from tests.provers.simulation.kinesis.service.client_errors import client_error
 
 if TYPE_CHECKING:
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.service.service_state import ServiceState
 
 __all__ = ("RateLimits",)
@@ -39,23 +39,23 @@ class RateLimits:
         self._calls: defaultdict[tuple[str, str], deque[tuple[float, int]]] = defaultdict(deque)
         self._free_at: dict[str, tuple[float, int]] = {}
 
-    def call(self, life: ProcessLife, action: str) -> None:
+    def call(self, run: ProcessRun, action: str) -> None:
         """Count a call about the stream.
 
         Args:
-            life: The process that calls.
+            run: The process that calls.
             action: The name of the call.
 
         Raises:
             ClientError: There were too many in the last second.
         """
-        self._count(life, action, "the stream", _CALLS[action], "LimitExceededException")
+        self._count(run, action, "the stream", _CALLS[action], "LimitExceededException")
 
-    def poll(self, life: ProcessLife, action: str, shard_id: str) -> None:
+    def poll(self, run: ProcessRun, action: str, shard_id: str) -> None:
         """Count a call about a shard, of GetRecords or GetShardIterator.
 
         Args:
-            life: The process that calls.
+            run: The process that calls.
             action: The name of the call.
             shard_id: The shard.
 
@@ -65,33 +65,33 @@ class RateLimits:
         code = "ProvisionedThroughputExceededException"
         free_at, caller = self._free_at.get(shard_id, (0.0, 0))
         if action == "GetRecords" and self._state.now < free_at:
-            if caller == life.number:
+            if caller == run.number:
                 self._state.violated(f"{shard_id} was polled for more than 2 MiB a second")
             raise client_error(code, action)
-        self._count(life, action, shard_id, self._state.rules.polls_per_second, code)
+        self._count(run, action, shard_id, self._state.rules.polls_per_second, code)
 
-    def returned(self, life: ProcessLife, shard_id: str, size: int) -> None:
+    def returned(self, run: ProcessRun, shard_id: str, size: int) -> None:
         """Count what an answer returns: the shard refuses polls until its average is back.
 
         After an answer of 10 MiB that is for 5 seconds (API reference of GetRecords).
 
         Args:
-            life: The process that is answered.
+            run: The process that is answered.
             shard_id: The shard.
             size: The bytes of data and keys.
         """
         free_at, _ = self._free_at.get(shard_id, (0.0, 0))
         rest = size / self._state.rules.polled_bytes_per_second
-        self._free_at[shard_id] = max(free_at, self._state.now) + rest, life.number
+        self._free_at[shard_id] = max(free_at, self._state.now) + rest, run.number
 
-    def _count(self, life: ProcessLife, action: str, about: str, limit: int, code: str) -> None:
+    def _count(self, run: ProcessRun, action: str, about: str, limit: int, code: str) -> None:
         now, calls = self._state.now, self._calls[action, about]
         while calls and now - calls[0][0] >= _SECOND:
             calls.popleft()
         if len(calls) >= limit:
-            if all(caller == life.number for _, caller in calls):
+            if all(caller == run.number for _, caller in calls):
                 self._state.violated(
                     f"{action} was called for {about} more than {limit} times a second"
                 )
             raise client_error(code, action)
-        calls.append((now, life.number))
+        calls.append((now, run.number))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from random import Random
 
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.service.stream_log import SourceLog, SourceShard
 
 __all__ = ("Retention",)
@@ -72,7 +72,7 @@ class Retention:
 
     def cursor(
         self,
-        life: ProcessLife,
+        run: ProcessRun,
         shard: SourceShard,
         position: Mapping[str, Any],
         moment: int,
@@ -81,7 +81,7 @@ class Retention:
         """Return the number after which a starting position begins.
 
         Args:
-            life: Who begins there.
+            run: Who begins there.
             shard: The shard.
             position: The position, as the API writes it.
             moment: When, in milliseconds since the Unix epoch.
@@ -94,16 +94,16 @@ class Retention:
         trimmed = self.trimmed.get(shard.shard_id, shard.first)
         match position.get("Type"):
             case "TRIM_HORIZON":
-                life.passed_over[shard.shard_id] = trimmed
+                run.passed_over[shard.shard_id] = trimmed
                 return trimmed
             case "AT_TIMESTAMP":
                 asked = round(position["Timestamp"] * 1000)
                 if asked > clock:
-                    life.refused_times += 1
+                    run.refused_times += 1
                     raise client_error("InvalidArgumentException", "SubscribeToShard")
                 place = shard.arrived(asked)
                 self._latest = max(self._latest, asked)
-                life.passed_over[shard.shard_id] = trimmed
+                run.passed_over[shard.shard_id] = trimmed
                 return max(trimmed, shard.numbers[place - 1] if place else shard.first)
             case kind if kind in _NUMBERED:
                 number = int(position["SequenceNumber"]) - int(kind == _AT)

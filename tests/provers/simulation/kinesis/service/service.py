@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.provers.simulation.armed_faults import ArmedFaults
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.faults import KinesisFault
     from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
     from tests.provers.simulation.kinesis.plan import KinesisPlan
@@ -214,9 +214,9 @@ class KinesisSimService:
             case kind:
                 raise AssertionError(f"{kind} does not happen to a stream")
 
-    def live_of(self, life: ProcessLife) -> list[str]:
+    def live_of(self, run: ProcessRun) -> list[str]:
         """Return the shards to which a process has a connection."""
-        return self._consumers.live_of(life)
+        return self._consumers.live_of(run)
 
     def discard(self, subscription: LiveSubscription) -> None:
         """Forget a subscription whose connection is closed."""
@@ -242,12 +242,12 @@ class KinesisSimService:
         return shard
 
     def shard_at(
-        self, life: ProcessLife, shard_id: str, position: Mapping[str, Any], action: str
+        self, run: ProcessRun, shard_id: str, position: Mapping[str, Any], action: str
     ) -> tuple[SourceShard, int]:
         """Return a shard, and the number after which a starting position of a process begins.
 
         Args:
-            life: The process that calls.
+            run: The process that calls.
             shard_id: The id of the shard.
             position: The position, as the API writes it.
             action: The call that names them.
@@ -258,7 +258,7 @@ class KinesisSimService:
         shard = self.existing(shard_id, action)
         clock = millis(self.now + self.state.skew)
         try:
-            return shard, self.retention.cursor(life, shard, position, millis(self.now), clock)
+            return shard, self.retention.cursor(run, shard, position, millis(self.now), clock)
         except ValueError as error:
             self._blame(str(error))
             raise client_error("InvalidArgumentException", action) from error
@@ -291,31 +291,31 @@ class KinesisSimService:
         return bool(shard.broken) and any(r.sequence in shard.broken for r in page.records)
 
     def sends(
-        self, life: ProcessLife, attempt: SubscribeAttempt, shard: SourceShard, page: ShardPage
+        self, run: ProcessRun, attempt: SubscribeAttempt, shard: SourceShard, page: ShardPage
     ) -> None:
         """Take note of records on their way to a reader that it cannot read.
 
         Args:
-            life: The process that gets them.
+            run: The process that gets them.
             attempt: What it has asked for.
             shard: Of which shard.
             page: The records.
         """
         if self.is_broken(shard, page):
-            self.sends_damage(life, attempt, KinesisFaultKind.AGGREGATE_DAMAGED)
+            self.sends_damage(run, attempt, KinesisFaultKind.AGGREGATE_DAMAGED)
 
     def sends_damage(
-        self, life: ProcessLife, attempt: SubscribeAttempt, kind: KinesisFaultKind
+        self, run: ProcessRun, attempt: SubscribeAttempt, kind: KinesisFaultKind
     ) -> None:
         """Take note of what is damaged for good, on its way to a reader.
 
         Args:
-            life: The process that gets it.
+            run: The process that gets it.
             attempt: What it has asked for.
             kind: Which damage it is.
         """
         self.armed.strikes_again(kind)
-        place = life.number, attempt.shard_id, *attempt.place
+        place = run.number, attempt.shard_id, *attempt.place
         self._sent_damage[place] += 1
         if kind in self._plan.fatal_kinds and self._sent_damage[place] >= _DAMAGE_LIMIT:
             self.doom = self.doom or f"{kind} in {attempt.shard_id}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from tests.provers.simulation.armed_faults import ArmedFaults
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.faults import KinesisFault
     from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
     from tests.provers.simulation.kinesis.service.service import KinesisSimService
@@ -40,7 +40,7 @@ class SubscriptionBody:
     Args:
         service: The service.
         armed: What goes wrong.
-        life: Whose subscription it is.
+        run: Whose subscription it is.
         attempt: The call that has opened it.
         shard: The shard.
         cursor: The number after which it begins.
@@ -50,7 +50,7 @@ class SubscriptionBody:
         self,
         service: KinesisSimService,
         armed: ArmedFaults[KinesisFault],
-        life: ProcessLife,
+        run: ProcessRun,
         *,
         attempt: SubscribeAttempt,
         shard: SourceShard,
@@ -60,7 +60,7 @@ class SubscriptionBody:
         self._armed = armed
         self._random = service.random
         self._window = ConnectionWindow(self._random.choice((1 << 10, 1 << 16, 1 << 20)))
-        self.frames = SubscriptionFrames(service, life, attempt=attempt, shard=shard, cursor=cursor)
+        self.frames = SubscriptionFrames(service, run, attempt=attempt, shard=shard, cursor=cursor)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the body as it arrives.

@@ -24,7 +24,7 @@ from tests.provers.simulation.service_clock import millis
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
     from tests.provers.simulation.kinesis.service.pages import ShardPage
     from tests.provers.simulation.kinesis.service.service import KinesisSimService
@@ -44,7 +44,7 @@ class SubscriptionFrames:
 
     Args:
         service: The service.
-        life: The process that has the subscription.
+        run: The process that has the subscription.
         attempt: The call that has opened it.
         shard: The shard.
         cursor: The number after which it begins.
@@ -53,13 +53,13 @@ class SubscriptionFrames:
     def __init__(
         self,
         service: KinesisSimService,
-        life: ProcessLife,
+        run: ProcessRun,
         *,
         attempt: SubscribeAttempt,
         shard: SourceShard,
         cursor: int,
     ) -> None:
-        self.life = life
+        self.run = run
         self.shard = shard
         self.cursor = cursor
         self.over = False
@@ -134,12 +134,12 @@ class SubscriptionFrames:
             return
         if self.is_refused(page):
             self.ends(MalformedEventError)
-        self._service.sends(self.life, self._attempt, self.shard, page)
+        self._service.sends(self.run, self._attempt, self.shard, page)
         self._last = page, frame
         yield frame
         self.advance(page)
         if page.continuation is not None and page.records:
-            self.life.held.take(shard_id, page.records, len(frame) - _OVERHEAD)
+            self.run.held.take(shard_id, page.records, len(frame) - _OVERHEAD)
 
     def damaged_frames(self, page: ShardPage, kind: KinesisFaultKind) -> Iterator[bytes]:
         """Yield the frame of a page with a wrong checksum, and go on behind it.
@@ -150,7 +150,7 @@ class SubscriptionFrames:
         """
         self.ends(DamagedFrameError)
         if kind is KinesisFaultKind.STAYS_DAMAGED:
-            self._service.sends_damage(self.life, self._attempt, kind)
+            self._service.sends_damage(self.run, self._attempt, kind)
         yield damaged(self.frame_of(page))
         # Its reader has dropped it, which moves it nowhere.
         self._attempt.ending, self._dropped = None, True
@@ -182,7 +182,7 @@ class SubscriptionFrames:
             self.over = True
         else:
             self.cursor = page.continuation
-        self.life.settled = True
+        self.run.settled = True
         self.hears(page)
 
     def hears(self, page: ShardPage) -> None:
@@ -200,12 +200,12 @@ class SubscriptionFrames:
         """
         if self._dropped and kind is SubscriptionEndedError:
             kind = MalformedEventError  # what was dropped may have been the end of the shard
-        self.life.attempts.end(self._attempt, (kind, code), self._service.now)
+        self.run.attempts.end(self._attempt, (kind, code), self._service.now)
 
     def reset(self) -> Exception:
         """Take note that its connection is reset; return the error."""
         error = aiohttp.ClientPayloadError("Response payload is not completed")
-        self.life.attempts.end(self._attempt, error, self._service.now)
+        self.run.attempts.end(self._attempt, error, self._service.now)
         return error
 
     def cut(self, frame: bytes) -> Iterator[bytes]:

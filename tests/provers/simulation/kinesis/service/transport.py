@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         StreamDescription,
     )
     from tests.provers.simulation.armed_faults import ArmedFaults
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.faults import KinesisFault
     from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
     from tests.provers.simulation.kinesis.service.service import KinesisSimService
@@ -53,15 +53,15 @@ class KinesisSimTransport:
     Args:
         service: The service.
         armed: What goes wrong.
-        life: The process; once it is dead its calls get no answer.
+        run: The process; once it is dead its calls get no answer.
     """
 
     def __init__(
-        self, service: KinesisSimService, armed: ArmedFaults[KinesisFault], life: ProcessLife
+        self, service: KinesisSimService, armed: ArmedFaults[KinesisFault], run: ProcessRun
     ) -> None:
         self._service = service
         self._armed = armed
-        self._life = life
+        self._run = run
         self._polling = KinesisPolling(service)
         self._renewing: set[str] = set()
         self._renewed: set[str] = set()
@@ -72,8 +72,8 @@ class KinesisSimTransport:
         Raises:
             CredentialRetrievalError: There are none.
         """
-        life = self._life
-        life.calling += 1
+        run = self._run
+        run.calling += 1
         try:
             await self._latency()
             fault = self._strike(KinesisFaultSite.RENEWAL)
@@ -81,10 +81,10 @@ class KinesisSimTransport:
                 raise CredentialRetrievalError(provider="simulated", error_msg="simulated")
             if fault is not None:
                 await asyncio.sleep(fault.seconds)
-            self._service.outages.give_credentials(life)
+            self._service.outages.give_credentials(run)
         finally:
-            life.calling -= 1
-            life.called_at = self._service.now
+            run.calling -= 1
+            run.called_at = self._service.now
 
     async def describe_stream(self) -> StreamDescription:
         """Call DescribeStreamSummary."""
@@ -93,7 +93,7 @@ class KinesisSimTransport:
 
     async def list_shards(self) -> list[ShardDescription]:
         """Call ListShards."""
-        self._life.listed_at = running_loop().awake
+        self._run.listed_at = running_loop().awake
         async with self._call("ListShards"):
             late = self._strike(KinesisFaultSite.CALL, kinds={KinesisFaultKind.LISTING_LATE})
             children = self._strike(KinesisFaultSite.CALL, kinds={KinesisFaultKind.CHILDREN_LATE})
@@ -120,7 +120,7 @@ class KinesisSimTransport:
         del stream_arn
         async with self._call("DescribeStreamConsumer"):
             description = self._service.consumers.describe(arn, name)
-            self._life.hindered |= description.status == "DELETING"
+            self._run.hindered |= description.status == "DELETING"
             return description
 
     async def deregister_consumer(self, arn: str) -> None:
@@ -133,19 +133,19 @@ class KinesisSimTransport:
         self, consumer_arn: str, shard_id: str, starting_position: Mapping[str, Any]
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Call SubscribeToShard."""
-        service, life = self._service, self._life
+        service, run = self._service, self._run
         service.calls[_SUBSCRIBE] += 1
         self._armed.note(f"subscribe {shard_id} {starting_position}")
         blocked = running_loop().blocked
-        attempt = life.attempts.begin(shard_id, starting_position, service.now, blocked)
+        attempt = run.attempts.begin(shard_id, starting_position, service.now, blocked)
         try:
             body = await self._admit(consumer_arn, shard_id, starting_position, attempt)
         except (ClientError, BotoCoreError) as error:
-            life.attempts.end(attempt, error, service.now)
+            run.attempts.end(attempt, error, service.now)
             raise
         try:
             await self._latency()
-            life.attempts.answer(attempt, service.now)
+            run.attempts.answer(attempt, service.now)
             async with aclosing(body.chunks()) as chunks:
                 yield chunks
         finally:
@@ -164,17 +164,17 @@ class KinesisSimTransport:
             ClientError: It is refused.
             BotoCoreError: There is no answer.
         """
-        service, life = self._service, self._life
+        service, run = self._service, self._run
         await self._latency()
-        service.outages.check(life, _SUBSCRIBE)
-        service.consumers.call(life, consumer_arn, shard_id)
+        service.outages.check(run, _SUBSCRIBE)
+        service.consumers.call(run, consumer_arn, shard_id)
         await self._meet(_SUBSCRIBE, shard_id)
-        service.consumers.admit(life, consumer_arn, shard_id)
-        shard, cursor = service.shard_at(life, shard_id, starting_position, _SUBSCRIBE)
+        service.consumers.admit(run, consumer_arn, shard_id)
+        shard, cursor = service.shard_at(run, shard_id, starting_position, _SUBSCRIBE)
         inside = starting_position["Type"] == "AT_SEQUENCE_NUMBER"
-        life.held.resume(shard_id, cursor, inside=inside)
+        run.held.resume(shard_id, cursor, inside=inside)
         body = SubscriptionBody(
-            service, self._armed, life, attempt=attempt, shard=shard, cursor=cursor
+            service, self._armed, run, attempt=attempt, shard=shard, cursor=cursor
         )
         service.consumers.begin(consumer_arn, body.frames)
         return body
@@ -184,20 +184,20 @@ class KinesisSimTransport:
     ) -> str:
         """Call GetShardIterator."""
         del stream_arn
-        service, life, action = self._service, self._life, "GetShardIterator"
+        service, run, action = self._service, self._run, "GetShardIterator"
         service.calls[action] += 1
         self._armed.note(f"iterate {shard_id} {starting_position}")
         if shard_id in self._renewing:
             self._renewing.discard(shard_id)
             self._renewed.add(shard_id)
         else:
-            life.attempts.begin(shard_id, starting_position, service.now, running_loop().blocked)
+            run.attempts.begin(shard_id, starting_position, service.now, running_loop().blocked)
         with self._ending(shard_id):
             await self._latency()
-            service.outages.check(life, action)
-            service.rates.poll(life, action, shard_id)
+            service.outages.check(run, action)
+            service.rates.poll(run, action, shard_id)
             await self._meet(action, shard_id)
-            shard, cursor = service.shard_at(life, shard_id, starting_position, action)
+            shard, cursor = service.shard_at(run, shard_id, starting_position, action)
             await self._latency()
         return SimShardIterator(shard, cursor, service.now).encode()
 
@@ -207,29 +207,29 @@ class KinesisSimTransport:
     ) -> AsyncIterator[UnreadRecords]:
         """Call GetRecords."""
         del stream_arn
-        service, life, action = self._service, self._life, "GetRecords"
+        service, run, action = self._service, self._run, "GetRecords"
         service.calls[action] += 1
         shard_id = self._polling.shard_id_of(shard_iterator)
-        attempt = life.attempts.last(shard_id)
+        attempt = run.attempts.last(shard_id)
         assert attempt is not None, "an iterator was asked for"
         with self._ending(shard_id):
             await self._latency()
-            service.outages.check(life, action)
+            service.outages.check(run, action)
             iterator = self._polling.decode(shard_iterator)
-            service.rates.poll(life, action, shard_id)
+            service.rates.poll(run, action, shard_id)
             await self._meet(action, shard_id)
             fault = self._strike(KinesisFaultSite.EVENT, shard=shard_id)
-            answer = self._polling.answer(life, attempt, iterator, limit, fault)
+            answer = self._polling.answer(run, attempt, iterator, limit, fault)
             await self._latency()
-            answer.announce(life, attempt)
+            answer.announce(run, attempt)
             self._renewed.discard(shard_id)
-            async with aclosing(answer.chunks(life, attempt)) as chunks:
+            async with aclosing(answer.chunks(run, attempt)) as chunks:
                 yield UnreadRecords(answer.size, chunks)
 
     @contextmanager
     def _ending(self, shard_id: str) -> Iterator[None]:
         """Take note of an error that ends the reading of a shard by polls."""
-        attempt = self._life.attempts.last(shard_id)
+        attempt = self._run.attempts.last(shard_id)
         assert attempt is not None, "an iterator was asked for"
         try:
             yield
@@ -238,7 +238,7 @@ class KinesisSimTransport:
             if expired and shard_id not in self._renewed:
                 self._renewing.add(shard_id)  # that its reader asks for another one is no news
             else:
-                self._life.attempts.end(attempt, error, self._service.now)
+                self._run.attempts.end(attempt, error, self._service.now)
             raise
 
     @asynccontextmanager
@@ -249,21 +249,21 @@ class KinesisSimTransport:
             ClientError: It is refused.
             BotoCoreError: There is no answer.
         """
-        life = self._life
+        run = self._run
         self._service.calls[action] += 1
-        life.calling += 1
+        run.calling += 1
         try:
             await self._latency()
-            self._service.outages.check(life, action)
-            self._service.rates.call(life, action)
+            self._service.outages.check(run, action)
+            self._service.rates.call(run, action)
             await self._go_wrong(action)
             yield
         except (ClientError, BotoCoreError) as error:
-            life.refusals.append(error)
+            run.refusals.append(error)
             raise
         finally:
-            life.calling -= 1
-            life.called_at = self._service.now
+            run.calling -= 1
+            run.called_at = self._service.now
 
     async def _go_wrong(self, action: str) -> None:
         fault = self._strike(KinesisFaultSite.CALL, kinds=_ON_CALLS)
@@ -273,7 +273,7 @@ class KinesisSimTransport:
             raise no_answer(self._service.random)
         if fault.kind is KinesisFaultKind.CALL_REFUSED:
             raise client_error(fault.code, action)
-        self._life.hung += 1
+        self._run.hung += 1
         await asyncio.sleep(fault.seconds)
 
     async def _meet(self, action: str, shard_id: str) -> None:
@@ -300,7 +300,7 @@ class KinesisSimTransport:
 
     async def _latency(self) -> None:
         """Let an answer take its time; to a process that is dead it never comes."""
-        if self._life.dead:
+        if self._run.dead:
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(self._service.random.choice((0.001, 0.01, 0.05, 0.5)))
 
@@ -311,5 +311,5 @@ class KinesisSimTransport:
         shard: str | None = None,
         kinds: set[KinesisFaultKind] | None = None,
     ) -> KinesisFault | None:
-        but = () if self._life.settled else WAITED_FOR
+        but = () if self._run.settled else WAITED_FOR
         return self._armed.strike(site, self._service.now, shard=shard, kinds=kinds, but=but)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Connection, Reserve
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
 
-__all__ = ("ConnectionObservers", "life_of")
+__all__ = ("ConnectionObservers", "run_of")
 
 _SEVERAL: Final = 2
 
@@ -122,8 +122,8 @@ class ConnectionObservers:
         self._moments[KinesisSometimes.RENEWED_FOR_SEVERAL] += self._refused[access] >= _SEVERAL
 
 
-def life_of(connection: Connection) -> ProcessLife:
+def run_of(connection: Connection) -> ProcessRun:
     """Return the process that a connection belongs to."""
     assert isinstance(connection, KinesisConnection)
     assert isinstance(connection._client, KinesisSimTransport)
-    return connection._client._life
+    return connection._client._run

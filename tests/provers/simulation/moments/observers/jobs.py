@@ -13,14 +13,14 @@ from tests.provers.simulation.job.process import SimProcess
 from tests.provers.simulation.kinesis.oracle.oracle import KinesisOracle
 from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, around, before, together
-from tests.provers.simulation.moments.observers.connections import life_of
+from tests.provers.simulation.moments.observers.connections import run_of
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
 
 __all__ = ("JobObservers",)
 
@@ -46,7 +46,7 @@ class JobObservers:
     def installed(self) -> AbstractContextManager[None]:
         """Look for as long as the block runs."""
         return together(
-            around(SimJob, "live", self._lives),
+            around(SimJob, "live", self._runs),
             before(SimProcess, "kill", self._dies),
             around(SimJob, "_process", self._works),
             after(FanOut, "acknowledge", self._acknowledges),
@@ -55,7 +55,7 @@ class JobObservers:
         )
 
     def _dies(self, process: SimProcess) -> None:
-        number, opened = process.life.number, process.life.opened
+        number, opened = process.run.number, process.run.opened
         idle = opened and number not in self._storing | self._working
         self._moments[KinesisSometimes.DIED_OPENING] += not opened
         self._moments[KinesisSometimes.DIED_STORING] += number in self._storing
@@ -63,40 +63,40 @@ class JobObservers:
         self._moments[KinesisSometimes.DIED_UNSTORED] += idle and number in self._unstored
 
     @contextmanager
-    def _lives(self, job: SimJob) -> Iterator[None]:
+    def _runs(self, job: SimJob) -> Iterator[None]:
         try:
             yield
         except FanOutError:
-            self._unopened |= not job._life.opened
+            self._unopened |= not job._run.opened
             raise
         finally:
-            if job._life.opened and self._unopened:
+            if job._run.opened and self._unopened:
                 self._unopened = False
                 self._moments[KinesisSometimes.OPENED_AFTER_FAILURE] += 1
 
     @contextmanager
     def _works(self, job: SimJob) -> Iterator[None]:
-        self._working.add(job._life.number)
+        self._working.add(job._run.number)
         try:
             yield
         finally:
-            self._working.remove(job._life.number)
+            self._working.remove(job._run.number)
 
     def _acknowledges(self, _: None, stream: FanOut, *__: object) -> None:
-        self._unstored.add(life_of(stream._connection).number)
+        self._unstored.add(run_of(stream._connection).number)
 
     @contextmanager
-    def _saves(self, _: PositionStore, __: str, life: ProcessLife) -> Iterator[None]:
-        self._storing.add(life.number)
+    def _saves(self, _: PositionStore, __: str, run: ProcessRun) -> Iterator[None]:
+        self._storing.add(run.number)
         try:
             yield
         except OSError:
-            self._refused = life.number
+            self._refused = run.number
             raise
         finally:
-            self._storing.remove(life.number)
-        self._unstored.discard(life.number)
-        self._moments[KinesisSometimes.CHECKPOINT_FAILED_ONCE] += self._refused == life.number
+            self._storing.remove(run.number)
+        self._unstored.discard(run.number)
+        self._moments[KinesisSometimes.CHECKPOINT_FAILED_ONCE] += self._refused == run.number
         self._refused = None
 
     @contextmanager

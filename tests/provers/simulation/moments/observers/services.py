@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from fanout.kinesis.aws.api import ShardDescription
-    from tests.provers.simulation.job.process_life import ProcessLife
+    from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kinesis.faults import KinesisFault
     from tests.provers.simulation.kinesis.service.pages import ShardPage
     from tests.provers.simulation.moments.observers.streams import StreamObservers
@@ -84,17 +84,17 @@ class ServiceObservers:
         self._listed = ended
 
     def _admits(
-        self, consumers: KinesisConsumers, life: ProcessLife, arn: str, shard_id: str
+        self, consumers: KinesisConsumers, run: ProcessRun, arn: str, shard_id: str
     ) -> None:
-        desk = consumers._desk(arn, shard_id)
-        early = _now() - desk.succeeded_at < _TAKEOVER
+        state = consumers._shard_state(arn, shard_id)
+        early = _now() - state.succeeded_at < _TAKEOVER
         self._moments[KinesisSometimes.NEW_PROCESS_TOO_EARLY] += (
-            early and 0 < desk.succeeder < life.number
+            early and 0 < state.succeeder < run.number
         )
 
     def _begins(self, consumers: KinesisConsumers, arn: str, body: SubscriptionFrames) -> None:
-        live = consumers._desk(arn, body.shard.shard_id).live
-        succeeds = live is not None and live.life.number < body.life.number
+        live = consumers._shard_state(arn, body.shard.shard_id).live
+        succeeds = live is not None and live.run.number < body.run.number
         self._moments[KinesisSometimes.TAKEN_OVER_BY_SUCCESSOR] += succeeds
 
     def _writes(self, page: ShardPage, _: SubscriptionFrames, at: float) -> None:

@@ -13,7 +13,7 @@ from fanout.core.statistics import SplitState
 from fanout.core.supervisor import Supervisor
 from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, around, before, together
-from tests.provers.simulation.moments.observers.connections import life_of
+from tests.provers.simulation.moments.observers.connections import run_of
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -101,7 +101,7 @@ class StreamObservers:
             return
         self._open.remove(supervisor)
         connection = supervisor._connection
-        if supervisor.failure is not None or life_of(connection).dead:
+        if supervisor.failure is not None or run_of(connection).dead:
             return
         states = {subscriber.state for subscriber in supervisor.subscribers.values()}
         full = any(subscriber.slot.occupied for subscriber in supervisor.subscribers.values())

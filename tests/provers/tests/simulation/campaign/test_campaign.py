@@ -14,13 +14,13 @@ from tests.provers.simulation.campaign import worker
 from tests.provers.simulation.campaign.campaign import run_campaign
 from tests.provers.simulation.campaign.failures import FailureKind, RunFailure, try_kinesis_seed
 from tests.provers.simulation.campaign.totals import Totals
-from tests.provers.tests.simulation.campaign.misbehaving import DEADLY, ENDLESS, answer, misbehave
-from tests.provers.tests.simulation.defect import begin_again
+from tests.provers.tests.simulation.campaign.seed_runs import DEADLY, ENDLESS, answer, misbehave
+from tests.provers.tests.simulation.planted_defect import begin_again
 
 _UNTIL_INTERRUPTED = """
 import itertools
 from tests.provers.simulation.campaign.campaign import run_campaign
-from tests.provers.tests.simulation.campaign.misbehaving import answer
+from tests.provers.tests.simulation.campaign.seed_runs import answer
 if __name__ == "__main__":
     try:
         for result in run_campaign(itertools.count(), processes=2, run=answer):

@@ -13,7 +13,7 @@ from tests.provers.simulation.kinesis.plan import KinesisPlan
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 from tests.provers.simulation.plans import read_plan
 from tests.provers.simulation.run import run_plan
-from tests.provers.tests.simulation.defect import SHOWING, begin_again
+from tests.provers.tests.simulation.planted_defect import SHOWING, begin_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable

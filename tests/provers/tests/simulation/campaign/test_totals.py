@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.provers.simulation.campaign.failures import FailureKind, RunFailure
 from tests.provers.simulation.campaign.totals import Totals
 from tests.provers.simulation.moments.moments import KinesisSometimes
-from tests.provers.tests.simulation.campaign.misbehaving import answer
+from tests.provers.tests.simulation.campaign.seed_runs import answer
 
 if TYPE_CHECKING:
     from tests.provers.simulation.campaign.worker import Result

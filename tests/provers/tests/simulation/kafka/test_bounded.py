@@ -11,7 +11,7 @@ import pytest
 from fanout.core.opening import open_stream
 from fanout.errors import FanOutError
 from fanout.testing.virtual_time.loop import SimLoop, running_loop, simulate
-from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.job.process_run import ProcessRun
 from tests.provers.simulation.kafka.faults import KafkaFaultKind
 from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kafka.world import KafkaWorld
@@ -61,10 +61,10 @@ async def read(plan: KafkaPlan) -> int:
     world = KafkaWorld(plan, lambda _: None)
     await asyncio.sleep(stream_of(plan.seed, "bounded").uniform(0, plan.seconds))
     for number in range(1, 100):
-        life = ProcessLife(number, HeldEvents(1 << 40))
-        witness, first = world.witness(life), ends(world)
+        run = ProcessRun(number, HeldEvents(1 << 40))
+        witness, first = world.witness(run), ends(world)
         opening = open_stream(
-            world.source(life),
+            world.source(run),
             available_now=True,
             on_resubscribe=witness.resubscribes,
             random=world.product,
@@ -72,15 +72,15 @@ async def read(plan: KafkaPlan) -> int:
         try:
             async with opening as stream:
                 last = ends(world)
-                life.opened = True
+                run.opened = True
                 witness.opened(stream)
-                reading = world.oracle.begin(stream.positions, life, anew=True)
+                reading = world.oracle.begin(stream.positions, run, anew=True)
                 async for batch in stream:
                     reading.deliver(batch)
-                    life.held.get(batch)
+                    run.held.get(batch)
                 witness.closing(reading)
         except FanOutError:
-            assert not life.opened, "a stream that is open fails of nothing that passes"
+            assert not run.opened, "a stream that is open fails of nothing that passes"
             await asyncio.sleep(10.0)
             continue
         witness.closed()

@@ -17,7 +17,7 @@ from fanout.testing.virtual_time.loop import simulate
 from tests.provers.record_batches import ABORT, COMMIT, batch, marker, rows
 from tests.provers.simulation.armed_faults import ArmedFaults
 from tests.provers.simulation.errors import OracleError
-from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.job.process_run import ProcessRun
 from tests.provers.simulation.kafka.cluster import SimCluster
 from tests.provers.simulation.kafka.oracle import KafkaOracle
 from tests.provers.simulation.kafka.partition_log import (
@@ -27,7 +27,7 @@ from tests.provers.simulation.kafka.partition_log import (
     PartitionLog,
     StoredBatch,
 )
-from tests.provers.simulation.kafka.sent_answers import SentAnswers
+from tests.provers.simulation.kafka.sent_responses import SentResponses
 from tests.provers.simulation.kafka.service import KafkaSimService
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 
@@ -90,11 +90,11 @@ class Case:
         service = KafkaSimService(
             cluster, armed, Random(7), committed=True, request_timeout=30.0, fetch_max_bytes=1 << 20
         )
-        sent_answers = SentAnswers(0.0)
-        sent_answers.eras[PARTITION].extend(seen)
-        self.oracle = KafkaOracle(service, {1: sent_answers}, lambda _: True, "earliest")
-        life = ProcessLife(1, HeldEvents(1 << 20))
-        self.reading: KafkaReading = self.oracle.begin(self.position(offset), life)
+        sent_responses = SentResponses(0.0)
+        sent_responses.eras[PARTITION].extend(seen)
+        self.oracle = KafkaOracle(service, {1: sent_responses}, lambda _: True, "earliest")
+        run = ProcessRun(1, HeldEvents(1 << 20))
+        self.reading: KafkaReading = self.oracle.begin(self.position(offset), run)
 
     @staticmethod
     def position(offset: int) -> str:

@@ -20,7 +20,7 @@ from fanout.kafka.shuffle.frames import (
     WatermarkFrame,
     decode_control,
 )
-from tests.kafka.shuffle.answers import read_answer
+from tests.kafka.shuffle.decoding import read_answer
 from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.kafka.partition_log import KafkaRecord, ProducerFrames, StoredBatch
 from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan

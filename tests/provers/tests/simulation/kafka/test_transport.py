@@ -15,7 +15,7 @@ from aiokafka.errors import (
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
 from fanout.testing.virtual_time.loop import running_loop
-from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.job.process_run import ProcessRun
 from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind
 from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kafka.world import KafkaWorld
@@ -50,10 +50,10 @@ class TransportCluster:
     def __init__(self, *faults: KafkaFault) -> None:
         plan = replace(PLAN, cluster_faults=faults)
         world = KafkaWorld(plan, lambda _: None)
-        self.life = ProcessLife(1, HeldEvents(1 << 30))
-        world.witness(self.life)
+        self.run = ProcessRun(1, HeldEvents(1 << 30))
+        world.witness(self.run)
         self.era: LogEra = plan.logs()[PARTITION].eras[0]
-        self.transport: KafkaTransport = world.source(self.life).transport()
+        self.transport: KafkaTransport = world.source(self.run).transport()
 
     async def fetch(
         self, offset: int, max_bytes: int = 1 << 20, *, max_wait: float = 0.0, broker: int = 0
@@ -156,8 +156,8 @@ async def test_the_edges_and_what_the_group_has_committed_are_told() -> None:
 @in_virtual_time
 async def test_a_process_that_is_dead_commits_nothing() -> None:
     cluster = TransportCluster()
-    cluster.life.dead = True
+    cluster.run.dead = True
     with pytest.raises(KafkaConnectionError):
         await cluster.transport.commit("g", {PARTITION: 3})
-    cluster.life.dead = False
+    cluster.run.dead = False
     assert await cluster.transport.committed("g", [PARTITION]) == {PARTITION: None}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SEEDS = 200
-# Where the search for a rare mistake begins: from 0 on, it takes 157 lives.
+# Where the search for a rare mistake begins: from 0 on, it takes 157 runs.
 FIRST = {"segments of a newer run are orphans": 156}
 
 RACES = {
@@ -36,7 +36,7 @@ RACES = {
 
 
 def draw_forgetful(seed: int) -> QueryPlan:
-    """Draw a life in which Spark, after a loss of power, asks for older batches than the newest."""
+    """Draw a run in which Spark, after a loss of power, asks for older batches than the newest."""
     lost = PowerLoss(Random(seed).randint(24, 50), forgotten=3)
     return QueryPlan(seed=seed, runs=(DriverRun(stop_after=2.0), DriverRun(faults=(lost,))))
 
@@ -56,4 +56,4 @@ def test_a_planted_mistake_is_found(name: str) -> None:
                 run_query_plan(plan)
             except QueryViolationError:
                 return
-    raise AssertionError(f"{SEEDS} lives did not show that {name}")
+    raise AssertionError(f"{SEEDS} runs did not show that {name}")

@@ -1,4 +1,4 @@
-"""One small life of a query, with one fault at each of its operations in turn."""
+"""One small run of a query, with one fault at each of its operations in turn."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from fanout.errors import FanOutError, MalformedEventError, SplitFailedError
 from fanout.kinesis import KinesisSource
 from tests.provers.simulation.errors import OracleError
-from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.job.process_run import ProcessRun
 from tests.provers.simulation.kinesis.oracle.failure_check import check_kinesis_failure
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 
@@ -30,11 +30,11 @@ class NotifiedProcess:
     def __init__(self, source: KinesisSource = SOURCE) -> None:
         self.now = 0.0
         self.source = source
-        self.life = ProcessLife(1, HeldEvents(1), opened=True)
+        self.run = ProcessRun(1, HeldEvents(1), opened=True)
 
     @property
     def attempts(self) -> SubscribeAttempts:
-        return self.life.attempts
+        return self.run.attempts
 
     @property
     def wrongs(self) -> list[str]:
@@ -65,7 +65,7 @@ class NotifiedProcess:
 
     def judged(self, failure: FanOutError, *, gone: bool = False) -> str:
         try:
-            check_kinesis_failure(failure, self.life, self.source, self.now, gone=gone)
+            check_kinesis_failure(failure, self.run, self.source, self.now, gone=gone)
         except OracleError as error:
             return str(error).partition(":")[0]
         return ""

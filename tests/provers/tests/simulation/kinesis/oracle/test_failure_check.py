@@ -91,21 +91,21 @@ def test_a_stream_that_is_gone_is_called_gone() -> None:
 
 def test_a_stream_that_cannot_be_opened_has_a_refused_call_as_its_cause() -> None:
     process = NotifiedProcess()
-    process.life.opened = False
+    process.run.opened = False
     refusal = client_error("AccessDeniedException", "ListShards")
     failure = ServiceError("the splits cannot be listed")
     assert process.judged(failure) == "failed for nothing"
     failure.__cause__ = refusal
     assert process.judged(failure) == "failed for nothing"
-    process.life.refusals.append(refusal)
+    process.run.refusals.append(refusal)
     assert process.judged(failure) == ""
-    process.life.opened = True
+    process.run.opened = True
     assert process.judged(failure) == "failed for nothing"
 
 
 def test_a_stream_that_was_replaced_refuses_the_positions_of_the_one_before() -> None:
     process = NotifiedProcess()
-    process.life.opened = False
+    process.run.opened = False
     failure = PositionError("the stored positions belong to one stream, not to another")
     assert process.judged(failure, gone=True) == ""
     assert process.judged(failure, gone=False) == "failed for nothing"
@@ -113,10 +113,10 @@ def test_a_stream_that_was_replaced_refuses_the_positions_of_the_one_before() ->
 
 def test_a_consumer_that_nobody_answers_about_is_waited_for_and_that_is_said() -> None:
     process = NotifiedProcess()
-    process.life.opened = False
+    process.run.opened = False
     silent = ServiceError("it did not become ACTIVE within 60 s (the service did not answer)")
     assert process.judged(silent) == "failed for nothing"
-    process.life.hung = 1
+    process.run.hung = 1
     assert process.judged(silent) == ""
     wordless = ServiceError("it did not become ACTIVE within 60 s (None)")
     assert process.judged(wordless) == "failed for nothing"

@@ -14,7 +14,7 @@ from fanout.kinesis.aws.api import HashRange
 from fanout.kinesis.reading.decode import SCHEMA
 from tests.provers.simulation.armed_faults import ArmedFaults
 from tests.provers.simulation.errors import OracleError
-from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.job.process_run import ProcessRun
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 from tests.provers.simulation.kinesis.oracle.oracle import KinesisOracle
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
@@ -75,11 +75,11 @@ class OracleStream:
             draw_kinesis_plan(0), LOG, Random(7), ArmedFaults((), lambda _: None)
         )
         self.oracle = KinesisOracle(LOG, self.service)
-        self.life = ProcessLife(1, HeldEvents(1 << 20))
+        self.run = ProcessRun(1, HeldEvents(1 << 20))
 
     def reading(self, *stored: SplitPosition) -> KinesisReading:
-        self.life = ProcessLife(self.life.number + 1, HeldEvents(1 << 20))
-        return self.oracle.begin(positions(*stored), self.life)
+        self.run = ProcessRun(self.run.number + 1, HeldEvents(1 << 20))
+        return self.oracle.begin(positions(*stored), self.run)
 
     def trim(self, count: int) -> None:
         """Let the first records of the parent expire."""
@@ -277,7 +277,7 @@ def test_what_has_expired_is_not_missed_where_a_gap_tells_it() -> None:
     reading = stream.reading()
     reading.deliver(batch(ROWS[:1]))
     stream.trim(2)
-    stream.life.passed_over[PARENT.shard_id] = PARENT.records[1].sequence
+    stream.run.passed_over[PARENT.shard_id] = PARENT.records[1].sequence
     told = Gap(after(ROWS[0]), Horizon(), "expired")
     assert refusal(reading, batch(ROWS[2:])) == "lost"
     reading.deliver(batch(ROWS[2:], gaps=(told,)))
@@ -297,7 +297,7 @@ def test_whoever_begins_with_the_oldest_record_misses_none_that_had_expired() ->
     reading = stream.reading()
     stream.trim(2)
     assert refusal(reading, batch(ROWS[2:])) == "lost"
-    stream.life.passed_over[PARENT.shard_id] = PARENT.records[1].sequence
+    stream.run.passed_over[PARENT.shard_id] = PARENT.records[1].sequence
     reading.deliver(batch(ROWS[2:]))
 
 
@@ -305,7 +305,7 @@ def test_what_was_taken_before_it_expired_is_still_expected() -> None:
     stream = OracleStream()
     reading = stream.reading()
     stream.trim(3)
-    stream.life.passed_over[PARENT.shard_id] = PARENT.records[2].sequence
+    stream.run.passed_over[PARENT.shard_id] = PARENT.records[2].sequence
     reading.deliver(batch(ROWS[1:2]))
     assert refusal(reading, batch(ROWS[4:])) == "lost"
     reading.deliver(batch(ROWS[2:]))
@@ -314,7 +314,7 @@ def test_what_was_taken_before_it_expired_is_still_expected() -> None:
 def test_a_stream_that_begins_anew_owes_nothing_that_came_before() -> None:
     stream = OracleStream()
     stream.reading()
-    reading = stream.oracle.begin(positions(at(after(ROWS[1]))), stream.life, anew=True)
+    reading = stream.oracle.begin(positions(at(after(ROWS[1]))), stream.run, anew=True)
     assert refusal(reading, batch(ROWS[:1])) == "duplicated"
     assert reading.missing(None) == {PARENT.shard_id: 3, CHILD.shard_id: 5}
 
@@ -323,7 +323,7 @@ def test_two_runs_may_begin_anew_at_the_same_time() -> None:
     stream = OracleStream()
     older = stream.reading()
     older.deliver(batch(ROWS[:2]))
-    newer = stream.oracle.begin(positions(), stream.life, anew=True)
+    newer = stream.oracle.begin(positions(), stream.run, anew=True)
     older.check_stored(positions(at(after(ROWS[1]))))
     newer.deliver(batch(ROWS))
 
@@ -333,5 +333,5 @@ def test_a_run_that_goes_on_in_a_shard_misses_what_expires_meanwhile() -> None:
     reading = stream.reading()
     reading.deliver(batch(ROWS[:1]))
     stream.trim(2)
-    stream.life.passed_over[PARENT.shard_id] = PARENT.records[1].sequence
+    stream.run.passed_over[PARENT.shard_id] = PARENT.records[1].sequence
     assert refusal(reading, batch(ROWS[2:])) == "lost"

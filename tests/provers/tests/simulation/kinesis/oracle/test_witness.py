@@ -36,7 +36,7 @@ class WitnessStream:
 
 
 def watched(process: NotifiedProcess, **shards: Any) -> KinesisWitness:
-    witness = KinesisWitness(process.life, SourceLog({}), SOURCE)
+    witness = KinesisWitness(process.run, SourceLog({}), SOURCE)
     stream: Any = WitnessStream(shards)
     witness.opened(stream)
     return witness
@@ -64,7 +64,7 @@ async def test_nobody_lists_shards_in_a_blocked_loop(blocked: float, *, wrong: b
     process = NotifiedProcess()
     witness = watched(process)
     running_loop().block(30.0)
-    process.life.listed_at = running_loop().awake
+    process.run.listed_at = running_loop().awake
     running_loop().block(blocked)
     await asyncio.sleep(SOURCE.discovery_interval + 270 - blocked)
     reading: Any = None

@@ -14,7 +14,7 @@ from fanout.kinesis.reading.decode import decode_event, decode_records
 from fanout.testing.kinesis.frames import payload_of
 from fanout.testing.virtual_time.loop import simulate
 from tests.provers.simulation.armed_faults import ArmedFaults
-from tests.provers.simulation.job.process_life import ProcessLife
+from tests.provers.simulation.job.process_run import ProcessRun
 from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
@@ -54,9 +54,9 @@ class Kinesis:
         self.log: SourceLog = self.plan.log()
         self.armed = ArmedFaults(faults, lambda _: None)
         self.service = KinesisSimService(self.plan, self.log, Random(1), self.armed)
-        self.lives = [ProcessLife(number, HeldEvents(1 << 30), settled=True) for number in (1, 2)]
+        self.runs = [ProcessRun(number, HeldEvents(1 << 30), settled=True) for number in (1, 2)]
         self.first, self.second = (
-            KinesisSimTransport(self.service, self.armed, life) for life in self.lives
+            KinesisSimTransport(self.service, self.armed, run) for run in self.runs
         )
 
     async def poll(self, iterator: str) -> bytes:
@@ -110,12 +110,12 @@ def test_an_iterator_expires_after_five_minutes() -> None:
 
 def test_a_sixth_poll_within_a_second_is_refused_and_breaks_a_rule() -> None:
     async def use(kinesis: Kinesis) -> None:
-        rates, (life, other) = kinesis.service.rates, kinesis.lives
+        rates, (run, other) = kinesis.service.rates, kinesis.runs
         for _ in range(5):
-            rates.poll(life, "GetRecords", SHARD)
+            rates.poll(run, "GetRecords", SHARD)
         with pytest.raises(ClientError, match="ProvisionedThroughputExceeded"):
-            rates.poll(life, "GetRecords", SHARD)
-        rates.poll(life, "GetShardIterator", SHARD)
+            rates.poll(run, "GetRecords", SHARD)
+        rates.poll(run, "GetShardIterator", SHARD)
         await asyncio.sleep(1)
         rates.poll(other, "GetRecords", SHARD)
 
@@ -125,14 +125,14 @@ def test_a_sixth_poll_within_a_second_is_refused_and_breaks_a_rule() -> None:
 
 def test_ten_mebibytes_are_rested_for_five_seconds() -> None:
     async def use(kinesis: Kinesis) -> None:
-        rates, (life, other) = kinesis.service.rates, kinesis.lives
-        rates.returned(life, SHARD, 10 << 20)
+        rates, (run, other) = kinesis.service.rates, kinesis.runs
+        rates.returned(run, SHARD, 10 << 20)
         await asyncio.sleep(4.9)
-        for each in (life, other):
+        for each in (run, other):
             with pytest.raises(ClientError, match="ProvisionedThroughputExceeded"):
                 rates.poll(each, "GetRecords", SHARD)
         await asyncio.sleep(0.2)
-        rates.poll(life, "GetRecords", SHARD)
+        rates.poll(run, "GetRecords", SHARD)
 
     (rule,) = at_work(use).service.violations
     assert "2 MiB a second" in rule
@@ -291,7 +291,7 @@ def test_a_clock_that_is_behind_refuses_the_present() -> None:
         )
         await kinesis.first.get_shard_iterator("arn", SHARD, now)
 
-    assert at_work(use).lives[0].refused_times == 1
+    assert at_work(use).runs[0].refused_times == 1
 
 
 def test_a_frame_is_whole_as_its_last_piece_is_asked_for() -> None:
@@ -299,7 +299,7 @@ def test_a_frame_is_whole_as_its_last_piece_is_asked_for() -> None:
         cut = False
         while not cut:  # half of the subscriptions are not
             async with kinesis.first.subscribe(CONSUMER_ARN, SHARD, HORIZON) as chunks:
-                attempt = kinesis.lives[0].attempts.last(SHARD)
+                attempt = kinesis.runs[0].attempts.last(SHARD)
                 assert attempt is not None
                 frame = b""
                 async for chunk in chunks:

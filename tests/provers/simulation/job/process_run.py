@@ -10,12 +10,12 @@ from tests.provers.simulation.kinesis.oracle.subscribe_attempts import Subscribe
 if TYPE_CHECKING:
     from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 
-__all__ = ("ProcessLife",)
+__all__ = ("ProcessRun",)
 
 
 @final
 @dataclass(slots=True)
-class ProcessLife:
+class ProcessRun:
     """One run of the reader's process.
 
     Args:

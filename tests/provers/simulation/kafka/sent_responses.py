@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
 
-__all__ = ("SentAnswers",)
+__all__ = ("SentResponses",)
 
 
 @final
 @dataclass(slots=True, eq=False)
-class SentAnswers:
+class SentResponses:
     """What one process was told.
 
     Args:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tests.provers.simulation.spark.faults import FileDamage
     from tests.provers.simulation.spark.plan import QueryPlan
 
-__all__ = ("QueryLife",)
+__all__ = ("QueryRun",)
 
 # Longer than a run without faults can take, and than anything that a dead driver has left under
 # way.
@@ -59,7 +59,7 @@ class HandlerError(Exception):
 
 
 @final
-class QueryLife:
+class QueryRun:
     """The drivers of one plan, one after the other or two at a time.
 
     Args:
