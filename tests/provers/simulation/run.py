@@ -208,7 +208,7 @@ class _Run:
             case KinesisFaultKind.CRASH:
                 await process.kill()
             case _:
-                await process.tell()
+                await process.request_stop()
         return end.seconds
 
     async def _dismiss(self) -> None:
@@ -219,7 +219,7 @@ class _Run:
         if happens(self._random, 0.5):
             await process.kill()
         else:
-            await process.tell()
+            await process.request_stop()
         await process.end()
         self._look_back(process)
 

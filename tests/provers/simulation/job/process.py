@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ("SimProcess",)
 
-# A job that is told to leave may just be storing its positions, and its store may be slow.
+# A job that is asked to leave may just be storing its positions, and its store may be slow.
 _STORE_GRACE: Final = 300.0
 # What a generation of shards may have to wait for once nothing goes wrong any more, in seconds: a
 # drain that had begun collects, twice; the rest is in the options of the stream.
@@ -31,14 +31,14 @@ _UNDER_WAY: Final = 120.0 + 60.0
 
 @final
 class SimProcess:
-    """One process of the job; it starts as it is made.
+    """One process of the job; it starts when it is created.
 
     `leaves_at` is when it has to leave, because another one has taken its place.
 
     Args:
-        world: What it meets.
+        world: The simulated world around it.
         number: Its number, from 1.
-        note: Told what becomes of it.
+        note: Receives a line for each event of the process.
     """
 
     def __init__(self, world: SourceWorld, number: int, note: Callable[[str], None]) -> None:
@@ -59,14 +59,14 @@ class SimProcess:
         self.task.cancel()
         await asyncio.wait({self.task}, timeout=_STORE_GRACE)
 
-    async def tell(self) -> None:
-        """Tell it to leave."""
+    async def request_stop(self) -> None:
+        """Ask it to leave, and wait until it has."""
         if not self.job.leave():
             self.task.cancel()
         await asyncio.wait({self.task}, timeout=_STORE_GRACE)
 
     async def end(self) -> None:
-        """See to it that it is over."""
+        """Cancel it, and wait until it is over."""
         self.task.cancel()
         await asyncio.wait({self.task})
 

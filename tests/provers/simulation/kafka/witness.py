@@ -163,7 +163,7 @@ class KafkaWitness:
             case _:
                 known = self._sent_responses.knows(cause)
         if not known:
-            self._wrong(f"a wrong cause was told for {split}: {cause!r}")
+            self._wrong(f"a wrong cause was reported for {split}: {cause!r}")
         longest = max(self._pacing.floor, self._pacing.backoff.cap, self._pacing.slow)
         if not self._pacing.floor <= delay <= longest + self._pacing.backoff.base:
             self._wrong(f"a wait of {delay:g} s of {split}")

@@ -187,7 +187,7 @@ class KafkaWorld:
         return WatermarkHistory(
             self._service.moments,
             timeout=math.inf if plan.producer_timeout is None else plan.producer_timeout,
-            last_words=plan.seconds if plan.leaves_out else math.inf,
+            last_stop=plan.seconds if plan.leaves_out else math.inf,
         )
 
     def _for_ever(self) -> Iterator[KafkaFault]:

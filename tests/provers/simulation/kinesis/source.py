@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from fanout.core.positions import Cursor
     from fanout.kinesis.connection import KinesisConnection
     from tests.provers.simulation.kinesis.plan import KinesisPlan
+    from tests.provers.simulation.kinesis.service.client import KinesisSimClient
     from tests.provers.simulation.kinesis.service.service import KinesisSimService
-    from tests.provers.simulation.kinesis.service.transport import KinesisSimTransport
 
 __all__ = ("KinesisSimSource", "kinesis_options")
 
@@ -39,13 +39,13 @@ class KinesisSimSource:
 
     Args:
         kinesis: What the user wrote down.
-        transport: The calls.
+        client: The calls.
         random: The source of randomness for the wait until a consumer is ACTIVE.
         pending_subscribes: How many subscribe calls may be under way at once.
     """
 
     kinesis: KinesisSource
-    transport: KinesisSimTransport
+    client: KinesisSimClient
     random: Random
     pending_subscribes: int = 64
 
@@ -61,9 +61,9 @@ class KinesisSimSource:
 
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[KinesisConnection]:
-        """Connect as the real source does, over the simulated transport."""
+        """Connect as the real source does, over the simulated client."""
         del available_now
-        async with open_kinesis_connection(self.kinesis, self.transport, self.random) as connection:
+        async with open_kinesis_connection(self.kinesis, self.client, self.random) as connection:
             pending = self.pending_subscribes
             connection.pacing = replace(connection.pacing, max_pending_subscribes=pending)
             yield connection

@@ -14,8 +14,8 @@ from tests.provers.simulation.kinesis.faults import PROCESS_FAULTS, KinesisFault
 from tests.provers.simulation.kinesis.oracle.failure_check import check_kinesis_failure
 from tests.provers.simulation.kinesis.oracle.oracle import KinesisOracle
 from tests.provers.simulation.kinesis.oracle.witness import KinesisWitness
+from tests.provers.simulation.kinesis.service.client import KinesisSimClient
 from tests.provers.simulation.kinesis.service.service import KinesisSimService
-from tests.provers.simulation.kinesis.service.transport import KinesisSimTransport
 from tests.provers.simulation.kinesis.source import KinesisSimSource, kinesis_options
 from tests.provers.simulation.moments.observers import Observers
 from tests.provers.simulation.randomness import stream_of
@@ -115,9 +115,9 @@ class KinesisWorld:
 
     def source(self, run: ProcessRun) -> KinesisSimSource:
         """Return what a process reads from."""
-        transport = KinesisSimTransport(self._service, self.armed, run)
+        client = KinesisSimClient(self._service, self.armed, run)
         pending = 1 if self.plan.tight else 64
-        return KinesisSimSource(self._options, transport, self.product, pending)
+        return KinesisSimSource(self._options, client, self.product, pending)
 
     def witness(self, run: ProcessRun) -> KinesisWitness:
         """Return who looks over the shoulder of a process."""

@@ -3,18 +3,19 @@
 What is promised (docs/shuffle.md), and what a run fails of:
 
 - **Late.** A producer writes no record whose event time is at or below its own watermark. So where
-  a reader tells a watermark, it has excluded the records at or below it of every producer that
-  takes part at that place of the log: one of the newest generation of which the reader has heard,
-  whether it has spoken or not, whose last word is neither that it is idle nor that it has ended,
-  and which has not been silent for `producer_timeout`. If such a record comes behind that place,
-  the watermark was too high.
+  a reader reports a watermark, it has excluded the records at or below it of every producer that
+  takes part at that place of the log: one of the newest generation
+  that was announced, with or without a frame of its own so far, whose last frame is neither IDLE
+  nor END, and which has not been silent for `producer_timeout`. If such a record comes behind
+  that place, the watermark was too high.
 - It binds no other producer. A generation that comes later may repeat what its predecessor wrote,
   and one that was superseded may not know it. A producer that was away when the watermark went on
   may have older records. Without transactions a producer may write twice what it does not know to
-  have arrived. And what was lost to a reader, as it expired or was cut off, it has not heard.
+  have arrived. And a reader has not received what it lost, because that expired or was cut off.
 - **Back.** The watermark never goes back, also where a process goes on from stored positions.
-- **Stuck.** As soon as all that were announced have spoken, the watermark is at least the least one
-  of those that take part; and where silent ones are left out, that of those who go on to speak.
+- **Stuck.** As soon as all announced producers have sent a frame, the watermark is at least the
+  least one of those that take part; and where silent ones are left out, that of those that go on
+  sending.
 - **Ended.** A partition ends where all that were announced have ended. That is final: what is
   written behind it, or in its place where a log is cut off, is not read.
 - The watermark of a stream is the least of its partitions', also as it goes on.
@@ -48,7 +49,7 @@ __all__ = ("ExpectedWatermark",)
 @final
 @dataclass(frozen=True, slots=True)
 class _LastFrame:
-    """What a producer has said last: when, its highest watermark, and whether it takes no part."""
+    """The last control frame of a producer, and its highest watermark so far."""
 
     at: float
     watermark: int | None = None
@@ -59,16 +60,16 @@ class _LastFrame:
 @final
 @dataclass(slots=True)
 class ExpectedWatermark:
-    """What the reader of one partition has heard up to an offset.
+    """The frames that the reader of one partition has received up to an offset.
 
     Args:
         partition: The partition.
-        offset: The first offset of which it has heard nothing.
+        offset: The first offset that it has not received.
         era: In which era of the partition that is.
         moments: How often each coincidence was met.
         timeout: After how many seconds a producer is silent.
         since: When the process has begun that reads it.
-        watermark: What it has told last.
+        watermark: The watermark that it has reported last.
         blind: Whether it is unknown what it has received; then nothing is checked any more.
     """
 
@@ -83,14 +84,14 @@ class ExpectedWatermark:
     _generation: int = -1
     _began: float = -math.inf
     _announced: int | None = None
-    _words: dict[int, _LastFrame] = field(default_factory=dict)
+    _last_frames: dict[int, _LastFrame] = field(default_factory=dict)
     # The watermark that binds the producers of the generation, and those that it binds less, as
-    # they were away when it was told.
+    # they were away when it was reported.
     _excluded: int | None = None
     _spared: dict[int, int | None] = field(default_factory=dict)
-    # Who was away at any time since the watermark was looked at; all in a new generation.
+    # The producers that were away since the watermark was checked; all in a new generation.
     _away: set[int] = field(default_factory=set)
-    # Whom the reader may have left out, and has not heard again.
+    # The producers that the reader may have left out, and has received no frame of since.
     _silent: set[int] = field(default_factory=set)
     _begins: bool = True
 
@@ -98,54 +99,54 @@ class ExpectedWatermark:
         """Return the same once more."""
         return replace(
             self,
-            _words=dict(self._words),
+            _last_frames=dict(self._last_frames),
             _spared=dict(self._spared),
             _away=set(self._away),
             _silent=set(self._silent),
         )
 
     def resume(self, now: float) -> None:
-        """Let another process go on, which knows whom the one before has left out."""
+        """Continue in another process, which knows the producers that the one before left out."""
         self.since = 0.0
         self._note_silent(now)
         self.since = now
 
     @property
     def has_producers(self) -> bool:
-        """Whether a producer was heard."""
-        return bool(self._words)
+        """Whether a producer has sent a control frame."""
+        return bool(self._last_frames)
 
     def forget(self, offset: int, era: int) -> None:
-        """Go on before all that was heard, with a log that has taken the place of another one."""
+        """Begin anew in a log that has taken the place of another one."""
         self.offset, self.era = offset, era
         self._supersede(-1, -math.inf)
 
-    def hear(
+    def receive(
         self, batches: Iterable[tuple[StoredBatch, ProducerFrames]], end: int, now: float
     ) -> None:
-        """Take in what comes up to an offset.
+        """Receive the frames up to an offset.
 
         Args:
-            batches: What producers have written there.
+            batches: The batches that producers have written there.
             end: The offset.
             now: The virtual seconds.
 
         Raises:
             OracleError: If there is a record that was excluded.
         """
-        for stored, said in batches:
-            controls = [(stored.base + offset, each) for offset, each in said.controls]
+        for stored, frames in batches:
+            controls = [(stored.base + offset, each) for offset, each in frames.controls]
             for offset, each in sorted([*controls, *((r.offset, r) for r in stored.records)]):
                 if not self.offset <= offset < end:
                     continue
                 if isinstance(each, HelloFrame | WatermarkFrame | IdleFrame | EndFrame):
-                    self._listen(each, stored.at, now)
-                elif not said.repeated:
-                    self._check(each, said)
+                    self._receive_control(each, stored.at, now)
+                elif not frames.repeated:
+                    self._check(each, frames)
         self.offset = end
 
-    def tell(self, watermark: int | None, now: float) -> None:
-        """Take in the watermark that a reader tells here.
+    def report(self, watermark: int | None, now: float) -> None:
+        """Check and record the watermark that a reader reports here.
 
         Args:
             watermark: The watermark.
@@ -169,31 +170,31 @@ class ExpectedWatermark:
                 spared = {number: self._bound(number) for number in self._away}
                 self._excluded, self._spared = watermark, spared
         self._begins = False
-        self._away = {number for number, word in self._words.items() if word.away}
+        self._away = {number for number, last in self._last_frames.items() if last.away}
 
     @property
     def due(self) -> int | None:
         """The least that the watermark has to be here; None for anything."""
-        if self._announced is None or len(self._words) < self._announced:
+        if self._announced is None or len(self._last_frames) < self._announced:
             return None
-        return _least(word for word in self._words.values() if not word.away)
+        return _least(last for last in self._last_frames.values() if not last.away)
 
     @property
     def ended(self) -> bool:
         """Whether all producers that were announced have ended, or it is unknown."""
-        ended = sum(word.ended for word in self._words.values())
+        ended = sum(last.ended for last in self._last_frames.values())
         return self.blind or ended == self._announced
 
     def due_without(self, silent_since: float) -> int | None:
-        """Return the least that the watermark has to be without those who are silent.
+        """Return the least that the watermark has to be without the silent producers.
 
         Args:
-            silent_since: Who has said nothing from then on is, and will be.
+            silent_since: Producers without a frame from then on are silent, and stay so.
         """
         if self._announced is None:
             return None
-        words = self._words.values()
-        return _least(word for word in words if not word.away and word.at > silent_since)
+        last_frames = self._last_frames.values()
+        return _least(last for last in last_frames if not last.away and last.at > silent_since)
 
     def silent(self, now: float) -> set[int]:
         """Return the producers that may be silent, of those that were announced."""
@@ -201,12 +202,12 @@ class ExpectedWatermark:
         return {
             number
             for number in numbers
-            if now - max(self._spoken_at(number), self.since) >= self.timeout
+            if now - max(self._last_sent_at(number), self.since) >= self.timeout
         }
 
-    def _spoken_at(self, producer: int) -> float:
-        word = self._words.get(producer)
-        return self._began if word is None else word.at
+    def _last_sent_at(self, producer: int) -> float:
+        last = self._last_frames.get(producer)
+        return self._began if last is None else last.at
 
     def _note_silent(self, now: float) -> None:
         self._silent |= self.silent(now)
@@ -215,52 +216,52 @@ class ExpectedWatermark:
     def _bound(self, producer: int) -> int | None:
         return self._spared.get(producer, self._excluded)
 
-    def _check(self, record: KafkaRecord, said: ProducerFrames) -> None:
+    def _check(self, record: KafkaRecord, frames: ProducerFrames) -> None:
         if record.event_time is None or self.watermark is None:
             return
-        bound = self._bound(said.producer) if said.generation == self._generation else None
+        bound = self._bound(frames.producer) if frames.generation == self._generation else None
         if bound is not None and record.event_time <= bound:
             raise OracleError(
-                f"late: producer {said.producer} of generation {said.generation} of "
+                f"late: producer {frames.producer} of generation {frames.generation} of "
                 f"{self.partition} has a record of {record.event_time} at {record.offset}, but the "
                 f"watermark was {bound} before"
             )
         self.moments[KafkaSometimes.NOT_BOUND] += record.event_time <= self.watermark
 
-    def _listen(self, control: ControlFrame, at: float, now: float) -> None:
+    def _receive_control(self, control: ControlFrame, at: float, now: float) -> None:
         if control.generation < self._generation:
             self.moments[KafkaSometimes.OUTDATED] += 1
             return
         if control.generation > self._generation:
             self.moments[KafkaSometimes.SUPERSEDED] += self.has_producers
             self._supersede(control.generation, at)
-        self._note_silent(now)  # until it has spoken
+        self._note_silent(now)  # until its frame is received
         self._silent.discard(control.producer)
-        before = self._words.get(control.producer, _LastFrame(at))
+        before = self._last_frames.get(control.producer, _LastFrame(at))
         match control:
             case HelloFrame(producers=announced):
                 self._announced = announced
-                word = _LastFrame(at, before.watermark)
+                last = _LastFrame(at, before.watermark)
             case WatermarkFrame(millis=millis):
                 highest = millis if before.watermark is None else max(millis, before.watermark)
-                word = _LastFrame(at, highest)
+                last = _LastFrame(at, highest)
             case IdleFrame() | EndFrame():
-                word = _LastFrame(
+                last = _LastFrame(
                     at, before.watermark, away=True, ended=isinstance(control, EndFrame)
                 )
                 self._away.add(control.producer)
-        self.moments[KafkaSometimes.BACK_FROM_IDLE] += before.away and not word.away
-        self._words[control.producer] = word
+        self.moments[KafkaSometimes.BACK_FROM_IDLE] += before.away and not last.away
+        self._last_frames[control.producer] = last
 
     def _supersede(self, generation: int, at: float) -> None:
         self._generation, self._began = generation, at
         self._announced, self._begins = None, True
-        self._words, self._away, self._silent = {}, set(), set()
+        self._last_frames, self._away, self._silent = {}, set(), set()
         self._excluded, self._spared = None, {}
 
 
-def _least(words: Iterable[_LastFrame]) -> int | None:
+def _least(last_frames: Iterable[_LastFrame]) -> int | None:
     """Return the least watermark of some producers; None where one has none, or there are none."""
-    watermarks = [word.watermark for word in words]
-    told = [watermark for watermark in watermarks if watermark is not None]
-    return min(told) if told and len(told) == len(watermarks) else None
+    watermarks = [last.watermark for last in last_frames]
+    known = [watermark for watermark in watermarks if watermark is not None]
+    return min(known) if known and len(known) == len(watermarks) else None

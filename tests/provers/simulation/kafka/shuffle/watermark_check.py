@@ -28,20 +28,20 @@ __all__ = ("WatermarkCheck", "WatermarkHistory")
 @final
 @dataclass(slots=True)
 class WatermarkHistory:
-    """What was heard and told by the processes so far, each of which goes on at stored offsets.
+    """The frames received and watermarks reported so far, by processes that follow each other.
 
     Args:
         moments: How often each coincidence was met.
         timeout: After how many seconds a producer is silent.
-        last_words: From when on only producers write that never stop; infinity where all stop.
+        last_stop: From when on only producers write that never stop; infinity where all stop.
         lines: What was known at each offset at which a check was made, in order.
         begun_anew: The partitions that were read once more from an earlier offset, so that an
-            offset does not tell any more what was known there.
+            offset does not determine any more what was known there.
     """
 
     moments: Counter[str]
     timeout: float = math.inf
-    last_words: float = math.inf
+    last_stop: float = math.inf
     lines: defaultdict[Partition, list[ExpectedWatermark]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -55,7 +55,7 @@ class WatermarkCheck:
     Args:
         logs: What the partitions hold.
         past: What was known before.
-        served: What the cluster has told the process.
+        sent_responses: The responses that the cluster has sent to the process.
         stored: The offset with which it goes on in each partition, by the partition's name.
         eras: In which era it begins in partitions of which nothing was known before.
     """
@@ -73,10 +73,10 @@ class WatermarkCheck:
         self._sent_responses = sent_responses
         self._stream: int | None = None
         self._seen: set[str] = set()
-        self._untold: set[Partition] = set()
+        self._unreported: set[Partition] = set()
         self.ended: set[Partition] = set()
         """The partitions that have ended."""
-        self._heard = {
+        self._expected = {
             partition: self._resumed(partition, stored.get(str(partition)), eras[partition])
             for partition in logs
         }
@@ -96,12 +96,12 @@ class WatermarkCheck:
         Raises:
             OracleError: If one of its records is late, or the watermark goes back.
         """
-        self._hear(partition, stood, range(self._heard[partition].era, era + 1))
-        self._hear(partition, until, [era])
-        self._tell(partition, watermark)
+        self._receive(partition, stood, range(self._expected[partition].era, era + 1))
+        self._receive(partition, until, [era])
+        self._report(partition, watermark)
 
     def lose(self, partition: Partition, stood: int, to: int, era: int) -> None:
-        """Take note that a process goes on elsewhere, as something is lost.
+        """Record that a process goes on at another offset, because records are lost.
 
         Args:
             partition: Of which partition.
@@ -109,19 +109,19 @@ class WatermarkCheck:
             to: The offset with which it goes on.
             era: The era that this is in.
         """
-        heard = self._heard[partition]
-        self._hear(partition, stood, range(heard.era, max(era, heard.era + 1)))
+        expected = self._expected[partition]
+        self._receive(partition, stood, range(expected.era, max(era, expected.era + 1)))
         if to < stood:
-            heard.forget(to, era)
+            expected.forget(to, era)
             self._past.begun_anew.add(partition)
-        heard.offset, heard.era = to, era
+        expected.offset, expected.era = to, era
 
     def look(self, stream: FanOut, gaps: Mapping[Partition, int]) -> None:
-        """Check what a stream tells between two reads.
+        """Check what a stream reports between two reads.
 
         Args:
             stream: The stream.
-            gaps: How often its job was told that records are lost, by partition.
+            gaps: How many gaps were reported to its job, by partition.
 
         Raises:
             OracleError: If a watermark goes back, or is where it must not be, or a partition has
@@ -130,48 +130,48 @@ class WatermarkCheck:
         splits = stream.statistics().splits
         for name, split in splits.items():
             partition = Partition.of(name)
-            # What is lost is told with the next record, and until then nothing else is.
+            # A gap is reported with the next record, and nothing else is reported before it.
             if split.gaps != gaps[partition]:
-                self._untold.add(partition)
+                self._unreported.add(partition)
                 continue
-            self._untold.discard(partition)
+            self._unreported.discard(partition)
             if isinstance(split.position, Cursor):
-                self._hear(partition, split.position.sequence + 1, self._eras(partition))
-                self._tell(partition, split.watermark)
+                self._receive(partition, split.position.sequence + 1, self._eras(partition))
+                self._report(partition, split.watermark)
         for name, state in stream.delivered.splits.items():
             if state.ended:
                 self._end(Partition.of(name))
         self._check_stream(stream.watermark, splits)
 
     def held_back(self, partition: Partition, now: float) -> bool:
-        """Tell whether the watermark of a partition is lower than what its log says."""
-        heard, log = self._heard[partition], self._logs[partition]
+        """Tell whether the watermark of a partition is lower than its log allows."""
+        expected, log = self._expected[partition], self._logs[partition]
         place = log.place(now)
-        if heard.blind or place is None or partition in self.ended | self._untold:
+        if expected.blind or place is None or partition in self.ended | self._unreported:
             return False
         era = log.eras[place]
         end = era.end(now, committed=True)
-        if not era.start(now) <= heard.offset <= end:
+        if not era.start(now) <= expected.offset <= end:
             return False
-        at_end = replace(heard.copy(), moments=Counter())
-        at_end.hear(era.spoken(heard.offset, end), end, now)
-        dues = at_end.due, heard.due_without(self._past.last_words)
+        at_end = replace(expected.copy(), moments=Counter())
+        at_end.receive(era.spoken(expected.offset, end), end, now)
+        dues = at_end.due, expected.due_without(self._past.last_stop)
         due = max((due for due in dues if due is not None), default=None)
-        return due is not None and (heard.watermark is None or heard.watermark < due)
+        return due is not None and (expected.watermark is None or expected.watermark < due)
 
     def may_be_silent(self, partition: Partition, now: float) -> bool:
         """Tell whether a producer of a partition may have been silent for too long."""
-        heard = self._heard[partition]
-        return heard.blind or not heard.has_producers or bool(heard.silent(now))
+        expected = self._expected[partition]
+        return expected.blind or not expected.has_producers or bool(expected.silent(now))
 
     def _end(self, partition: Partition) -> None:
-        told = partition not in self.ended | self._untold
-        if told and not self._heard[partition].ended:
+        reported = partition not in self.ended | self._unreported
+        if reported and not self._expected[partition].ended:
             raise OracleError(f"lost: {partition} has ended before its producers have")
         self.ended.add(partition)
 
     def _resumed(self, partition: Partition, offset: int | None, era: int) -> ExpectedWatermark:
-        """Return what is known at a stored offset; what was heard behind it counts no more."""
+        """Return what is known at a stored offset; what was received behind it counts no more."""
         line = self._past.lines[partition]
         while line and offset is not None and line[-1].offset > offset:
             line.pop()
@@ -184,39 +184,39 @@ class WatermarkCheck:
             )
         while len(line) > 1 and line[-2].offset == line[-1].offset:
             line.pop()  # a producer was left out there, which may not have been stored yet
-        heard, now = line[-1].copy(), self._sent_responses.since
-        self._past.moments[KafkaSometimes.KNOWN_AGAIN] += heard.has_producers
-        heard.blind = heard.blind or offset is None or partition in self._past.begun_anew
+        expected, now = line[-1].copy(), self._sent_responses.since
+        self._past.moments[KafkaSometimes.KNOWN_AGAIN] += expected.has_producers
+        expected.blind = expected.blind or offset is None or partition in self._past.begun_anew
         if offset is not None:
             eras = self._logs[partition].eras
-            begun = [era for era in range(heard.era, len(eras)) if eras[era].since <= now]
-            self._take(heard, offset, begun)
-        heard.resume(now)
-        return heard
+            begun = [era for era in range(expected.era, len(eras)) if eras[era].since <= now]
+            self._take(expected, offset, begun)
+        expected.resume(now)
+        return expected
 
-    def _hear(self, partition: Partition, end: int, eras: Sequence[int]) -> None:
-        self._take(self._heard[partition], end, eras)
+    def _receive(self, partition: Partition, end: int, eras: Sequence[int]) -> None:
+        self._take(self._expected[partition], end, eras)
 
-    def _take(self, heard: ExpectedWatermark, end: int, eras: Sequence[int]) -> None:
-        """Take in what comes up to an offset, unless it depends on the era what that is."""
-        if heard.blind or end <= heard.offset:
+    def _take(self, expected: ExpectedWatermark, end: int, eras: Sequence[int]) -> None:
+        """Receive the frames up to an offset, unless they depend on the era."""
+        if expected.blind or end <= expected.offset:
             return
-        log = self._logs[heard.partition]
-        found = [list(log.eras[era].spoken(heard.offset, end)) for era in eras]
+        log = self._logs[expected.partition]
+        found = [list(log.eras[era].spoken(expected.offset, end)) for era in eras]
         if not found or any(each != found[0] for each in found):
-            heard.blind = True
+            expected.blind = True
             return
-        heard.hear(found[0], end, self._now)
-        heard.era = eras[0]
+        expected.receive(found[0], end, self._now)
+        expected.era = eras[0]
 
-    def _tell(self, partition: Partition, watermark: int | None) -> None:
-        heard = self._heard[partition]
-        if heard.blind:
+    def _report(self, partition: Partition, watermark: int | None) -> None:
+        expected = self._expected[partition]
+        if expected.blind:
             return
-        heard.tell(watermark, self._now)
+        expected.report(watermark, self._now)
         line = self._past.lines[partition]
-        if not line or (line[-1].offset, line[-1].watermark) != (heard.offset, watermark):
-            line.append(heard.copy())
+        if not line or (line[-1].offset, line[-1].watermark) != (expected.offset, watermark):
+            line.append(expected.copy())
 
     @property
     def _now(self) -> float:
@@ -225,7 +225,7 @@ class WatermarkCheck:
     def _eras(self, partition: Partition) -> list[int]:
         """Return the eras in which a process may read."""
         seen = self._sent_responses.eras[partition]
-        first = self._heard[partition].era
+        first = self._expected[partition].era
         return [era for era in range(first, len(self._logs[partition].eras)) if era in seen]
 
     def _check_stream(self, watermark: int | None, splits: Mapping[str, SplitStatistics]) -> None:
@@ -247,9 +247,9 @@ class WatermarkCheck:
                     )
         self._seen = present
         heights = [splits[name].watermark for name in present]
-        told = [height for height in heights if height is not None]
-        if told and len(told) == len(heights) and (watermark is None or watermark < min(told)):
+        known = [height for height in heights if height is not None]
+        if known and len(known) == len(heights) and (watermark is None or watermark < min(known)):
             raise OracleError(
                 f"watermark held back: the stream's is {watermark}, that of each partition at "
-                f"least {min(told)}"
+                f"least {min(known)}"
             )

@@ -1,4 +1,4 @@
-"""Every subscribe call of a process and how it ended, held against what the process is told."""
+"""Every subscribe call of a process and how it ended, compared with what the process reports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def limit_of(cause: BaseException, options: KinesisOptions) -> int | None:
 
 
 def _must_fail(cause: BaseException, options: KinesisOptions) -> int | None:
-    """Return the same, except for what may pass when it is looked into."""
+    """Return the limit, or None for an error that may end when it is examined."""
     if isinstance(cause, UnconfirmedEndError) or code_of(cause) not in {None, UNKNOWN_ERROR}:
         return None
     return limit_of(cause, options)
@@ -62,14 +62,14 @@ class SubscribeAttempt:
     Args:
         shard_id: The shard.
         place: Where its reader stands: what it has asked for, then where the last event ends.
-        heard_at: When the reader began to wait for the answer, or for the next event.
+        waiting_since: When the reader began to wait for the answer, or for the next event.
         blocked: How long the loop had been blocked before that.
         live: Whether the call was answered.
         ending: What the service did to it: the error raised, or the type and code of the error
             that the reader has to make of it; None while it lives.
         ended_at: When.
-        cause: What the process was told about its end.
-        told_at: When.
+        cause: The cause that the library has reported for its end.
+        reported_at: When.
         progressed: Whether its reader has got an event.
         whole_at: When its reader asked for the last piece of a frame, infinity before: it knows
             the length from the first one, and may wait long for so much memory.
@@ -77,18 +77,18 @@ class SubscribeAttempt:
 
     shard_id: str
     place: Place
-    heard_at: float
+    waiting_since: float
     blocked: float
     live: bool = False
     ending: Exception | tuple[type[Exception], str] | None = None
     ended_at: float = 0.0
     cause: Exception | None = None
-    told_at: float = 0.0
+    reported_at: float = 0.0
     progressed: bool = False
     whole_at: float = 0.0
 
-    def hears(self, number: int, now: float, blocked: float, *, records: bool) -> None:
-        """Take note that its reader has an event up to a sequence number, and asks for more.
+    def receive(self, number: int, now: float, blocked: float, *, records: bool) -> None:
+        """Record that its reader has an event up to a sequence number, and asks for more.
 
         Args:
             number: The sequence number.
@@ -99,11 +99,11 @@ class SubscribeAttempt:
         # A reader inside a record stays there until the rest of that comes.
         if records or self.place[0] != "AT_SEQUENCE_NUMBER":
             self.place = "AFTER_SEQUENCE_NUMBER", number
-        self.heard_at, self.blocked = now, blocked
+        self.waiting_since, self.blocked = now, blocked
         self.progressed = True
 
     def fits(self, cause: Exception, now: float, options: KinesisOptions) -> str:
-        """Return why a cause is not that of its end; nothing where it is.
+        """Return why a cause does not fit its end; an empty text where it does.
 
         Args:
             cause: The cause.
@@ -120,12 +120,12 @@ class SubscribeAttempt:
                 return self._fits_silence(cause, now, options)
 
     def _fits_silence(self, cause: Exception, now: float, options: KinesisOptions) -> str:
-        waited = now - self.heard_at
+        waited = now - self.waiting_since
         kind = SubscriptionSilentError if self.live else SubscribeTimeoutError
         patience = options.silence_timeout if self.live else options.subscribe_timeout
         if isinstance(cause, kind) and waited >= patience - 1e-6:
             return ""
-        return f"the service was to be waited for, and that for {patience:g} s, not {waited:g}"
+        return f"the timeout is {patience:g} s, and the reader waited {waited:g} s"
 
 
 @final
@@ -133,7 +133,7 @@ class SubscribeAttempt:
 class SubscribeAttempts:
     """The subscribe calls of one process.
 
-    `wrongs` has what is wrong about what the process was told. `answered` and `answered_at` say
+    `wrongs` holds what is wrong in the reports of the library. `answered` and `answered_at` say
     how many calls for a shard were answered, and when the last one was. `on_end` is called, where
     it is set, with each attempt that the service ends.
     """
@@ -144,13 +144,13 @@ class SubscribeAttempts:
     answered_at: defaultdict[str, float] = field(
         default_factory=lambda: defaultdict(lambda: -math.inf)
     )
-    told: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    reported: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     _of: defaultdict[str, list[SubscribeAttempt]] = field(default_factory=lambda: defaultdict(list))
 
     def begin(
         self, shard_id: str, position: Mapping[str, Any], now: float, blocked: float
     ) -> SubscribeAttempt:
-        """Take note of a call.
+        """Record a call.
 
         Args:
             shard_id: For which shard.
@@ -160,27 +160,27 @@ class SubscribeAttempts:
         """
         last = self.last(shard_id)
         if last is not None and last.cause is None:
-            self.wrongs.append(f"swallowed: nobody was told why {shard_id} is subscribed to again")
+            self.wrongs.append(f"swallowed: no cause was reported for the last end of {shard_id}")
         place = position["Type"], int(position.get("SequenceNumber", 0))
         attempt = SubscribeAttempt(shard_id, place, now, blocked)
         self._of[shard_id].append(attempt)
         return attempt
 
     def answer(self, attempt: SubscribeAttempt, now: float) -> None:
-        """Take note that the process has its answer.
+        """Record that the process has its answer.
 
         Args:
             attempt: The call.
             now: The virtual seconds.
         """
-        attempt.live, attempt.heard_at = True, now
+        attempt.live, attempt.waiting_since = True, now
         self.answered[attempt.shard_id] += 1
         self.answered_at[attempt.shard_id] = now
 
     def end(
         self, attempt: SubscribeAttempt, ending: Exception | tuple[type[Exception], str], now: float
     ) -> None:
-        """Take note that the service ends a subscription, or refuses a call.
+        """Record that the service ends a subscription, or refuses a call.
 
         Args:
             attempt: The call.
@@ -196,8 +196,8 @@ class SubscribeAttempts:
         """Return the latest call for a shard."""
         return self._of[shard_id][-1] if self._of[shard_id] else None
 
-    def tell(self, shard_id: str, cause: Exception, now: float, options: KinesisOptions) -> None:
-        """Take note of a cause that the process was told, and check that it is the one.
+    def report(self, shard_id: str, cause: Exception, now: float, options: KinesisOptions) -> None:
+        """Record the cause that the library reports for an end, and check it.
 
         Args:
             shard_id: Of which shard.
@@ -205,14 +205,14 @@ class SubscribeAttempts:
             now: The virtual seconds.
             options: What the user of the stream has asked for.
         """
-        self.told[shard_id] += 1
+        self.reported[shard_id] += 1
         last = self.last(shard_id)
         if last is None or last.cause is not None:
             self.wrongs.append(f"{shard_id} has no subscription that could have ended: {cause!r}")
             return
         if why := last.fits(cause, now, options):
-            self.wrongs.append(f"a wrong cause was told for {shard_id}: {cause!r}, but {why}")
-        last.cause, last.told_at = cause, now
+            self.wrongs.append(f"a wrong cause was reported for {shard_id}: {cause!r}, but {why}")
+        last.cause, last.reported_at = cause, now
         limit = _must_fail(cause, options)
         if limit is not None and (times := self.repeats(shard_id, cause)) >= limit:
             self.wrongs.append(f"swallowed: {shard_id} goes on after {times} times {cause!r}")
@@ -227,7 +227,10 @@ class SubscribeAttempts:
         *before, last = self._of[shard_id]
         times, later = 1, last
         for attempt in reversed(before):
-            if attempt.place != last.place or later.ended_at - attempt.told_at > _FORGOTTEN_AFTER:
+            if (
+                attempt.place != last.place
+                or later.ended_at - attempt.reported_at > _FORGOTTEN_AFTER
+            ):
                 break
             same = type(attempt.cause) is type(cause) and code_of(attempt.cause) == code_of(cause)
             times, later = times + same, attempt

@@ -74,7 +74,7 @@ class KinesisWitness:
         if run.dead or self._stream is None:
             return
         self._check_patience(run.attempts.last(split.id))
-        run.attempts.tell(split.id, cause, self._now, self._options)
+        run.attempts.report(split.id, cause, self._now, self._options)
         last, waits = run.attempts.last(split.id), self._waits.setdefault(split.id, BackoffCheck())
         progressed = last is not None and last.progressed
         if why := waits.check(cause, delay, self._options.pacing, progressed=progressed):
@@ -150,7 +150,7 @@ class KinesisWitness:
             return  # a loop that stood still, and a wait for memory, are no silence
         pacing = self._options.pacing
         patience = pacing.silence_timeout if attempt.live else pacing.subscribe_timeout
-        waited = self._now - attempt.heard_at
+        waited = self._now - attempt.waiting_since
         if waited > patience + _PROMPT:
             self._wrong(f"late: {attempt.shard_id} was waited for {waited:g} s")
 
@@ -162,7 +162,7 @@ class KinesisWitness:
             ("records", counted.records, standing.records),
             ("bytes", counted.bytes, standing.nbytes),
             ("subscriptions", counted.subscriptions, attempts.answered[shard_id]),
-            ("resubscriptions", counted.resubscriptions, attempts.told[shard_id]),
+            ("resubscriptions", counted.resubscriptions, attempts.reported[shard_id]),
         ]
 
     def _ended(self, attempt: SubscribeAttempt) -> None:
@@ -203,5 +203,5 @@ class KinesisWitness:
             self._look_at(attempt)
             return
         self._wrong(
-            f"swallowed: nobody was told in time that {attempt.ending} has ended a subscription"
+            f"swallowed: it was not reported in time that {attempt.ending} has ended a subscription"
         )

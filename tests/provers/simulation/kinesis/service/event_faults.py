@@ -87,7 +87,7 @@ class EventFaults:
                 for _ in range(self._random.randint(1, 9)):
                     nothing = ShardPage((), frames.cursor, 1000)
                     yield frames.frame_of(nothing)
-                    frames.hears(nothing)
+                    frames.received(nothing)
             case KinesisFaultKind.IDLE_PROGRESS:
                 for idle in self._idle_pages():
                     yield from frames.frames(idle)
@@ -163,7 +163,7 @@ class EventFaults:
         told = any(not row.foreign for record in page.records for row in record.rows)
         if believed and (told or not exhausted):
             frames.cursor = until
-            frames.hears(page)
+            frames.received(page)
         if exhausted:
             document.pop("ContinuationSequenceNumber", None)
             document.pop("ChildShards", None)

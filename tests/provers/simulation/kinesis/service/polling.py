@@ -84,7 +84,7 @@ class PolledAnswer:
     ending: type[Exception] | None = None
 
     def announce(self, run: ProcessRun, attempt: SubscribeAttempt) -> None:
-        """Take note of the error that its reader has to make of it.
+        """Record the error that its reader has to make of it.
 
         Args:
             run: Its process.
@@ -115,10 +115,10 @@ class PolledAnswer:
         async for piece in self._pieces():
             yield piece
         if kind not in _UNREADABLE:
-            self._heard(run, attempt)
+            self._received(run, attempt)
 
-    def _heard(self, run: ProcessRun, attempt: SubscribeAttempt) -> None:
-        """Take note that its reader has all of it."""
+    def _received(self, run: ProcessRun, attempt: SubscribeAttempt) -> None:
+        """Record that its reader has all of it."""
         if not attempt.live:
             run.attempts.answer(attempt, self.service.now)
         if self.ending is MalformedEventError:
@@ -127,8 +127,8 @@ class PolledAnswer:
         records, blocked = self.page.records, running_loop().blocked
         number = records[-1].sequence if records else attempt.place[1]
         if records:
-            attempt.hears(number, self.service.now, blocked, records=True)
-        attempt.heard_at, attempt.blocked = self.service.now, blocked
+            attempt.receive(number, self.service.now, blocked, records=True)
+        attempt.waiting_since, attempt.blocked = self.service.now, blocked
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
         kind = None if self.fault is None else self.fault.kind

@@ -183,16 +183,16 @@ class SubscriptionFrames:
         else:
             self.cursor = page.continuation
         self.run.settled = True
-        self.hears(page)
+        self.received(page)
 
-    def hears(self, page: ShardPage) -> None:
-        """Take note that its reader has a page, and waits for the next."""
+    def received(self, page: ShardPage) -> None:
+        """Record that its reader has a page, and waits for the next."""
         self._dropped = False
         now, blocked = self._service.now, running_loop().blocked
-        self._attempt.hears(self.cursor, now, blocked, records=bool(page.records))
+        self._attempt.receive(self.cursor, now, blocked, records=bool(page.records))
 
     def ends(self, kind: type[Exception], code: str = "") -> None:
-        """Take note of the error that its reader has to make of what comes now.
+        """Record the error that its reader has to make of what comes now.
 
         Args:
             kind: The type of the error that its reader has to make of it.
@@ -203,7 +203,7 @@ class SubscriptionFrames:
         self.run.attempts.end(self._attempt, (kind, code), self._service.now)
 
     def reset(self) -> Exception:
-        """Take note that its connection is reset; return the error."""
+        """Record that its connection is reset; return the error."""
         error = aiohttp.ClientPayloadError("Response payload is not completed")
         self.run.attempts.end(self._attempt, error, self._service.now)
         return error
@@ -230,6 +230,6 @@ class SubscriptionFrames:
             if page.records:
                 self.ends(MalformedEventError)  # they come again
             yield frame
-            self.hears(page)
+            self.received(page)
         self.ends(RemoteError, self._refusal)
         yield encode_exception(self._refusal, "simulated")

@@ -11,7 +11,7 @@ from fanout.kinesis.aws.credential_refresh import CredentialRefresh
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.reading.polling import Poller
 from fanout.kinesis.reading.recovery import Recovery
-from tests.provers.simulation.kinesis.service.transport import KinesisSimTransport
+from tests.provers.simulation.kinesis.service.client import KinesisSimClient
 from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, around, before, together
 
@@ -125,5 +125,5 @@ class ConnectionObservers:
 def run_of(connection: Connection) -> ProcessRun:
     """Return the process that a connection belongs to."""
     assert isinstance(connection, KinesisConnection)
-    assert isinstance(connection._client, KinesisSimTransport)
+    assert isinstance(connection._client, KinesisSimClient)
     return connection._client._run

@@ -1,4 +1,4 @@
-"""What the simulated producers of a shuffle write, and what a reader may make of it."""
+"""Check the frames of simulated producers of a shuffle, and the watermarks expected from them."""
 
 from __future__ import annotations
 
@@ -98,18 +98,18 @@ def test_no_producer_writes_at_or_below_its_own_watermark_or_before_its_hello() 
 
 
 class Log:
-    """The log of a partition, told by hand, and who hears it."""
+    """The log of a partition, written by hand, and the watermark that its reader has to have."""
 
     def __init__(self, *, timeout: float = math.inf) -> None:
         self.now = 0.0
-        self.heard = ExpectedWatermark(Partition("t", 0), 0, 0, Counter(), timeout)
-        self.heard.tell(None, 0.0)
+        self.expected = ExpectedWatermark(Partition("t", 0), 0, 0, Counter(), timeout)
+        self.expected.report(None, 0.0)
 
-    def say(
+    def write(
         self, *frames: Frame, producer: int = 0, generation: int = 1, repeated: bool = False
     ) -> Log:
         """Let a producer write: numbers are event times."""
-        base = self.heard.offset
+        base = self.expected.offset
         records = [
             KafkaRecord(base + place, 0, b"k", b"v", (), frame)
             for place, frame in enumerate(frames)
@@ -121,12 +121,12 @@ class Log:
         end = base + len(frames)
         said = ProducerFrames(generation, producer, controls, repeated)
         stored = StoredBatch(base, end, self.now, b"", tuple(records), None, said)
-        self.heard.hear([(stored, said)], end, self.now)
+        self.expected.receive([(stored, said)], end, self.now)
         return self
 
-    def tell(self, watermark: int | None) -> Log:
-        """Let the reader tell a watermark."""
-        self.heard.tell(watermark, self.now)
+    def report(self, watermark: int | None) -> Log:
+        """Let the reader report a watermark."""
+        self.expected.report(watermark, self.now)
         return self
 
 
@@ -140,112 +140,112 @@ def at(millis: int, producer: int = 0, generation: int = 1) -> WatermarkFrame:
 
 def begun(*, timeout: float = math.inf) -> Log:
     """Return a log with two producers at 10 and 5, of which the reader has told 5."""
-    log = Log(timeout=timeout).say(hello(), at(10)).tell(None)
-    return log.say(hello(1), at(5, 1), producer=1).tell(5)
+    log = Log(timeout=timeout).write(hello(), at(10)).report(None)
+    return log.write(hello(1), at(5, 1), producer=1).report(5)
 
 
 def test_a_record_that_was_excluded_is_late() -> None:
-    begun().say(11).say(6, producer=1)
+    begun().write(11).write(6, producer=1)
     with pytest.raises(OracleError, match="late: producer 1 of generation 1 of t-0"):
-        begun().tell(10).say(10, producer=1)
+        begun().report(10).write(10, producer=1)
 
 
 def test_a_producer_that_has_not_spoken_is_bound_by_what_is_told_without_it() -> None:
-    log = Log().say(hello(), at(10)).tell(None).tell(10)
+    log = Log().write(hello(), at(10)).report(None).report(10)
 
     with pytest.raises(OracleError, match="late: producer 1"):
-        log.say(hello(1), 7, producer=1)
+        log.write(hello(1), 7, producer=1)
 
 
 def test_a_producer_is_not_bound_by_what_was_told_while_it_was_away() -> None:
-    log = begun().say(IdleFrame(1, 1), producer=1).tell(10).say(at(5, 1), 6, producer=1)
-    assert log.heard.moments["a record comes behind a watermark that does not bind its producer"]
+    log = begun().write(IdleFrame(1, 1), producer=1).report(10).write(at(5, 1), 6, producer=1)
+    assert log.expected.moments["a record comes behind a watermark that does not bind its producer"]
 
-    log.tell(10).say(at(20)).tell(20)
+    log.report(10).write(at(20)).report(20)
     with pytest.raises(OracleError, match="the watermark was 20 before"):
-        log.say(20, producer=1)
+        log.write(20, producer=1)
 
 
 def test_what_was_told_before_a_producer_went_away_binds_it_as_it_is_back() -> None:
-    log = begun().say(EndFrame(1, 1), producer=1).tell(10)
+    log = begun().write(EndFrame(1, 1), producer=1).report(10)
 
     with pytest.raises(OracleError, match="the watermark was 5 before"):
-        log.say(at(5, 1), 5, producer=1)
+        log.write(at(5, 1), 5, producer=1)
 
 
 def test_a_watermark_binds_neither_the_generations_before_nor_those_after() -> None:
-    log = begun().say(hello(0, 2, 1), 3, producer=0, generation=2).tell(5)
-    log.say(2, producer=1)
-    log.say(at(40, 0, 2), generation=2).tell(40)
+    log = begun().write(hello(0, 2, 1), 3, producer=0, generation=2).report(5)
+    log.write(2, producer=1)
+    log.write(at(40, 0, 2), generation=2).report(40)
 
-    log.say(2, producer=1)
+    log.write(2, producer=1)
     with pytest.raises(OracleError, match="generation 2"):
-        log.say(40, generation=2)
+        log.write(40, generation=2)
 
 
 def test_what_is_written_twice_may_be_late() -> None:
-    begun().tell(10).say(3, producer=1, repeated=True)
+    begun().report(10).write(3, producer=1, repeated=True)
 
 
 def test_a_producer_that_is_silent_for_too_long_is_not_bound_until_it_speaks() -> None:
     log = begun(timeout=10.0)
     log.now = 9.0
-    assert log.tell(5).heard.silent(log.now) == set()
+    assert log.report(5).expected.silent(log.now) == set()
     log.now = 10.0
-    assert log.say(at(20)).heard.silent(log.now) == {1}
-    log.tell(20).say(at(6, 1), 7, producer=1).tell(20)
-    assert log.heard.due_without(10.0) is None
-    assert log.heard.due_without(9.0) == 6
+    assert log.write(at(20)).expected.silent(log.now) == {1}
+    log.report(20).write(at(6, 1), 7, producer=1).report(20)
+    assert log.expected.due_without(10.0) is None
+    assert log.expected.due_without(9.0) == 6
 
     with pytest.raises(OracleError, match="the watermark was 30 before"):
-        log.say(at(30)).tell(30).say(30, producer=1)
+        log.write(at(30)).report(30).write(30, producer=1)
 
 
 def test_a_process_that_goes_on_knows_who_was_silent_and_waits_for_others_anew() -> None:
     log = begun(timeout=10.0)
     log.now = 5.0
-    log.say(hello())
+    log.write(hello())
     log.now = 12.0
-    log.heard.resume(log.now)
+    log.expected.resume(log.now)
 
-    assert log.heard.silent(21.0) == set()
+    assert log.expected.silent(21.0) == set()
     with pytest.raises(OracleError, match="late: producer 0"):
-        log.tell(40).say(6, producer=1).say(40)
+        log.report(40).write(6, producer=1).write(40)
 
 
 def test_a_log_that_begins_anew_has_nobody_who_is_bound() -> None:
     log = begun()
-    log.heard.forget(0, 1)
+    log.expected.forget(0, 1)
 
-    log.say(1).say(hello(), 2)
+    log.write(1).write(hello(), 2)
 
 
 @pytest.mark.parametrize("watermark", [None, 4])
 def test_a_watermark_that_goes_back_is_wrong(watermark: int | None) -> None:
     with pytest.raises(OracleError, match=f"went back: that of t-0 was 5, and is {watermark} at 4"):
-        begun().tell(watermark)
+        begun().report(watermark)
 
 
 def test_a_watermark_is_due_as_soon_as_everybody_has_spoken() -> None:
     log = Log()
-    assert log.heard.due is None
-    assert log.say(hello(), at(10)).heard.due is None
-    assert log.say(hello(1), producer=1).heard.due is None
-    assert log.say(at(5, 1), at(3, 1), producer=1).heard.due == 5
-    assert log.say(IdleFrame(1, 1), producer=1).heard.due == 10
-    assert log.say(IdleFrame(0, 1)).heard.due is None
-    assert log.say(hello(0, 2), at(50, 0, 2), generation=2).heard.due is None
-    assert log.say(at(60)).heard.due is None
+    assert log.expected.due is None
+    assert log.write(hello(), at(10)).expected.due is None
+    assert log.write(hello(1), producer=1).expected.due is None
+    assert log.write(at(5, 1), at(3, 1), producer=1).expected.due == 5
+    assert log.write(IdleFrame(1, 1), producer=1).expected.due == 10
+    assert log.write(IdleFrame(0, 1)).expected.due is None
+    assert log.write(hello(0, 2), at(50, 0, 2), generation=2).expected.due is None
+    assert log.write(at(60)).expected.due is None
 
 
 def test_what_a_generation_says_that_was_superseded_counts_for_nothing() -> None:
-    log = begun().say(hello(0, 2, 1), at(7, 0, 2), generation=2)
+    log = begun().write(hello(0, 2, 1), at(7, 0, 2), generation=2)
 
-    assert log.say(at(50), IdleFrame(0, 1), at(60, 1), producer=1).heard.due == 7
+    assert log.write(at(50), IdleFrame(0, 1), at(60, 1), producer=1).expected.due == 7
 
 
 def test_a_partition_has_ended_where_all_that_were_announced_have() -> None:
-    log = begun().say(EndFrame(1, 1), producer=1)
-    assert not log.heard.ended
-    assert log.say(EndFrame(0, 1)).heard.ended
-    assert not log.say(IdleFrame(0, 1)).heard.ended
+    log = begun().write(EndFrame(1, 1), producer=1)
+    assert not log.expected.ended
+    assert log.write(EndFrame(0, 1)).expected.ended
+    assert not log.write(IdleFrame(0, 1)).expected.ended

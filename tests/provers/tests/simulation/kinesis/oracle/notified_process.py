@@ -44,15 +44,15 @@ class NotifiedProcess:
         position = {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": str(number)}
         return self.attempts.begin(SHARD, position, self.now, 0.0)
 
-    def told(self, cause: Exception) -> None:
-        self.attempts.tell(SHARD, cause, self.now, self.source)
+    def reports(self, cause: Exception) -> None:
+        self.attempts.report(SHARD, cause, self.now, self.source)
 
     def ends(
         self, ending: Exception | tuple[type[Exception], str], cause: Exception, number: int = 7
     ) -> None:
         """Subscribe, be ended by the service, and be told a cause."""
         self.attempts.end(self.asks(number), ending, self.now)
-        self.told(cause)
+        self.reports(cause)
 
     def fails(
         self, ending: Exception | tuple[type[Exception], str], cause: Exception, text: str

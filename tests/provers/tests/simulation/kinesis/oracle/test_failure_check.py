@@ -72,7 +72,7 @@ def test_what_nobody_knows_is_fatal_the_fortieth_time() -> None:
     assert process.wrongs == []
     text = "it (the same error came 40 times at one position; please report it)"
     assert process.fails((type(refusal), UNKNOWN_ERROR), refusal, text) == ""
-    process.told(refusal)
+    process.reports(refusal)
     assert process.wrongs == ["swallowed"]
 
 

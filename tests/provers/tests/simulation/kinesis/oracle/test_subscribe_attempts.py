@@ -30,7 +30,7 @@ def test_each_end_is_told_once_with_what_the_service_did() -> None:
     process.ends((SubscriptionEndedError, ""), SubscriptionEndedError("over"))
     process.ends(DAMAGE, DamagedFrameError("checksum"))
     assert process.wrongs == []
-    assert process.attempts.told[SHARD] == 4
+    assert process.attempts.reported[SHARD] == 4
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_each_end_is_told_once_with_what_the_service_did() -> None:
 def test_another_cause_than_what_the_service_did_is_wrong(cause: Exception) -> None:
     process = NotifiedProcess()
     process.ends((RemoteError, "InternalFailureException"), cause)
-    assert process.wrongs == [f"a wrong cause was told for {SHARD}"]
+    assert process.wrongs == [f"a wrong cause was reported for {SHARD}"]
 
 
 def test_a_copy_of_what_a_call_was_refused_with_is_not_its_cause() -> None:
     process = NotifiedProcess()
     process.ends(client_error("ThrottlingException", "a"), client_error("ThrottlingException", "a"))
-    assert process.wrongs == [f"a wrong cause was told for {SHARD}"]
+    assert process.wrongs == [f"a wrong cause was reported for {SHARD}"]
 
 
 def test_an_end_that_nobody_is_told_of_is_swallowed() -> None:
@@ -64,7 +64,7 @@ def test_an_end_that_nobody_is_told_of_is_swallowed() -> None:
 def test_an_end_that_is_told_twice_is_wrong() -> None:
     process = NotifiedProcess()
     process.ends((SubscriptionEndedError, ""), SubscriptionEndedError("over"))
-    process.told(SubscriptionEndedError("over"))
+    process.reports(SubscriptionEndedError("over"))
     assert process.wrongs == [f"{SHARD} has no subscription that could have ended"]
 
 
@@ -74,7 +74,7 @@ def test_a_service_is_silent_after_35_seconds(seconds: float, *, wrong: bool) ->
     attempt = process.asks()
     process.attempts.answer(attempt, 0.0)
     process.now = seconds
-    process.told(SubscriptionSilentError("nothing came"))
+    process.reports(SubscriptionSilentError("nothing came"))
     assert bool(process.wrongs) is wrong
 
 
@@ -83,7 +83,7 @@ def test_a_call_is_not_answered_after_60_seconds(seconds: float, *, wrong: bool)
     process = NotifiedProcess()
     process.asks()
     process.now = seconds
-    process.told(SubscribeTimeoutError("no answer"))
+    process.reports(SubscribeTimeoutError("no answer"))
     assert bool(process.wrongs) is wrong
 
 
@@ -91,10 +91,10 @@ def test_silence_begins_anew_as_the_reader_asks_for_more() -> None:
     process = NotifiedProcess()
     attempt = process.asks()
     process.attempts.answer(attempt, 0.0)
-    attempt.hears(8, 30.0, 0.0, records=True)
+    attempt.receive(8, 30.0, 0.0, records=True)
     process.now = 40.0
-    process.told(SubscriptionSilentError("nothing came"))
-    assert process.wrongs == [f"a wrong cause was told for {SHARD}"]
+    process.reports(SubscriptionSilentError("nothing came"))
+    assert process.wrongs == [f"a wrong cause was reported for {SHARD}"]
 
 
 def test_a_stream_that_goes_on_after_the_third_damage_at_one_place_has_swallowed_it() -> None:

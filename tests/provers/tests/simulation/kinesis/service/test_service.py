@@ -18,9 +18,9 @@ from tests.provers.simulation.job.process_run import ProcessRun
 from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
+from tests.provers.simulation.kinesis.service.client import KinesisSimClient
 from tests.provers.simulation.kinesis.service.service import CONSUMER_ARN, KinesisSimService
 from tests.provers.simulation.kinesis.service.stream_log import shard_id_of
-from tests.provers.simulation.kinesis.service.transport import KinesisSimTransport
 from tests.provers.simulation.service_clock import millis
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Kinesis:
         self.service = KinesisSimService(self.plan, self.log, Random(1), self.armed)
         self.runs = [ProcessRun(number, HeldEvents(1 << 30), settled=True) for number in (1, 2)]
         self.first, self.second = (
-            KinesisSimTransport(self.service, self.armed, run) for run in self.runs
+            KinesisSimClient(self.service, self.armed, run) for run in self.runs
         )
 
     async def poll(self, iterator: str) -> bytes:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.provers.simulation.kinesis.oracle.subscribe_attempts import SubscribeAttempt
     from tests.provers.simulation.kinesis.service.service import KinesisSimService
 
-__all__ = ("KinesisSimTransport",)
+__all__ = ("KinesisSimClient",)
 
 _SUBSCRIBE: Final = "SubscribeToShard"
 _ON_CALLS: Final = {
@@ -47,7 +47,7 @@ _ON_READING: Final = {
 
 
 @final
-class KinesisSimTransport:
+class KinesisSimClient:
     """Make the calls of one process to the simulated service.
 
     Args:
