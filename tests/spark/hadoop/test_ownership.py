@@ -13,8 +13,7 @@ import pytest
 
 from fanout.errors import CheckpointError
 from fanout.landing.local_storage import LocalStorage
-from fanout.landing.lock import PosixLock
-from fanout.landing.ownership import claim, claim_stopped, is_claimed
+from fanout.landing.ownership import PosixLock, claim, claim_stopped, is_claimed
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from fanout.testing.spark.class_archive import java_options
