@@ -54,7 +54,7 @@ async def test_the_asyncio_example_prints_what_arrives_and_commits_it(
     main = defined_by(on_this_machine(KAFKA_ASYNCIO, kafka_broker.bootstrap_servers))["main"]
     async with asyncio.TaskGroup() as tasks:
         example = tasks.create_task(main())
-        while "orders-0" not in capsys.readouterr().out:  # noqa: ASYNC110 - nobody tells
+        while "orders-0" not in capsys.readouterr().out:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.05)
         example.cancel()
     assert await asyncio.to_thread(committed, topic, "orders-live") == {0: 10}

@@ -259,7 +259,7 @@ def committed(topic: Topic, group: str) -> dict[int, int]:
 async def eventually(condition: Callable[[], object]) -> None:
     """Wait for something of which nobody tells."""
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - nobody tells
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 
 

@@ -221,7 +221,7 @@ async def test_the_watermark_follows_the_arrival(stream: Stream) -> None:
 
 
 def parents_first(order: list[str], *families: tuple[str, str]) -> bool:
-    """Tell whether nothing of a parent came after something of its child."""
+    """Return whether nothing of a parent came after something of its child."""
     last = {shard: index for index, shard in enumerate(order)}
     first = {shard: index for index, shard in reversed(list(enumerate(order)))}
     return all(

@@ -53,14 +53,14 @@ def run_campaign(
     options: CrashOptions,
     *,
     plan: Sequence[Round] | None = None,
-    tell: Callable[[RoundResult], None] = lambda _: None,
+    on_round: Callable[[RoundResult], None] = lambda _: None,
 ) -> CrashReport:
     """Run a campaign.
 
     Args:
         options: What the user asked for.
         plan: What strikes, where that is not to be drawn from the seed.
-        tell: Called at the end of each round.
+        on_round: Called at the end of each round.
 
     Returns:
         The report. If something was wrong it says where the checkpoints and the log of the job
@@ -86,7 +86,7 @@ def run_campaign(
             if Pipeline.KAFKA in options.pipelines:
                 broker.create_topic(input_of(Pipeline.KAFKA), PARTITIONS)
             campaign = _Campaign(options, root, log, broker=broker, kinesis=kinesis)
-            rounds = _run(campaign.run(plan or draw_crash_plan(options), tell))
+            rounds = _run(campaign.run(plan or draw_crash_plan(options), on_round))
             comparison = compare(campaign.producers, campaign.oracles, broker.bootstrap_servers)
         report = CrashReport(
             seed=options.seed,
@@ -150,7 +150,7 @@ class _Campaign:
         self.oracles = {name: OutputOracle(name) for name in options.pipelines}
 
     async def run(
-        self, plan: Sequence[Round], tell: Callable[[RoundResult], None]
+        self, plan: Sequence[Round], on_round: Callable[[RoundResult], None]
     ) -> list[RoundResult]:
         """Run rounds until all have, or one never catches up."""
         results: list[RoundResult] = []
@@ -188,7 +188,7 @@ class _Campaign:
                 raise CampaignFailedError(f"the job never got under way: {why}")
             for number, each in enumerate(plan, 1):
                 results.append(result := await rounds.run(number, each))
-                tell(result)
+                on_round(result)
                 if result.caught_up is None:
                     break
             stopping.set()

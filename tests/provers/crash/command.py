@@ -96,10 +96,10 @@ def _run(options: CrashOptions, *, json: bool) -> CrashReport:
     # With --json the table and the rounds are told beside the result.
     console = Console(stderr=json)
 
-    def tell(result: RoundResult) -> None:
+    def on_round(result: RoundResult) -> None:
         console.print(round_line(result, options.rounds), soft_wrap=True, highlight=False)
 
-    report = run_campaign(options, tell=tell)
+    report = run_campaign(options, on_round=on_round)
     console.print(moments_table(report), verdicts_table(report))
     if report.kept is not None:
         console.print(f"kept for a look: {report.kept}", soft_wrap=True, highlight=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from fanout.kafka import Security
 from fanout.kafka.cluster import Cluster

@@ -89,7 +89,7 @@ async def open_kafka_input(bootstrap_servers: str, topic: str) -> AsyncIterator[
 async def keep_producing(
     producer: RecordProducer, target: Input, oracle: OutputOracle, stopping: asyncio.Event
 ) -> None:
-    """Put records until told to stop, but never so many that the job falls behind for long.
+    """Put records until asked to stop, but never so many that the job falls behind for long.
 
     Args:
         producer: Makes them, and remembers what was taken.

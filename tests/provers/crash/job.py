@@ -50,7 +50,7 @@ class JobOptions(msgspec.Struct, frozen=True):
 class CrashJob:
     """Run one driver after the other, on the same checkpoints.
 
-    `gone` is set while none runs. `failure` then tells why the last one ended, until `forgive` is
+    `gone` is set while none runs. `failure` then holds why the last one ended, until `forgive` is
     called because it was killed.
 
     Args:
@@ -99,7 +99,7 @@ class CrashJob:
         self.failure = None
 
     async def _run(self) -> None:
-        self.failure = "the driver ended by itself; its log may tell why"
+        self.failure = "the driver ended by itself; its log may show why"
         try:
             async with start_driver(
                 _MODULE,

@@ -33,7 +33,7 @@ class Reader:
 
     Args:
         consumer: A started read_committed consumer.
-        oracles: Who is told what was read of each topic.
+        oracles: The oracle that receives the records of each topic.
     """
 
     def __init__(self, consumer: AIOKafkaConsumer, oracles: Mapping[str, OutputOracle]) -> None:
@@ -63,7 +63,7 @@ async def open_reader(
 
     Args:
         bootstrap_servers: Where the broker is.
-        oracles: Who is told what is read of each topic.
+        oracles: The oracle that receives the records of each topic.
         partitions: How many each topic has.
     """
     consumer = AIOKafkaConsumer(
@@ -98,7 +98,7 @@ def end_offsets(bootstrap_servers: str, topic: str, partitions: int) -> list[tup
 
 
 def read_again(bootstrap_servers: str, topic: str, oracle: OutputOracle, partitions: int) -> None:
-    """Tell an oracle all that is committed in a topic, by another client; it blocks.
+    """Send an oracle all that is committed in a topic, by another client; it blocks.
 
     Raises:
         CampaignFailedError: If it does not come to the end.

@@ -109,7 +109,7 @@ class CrashReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def round_line(result: RoundResult, rounds: int) -> Text:
     """Say in one line what struck in a round, and how it ended."""
-    told = [
+    shown = [
         f"{each.strike.kind} {_when(each.strike.moment)}{'' if each.reached else ' (not reached)'}"
         for each in result.struck
     ]
@@ -119,7 +119,7 @@ def round_line(result: RoundResult, rounds: int) -> Text:
     else:
         end = Text(f"caught up in {result.caught_up:.1f} s")
     line = Text(f"{result.number:>{len(str(rounds))}}/{rounds}  {pipeline:<7}  ")
-    line.append(f"{', then '.join(told):<52}  ").append(end)
+    line.append(f"{', then '.join(shown):<52}  ").append(end)
     for why in result.failures:
         line.append(f"\n    the job failed: {why}", "red")
     return line
@@ -145,7 +145,7 @@ def moments_table(report: CrashReport) -> Table:
 
 
 def verdicts_table(report: CrashReport) -> Table:
-    """Show what came through in each pipeline, each claim with a mark."""
+    """Show what came through in each pipeline, each count with a mark."""
     table = Table(title="What a read_committed reader saw", title_justify="left")
     table.add_column("records")
     for pipeline in report.verdicts:
@@ -153,8 +153,8 @@ def verdicts_table(report: CrashReport) -> Table:
     table.add_column("")
     for name in ("produced", "read", "lost", "duplicated", "altered", "out_of_order"):
         counts = [getattr(verdict, name) for verdict in report.verdicts.values()]
-        claim = name not in {"produced", "read"}
-        mark = (_BAD if any(counts) else _GOOD) if claim else ""
+        checked = name not in {"produced", "read"}
+        mark = (_BAD if any(counts) else _GOOD) if checked else ""
         table.add_row(name.replace("_", " "), *(f"{count:,}" for count in counts), mark)
     return table
 

@@ -82,7 +82,7 @@ class Services:
 class Rounds:
     """Run rounds, one after the other.
 
-    `failures` tells why drivers ended in this round, or before the first, that were not killed.
+    `failures` holds why drivers that were not killed ended in this round, or before the first.
 
     Args:
         job: The job.

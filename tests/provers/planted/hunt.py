@@ -52,7 +52,7 @@ class BugFound:
     Args:
         tried: How many seeds were run, the one that showed it included.
         seed: That seed.
-        error: What the simulator said, in one line.
+        error: The error of the simulator, in one line.
     """
 
     tried: int

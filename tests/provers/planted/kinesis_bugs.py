@@ -236,7 +236,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
     "a child is read after one of two parents": (
         Edit(startable, on(called(all), _after_any_parent)),
     ),
-    "nobody learns of new splits": (
+    "new splits are not reported": (
         Edit(Supervisor._finish, on(statement(Supervisor._know), drop)),
         Edit(Supervisor._discover, on(statement(Supervisor._learn), drop)),
     ),
@@ -291,7 +291,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
     "a checkpoint forgets the splits that have ended": (
         Edit(Progress.acknowledged, on(node(ast.GeneratorExp), _without_ended)),
     ),
-    "a gap is not told": (Edit(Subscriber._skip, on(node(ast.AugAssign), drop)),),
+    "a gap is not reported": (Edit(Subscriber._skip, on(node(ast.AugAssign), drop)),),
     "an error ends a subscriber without a word": (
         Edit(Subscriber.run, on(_HANDLED, with_body(lambda _: [ast.Pass()]))),
     ),

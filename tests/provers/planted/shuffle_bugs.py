@@ -171,7 +171,7 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
     "what is aborted is read": (
         Edit(KafkaConnection.__init__, on(node(ast.Compare, ops=[ast.Eq]), _NO)),
     ),
-    "a watermark is told before the records that it comes behind": (
+    "a watermark is reported before the records that it comes behind": (
         Edit(BatchCutter.cut, on(node(ast.For), _watermark_first)),
     ),
     "a batch that is cut has no state": (

@@ -186,7 +186,7 @@ SPARK_BUGS: dict[str, tuple[Any, str, Any]] = {
     "a hole in the ledger is passed over": (BatchLedger, "find", find_despite_a_hole),
     "a disk that refuses to clean up is an error": (OpenSegment, "discard", discard_loudly),
     "a batch id is never replayed": (BatchLedger, "find", find_no_replay),
-    "nobody asks who owns the checkpoint": (Ownership, "check", lambda _: None),
+    "the owner of the checkpoint is not checked": (Ownership, "check", lambda _: None),
     "the lock is not waited for": (ownership, "_wait_for_lock", lock_without_waiting),
     "a batch is done without an entry": (BatchRunner, "run", return_without_entry),
     "positions run ahead of the segment": (SegmentFiller, "_hand_over", positions_of_the_stream),

@@ -53,11 +53,11 @@ F = TypeVar("F", bound=ArmedFault)
 class ArmedFaults(Generic[F]):
     """Hand each fault out when it strikes, and count what has struck.
 
-    `stopped` tells whether everything is repaired.
+    `stopped` is true once everything is repaired.
 
     Args:
         faults: The faults, by their moments.
-        note: Told each fault that strikes.
+        note: Receives each fault that strikes.
     """
 
     def __init__(self, faults: Iterable[F], note: Callable[[str], None]) -> None:

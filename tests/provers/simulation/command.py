@@ -42,7 +42,7 @@ _SourceOption = Annotated[
 # Real seconds for the search of the smallest plan of a failure in a campaign.
 _UNASKED = 10.0
 
-# Of failures that are told one by one.
+# How many failures are listed one by one.
 _NAMED = 10
 
 sim = typer.Typer(
@@ -79,8 +79,8 @@ def run(
 
     Each seed stands for a plan: shards, records, reshards, what goes wrong and when, and the order
     in which tasks run. Of a failure the command that replays it is shown, and a small plan that
-    fails in the same way. Ctrl-C ends it with what was found until then. For example, seeds that
-    nobody else runs:
+    fails in the same way. Ctrl-C ends it with what was found until then. For example, other
+    seeds:
 
     `python -m tests.provers sim run --first 5000000 --seeds 100000`
     """
@@ -143,7 +143,7 @@ def _exit_codes() -> Iterator[None]:
 
 
 def _prepare() -> None:
-    """Check that the extra is there, and keep quiet about what is broken on purpose."""
+    """Check that the extra is there, and silence the log about what is broken on purpose."""
     # The simulated services raise what the AWS SDK and aiokafka raise.
     if find_spec("aioboto3") is None or find_spec("aiokafka") is None:
         raise SetupError("the simulator needs more: pip install 'fanout-streams[testing]'")

@@ -408,5 +408,5 @@ def test_a_token_that_brokers_remember_as_not_committed_is_forgotten(
 
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - nobody tells
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.05)

@@ -83,7 +83,7 @@ class Shrunk:
 
 
 def shrink(plan: AnyPlan, *, max_runs: int = 1000, max_seconds: float = math.inf) -> Shrunk | None:
-    """Leave out of a failing plan what does not matter: faults first, then everything else.
+    """Leave out of a failing plan what is not needed: faults first, then everything else.
 
     Faults are left out by delta debugging: Zeller and Hildebrandt, IEEE TSE 28(2), 2002.
 
@@ -164,7 +164,7 @@ def _failure(plan: AnyPlan) -> SimulationError | None:
 
 
 def _signature(error: SimulationError) -> tuple[FailureKind, type | None]:
-    """Return what must stay the same: errors of no known kind are told apart by their type."""
+    """Return what must stay the same: errors of an unknown kind differ by their type."""
     kind = kind_of(error)
     return kind, type(error.__cause__) if kind is FailureKind.OTHER else None
 

@@ -61,7 +61,7 @@ class SimJob:
         self._leave: asyncio.Timeout | None = None
 
     def leave(self) -> bool:
-        """Let the job close its stream and end; tell whether it has one."""
+        """Let the job close its stream and end; return whether it has one."""
         if self._leave is None:
             return False
         self._leave.reschedule(self._now)
@@ -69,7 +69,7 @@ class SimJob:
         return True
 
     async def live(self) -> None:
-        """Run from the stored positions until everything is read, or until told to leave.
+        """Run from the stored positions until everything is read, or until asked to leave.
 
         Raises:
             FanOutError: The stream cannot be opened, or has failed.
@@ -96,7 +96,7 @@ class SimJob:
                 self.closing_took = self._now - self.left_at - blocked
 
     def look_back(self) -> None:
-        """Look at what the process leaves, and at what it was told.
+        """Check what the process leaves, and what was reported to it.
 
         Raises:
             OracleError: If a promise is broken.
@@ -146,7 +146,7 @@ class SimJob:
                 return positions
 
     async def _use(self, stream: FanOut) -> None:
-        """Read until there is nothing left to wait for, or until told to leave."""
+        """Read until there is nothing left to wait for, or until asked to leave."""
         try:
             async with asyncio.timeout(None) as leave:
                 self._leave = leave

@@ -68,7 +68,7 @@ class SourceReading(Protocol):
         """Check one batch."""
 
     def acknowledge(self, splits: Mapping[str, Position]) -> None:
-        """Take note of what the job has said that it is done with."""
+        """Record what the job has acknowledged."""
 
     def check_acknowledged(self, positions: str) -> None:
         """Check positions that the stream calls acknowledged."""
@@ -97,7 +97,7 @@ class SourceOracle(Protocol):
 
 
 class SourceWitness(Protocol):
-    """Check what one process is told of its subscriptions."""
+    """Check what is reported to one process about its subscriptions."""
 
     def opened(self, stream: FanOut) -> None:
         """Begin to look at a stream."""
@@ -106,7 +106,7 @@ class SourceWitness(Protocol):
         """Look at the stream between two reads."""
 
     def resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
-        """Take what `on_resubscribe` is told."""
+        """Take the arguments of `on_resubscribe`."""
 
     def closing(self, reading: Any) -> None:
         """Compare the counters of a stream that is about to be closed with what was seen."""

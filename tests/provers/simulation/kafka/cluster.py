@@ -79,13 +79,13 @@ class SimCluster:
         self._random = random
         self._leaders: dict[Partition, _Timeline] = {}
         # When a listing says it, since when it is so, and who leads.
-        self._told: dict[Partition, list[tuple[float, float, int | None]]] = {}
+        self._leaders_by_time: dict[Partition, list[tuple[float, float, int | None]]] = {}
         self._lagging: defaultdict[Partition, list[LeaderSpan]] = defaultdict(list)
         self._unseen: defaultdict[str, list[LeaderSpan]] = defaultdict(list)
         for partition in logs:
             first = random.randint(1, brokers)
             self._leaders[partition] = [(-math.inf, first)]
-            self._told[partition] = [(-math.inf, -math.inf, first)]
+            self._leaders_by_time[partition] = [(-math.inf, -math.inf, first)]
         for fault in faults:
             for partition in self._meant(fault):
                 self._strike_service(fault, partition)
@@ -95,13 +95,13 @@ class SimCluster:
         """Return who leads a partition; None where there is no leader."""
         return _at(self._leaders[partition], now)
 
-    def told_leader(self, partition: Partition, now: float) -> int | None:
+    def listed_leader(self, partition: Partition, now: float) -> int | None:
         """Return who leads a partition by the listings, which may be late."""
-        told = [change for change in self._told[partition] if change[0] <= now]
-        return max(reversed(told), key=lambda change: change[1])[2]
+        known = [change for change in self._leaders_by_time[partition] if change[0] <= now]
+        return max(reversed(known), key=lambda change: change[1])[2]
 
     def is_seen(self, topic: str, now: float) -> bool:
-        """Tell whether listings name a topic."""
+        """Return whether listings name a topic."""
         if any(now in span for span in self._unseen[topic]):
             return False
         return bool(self.numbers(topic, now))
@@ -124,15 +124,15 @@ class SimCluster:
         return next((span.amount for span in self._lagging[partition] if now in span), None)
 
     def lags_between(self, partition: Partition, since: float, now: float) -> bool:
-        """Tell whether the leader has not known the newest records for a while."""
+        """Return whether the leader has not known the newest records for a while."""
         return any(s.since <= now and since <= s.until for s in self._lagging[partition])
 
     def down(self, broker: int, now: float) -> bool:
-        """Tell whether a broker is down."""
+        """Return whether a broker is down."""
         return any(now in span for span in self.brokers[broker].down)
 
     def died(self, broker: int, since: float, now: float) -> bool:
-        """Tell whether a broker has died between two moments, so that a request has no answer."""
+        """Return whether a broker has died between two moments, so that a request has no answer."""
         return any(since <= span.since <= now for span in self.brokers[broker].down)
 
     def next_death(self, broker: int, now: float) -> float:
@@ -145,11 +145,11 @@ class SimCluster:
         return next((span.until for span in self.brokers[broker].silent if now in span), None)
 
     def slow(self, broker: int, now: float) -> bool:
-        """Tell whether a broker takes long."""
+        """Return whether a broker takes long."""
         return any(now in span for span in self.brokers[broker].slow)
 
     def warming(self, broker: int, now: float) -> bool:
-        """Tell whether a broker has just started, and knows no topic yet."""
+        """Return whether a broker has just started, and knows no topic yet."""
         return any(now in span for span in self.brokers[broker].warming)
 
     def _meant(self, fault: KafkaFault) -> list[Partition]:
@@ -203,11 +203,11 @@ class SimCluster:
             over, successor = span.until, self._anyone(span.until) or number
         self._lead(partition, over, successor, over)
 
-    def _lead(self, partition: Partition, at: float, leader: int | None, told_at: float) -> None:
+    def _lead(self, partition: Partition, at: float, leader: int | None, known_at: float) -> None:
         """Let a broker lead from a moment on, in place of another; listings say it later."""
         timeline = self._leaders[partition]
         timeline.insert(bisect_right(timeline, at, key=itemgetter(0)), (at, leader))
-        self._told[partition].append((told_at, at, leader))
+        self._leaders_by_time[partition].append((known_at, at, leader))
 
     def _another(self, partition: Partition, now: float) -> int | None:
         others = [b for b in self._up(now) if b != self.leader(partition, now)]

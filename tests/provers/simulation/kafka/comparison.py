@@ -23,7 +23,7 @@ def records_of(batch: Batch, partition: Partition) -> Iterable[KafkaRecord]:
     """Return the records of a batch, as a reader has got them.
 
     Raises:
-        OracleError: If they are said to be of another partition.
+        OracleError: If they name another partition.
     """
     columns: dict[str, list[Any]] = {
         name: batch.records.column(name).to_pylist()
@@ -31,7 +31,7 @@ def records_of(batch: Batch, partition: Partition) -> Iterable[KafkaRecord]:
     }
     whose = set(zip(columns["topic"], columns["partition"], strict=True))
     if whose != {(partition.topic, partition.number)}:
-        raise OracleError(f"altered: records of {partition} are said to be of {whose}")
+        raise OracleError(f"altered: records of {partition} name {whose}")
     micros = batch.records.column("timestamp").view("int64").to_pylist()
     headers = batch.records.column("headers").to_pylist()
     happened: list[int | None] = [None] * batch.num_records
@@ -74,7 +74,7 @@ def difference(
         era: Of which of its eras, most likely.
         got: The records that a reader has got.
         first: The offset that it had to get next.
-        until: The offset after what it is said to have now.
+        until: The offset after what it reports now.
         committed: Whether it reads only what is committed.
     """
     due = era.records(first, until, committed=committed)

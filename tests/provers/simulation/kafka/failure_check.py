@@ -52,10 +52,10 @@ def check_kafka_failure(
     Args:
         failure: What it has failed of.
         run: The process.
-        served: What the cluster has told it.
+        sent_responses: The responses that the cluster has sent to it.
         service: The cluster.
         options: What its user has asked for.
-        silent: Tells whether a producer of a partition may have been silent for too long.
+        silent: Returns whether a producer of a partition may have been silent for too long.
         worked: Whether its job has got anything.
 
     Returns:
@@ -69,7 +69,7 @@ def check_kafka_failure(
             found = _PARTITION.search(str(failure))
             late = found is not None and silent(Partition.of(found[0]))
             # Its user wants to look after the producers first.
-            why, gone = "" if late else "nobody was silent", True
+            why, gone = "" if late else "no producer was silent", True
         case SplitFailedError():
             why, gone = _of_partition(failure, sent_responses, service, options, worked=worked)
         case ServiceError() if not run.opened:

@@ -133,7 +133,7 @@ _OF_A_GROUP: Final = (
     "GroupAuthorizationFailedError",
     "UnknownError",
 )
-# What a reader cannot tell from a loss once it lasts longer than this, in seconds.
+# The faults that look like a loss to a reader once they last longer than this, in seconds.
 _DOUBTFUL: Final = (0.1, 8.0)
 
 KAFKA_FAULTS: Final[Mapping[KafkaFaultKind, KafkaFaultTraits]] = MappingProxyType(

@@ -29,13 +29,13 @@ class BatchContent:
         rows: What a broker keeps.
         records: What a reader has to get of that.
         width: How many offsets it takes.
-        said: What a producer of a shuffle says with it; None where there is no shuffle.
+        frames: The frames of a producer of a shuffle in it; None where there is no shuffle.
     """
 
     rows: Sequence[BatchRow]
     records: Sequence[KafkaRecord]
     width: int
-    said: ProducerFrames | None = None
+    frames: ProducerFrames | None = None
 
 
 class PartitionWriter(Protocol):
@@ -112,7 +112,7 @@ class LogBuilder:
         else:
             data = empty(base, last, transactional=producer is not None, producer=whose)
         records = tuple(each._replace(offset=base + each.offset) for each in page.records)
-        self._store(StoredBatch(base, base + page.width, at, data, records, place, page.said))
+        self._store(StoredBatch(base, base + page.width, at, data, records, place, page.frames))
 
     def finish(self, at: float, producer: int) -> LoggedTransaction | None:
         """Append the marker of a transaction's end, and return it; None where it is not open."""
@@ -141,7 +141,7 @@ class LogBuilder:
             self._starts.append((at, start))
 
     def can_cut(self, batches: int) -> bool:
-        """Tell whether that many of the newest batches can be cut off."""
+        """Return whether that many of the newest batches can be cut off."""
         return 0 < batches < len(self._batches) and (
             self._batches[-batches].base >= self._starts[-1][1]
         )

@@ -67,7 +67,7 @@ def note_answer(
     *,
     whole: bool,
 ) -> None:
-    """Take note of the coincidences in an answer.
+    """Record the coincidences in an answer.
 
     Args:
         moments: How often each was met.

@@ -44,7 +44,7 @@ class PartitionProgress:
         furthest: The highest of those, also where the partition has changed since then.
         records: The records that it has got.
         nbytes: Their bytes in memory.
-        gaps: How often it was told that records are lost.
+        gaps: How many gaps were reported to it.
         anew: Whether it has begun anew, with a log that has taken the place of another one.
     """
 
@@ -65,7 +65,7 @@ class KafkaReading:
 
     Args:
         oracle: What all runs have got together.
-        served: What the run was told by the cluster.
+        sent_responses: The responses of the cluster to the run.
         stored: The offset of each partition with which it goes on, by the partition's name.
     """
 
@@ -89,7 +89,7 @@ class KafkaReading:
             self._watch = WatermarkCheck(oracle.logs, oracle.past, sent_responses, stored, eras)
 
     def look(self) -> None:
-        """Check the watermarks that the stream tells between two reads, where it has any.
+        """Check the watermarks that the stream reports between two reads, where it has any.
 
         Raises:
             OracleError: If they are wrong.
@@ -99,7 +99,7 @@ class KafkaReading:
             self._watch.look(self.stream, gaps)
 
     def may_be_silent(self, partition: Partition) -> bool:
-        """Tell whether a producer of a shuffle may have been silent for too long."""
+        """Return whether a producer of a shuffle may have been silent for too long."""
         return self._watch is not None and self._watch.may_be_silent(partition, self._now)
 
     def missing(self, broken: str | None) -> dict[str, int]:
@@ -157,7 +157,7 @@ class KafkaReading:
         self._oracle.reached[partition] = max(reached, place.next)
 
     def acknowledge(self, splits: Mapping[str, Position]) -> None:
-        """Take note of what the job has said that it is done with."""
+        """Record what the job has acknowledged."""
         for name, position in splits.items():
             place = self.places[Partition.of(name)]
             if not isinstance(position, Cursor):
@@ -178,7 +178,7 @@ class KafkaReading:
             place = self.places[partition]
             if place.begun and self.owed(partition, place.acknowledged, offset):
                 raise OracleError(
-                    f"lost: {partition} is said to be acknowledged up to {offset}, but is up to "
+                    f"lost: {partition} is acknowledged up to {offset} by position, but up to "
                     f"{place.acknowledged}"
                 )
 
@@ -197,7 +197,7 @@ class KafkaReading:
                 )
 
     def owed(self, partition: Partition, first: int, end: int, *, era: int = 0) -> bool:
-        """Tell whether there are records between two offsets, in every era that may be meant.
+        """Return whether there are records between two offsets, in every era that may be meant.
 
         Args:
             partition: The partition.
@@ -267,7 +267,7 @@ class KafkaReading:
         return eras[number].records(first, until, committed=committed)
 
     def _take_gap(self, partition: Partition, place: PartitionProgress, gap: Gap) -> None:
-        """Check that what is said to be lost is lost; go on behind it.
+        """Check that reported records are lost; go on behind it.
 
         Raises:
             OracleError: If it is not.
@@ -330,10 +330,10 @@ class KafkaOracle:
 
     Args:
         service: What holds them.
-        served: What each process was told, by its number.
-        reads: Tells whether a partition is one of those that are read.
+        sent_responses: The responses to each process, by its number.
+        reads: Returns whether a partition is one of those that are read.
         start: Where they are read from.
-        past: What was heard of the producers of a shuffle; None where there is none.
+        past: The frames received of the producers of a shuffle; None where there is none.
     """
 
     generations = 1

@@ -80,7 +80,7 @@ class StoredBatch:
         data: Its bytes.
         records: Its records; none in a marker of a transaction's end.
         transaction: The place of its transaction in those of the era; None where it has none.
-        said: What a producer of a shuffle says with it; None where there is no shuffle.
+        frames: The frames of a producer of a shuffle in it; None where there is no shuffle.
     """
 
     base: int
@@ -89,7 +89,7 @@ class StoredBatch:
     data: bytes = field(repr=False)
     records: tuple[KafkaRecord, ...] = field(repr=False)
     transaction: int | None = None
-    said: ProducerFrames | None = field(default=None, repr=False)
+    frames: ProducerFrames | None = field(default=None, repr=False)
 
 
 @final
@@ -181,10 +181,10 @@ class LogEra:
         for batch in self.batches[bisect_right(self._ends, first) :]:
             if batch.base >= end:
                 return
-            if batch.said is not None and (
+            if batch.frames is not None and (
                 batch.transaction is None or self._is_committed(batch.transaction)
             ):
-                yield batch, batch.said
+                yield batch, batch.frames
 
     def start(self, now: float) -> int:
         """Return the oldest offset at a moment."""
@@ -275,7 +275,7 @@ class PartitionLog:
         return min((era.since for era in self.eras if era.since > now), default=math.inf)
 
     def lost(self, offset: int, since: float, now: float) -> bool:
-        """Tell whether what comes at an offset was lost at any moment between two.
+        """Return whether what comes at an offset was lost at any moment between two.
 
         Args:
             offset: Where a reader stands.

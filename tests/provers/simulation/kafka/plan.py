@@ -44,7 +44,7 @@ class KafkaPlan:
         selection: How the partitions are named.
         start: Where they are read from.
         isolation_level: What is read of transactions.
-        on_data_loss: What becomes of the stream where records are lost.
+        on_data_loss: The action of the stream where records are lost.
         group: Whether the offsets of a group are committed.
         max_wait: How long a broker may wait for data, in seconds.
         fetch_bytes: About how many bytes are asked of a partition at once.
@@ -60,8 +60,8 @@ class KafkaPlan:
         producers: How many producers of a shuffle write at once, at the most; 0 for no shuffle.
         generations: How many generations of them there are at the most.
         producer_timeout: After how many seconds a producer is silent; None for never.
-        on_silent_producer: What becomes of the stream where one is.
-        source: Which service it is a plan of; the tag by which stored plans are told apart.
+        on_silent_producer: The action of the stream where one is silent.
+        source: Which service it is a plan of; the tag of stored plans.
     """
 
     seed: int

@@ -15,7 +15,7 @@ __all__ = ("SentResponses",)
 @final
 @dataclass(slots=True, eq=False)
 class SentResponses:
-    """What one process was told.
+    """The responses that one process has received.
 
     Args:
         since: When it began, in virtual seconds.
@@ -44,10 +44,10 @@ class SentResponses:
     wrongs: list[str] = field(default_factory=list)
 
     def gives(self, error: Exception) -> Exception:
-        """Take note of an error, and return it."""
+        """Record an error, and return it."""
         self.errors.append(error)
         return error
 
     def knows(self, error: BaseException | None) -> bool:
-        """Tell whether an error is one that it was given."""
+        """Return whether an error is one that it was given."""
         return any(error is each for each in self.errors)

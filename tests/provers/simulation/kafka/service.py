@@ -132,7 +132,7 @@ class KafkaSimService:
         """Wait until there is something new in one of some partitions, or until a moment.
 
         Args:
-            broker: Where somebody waits for it; its death is something new as well.
+            broker: The broker that holds the request; its death ends the wait too.
             partitions: The partitions.
             until: The moment.
         """
@@ -246,7 +246,7 @@ class KafkaSimService:
         return ERRORS[fault.code](f"simulated: {fault.code}")
 
     def _note_refused(self, era: LogEra, offset: int) -> None:
-        """Take note of why an offset is refused."""
+        """Record why an offset is refused."""
         now, moments = self.now, self.moments
         moments[KafkaSometimes.EXPIRED_UNDER_READER] += offset < era.start(now)
         lost = offset > era.high_watermark(now)

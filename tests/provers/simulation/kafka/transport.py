@@ -39,7 +39,7 @@ class KafkaSimTransport:
     Args:
         service: What answers.
         run: The process.
-        served: Takes note of what it is told.
+        served: Records the responses.
         witness: Looks at what it asks.
     """
 
@@ -78,11 +78,11 @@ class KafkaSimTransport:
     ) -> Mapping[Partition, int | None]:
         """Look offsets up at the partitions' leaders."""
         unknown = sorted({p.topic for p in wanted if p not in self._leaders})
-        told = await self._metadata(unknown) if unknown else {}
+        listed = await self._metadata(unknown) if unknown else {}
         found: dict[Partition, int | None] = {}
         leaders: defaultdict[int, list[Partition]] = defaultdict(list)
         for partition in wanted:
-            leaders[self._leader(partition, told.get(partition.topic))].append(partition)
+            leaders[self._leader(partition, listed.get(partition.topic))].append(partition)
         for leader, partitions in leaders.items():
             try:
                 await self._call("ListOffsets", leader)
@@ -199,23 +199,23 @@ class KafkaSimTransport:
         broker = service.any_broker()
         old = await self._call("Metadata", broker)
         now = service.now - old
-        told: dict[str, Sequence[int] | Exception] = {}
+        listed: dict[str, Sequence[int] | Exception] = {}
         for topic in cluster.topics if topics is None else topics:
             if not cluster.is_seen(topic, now) or cluster.warming(broker, now):
                 if topics is not None:
-                    told[topic] = sent_responses.gives(UnknownTopicOrPartitionError(topic))
+                    listed[topic] = sent_responses.gives(UnknownTopicOrPartitionError(topic))
                 sent_responses.unseen = True
                 continue
-            told[topic] = cluster.numbers(topic, now)
+            listed[topic] = cluster.numbers(topic, now)
         for partition in cluster.logs:
-            if isinstance(told.get(partition.topic), Exception) or partition.topic not in told:
+            if isinstance(listed.get(partition.topic), Exception) or partition.topic not in listed:
                 continue
-            leader = cluster.told_leader(partition, now)
+            leader = cluster.listed_leader(partition, now)
             if leader is None or partition.number not in cluster.numbers(partition.topic, now):
                 self._leaders.pop(partition, None)
             else:
                 self._leaders[partition] = leader
-        return told
+        return listed
 
     async def _call(self, name: str, broker: int) -> float:
         """Make a call other than a fetch or a commit; return how old its answer is, in seconds.
@@ -234,19 +234,19 @@ class KafkaSimTransport:
             raise sent_responses.gives(service.error_of(fault))
         return fault.seconds if fault is not None and kind is KafkaFaultKind.LISTING_OLD else 0.0
 
-    def _leader(self, partition: Partition, told: Sequence[int] | Exception | None) -> int:
+    def _leader(self, partition: Partition, listed: Sequence[int] | Exception | None) -> int:
         """Return who leads a partition, as far as is known.
 
         Args:
             partition: The partition.
-            told: What a listing has just told of its topic; None where there was none.
+            listed: The partitions of its topic in the last listing; None where there was none.
 
         Raises:
-            KafkaError: Nobody does, or there is no such partition.
+            KafkaError: It has no leader, or there is no such partition.
         """
-        if isinstance(told, Exception):
-            raise told
-        if told is not None and partition.number not in told:
+        if isinstance(listed, Exception):
+            raise listed
+        if listed is not None and partition.number not in listed:
             raise self._sent_responses.gives(UnknownTopicOrPartitionError(str(partition)))
         leader = self._leaders.get(partition)
         if leader is None:

@@ -35,11 +35,11 @@ _MOST_WRONGS: Final = 5
 
 @final
 class KafkaWitness:
-    """Check what one process asks, what it is told, and what its counters say.
+    """Check the requests of one process, what is reported to it, and its counters.
 
     Args:
         run: The process.
-        served: What the cluster has told it.
+        sent_responses: The responses that the cluster has sent to it.
         service: The cluster.
         oracle: What all runs have got together.
         pacing: How the cluster is to be asked.
@@ -61,10 +61,10 @@ class KafkaWitness:
         self._stream: FanOut | None = None
         self._closed_when_repaired = False
         self._blocked_before = running_loop().blocked
-        self._told: Counter[str] = Counter()
+        self._resubscribed: Counter[str] = Counter()
         self._answers: dict[Partition, tuple[int, int]] = {}
         self._asking: dict[Partition, int] = {}
-        self._untold: set[Partition] = set()
+        self._unreported: set[Partition] = set()
 
     def opened(self, stream: FanOut) -> None:
         """Begin to look at a stream."""
@@ -79,7 +79,7 @@ class KafkaWitness:
             self._reading.look()
 
     def asks(self, wanted: Mapping[Partition, PartitionFetch]) -> None:
-        """Take note of a fetch: who asks for more has handed on what there was before."""
+        """Record a fetch: who asks for more has handed on what there was before."""
         held, moments = self._run.held, self._service.moments
         for partition, want in wanted.items():
             if partition not in self._sent_responses.asked:
@@ -95,7 +95,7 @@ class KafkaWitness:
                 .eras[place]
                 .records(first, want.offset, committed=self._oracle.committed)
             )
-            # Of what has no record nothing is held, and no call tells that it is over.
+            # A range without records holds nothing, and no call marks its end.
             nbytes = size if records else 0
             held.hold(str(partition), first, want.offset - 1, len(records), nbytes)
 
@@ -105,14 +105,14 @@ class KafkaWitness:
             self._wrong(f"unbounded: {asking} bytes are asked for at once")
 
     def over(self, wanted: Mapping[Partition, PartitionFetch]) -> None:
-        """Take note that a fetch is answered, or has failed."""
+        """Record that a fetch is answered, or has failed."""
         for partition in wanted:
             self._asking.pop(partition, None)
 
     def gets(
         self, wanted: Mapping[Partition, PartitionFetch], answers: Mapping[Partition, FetchAnswer]
     ) -> None:
-        """Take note of the answers to a fetch."""
+        """Record the answers to a fetch."""
         for partition, answer in answers.items():
             if isinstance(answer, Fetched):
                 held_back = answer.last_stable_offset < answer.high_watermark
@@ -140,7 +140,7 @@ class KafkaWitness:
                 )
 
     def resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
-        """Take what `on_resubscribe` is told; it is one itself.
+        """Check a call of `on_resubscribe`; this method is such a callback.
 
         Args:
             split: What is subscribed to again.
@@ -149,7 +149,7 @@ class KafkaWitness:
         """
         if self._run.dead or self._stream is None:
             return
-        self._told[split.id] += 1
+        self._resubscribed[split.id] += 1
         partition = Partition.of(split.id)
         match cause:
             case MalformedEventError():
@@ -159,7 +159,7 @@ class KafkaWitness:
                 blocked = running_loop().blocked > self._blocked_before
                 known = blocked or self._sent_responses.hung > 0
             case LeaderNotAvailableError():
-                known = True  # the reader's own word for what a listing has told it
+                known = True  # the reader's own error for what a listing showed
             case _:
                 known = self._sent_responses.knows(cause)
         if not known:
@@ -172,7 +172,7 @@ class KafkaWitness:
             self._wrong(f"unbounded: {statistics.bytes_in_flight} bytes are in flight")
         state = statistics.splits[split.id].state
         if state is not SplitState.BACKING_OFF:
-            self._wrong(f"{split} backs off, but is said to be {state}")
+            self._wrong(f"{split} backs off, but its state is {state}")
 
     def closing(self, reading: KafkaReading) -> None:
         """Compare the counters of a stream that is about to be closed with what was seen."""
@@ -186,15 +186,15 @@ class KafkaWitness:
         self._service.moments[KafkaSometimes.CLOSED_COMMITTING] += committing
         for name, counted in self._stream.statistics().splits.items():
             place = reading.places[Partition.of(name)]
-            for what, said, seen in (
+            for what, reported, seen in (
                 ("records", counted.records, place.records),
                 ("bytes", counted.bytes, place.nbytes),
-                ("resubscriptions", counted.resubscriptions, self._told[name]),
+                ("resubscriptions", counted.resubscriptions, self._resubscribed[name]),
             ):
-                if said != seen:
-                    self._wrong(f"miscounted: {what} of {name} is {said}, not {seen}")
+                if reported != seen:
+                    self._wrong(f"miscounted: {what} of {name} is {reported}, not {seen}")
             if counted.gaps > place.gaps:
-                self._untold.add(Partition.of(name))
+                self._unreported.add(Partition.of(name))
             if counted.gaps < place.gaps:
                 self._wrong(f"miscounted: gaps of {name} are {counted.gaps}, not {place.gaps}")
 
@@ -217,12 +217,12 @@ class KafkaWitness:
             raise OracleError("; ".join(wrongs[:_MOST_WRONGS]))
 
     def _check_commits(self) -> None:
-        """Check that the group was told everything that was acknowledged, once it answers."""
+        """Check that everything acknowledged was committed, once the group answers."""
         reading = self._reading
         if reading is None or not self._service.calls["OffsetCommit"]:
             return
-        # A loss that is not told yet may have led back to before what is acknowledged.
-        for partition in sorted(self._sent_responses.committed.keys() - self._untold):
+        # A gap that is not reported yet may have led back to before what is acknowledged.
+        for partition in sorted(self._sent_responses.committed.keys() - self._unreported):
             offset = self._service.offsets.get(partition, 0)
             acknowledged = reading.places[partition].acknowledged
             if reading.owed(partition, offset, acknowledged):
@@ -232,7 +232,7 @@ class KafkaWitness:
                 )
 
     def _is_inside(self, partition: Partition, want: PartitionFetch) -> bool:
-        """Tell whether what is wanted lies inside a batch."""
+        """Return whether what is wanted lies inside a batch."""
         era = self._service.cluster.logs[partition].era(self._now)
         return era is not None and any(
             stored.base < want.offset < stored.next_offset for stored in era.batches

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ("KafkaWorld",)
 
-# A stream that commits may take as long once more to tell the group what is acknowledged.
+# A stream that commits may take as long once more to commit what is acknowledged.
 _CLOSE_GRACE: Final = 5.0
 # A little less than the second that a stream that has failed has to stop reading.
 _RECENT: Final = 0.9
@@ -47,7 +47,7 @@ class KafkaWorld:
 
     Args:
         plan: What happens.
-        note: Told each fault that strikes, and other events.
+        note: Receives each fault that strikes, and other events.
     """
 
     def __init__(self, plan: KafkaPlan, note: Callable[[str], None]) -> None:

@@ -148,7 +148,7 @@ _THROTTLED: Final = (
     "ProvisionedThroughputExceededException",
 )
 UNKNOWN_ERROR: Final = "NobodyKnowsThisException"
-"""An error that the library has never heard of."""
+"""An error code that the library does not know."""
 WAITED_FOR: Final = (
     "ExpiredTokenException",
     "AccessDeniedException",
@@ -217,8 +217,8 @@ KINESIS_FAULTS: Final[Mapping[KinesisFaultKind, KinesisFaultTraits]] = MappingPr
             KinesisFaultSite.SERVICE, seconds=(1, 120), fatal_with=("consumer", "arn"), mode="efo"
         ),
         KinesisFaultKind.STREAM_GONE: KinesisFaultTraits(KinesisFaultSite.SERVICE, fatal=True),
-        # Who polls from the horizon cannot tell the new stream from the old one before a listing
-        # does; a subscription is refused at once, because its consumer is gone.
+        # A poller from the horizon sees that the stream is another one only by a listing;
+        # a subscription is refused at once, because its consumer is gone.
         KinesisFaultKind.STREAM_REPLACED: KinesisFaultTraits(
             KinesisFaultSite.SERVICE, seconds=(0.01, 30), fatal=True, mode="efo"
         ),

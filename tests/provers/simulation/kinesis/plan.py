@@ -52,10 +52,10 @@ class KinesisPlan:
         broken: The shard that stays broken when everything else is repaired, where one does.
         broken_by: What goes wrong with that shard each time.
         consumer: Whether the consumer is given by its name, or by its ARN.
-        on_bad_aggregate: What becomes of an aggregated record that is damaged.
-        on_bad_frame: What becomes of a frame that stays damaged.
+        on_bad_aggregate: The action for a damaged aggregated record.
+        on_bad_frame: The action for a frame that stays damaged.
         faults: What goes wrong.
-        source: Which service it is a plan of; the tag by which stored plans are told apart.
+        source: Which service it is a plan of; the tag of stored plans.
     """
 
     seed: int

@@ -39,7 +39,7 @@ class KinesisWorld:
 
     Args:
         plan: What happens.
-        note: Told each fault that strikes, and other events.
+        note: Receives each fault that strikes, and other events.
     """
 
     def __init__(self, plan: KinesisPlan, note: Callable[[str], None]) -> None:

@@ -95,7 +95,7 @@ class ArrivingSource:
 
     Args:
         logs: The splits.
-        on_acknowledge: Told every acknowledgement, at the moment when it is made.
+        on_acknowledge: Receives every acknowledgement, at the moment when it is made.
     """
 
     logs: tuple[ArrivalLog, ...]

@@ -211,7 +211,7 @@ class DiskOs:
     def walk(
         path: DiskPath, *, onerror: Callable[[OSError], object]
     ) -> Iterator[tuple[str, list[str], list[str]]]:
-        """Yield each directory with what is in it, and go on after an error that was told."""
+        """Yield each directory with what is in it, and go on after an error that was reported."""
         try:
             process = _begin("list", path, effect=False)
             found = list(process.disk.walk(str(path)))

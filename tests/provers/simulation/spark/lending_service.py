@@ -31,7 +31,7 @@ class AcquiredRecord:
 
     @property
     def name(self) -> str:
-        """What tells it from others."""
+        """The name of the record, which no other record has."""
         return f"{self.row[0]}:{self.row[1]}"
 
 
@@ -42,7 +42,7 @@ class LendingService:
     Args:
         logs: The records, with the moments at which they arrive.
         random: Whether acknowledgements arrive, and are answered.
-        on_accept: Told each record that is acknowledged for good.
+        on_accept: Receives each record that is acknowledged for good.
     """
 
     def __init__(
@@ -59,29 +59,31 @@ class LendingService:
 
     def lend(self, holder: object, now: float) -> list[AcquiredRecord]:
         """Let a reader acquire a few records that are available."""
-        free = [loan for loan in self._left if loan.at <= now and loan.until <= now][:_PER_POLL]
-        for loan in free:
-            loan.holder, loan.until = holder, now + LOCK
+        free = [record for record in self._left if record.at <= now and record.until <= now][
+            :_PER_POLL
+        ]
+        for record in free:
+            record.holder, record.until = holder, now + LOCK
         return free
 
     def next(self, now: float) -> float:
         """Return the seconds until a record is available."""
-        return min((max(loan.at, loan.until) - now for loan in self._left), default=math.inf)
+        return min((max(record.at, record.until) - now for record in self._left), default=math.inf)
 
     def empty(self, now: float) -> bool:
         """Say whether everything that has arrived is acknowledged."""
-        return all(loan.at > now for loan in self._left)
+        return all(record.at > now for record in self._left)
 
-    def accept(self, loan: AcquiredRecord, holder: object, now: float) -> bool:
+    def accept(self, record: AcquiredRecord, holder: object, now: float) -> bool:
         """Take an acknowledgement, unless it is too late."""
-        if loan.holder is not holder or loan.until <= now:
+        if record.holder is not holder or record.until <= now:
             return False
-        self._left.remove(loan)
-        self._on_accept(loan.row)
+        self._left.remove(record)
+        self._on_accept(record.row)
         return True
 
     def take_back(self, holders: set[object]) -> None:
         """Let others have at once what these had."""
-        for loan in self._left:
-            if loan.holder in holders:
-                loan.holder, loan.until = None, 0.0
+        for record in self._left:
+            if record.holder in holders:
+                record.holder, record.until = None, 0.0

@@ -47,10 +47,10 @@ class LendingSource:
     """A source of members that share what a service lends.
 
     Args:
-        lender: The service.
+        service: The service.
     """
 
-    lender: LendingService
+    service: LendingService
     schema: pa.Schema = SCHEMA
     event_time: EventTime | None = None
 
@@ -58,12 +58,12 @@ class LendingSource:
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[_LendingConnection]:
         """Open the connection; what it holds is given back in the end."""
         del available_now
-        connection = _LendingConnection(self.lender)
+        connection = _LendingConnection(self.service)
         try:
             yield connection
         finally:
             if current_process.get().alive:
-                self.lender.take_back(set(connection.members.values()))
+                self.service.take_back(set(connection.members.values()))
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after one row: a count of what the member was given."""
@@ -88,9 +88,9 @@ class _LendingConnection:
     pacing = PACING
     seconds = LOCK
 
-    def __init__(self, lender: LendingService) -> None:
+    def __init__(self, service: LendingService) -> None:
         self.members = {f"member-{number}": _GroupMember() for number in range(_MEMBERS)}
-        self._lender = lender
+        self._service = service
         self._unconfirmed: set[str] = set()
         self._safe: set[str] = set()
         self._paused = False
@@ -127,7 +127,7 @@ class _LendingConnection:
 
     def unconfirmed(self, positions: Mapping[str, Position]) -> str:
         for id_, position in positions.items():
-            self._unconfirmed |= {loan.name for loan in self._up_to(id_, position)}
+            self._unconfirmed |= {record.name for record in self._up_to(id_, position)}
         return json.dumps(sorted(self._unconfirmed))
 
     def remember(self, unconfirmed: str) -> None:
@@ -140,10 +140,10 @@ class _LendingConnection:
             member = self.members.get(id_)
             if member is None:
                 continue
-            loans = self._up_to(id_, position)
-            member.given = [(n, loan) for n, loan in member.given if loan not in loans]
-            self._safe |= {loan.name for loan in loans}
-            late += [loan.name for loan in loans if not await self._accept(loan, member)]
+            records = self._up_to(id_, position)
+            member.given = [(n, record) for n, record in member.given if record not in records]
+            self._safe |= {record.name for record in records}
+            late += [record.name for record in records if not await self._accept(record, member)]
         self._tell()
         if late:
             raise AcknowledgementError("too late, as it seems", tuple(late))
@@ -161,50 +161,50 @@ class _LendingConnection:
         count = position.sequence if isinstance(position, Cursor) else 0
         while True:
             if not self._paused and not member.given:
-                await asyncio.sleep(self._lender.random.uniform(0.0, _POLL))
-                lent = self._lender.lend(member, loop.time())
+                await asyncio.sleep(self._service.random.uniform(0.0, _POLL))
+                lent = self._service.lend(member, loop.time())
                 known = self._unconfirmed.union(*map(_names, self.members.values()))
-                again = [loan for loan in lent if loan.name in known]
-                fresh = [loan for loan in lent if loan not in again]
+                again = [record for record in lent if record.name in known]
+                fresh = [record for record in lent if record not in again]
                 if fresh:
                     member.given = list(enumerate(fresh, count + 1))
                     covered = Range(position, Cursor(count + len(fresh)))
                     yield Batch(split, _records(fresh), covered)
                     count, position = count + len(fresh), covered.until
-                for loan in again:
-                    while loan.name not in self._safe:
+                for record in again:
+                    while record.name not in self._safe:
                         await self._change()
-                    await self._accept(loan, member)
+                    await self._accept(record, member)
                 if lent:
                     continue
-            lag = float(not self._lender.empty(loop.time()))
+            lag = float(not self._service.empty(loop.time()))
             yield Batch(split, _NO_RECORDS, Range(position, position), lag=lag)
-            idle = self._lender.random.uniform(0.1, _HEARTBEAT)
+            idle = self._service.random.uniform(0.1, _HEARTBEAT)
             if not self._paused and not member.given:
-                idle = min(idle, self._lender.next(loop.time()))
+                idle = min(idle, self._service.next(loop.time()))
             with suppress(TimeoutError):
                 async with asyncio.timeout(idle):
                     await self._change()
 
-    async def _accept(self, loan: AcquiredRecord, member: _GroupMember) -> bool:
+    async def _accept(self, record: AcquiredRecord, member: _GroupMember) -> bool:
         """Acknowledge a record; return whether the service has confirmed it."""
-        random = self._lender.random
-        await current_process.get().request(f"accept {loan.name}")
+        random = self._service.random
+        await current_process.get().request(f"accept {record.name}")
         lost = happens(random, _UNANSWERED)
         if lost and happens(random, 0.5):
             return False
-        accepted = self._lender.accept(loan, member, asyncio.get_running_loop().time())
-        await current_process.get().request(f"accepted {loan.name}")
+        accepted = self._service.accept(record, member, asyncio.get_running_loop().time())
+        await current_process.get().request(f"accepted {record.name}")
         if lost or not accepted:
             return False
-        self._unconfirmed.discard(loan.name)
+        self._unconfirmed.discard(record.name)
         return True
 
     def _up_to(self, id_: str, position: Position) -> list[AcquiredRecord]:
         member = self.members.get(id_)
         if member is None or not isinstance(position, Cursor):
             return []
-        return [loan for number, loan in member.given if number <= position.sequence]
+        return [record for number, record in member.given if number <= position.sequence]
 
     def _tell(self) -> None:
         self._changed.set()
@@ -215,9 +215,9 @@ class _LendingConnection:
 
 
 def _names(member: _GroupMember) -> set[str]:
-    return {loan.name for _, loan in member.given}
+    return {record.name for _, record in member.given}
 
 
-def _records(loans: Sequence[AcquiredRecord]) -> pa.RecordBatch:
-    columns = [[loan.row[column] for loan in loans] for column in range(len(SCHEMA.names))]
+def _records(records: Sequence[AcquiredRecord]) -> pa.RecordBatch:
+    columns = [[record.row[column] for record in records] for column in range(len(SCHEMA.names))]
     return pa.record_batch(columns, schema=SCHEMA)

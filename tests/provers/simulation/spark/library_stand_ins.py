@@ -199,7 +199,7 @@ def library_stand_ins(
         random: The source of unique names.
         locks: The locks of the JVMs.
         open_storage: Opens the checkpoint of the running process.
-        claims: Told who owns the checkpoint.
+        claims: Receives the owner of the checkpoint.
     """
 
     @contextmanager

@@ -77,7 +77,7 @@ class AcquiredByDriver:
 @final
 @dataclass(eq=False)
 class QueryOracle:
-    """Follow what the handler and the service are told, and hold it against what is durable.
+    """Record the calls of the handler and the service, and compare them with what is durable.
 
     Args:
         logs: Everything that the source ever holds.
@@ -185,7 +185,7 @@ class QueryOracle:
             named = {segment.name for entry in entries for segment in entry.segments}
             found = {f"{SEGMENTS}/{name}" for name in self.files.names(SEGMENTS)}
             if found - named:
-                self.violate(f"segments that nobody names were left: {sorted(found - named)}")
+                self.violate(f"segments that no entry names were left: {sorted(found - named)}")
         left_over = self.files.names("_scratch")
         left_over += [name for name in self.files.names(BATCHES) if name.startswith("_")]
         if left_over:

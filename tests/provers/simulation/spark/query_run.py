@@ -91,8 +91,8 @@ class QueryRun:
         )
         self._source: ArrivingSource | LendingSource
         if plan.lending:
-            lender = LendingService(logs, self._random("lender"), self.oracle.accepted)
-            self._source = LendingSource(lender)
+            service = LendingService(logs, self._random("lender"), self.oracle.accepted)
+            self._source = LendingSource(service)
         else:
             self._source = ArrivingSource(logs, self.oracle.acknowledged)
 
@@ -216,7 +216,7 @@ class SimDriver:
         process: The process.
         run: What it is to do.
         plan: How large its batches are, and how slow its handler.
-        oracle: Told each call of the handler.
+        oracle: Receives each call of the handler.
     """
 
     def __init__(

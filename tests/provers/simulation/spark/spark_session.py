@@ -105,7 +105,7 @@ class SimDataFrame:
         return names
 
     def count(self) -> int:
-        """Return the number of rows, which the end of the file tells."""
+        """Return the number of rows, which the end of the file holds."""
         rows: int = self._footer().num_rows
         return rows
 

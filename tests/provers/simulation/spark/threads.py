@@ -187,7 +187,7 @@ class Threads:
         return done
 
     def ident(self) -> int:
-        """Return what tells the running thread from others."""
+        """Return the identity of the running thread."""
         return id(_current.get())
 
     def sleep(self, seconds: float) -> None:

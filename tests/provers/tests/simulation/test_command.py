@@ -251,8 +251,8 @@ def test_without_the_extra_one_sentence_names_it_and_help_works() -> None:
         "    print(result.exit_code, result.output)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
-    said = (
+    expected = (
         "2 python -m tests.provers sim: "
         "the simulator needs more: pip install 'fanout-streams[testing]'\n\n"
     )
-    assert done.stdout == said * 2
+    assert done.stdout == expected * 2

@@ -1,4 +1,4 @@
-"""A seed gives the same run in every process, whatever the order of sets there."""
+"""A seed gives the same run in every process, in any order of sets."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def _said_by_a_process(hash_seed: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def said() -> list[list[str]]:
+def outputs() -> list[list[str]]:
     """What two processes say, in lines as of `digests`."""
     with ThreadPoolExecutor() as processes:
         return list(processes.map(_said_by_a_process, ("0", "1")))
 
 
 @pytest.mark.parametrize("name", DIGESTS)
-def test_a_seed_gives_the_same_run_in_every_process(name: str, said: list[list[str]]) -> None:
+def test_a_seed_gives_the_same_run_in_every_process(name: str, outputs: list[list[str]]) -> None:
     here = f"{name}: {' '.join(DIGESTS[name]())}"
 
-    for lines in said:
+    for lines in outputs:
         assert here in lines

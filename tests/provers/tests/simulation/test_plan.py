@@ -11,7 +11,7 @@ from tests.provers.simulation.kinesis.plan import KinesisPlan
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 from tests.provers.simulation.plans import read_plan
 
-# As the first version wrote it: whatever a plan says by now, it has to be read as it was meant.
+# As the first version wrote it: later versions have to read it with the same meaning.
 FIRST = """{
   "seed": 7, "schedule": "fifo", "mode": "efo", "start": "TRIM_HORIZON", "shards": 2, "records": 5,
   "reshards": 1, "large": false, "seconds": 600.0, "heartbeat": 30.0, "reading": "drain",
@@ -27,10 +27,10 @@ def changed(**changes: object) -> str:
 def test_a_plan_of_the_first_version_is_read_and_what_it_does_not_say_is_as_it_was_then() -> None:
     plan = read_plan(FIRST)
 
-    said = json.loads(FIRST)
-    added = {each.name: each.default for each in fields(KinesisPlan) if each.name not in said}
+    stored = json.loads(FIRST)
+    added = {each.name: each.default for each in fields(KinesisPlan) if each.name not in stored}
     assert MISSING not in added.values()
-    assert json.loads(plan.to_json()) == {**said, **added}
+    assert json.loads(plan.to_json()) == {**stored, **added}
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -21,7 +21,7 @@ class GenerationMember:
 
     Args:
         first: When it may speak for the first time, in virtual seconds.
-        last: When it is dead, or told to stop; it does not say so.
+        last: When it dies or is stopped; it announces neither.
     """
 
     first: float
@@ -88,5 +88,5 @@ def _member(random: Random, began: float, replaced: float, seconds: float) -> Ge
     if happens(random, 0.15):
         return GenerationMember(first, random.uniform(max(first, 0.0), seconds))  # it dies
     if replaced < math.inf and happens(random, 0.7):
-        replaced += random.uniform(0, 0.4) * seconds  # it has not noticed its successor
+        replaced += random.uniform(0, 0.4) * seconds  # it does not know its successor yet
     return GenerationMember(first, replaced)

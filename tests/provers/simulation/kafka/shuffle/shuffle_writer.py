@@ -1,8 +1,8 @@
 """Write what the producers of a simulated shuffle send to one partition.
 
 They do what docs/shuffle.md asks of them: a hello before anything else, no record at or below their
-own watermark, the present watermark before the next record where they were idle. What they have
-said in a transaction that was aborted they have not said.
+own watermark, the present watermark before the next record where they were idle. The
+frames of an aborted transaction do not count.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _Frame: TypeAlias = "_DataFrame | ControlFrame"
 @final
 @dataclass(frozen=True, slots=True)
 class _Announced:
-    """What a producer has told of itself, for as long as it knows."""
+    """The last announcements of a producer, as far as it knows them."""
 
     hello: bool = False
     watermark: int | None = None
@@ -77,13 +77,13 @@ class _Announced:
 class _Producer:
     """One producer in this partition.
 
-    `before` is what it had told before its open transaction, and `last` what it has written last.
+    `before` holds its announcements before its open transaction, and `last` its last batch.
     """
 
     generation: ProducerGeneration
     number: int
     id: int
-    told: _Announced = _Announced()
+    announced: _Announced = _Announced()
     before: _Announced | None = None
     last: BatchContent | None = None
 
@@ -113,7 +113,7 @@ class ShuffleLogWriter:
         self._builder = builder
         self._random = random
         self._settled = False
-        self._voices = [
+        self._producers = [
             [
                 _Producer(generation, number, _FIRST_ID * place + number)
                 for number in range(len(generation.members))
@@ -123,25 +123,26 @@ class ShuffleLogWriter:
 
     def write(self, at: float) -> None:
         """Let a producer write, or end its transaction, if there is one at that moment."""
-        speaking = [
-            voice
-            for voices in self._voices
-            for voice in voices
-            if voice.member.first <= at < voice.member.last and not voice.told.ended
+        sending = [
+            producer
+            for producers in self._producers
+            for producer in producers
+            if producer.member.first <= at < producer.member.last and not producer.announced.ended
         ]
-        if not speaking:
+        if not sending:
             return
-        voice = self._random.choice(speaking)
-        if voice.before is not None and voice.id not in self._builder.open:
-            voice.before = None  # it was cut off with the log, and what was told holds all the same
-        if voice.before is not None and happens(self._random, 0.5):
-            self._finish(at, voice)
-        elif voice.last is not None and voice.before is None and self._repeats(voice):
-            assert voice.last.said is not None, "a producer has written it"
-            again = replace(voice.last, said=replace(voice.last.said, repeated=True))
+        producer = self._random.choice(sending)
+        if producer.before is not None and producer.id not in self._builder.open:
+            # It was cut off with the log, and what was announced still holds.
+            producer.before = None
+        if producer.before is not None and happens(self._random, 0.5):
+            self._finish(at, producer)
+        elif producer.last is not None and producer.before is None and self._repeats(producer):
+            assert producer.last.frames is not None, "a producer has written it"
+            again = replace(producer.last, frames=replace(producer.last.frames, repeated=True))
             self._builder.append(at, None, again)
         else:
-            self._say(at, voice, self._frames(at, voice))
+            self._send(at, producer, self._frames(at, producer))
 
     def hold(self, at: float) -> None:
         """Write records of no producer into a transaction that stays open."""
@@ -162,87 +163,98 @@ class ShuffleLogWriter:
             self._go_on(at)
             return
         self._settled = True
-        for voice in (voice for voices in self._voices for voice in voices):
-            if voice.id in self._builder.open:
-                self._finish(at, voice)
+        for producer in (producer for producers in self._producers for producer in producers):
+            if producer.id in self._builder.open:
+                self._finish(at, producer)
         self._builder.finish(at, HELD)
-        ends, speaks = happens(self._random, 0.15), happens(self._random, 0.75)
-        for voice in self._voices[-1]:
-            lives = voice.member.first <= at < voice.member.last
+        ends, sends = happens(self._random, 0.15), happens(self._random, 0.75)
+        for producer in self._producers[-1]:
+            alive = producer.member.first <= at < producer.member.last
             if ends:
-                self._say(at, voice, [voice.hello, EndFrame(voice.number, voice.generation.number)])
-            elif speaks and lives and not voice.told.ended:
-                self._say(at, voice, self._last_words(at, voice))
-            self._finish(at, voice)
+                self._send(
+                    at,
+                    producer,
+                    [producer.hello, EndFrame(producer.number, producer.generation.number)],
+                )
+            elif sends and alive and not producer.announced.ended:
+                self._send(at, producer, self._last_frames(at, producer))
+            self._finish(at, producer)
 
     def _go_on(self, at: float) -> None:
         """Let live producers repeat their watermark, where another one is silent."""
-        left = [voice for voice in self._voices[-1] if not voice.told.ended]
-        living = [voice for voice in left if voice.member.first <= at < voice.member.last]
-        for voice in living if len(living) < len(left) else []:
-            words: list[_Frame] = [voice.hello, self._watermark(at, voice, voice.told)]
-            self._builder.append(at, None, self._page(at, words, voice))
-            for word in words:
-                voice.told = _after(voice.told, word)
+        left = [producer for producer in self._producers[-1] if not producer.announced.ended]
+        living = [
+            producer for producer in left if producer.member.first <= at < producer.member.last
+        ]
+        for producer in living if len(living) < len(left) else []:
+            frames: list[_Frame] = [
+                producer.hello,
+                self._watermark(at, producer, producer.announced),
+            ]
+            self._builder.append(at, None, self._page(at, frames, producer))
+            for frame in frames:
+                producer.announced = _after(producer.announced, frame)
 
-    def _last_words(self, at: float, voice: _Producer) -> list[_Frame]:
+    def _last_frames(self, at: float, producer: _Producer) -> list[_Frame]:
         """Draw where a producer stands: at a watermark, which it may repeat, or idle."""
-        random, number, generation = self._random, voice.number, voice.generation.number
-        watermark = self._watermark(at, voice, voice.told)
-        words: list[_Frame] = [voice.hello, watermark]
+        random, number, generation = self._random, producer.number, producer.generation.number
+        watermark = self._watermark(at, producer, producer.announced)
+        frames: list[_Frame] = [producer.hello, watermark]
         if happens(random, 0.3):
-            words.append(
+            frames.append(
                 WatermarkFrame(number, generation, watermark.millis - random.randint(0, _OLD))
             )
         if happens(random, 0.3):
-            words.append(IdleFrame(number, generation))
-        return words
+            frames.append(IdleFrame(number, generation))
+        return frames
 
-    def _repeats(self, voice: _Producer) -> bool:
-        return not voice.generation.transactional and happens(self._random, 0.06)
+    def _repeats(self, producer: _Producer) -> bool:
+        return not producer.generation.transactional and happens(self._random, 0.06)
 
-    def _finish(self, at: float, voice: _Producer) -> None:
-        transaction = self._builder.finish(at, voice.id)
-        if transaction is not None and transaction.aborted and voice.before is not None:
-            voice.told = voice.before
-        voice.before = None
+    def _finish(self, at: float, producer: _Producer) -> None:
+        transaction = self._builder.finish(at, producer.id)
+        if transaction is not None and transaction.aborted and producer.before is not None:
+            producer.announced = producer.before
+        producer.before = None
 
-    def _say(self, at: float, voice: _Producer, frames: Sequence[_Frame]) -> None:
-        producer = voice.id if voice.generation.transactional else None
-        if producer is not None and voice.before is None:
-            voice.before = voice.told
+    def _send(self, at: float, producer: _Producer, frames: Sequence[_Frame]) -> None:
+        producer_id = producer.id if producer.generation.transactional else None
+        if producer_id is not None and producer.before is None:
+            producer.before = producer.announced
         for frame in frames:
-            voice.told = _after(voice.told, frame)
-        voice.last = self._page(at, frames, voice)
-        self._builder.append(at, producer, voice.last)
+            producer.announced = _after(producer.announced, frame)
+        producer.last = self._page(at, frames, producer)
+        self._builder.append(at, producer_id, producer.last)
 
-    def _frames(self, at: float, voice: _Producer) -> list[_Frame]:
+    def _frames(self, at: float, producer: _Producer) -> list[_Frame]:
         """Draw what a producer writes in one batch."""
-        random, told, generation = self._random, voice.told, voice.generation.number
+        random, announced, generation = self._random, producer.announced, producer.generation.number
         frames: list[_Frame] = []
-        if told.idle and told.watermark is not None:
-            frames.append(WatermarkFrame(voice.number, generation, told.watermark))
-        if not told.hello or told.idle > bool(frames) or happens(random, 0.1):
-            frames.append(voice.hello)
+        if announced.idle and announced.watermark is not None:
+            frames.append(WatermarkFrame(producer.number, generation, announced.watermark))
+        if not announced.hello or announced.idle > bool(frames) or happens(random, 0.1):
+            frames.append(producer.hello)
         share = random.choice((0.6, 0.95))
         for _ in range(random.choice((1, 1, 2, 3, 6, 10))):
             record = happens(random, share)
-            frames.append(self._text(at, told) if record else self._watermark(at, voice, told))
-            told = _after(told, frames[-1])
+            frames.append(
+                self._text(at, announced) if record else self._watermark(at, producer, announced)
+            )
+            announced = _after(announced, frames[-1])
         if happens(random, 0.3):
-            frames.append(self._watermark(at, voice, told))
-        others = [each for each in self._voices_of(voice) if each is not voice]
+            frames.append(self._watermark(at, producer, announced))
+        others = [each for each in self._producers_of(producer) if each is not producer]
         if happens(random, 0.12):
-            frames.append(IdleFrame(voice.number, generation))
-        elif happens(random, 0.05) and not all(each.told.ended for each in others):
-            frames.append(EndFrame(voice.number, generation))
+            frames.append(IdleFrame(producer.number, generation))
+        elif happens(random, 0.05) and not all(each.announced.ended for each in others):
+            frames.append(EndFrame(producer.number, generation))
         return frames
 
-    def _voices_of(self, voice: _Producer) -> list[_Producer]:
-        return next(voices for voices in self._voices if voice in voices)
+    def _producers_of(self, producer: _Producer) -> list[_Producer]:
+        return next(producers for producers in self._producers if producer in producers)
 
-    def _text(self, at: float, told: _Announced) -> _DataFrame:
-        random, low = self._random, told.watermark
+    def _text(self, at: float, announced: _Announced) -> _DataFrame:
+        random, low = self._random, announced.watermark
         value = random.randbytes(random.choice((0, 1, 10, 100)))
         if happens(random, 0.1):
             return _DataFrame(None, value)
@@ -251,17 +263,19 @@ class ShuffleLogWriter:
             time = low + random.choice((1, 1, random.randint(1, _OLD)))
         return _DataFrame(time, value)
 
-    def _watermark(self, at: float, voice: _Producer, told: _Announced) -> WatermarkFrame:
-        """Draw a watermark, that may be one that was told already."""
-        random, low = self._random, told.watermark
+    def _watermark(self, at: float, producer: _Producer, announced: _Announced) -> WatermarkFrame:
+        """Draw a watermark, which may be one that was sent already."""
+        random, low = self._random, announced.watermark
         time = millis(at) - random.randint(0, _OLD)
         if low is not None and happens(random, 0.15):
             time = low - random.choice((0, 1, 1000))
         elif low is not None and (time <= low or happens(random, 0.3)):
             time = low + random.randint(1, _OLD)
-        return WatermarkFrame(voice.number, voice.generation.number, time)
+        return WatermarkFrame(producer.number, producer.generation.number, time)
 
-    def _page(self, at: float, frames: Sequence[_Frame], voice: _Producer | None) -> BatchContent:
+    def _page(
+        self, at: float, frames: Sequence[_Frame], producer: _Producer | None
+    ) -> BatchContent:
         rows: list[BatchRow] = []
         records: list[KafkaRecord] = []
         controls: list[tuple[int, ControlFrame]] = []
@@ -275,23 +289,23 @@ class ShuffleLogWriter:
             records.append(
                 KafkaRecord(offset, millis(at), key, frame.value, event_time=frame.event_time)
             )
-        said = None
-        if voice is not None:
-            said = ProducerFrames(voice.generation.number, voice.number, tuple(controls))
-        return BatchContent(rows, records, len(rows), said)
+        sent = None
+        if producer is not None:
+            sent = ProducerFrames(producer.generation.number, producer.number, tuple(controls))
+        return BatchContent(rows, records, len(rows), sent)
 
 
-def _after(told: _Announced, frame: _Frame) -> _Announced:
-    """Return what a producer has told with one frame more."""
+def _after(announced: _Announced, frame: _Frame) -> _Announced:
+    """Return the announcements of a producer after one more frame."""
     match frame:
         case HelloFrame():
-            return replace(told, hello=True, idle=False)
+            return replace(announced, hello=True, idle=False)
         case WatermarkFrame(millis=time):
-            highest = time if told.watermark is None else max(time, told.watermark)
-            return replace(told, watermark=highest, idle=False)
+            highest = time if announced.watermark is None else max(time, announced.watermark)
+            return replace(announced, watermark=highest, idle=False)
         case IdleFrame():
-            return replace(told, idle=True)
+            return replace(announced, idle=True)
         case EndFrame():
-            return replace(told, ended=True)
+            return replace(announced, ended=True)
         case _:
-            return told
+            return announced

@@ -1,4 +1,4 @@
-"""Hold the watermarks that the processes of a job tell against what was written for them."""
+"""Compare the watermarks that a job reports with the frames that were written for it."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class WatermarkCheck:
         self._check_stream(stream.watermark, splits)
 
     def held_back(self, partition: Partition, now: float) -> bool:
-        """Tell whether the watermark of a partition is lower than its log allows."""
+        """Return whether the watermark of a partition is lower than its log allows."""
         expected, log = self._expected[partition], self._logs[partition]
         place = log.place(now)
         if expected.blind or place is None or partition in self.ended | self._unreported:
@@ -160,7 +160,7 @@ class WatermarkCheck:
         return due is not None and (expected.watermark is None or expected.watermark < due)
 
     def may_be_silent(self, partition: Partition, now: float) -> bool:
-        """Tell whether a producer of a partition may have been silent for too long."""
+        """Return whether a producer of a partition may have been silent for too long."""
         expected = self._expected[partition]
         return expected.blind or not expected.has_producers or bool(expected.silent(now))
 

@@ -32,7 +32,7 @@ class BackoffCheck:
     _short: int = 0
 
     def check(self, cause: Exception, delay: float, pacing: Pacing, *, progressed: bool) -> str:
-        """Take note of a wait; return what is wrong about it, or nothing.
+        """Record a wait; return what is wrong about it, or nothing.
 
         Args:
             cause: Why the shard is waited for.

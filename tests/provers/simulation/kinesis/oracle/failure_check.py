@@ -39,7 +39,7 @@ def check_kinesis_failure(
         gone: Whether no reader can go on.
 
     Raises:
-        OracleError: If it has failed for nothing, or tells something else.
+        OracleError: If it has failed without a cause, or names another one.
     """
     cause = failure.__cause__
     if why := _why_not(failure, cause, run, options, now, gone=gone):
@@ -89,7 +89,7 @@ def _why_not(
     waited = run.hung or run.hindered
     if not run.opened and waited and "did not become ACTIVE" in str(failure):
         told = cause is not None or "did not answer" in str(failure)
-        return "" if told else "it does not say that nobody answered"
+        return "" if told else "it does not say that the service did not answer"
     if gone and any(word in str(failure) for word in _OF_AN_END):
         return ""
     if not isinstance(cause, Exception):

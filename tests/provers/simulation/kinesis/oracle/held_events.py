@@ -56,7 +56,7 @@ class HeldEvents:
     _inside: dict[str, bool] = field(default_factory=dict)
 
     def resume(self, shard_id: str, number: int, *, inside: bool = False) -> None:
-        """Take note that a shard is asked for again from a sequence number on.
+        """Record that a shard is asked for again from a sequence number on.
 
         Args:
             shard_id: The shard.
@@ -69,7 +69,7 @@ class HeldEvents:
             held.pop()
 
     def take(self, shard_id: str, records: Sequence[SourceRecord], nbytes: int) -> None:
-        """Take note that the process asks for more behind an event that it has taken whole.
+        """Record that the process asks for more behind an event that it has taken whole.
 
         Args:
             shard_id: Of which shard.
@@ -82,7 +82,7 @@ class HeldEvents:
         self.hold(shard_id, records[0].sequence, records[-1].sequence, rows, nbytes)
 
     def hold(self, shard_id: str, first: int, last: int, rows: int, nbytes: int) -> None:
-        """Take note of an event that the process has taken whole, as it asks for more.
+        """Record an event that the process has taken whole, as it asks for more.
 
         Args:
             shard_id: Of which shard.
@@ -105,14 +105,14 @@ class HeldEvents:
             self.on_take()
 
     def get(self, batch: Batch) -> None:
-        """Take note that the job has got a batch."""
+        """Record that the job has got a batch."""
         if isinstance(batch.range.until, Cursor):
             # A drain that was cancelled gives back what comes before all that it has collected.
             until = batch.range.until.sequence
             self._got[batch.split.id] = max(until, self._got.get(batch.split.id, 0))
 
     def excuse(self) -> None:
-        """Take note that a drain was cancelled: what it has collected waits for the next call."""
+        """Record that a drain was cancelled: what it has collected waits for the next call."""
         for shard_id, held in self._held.items():
             if held:
                 self._got[shard_id] = max(held[-1].last, self._got.get(shard_id, 0))

@@ -35,7 +35,7 @@ class ShardProgress:
         lost: The rows that were lost with notice.
         records: The records that it has got.
         nbytes: Their bytes in memory.
-        gaps: How often it was told that records are lost.
+        gaps: How many gaps were reported to it.
         gap_millis: How far apart the records around those are, at most.
         newest: When the last record that it has got arrived.
         acknowledged: The row after the last that its job has acknowledged.
@@ -97,14 +97,14 @@ class KinesisReading:
         }
 
     def _missing(self, shard_id: str) -> int:
-        first = max(self.standings[shard_id].next, self._untold(shard_id))
+        first = max(self.standings[shard_id].next, self._unreported(shard_id))
         return self._owed(shard_id, first, len(self._oracle.shards[shard_id].rows))
 
     def _owed(self, shard_id: str, first: int, end: int) -> int:
         """Return how many rows of some a reader has to get.
 
-        It need not get those of other shards, nor those that can only be lost: of these it is told,
-        but not where the shard ends behind them.
+        It need not get those of other shards, nor those that can only be lost: these are reported
+        as gaps, but not where the shard ends behind them.
         """
         rows = self._oracle.shards[shard_id].rows[first:end]
         return sum(not self._optional(shard_id, row) for row in rows)
@@ -112,17 +112,17 @@ class KinesisReading:
     def _optional(self, shard_id: str, row: KinesisRow) -> bool:
         return row.foreign or self._oracle.damage.may_be_lost(shard_id, row.sequence)
 
-    def _untold(self, shard_id: str) -> int:
+    def _unreported(self, shard_id: str) -> int:
         """Return before which row a shard may end without a word to the job.
 
-        A shard may end behind records that have expired: no batch tells of them then.
+        A shard may end behind records that have expired: no batch reports them then.
         """
         if self.is_expired(shard_id):
             return self._expired(shard_id, self._oracle.retention.trimmed)
         return self._expired(shard_id, self._run.passed_over)
 
     def acknowledge(self, splits: Mapping[str, Position]) -> None:
-        """Take note of what the job has said that it is done with."""
+        """Record what the job has acknowledged."""
         for shard_id, position in splits.items():
             standing = self.standings[shard_id]
             place = self._oracle.shards[shard_id].place(position)
@@ -138,12 +138,12 @@ class KinesisReading:
         for shard_id, standing in self.standings.items():
             shard = self._oracle.shards[shard_id]
             place = shard.stored_place(stored.get(shard_id))
-            first = max(standing.acknowledged, self._untold(shard_id))
+            first = max(standing.acknowledged, self._unreported(shard_id))
             owed = [i for i in range(first, place) if not self._optional(shard_id, shard.rows[i])]
             if not standing.lost.issuperset(owed):
                 raise OracleError(
                     f"lost: row {owed[0]} of {shard_id} is not acknowledged, but the position is "
-                    f"said to be after row {place}"
+                    f"reported as after row {place}"
                 )
 
     def check_stored(self, positions: str) -> None:
@@ -159,7 +159,7 @@ class KinesisReading:
         self._known = list(stored)
         for shard_id, shard in self._oracle.shards.items():
             place = shard.stored_place(stored.get(shard_id))
-            if self._owed(shard_id, max(shard.reached, self._untold(shard_id)), place):
+            if self._owed(shard_id, max(shard.reached, self._unreported(shard_id)), place):
                 raise OracleError(
                     f"lost: the stored position of {shard_id} is after row {place}, but only "
                     f"{shard.reached} were handed on"
@@ -183,7 +183,7 @@ class KinesisReading:
         until = shard.place(batch.range.until)
         places = [i for i in range(standing.next, until) if i not in standing.lost]
         got = list(tuples_of(batch))
-        # A process that does not know the shard's hash keys yet cannot tell what is not of it.
+        # A process that does not know the shard's hash keys yet cannot filter foreign rows.
         if not any(shard.rows[place].foreign for place in places) or len(got) < len(places):
             places = [place for place in places if not shard.rows[place].foreign]
         expected = [tuple_of(shard.rows[place]) for place in places]
@@ -200,7 +200,7 @@ class KinesisReading:
         standing.newest = got[-1][3]
 
     def place_of(self, shard_id: str, position: Position) -> int:
-        """Return the place of the first row after a position that the stream tells.
+        """Return the place of the first row after a position that the stream reports.
 
         Args:
             shard_id: Of which shard.
@@ -223,7 +223,7 @@ class KinesisReading:
     def standing_place(self, shard_id: str) -> int:
         """Return the place of the next row that it has to get."""
         rows = self._oracle.shards[shard_id].rows
-        place = max(self.standings[shard_id].next, self._untold(shard_id))
+        place = max(self.standings[shard_id].next, self._unreported(shard_id))
         while place < len(rows) and self._optional(shard_id, rows[place]):
             place += 1
         return place

@@ -1,4 +1,4 @@
-"""Look over the shoulder of one process: what it is told, how soon, and what its counters say."""
+"""Check what is reported to one process, how soon, and its counters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OF_AN_END: Final = {"ResourceNotFoundException", "InvalidArgumentException"}
 
 @final
 class KinesisWitness:
-    """Check what one process is told of its subscriptions, and that it is told in time.
+    """Check what is reported to one process about its subscriptions, and when.
 
     Args:
         run: The process.
@@ -60,10 +60,10 @@ class KinesisWitness:
         self._stream = stream
 
     def looks(self) -> None:
-        """Look at the stream between two reads: what there is to see is told."""
+        """Do nothing between two reads: everything is reported by callbacks."""
 
     def resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
-        """Take what `on_resubscribe` is told; it is one itself.
+        """Check a call of `on_resubscribe`; this method is such a callback.
 
         Args:
             split: What is subscribed to again.
@@ -80,11 +80,13 @@ class KinesisWitness:
         if why := waits.check(cause, delay, self._options.pacing, progressed=progressed):
             self._wrong(f"{split}: {why}")
         statistics = self._stream.statistics()
-        told = statistics.splits[split.id]
-        if told.state is not SplitState.BACKING_OFF or told.lag is not None:
-            self._wrong(f"{split} backs off, but is said to be {told.state}, {told.lag} s behind")
-        if told.last_cause is not cause:
-            self._wrong(f"{split} backs off because of {cause!r}, not {told.last_cause!r}")
+        counters = statistics.splits[split.id]
+        if counters.state is not SplitState.BACKING_OFF or counters.lag is not None:
+            self._wrong(
+                f"{split} backs off, but its state is {counters.state}, {counters.lag} s behind"
+            )
+        if counters.last_cause is not cause:
+            self._wrong(f"{split} backs off because of {cause!r}, not {counters.last_cause!r}")
         if statistics.bytes_in_flight > run.held.limit:
             self._wrong(f"unbounded: {statistics.bytes_in_flight} bytes are in flight")
 
@@ -97,16 +99,16 @@ class KinesisWitness:
             return
         self._check_discovery(self._stream)
         for shard_id, counted in self._stream.statistics().splits.items():
-            for name, said, seen in self._counters(shard_id, counted, reading):
-                if said != seen:
-                    self._wrong(f"miscounted: {name} of {shard_id} is {said}, not {seen}")
+            for name, reported, seen in self._counters(shard_id, counted, reading):
+                if reported != seen:
+                    self._wrong(f"miscounted: {name} of {shard_id} is {reported}, not {seen}")
             standing = reading.standings[shard_id]
             place = reading.place_of(shard_id, counted.position)
             if reading.is_expired(shard_id):
                 continue  # where the stream stands in it is as it was
             ended = counted.state is SplitState.ENDED
             if not ended and not standing.next <= place <= reading.standing_place(shard_id):
-                self._wrong(f"miscounted: {shard_id} is said to be read up to row {place}")
+                self._wrong(f"miscounted: {shard_id} is reported as read up to row {place}")
             seconds = counted.gap_seconds
             if (
                 counted.gaps < standing.gaps
@@ -133,7 +135,7 @@ class KinesisWitness:
         """Check that the shards are still looked for, however often that has failed."""
         since = running_loop().awake - self._run.listed_at
         if stream.failure is None and since > self._options.discovery_interval + _DISCOVERY:
-            self._wrong(f"nobody has listed the shards for {since:.0f} s")
+            self._wrong(f"no listing of the shards for {since:.0f} s")
 
     @property
     def _now(self) -> float:
@@ -166,7 +168,7 @@ class KinesisWitness:
         ]
 
     def _ended(self, attempt: SubscribeAttempt) -> None:
-        """See to it that the end of a subscription is told within a second."""
+        """Check that the end of a subscription is reported within a second."""
         if self._run.dead or self._stream is None:
             return
         match attempt.ending:
@@ -185,10 +187,10 @@ class KinesisWitness:
             timer.cancel()
         loop = running_loop()
         self._timers[attempt.shard_id] = loop.call_later(
-            _PROMPT, self._check_told, attempt, loop.blocked
+            _PROMPT, self._check_reported, attempt, loop.blocked
         )
 
-    def _check_told(self, attempt: SubscribeAttempt, blocked: float) -> None:
+    def _check_reported(self, attempt: SubscribeAttempt, blocked: float) -> None:
         del self._timers[attempt.shard_id]
         run = self._run
         if run.dead or attempt.cause is not None or self._stream is None:

@@ -103,7 +103,7 @@ class KinesisSimClient:
 
     async def list_consumers(self, stream_arn: str) -> NoReturn:
         """Refuse: reading a stream never lists its consumers."""
-        raise NotImplementedError(f"nobody lists the consumers of {stream_arn} to read it")
+        raise NotImplementedError(f"a reader never lists the consumers of {stream_arn}")
 
     async def register_consumer(
         self, stream_arn: str, name: str, tags: Mapping[str, str] = NO_TAGS
@@ -228,7 +228,7 @@ class KinesisSimClient:
 
     @contextmanager
     def _ending(self, shard_id: str) -> Iterator[None]:
-        """Take note of an error that ends the reading of a shard by polls."""
+        """Record an error that ends the reading of a shard by polls."""
         attempt = self._run.attempts.last(shard_id)
         assert attempt is not None, "an iterator was asked for"
         try:

@@ -52,7 +52,7 @@ class DamagedRecords:
         return any(first <= number <= last for first, last in self._ranges[shard_id])
 
     def drop(self, shard_id: str, page: ShardPage) -> None:
-        """Take note that a reader has dropped a damaged frame, and has asked for what follows.
+        """Record that a reader has dropped a damaged frame, and has asked for what follows.
 
         Args:
             shard_id: Of which shard.

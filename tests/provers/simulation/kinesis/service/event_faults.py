@@ -159,9 +159,9 @@ class EventFaults:
         until = page.continuation
         if until is None or exhausted:
             until = page.records[-1].sequence if page.records else frames.cursor
-        # What is only lost is not told up to an end that is in doubt.
-        told = any(not row.foreign for record in page.records for row in record.rows)
-        if believed and (told or not exhausted):
+        # A gap is not reported before an unconfirmed end.
+        reported = any(not row.foreign for record in page.records for row in record.rows)
+        if believed and (reported or not exhausted):
             frames.cursor = until
             frames.received(page)
         if exhausted:

@@ -23,7 +23,7 @@ _NUMBERED: Final = {_AT, "AFTER_SEQUENCE_NUMBER"}
 class Retention:
     """Say what is left of each shard, and where a starting position is in it.
 
-    `trimmed` tells the newest number of each shard that has expired, and `expired` the shards that
+    `trimmed` holds the newest number of each shard that has expired, and `expired` the shards that
     are gone as a whole.
 
     Args:
@@ -107,7 +107,7 @@ class Retention:
                 return max(trimmed, shard.numbers[place - 1] if place else shard.first)
             case kind if kind in _NUMBERED:
                 number = int(position["SequenceNumber"]) - int(kind == _AT)
-                # A clock that is put back leaves readers at times that it has told before.
+                # A clock that is put back leaves readers at times that it has reported before.
                 latest = max(moment, self._latest)
                 newest = shard.last if shard.closed_at(moment) else shard.number_at(latest)
                 assert newest is not None, "a closed shard has a last number"

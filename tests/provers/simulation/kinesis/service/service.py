@@ -46,7 +46,7 @@ _DAMAGE_LIMIT: Final = 3
 class KinesisSimService:
     """Answer calls about one stream, at the moment of the running loop.
 
-    `violations` tells which rules of the service a reader has broken, each with its moment; `doom`
+    `violations` lists the rules of the service a reader has broken, each with its moment; `doom`
     why no reader can go on any more, empty while one can.
 
     Args:
@@ -293,7 +293,7 @@ class KinesisSimService:
     def sends(
         self, run: ProcessRun, attempt: SubscribeAttempt, shard: SourceShard, page: ShardPage
     ) -> None:
-        """Take note of records on their way to a reader that it cannot read.
+        """Record records on their way to a reader that it cannot read.
 
         Args:
             run: The process that gets them.
@@ -307,7 +307,7 @@ class KinesisSimService:
     def sends_damage(
         self, run: ProcessRun, attempt: SubscribeAttempt, kind: KinesisFaultKind
     ) -> None:
-        """Take note of what is damaged for good, on its way to a reader.
+        """Record what is damaged for good, on its way to a reader.
 
         Args:
             run: The process that gets it.
@@ -334,12 +334,12 @@ class KinesisSimService:
         self._created = self.state.clock + timedelta(seconds=seconds)
 
     def doom_of(self, kind: KinesisFaultKind) -> None:
-        """Take note that no reader can go on after a fault of a kind, where the plan says so."""
+        """Record that no reader can go on after a fault of a kind, where the plan says so."""
         if kind in self._plan.fatal_kinds:
             self.doom = self.doom or str(kind)
 
     def _blame(self, rule: str) -> None:
-        """Take note of a rule that was broken, except by who cannot know of a new stream."""
+        """Record a rule that was broken, except by who cannot know of a new stream."""
         if not self.gone:
             self.state.violated(rule)
 

@@ -22,7 +22,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=EPOCH_M
 
 @final
 class ServiceState:
-    """Tell the time and the rules, and collect the rules that a reader has broken.
+    """Hold the time and the rules, and collect the rules that a reader has broken.
 
     `violations` has these, each with its moment. `skew` is by how many seconds the clock of the
     service is ahead of virtual time.

@@ -148,7 +148,7 @@ class ConnectionWindow:
         return 0.0
 
     def take(self, nbytes: int, now: float) -> None:
-        """Take note that the reader takes some more bytes.
+        """Record that the reader takes some more bytes.
 
         Args:
             nbytes: How many.

@@ -22,7 +22,7 @@ def before(owner: type, name: str, look: Callable[..., object]) -> Iterator[None
     Args:
         owner: The class.
         name: The method.
-        look: Told what the call is given, the object itself first.
+        look: Receives the arguments of the call, the object itself first.
     """
     original = vars(owner)[name]
 
@@ -42,7 +42,7 @@ def after(owner: type, name: str, look: Callable[..., object]) -> Iterator[None]
     Args:
         owner: The class.
         name: The method, a coroutine function or a plain one.
-        look: Told what was returned, then what the call was given.
+        look: Receives the result, then the arguments of the call.
     """
     original = vars(owner)[name]
 
@@ -98,7 +98,7 @@ def timed(owner: type, name: str, look: Callable[[float], object]) -> Iterator[N
     Args:
         owner: The class.
         name: The method.
-        look: Told the seconds, by the clock of the loop, when the call has returned.
+        look: Receives the seconds, by the clock of the loop, when the call has returned.
     """
     original = vars(owner)[name]
 

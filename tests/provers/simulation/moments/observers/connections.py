@@ -60,7 +60,7 @@ class ConnectionObservers:
         )
 
     def hurries(self, connection: Connection) -> None:
-        """Take note that the end of a shard asks for a listing."""
+        """Record that the end of a shard asks for a listing."""
         self._hurried[connection] = None
 
     def looks(self, connection: Connection) -> bool:

@@ -82,7 +82,7 @@ class StreamObservers:
         return supervisor in self._collecting
 
     def hands_over(self, supervisor: Supervisor, end: End) -> None:
-        """Take note of when the end of a shard is handed over."""
+        """Record when the end of a shard is handed over."""
         self._ended_at[supervisor, end.split.id] = _now()
 
     def _opens(self, _: None, supervisor: Supervisor, *__: object, **___: object) -> None:

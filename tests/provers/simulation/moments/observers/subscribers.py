@@ -175,7 +175,7 @@ def _gap_before(event: Batch | End) -> KinesisSometimes:
 
 
 def _supervisor_of(slot: Slot) -> Supervisor:
-    # A slot tells its stream when something is ready in it, so it knows it.
+    # A slot notifies its stream when something is ready in it, so it knows it.
     supervisor = slot._on_ready.__self__  # type: ignore[attr-defined]
     assert isinstance(supervisor, Supervisor)
     return supervisor

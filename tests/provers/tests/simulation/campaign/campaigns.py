@@ -46,7 +46,7 @@ def _part_of(item: pytest.Function) -> range:
 
 
 class Campaign:
-    """A campaign that runs on only as far as is asked for, in whatever order its parts are taken.
+    """A campaign that runs on only as far as is asked for, in any order of its parts.
 
     Args:
         results: What the seeds come to, as they end.

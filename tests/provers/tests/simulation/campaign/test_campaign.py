@@ -85,11 +85,11 @@ def test_ctrl_c_ends_it_without_a_word_from_its_processes() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         os.killpg(process.pid, signal.SIGINT)
-        said, complaints = process.communicate()
+        output, complaints = process.communicate()
 
     # The signal may come between a number and the end of its line.
     assert (process.returncode, complaints) == (0, "")
-    assert said.endswith("interrupted\n")
+    assert output.endswith("interrupted\n")
 
 
 def test_other_processes_and_this_one_run_every_seed_once_and_come_to_the_same() -> None:

@@ -1,4 +1,4 @@
-"""What the simulator says of a library that breaks its promises to the process around it."""
+"""Check that the simulator finds a library that breaks its promises to its process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.provers.simulation.kinesis.plan import KinesisPlan
 
 
-def said(
+def error_of(
     monkeypatch: pytest.MonkeyPatch,
     owner: object,
     name: str,
@@ -52,7 +52,7 @@ def test_an_end_that_is_retried_without_a_word_is_swallowed(
     def silent(self: Subscriber, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs | {"on_resubscribe": lambda *_: None})
 
-    assert said(monkeypatch, Subscriber, "__init__", silent).startswith("swallowed")
+    assert error_of(monkeypatch, Subscriber, "__init__", silent).startswith("swallowed")
 
 
 def test_a_slot_without_a_bound_is_unbounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,11 +66,11 @@ def test_a_slot_without_a_bound_is_unbounded(monkeypatch: pytest.MonkeyPatch) ->
         return queues[self].pop(0) if queues[self] else (self._pill, 0)
 
     monkeypatch.setattr(Slot, "take", take)
-    assert said(monkeypatch, Slot, "put", put).startswith("unbounded")
+    assert error_of(monkeypatch, Slot, "put", put).startswith("unbounded")
 
 
 def test_memory_that_a_closed_stream_holds_is_leaked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said(monkeypatch, Supervisor, "_discard", lambda _: None).startswith("leaked")
+    assert error_of(monkeypatch, Supervisor, "_discard", lambda _: None).startswith("leaked")
 
 
 def test_a_timer_that_a_closed_stream_leaves_is_leaked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_a_timer_that_a_closed_stream_leaves_is_leaked(monkeypatch: pytest.Monke
         async with supervise(self):
             yield
 
-    assert said(monkeypatch, Supervisor, "supervise", leaky).startswith("leaked: process")
+    assert error_of(monkeypatch, Supervisor, "supervise", leaky).startswith("leaked: process")
 
 
 def test_closing_that_waits_for_the_service_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_closing_that_waits_for_the_service_is_late(monkeypatch: pytest.MonkeyPa
             yield
         await asyncio.sleep(16)
 
-    assert said(monkeypatch, Supervisor, "supervise", slow).startswith("late: closing")
+    assert error_of(monkeypatch, Supervisor, "supervise", slow).startswith("late: closing")
 
 
 def test_records_that_never_come_are_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_records_that_never_come_are_stuck(monkeypatch: pytest.MonkeyPatch) -> N
         if not self.subscribers:
             start(self)
 
-    assert said(monkeypatch, Supervisor, "_start", forgetful).startswith("stuck")
+    assert error_of(monkeypatch, Supervisor, "_start", forgetful).startswith("stuck")
 
 
 def test_a_silence_that_is_waited_for_too_long_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_a_silence_that_is_waited_for_too_long_is_late(monkeypatch: pytest.Monke
     def patient(self: Watchdog, seconds: float) -> None:
         start(self, seconds + 5)
 
-    assert said(monkeypatch, Watchdog, "_start", patient).startswith("late: shardId")
+    assert error_of(monkeypatch, Watchdog, "_start", patient).startswith("late: shardId")
 
 
 def test_another_failure_after_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_another_failure_after_the_first_is_told(monkeypatch: pytest.MonkeyPatch
 
     gone = KinesisFault(kind=KinesisFaultKind.STREAM_GONE, at=100)
     plans = [replace(draw_kinesis_plan(seed), faults=(gone,)) for seed in range(9)]
-    assert "another failure than" in said(monkeypatch, Supervisor, "more", more, plans)
+    assert "another failure than" in error_of(monkeypatch, Supervisor, "more", more, plans)
 
 
 def test_a_lag_that_is_told_while_a_split_backs_off_is_wrong(
@@ -136,7 +136,7 @@ def test_a_lag_that_is_told_while_a_split_backs_off_is_wrong(
     def healthy(progress: Any, supervisor: Supervisor, commits: Any) -> Any:
         return replace(of_split(progress, supervisor, commits), lag=progress.lag)
 
-    assert "backs off, but is said to be" in said(monkeypatch, fan_out, "_of_split", healthy)
+    assert "backs off, but its state is" in error_of(monkeypatch, fan_out, "_of_split", healthy)
 
 
 def test_counters_that_count_something_else_are_miscounted(
@@ -145,7 +145,9 @@ def test_counters_that_count_something_else_are_miscounted(
     of_split = fan_out._of_split
 
     def generous(progress: Any, supervisor: Supervisor, commits: Any) -> Any:
-        said = of_split(progress, supervisor, commits)
-        return replace(said, subscriptions=said.subscriptions + said.resubscriptions)
+        statistics = of_split(progress, supervisor, commits)
+        return replace(
+            statistics, subscriptions=statistics.subscriptions + statistics.resubscriptions
+        )
 
-    assert said(monkeypatch, fan_out, "_of_split", generous).startswith("miscounted")
+    assert error_of(monkeypatch, fan_out, "_of_split", generous).startswith("miscounted")

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from tests.provers.simulation.kafka.plan import KafkaPlan
 
 # What is the end for one broker is not that for another, and what had to strike one after the other
-# strikes together where nobody reads before.
+# strikes together where there is no reader before.
 _LEFT_OUT = {KafkaFaultKind.LAGGING_LEADER, KafkaFaultKind.REFUSED, KafkaFaultKind.CORRUPT}
 
 
 def harmless(seed: int) -> KafkaPlan:
-    """Draw a plan in which nothing is lost, and nobody is refused for good."""
+    """Draw a plan in which nothing is lost, and no request is refused for good."""
     plan = draw_kafka_plan(seed)
     kept = (
         fault

@@ -31,8 +31,8 @@ def test_listings_say_late_that_a_leader_has_moved() -> None:
     for partition in PARTITIONS:
         before, after = made.leader(partition, 9.9), made.leader(partition, 10.0)
         assert before != after
-        assert made.told_leader(partition, 14.9) == before
-        assert made.told_leader(partition, 15.0) == after
+        assert made.listed_leader(partition, 14.9) == before
+        assert made.listed_leader(partition, 15.0) == after
 
 
 def test_a_broker_that_dies_leads_nothing_and_knows_nothing_as_it_comes_back() -> None:
@@ -66,7 +66,7 @@ def test_every_fault_is_over_at_the_end_and_everything_is_led_by_somebody_who_is
         for partition in made.logs:
             leader = made.leader(partition, plan.seconds)
             assert leader is not None
-            assert leader == made.told_leader(partition, plan.seconds)
+            assert leader == made.listed_leader(partition, plan.seconds)
             assert not made.down(leader, plan.seconds)
             assert made.silent_until(leader, plan.seconds) is None
             assert made.lag(partition, plan.seconds) is None

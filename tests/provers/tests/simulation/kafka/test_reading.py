@@ -1,4 +1,4 @@
-"""What the oracle says of a reader of Kafka that gets something wrong, told by hand."""
+"""Check that the oracle finds the mistakes of a reader of Kafka, each written by hand."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_what_producers_write_are_the_frames_that_a_reader_decodes() -> None:
                 happened = None if time is None else time // 1000
                 records.append(KafkaRecord(row.offset, row.timestamp, row.key, value, (), happened))
             assert tuple(records) == stored.records
-            assert tuple(controls) == (() if stored.said is None else stored.said.controls)
+            assert tuple(controls) == (() if stored.frames is None else stored.frames.controls)
             kinds.update(type(control) for _, control in controls)
 
     assert kinds.keys() == {HelloFrame, WatermarkFrame, IdleFrame, EndFrame}
@@ -81,19 +81,19 @@ def test_no_producer_writes_at_or_below_its_own_watermark_or_before_its_hello() 
     below = 0
     for plan in plans():
         for era in eras(plan.without_faults()):
-            told: dict[tuple[int, int], int] = {}
-            for stored, said in era.spoken(0, era.high_watermark(plan.seconds)):
-                who = said.generation, said.producer
-                if who not in told:
-                    assert isinstance(said.controls[0][1], HelloFrame)
-                frames = [(stored.base + place, each) for place, each in said.controls]
+            watermarks: dict[tuple[int, int], int] = {}
+            for stored, sent in era.spoken(0, era.high_watermark(plan.seconds)):
+                who = sent.generation, sent.producer
+                if who not in watermarks:
+                    assert isinstance(sent.controls[0][1], HelloFrame)
+                frames = [(stored.base + place, each) for place, each in sent.controls]
                 for _, frame in sorted([*frames, *((r.offset, r) for r in stored.records)]):
-                    before = told.setdefault(who, -1)
+                    before = watermarks.setdefault(who, -1)
                     if isinstance(frame, WatermarkFrame):
-                        told[who] = max(before, frame.millis)
+                        watermarks[who] = max(before, frame.millis)
                     elif isinstance(frame, KafkaRecord) and frame.event_time is not None:
-                        assert said.repeated or frame.event_time > before
-                        below += frame.event_time <= max(told.values())
+                        assert sent.repeated or frame.event_time > before
+                        below += frame.event_time <= max(watermarks.values())
     assert below > 100, "watermarks of others have to be in the way"
 
 
@@ -119,9 +119,9 @@ class Log:
             (place, frame) for place, frame in enumerate(frames) if not isinstance(frame, int)
         )
         end = base + len(frames)
-        said = ProducerFrames(generation, producer, controls, repeated)
-        stored = StoredBatch(base, end, self.now, b"", tuple(records), None, said)
-        self.expected.receive([(stored, said)], end, self.now)
+        sent = ProducerFrames(generation, producer, controls, repeated)
+        stored = StoredBatch(base, end, self.now, b"", tuple(records), None, sent)
+        self.expected.receive([(stored, sent)], end, self.now)
         return self
 
     def report(self, watermark: int | None) -> Log:
@@ -139,7 +139,7 @@ def at(millis: int, producer: int = 0, generation: int = 1) -> WatermarkFrame:
 
 
 def begun(*, timeout: float = math.inf) -> Log:
-    """Return a log with two producers at 10 and 5, of which the reader has told 5."""
+    """Return a log with two producers at 10 and 5, of which the reader has reported 5."""
     log = Log(timeout=timeout).write(hello(), at(10)).report(None)
     return log.write(hello(1), at(5, 1), producer=1).report(5)
 

@@ -28,7 +28,7 @@ FIRST = {"segments of a newer run are orphans": 156}
 
 RACES = {
     "creation replaces",
-    "nobody asks who owns the checkpoint",
+    "the owner of the checkpoint is not checked",
     "orphans go before the first entry",
     "segments of a newer run are orphans",
     "the lock is not waited for",

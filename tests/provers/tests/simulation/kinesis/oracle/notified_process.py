@@ -1,4 +1,4 @@
-"""A process that is told, by hand, what became of its subscriptions."""
+"""A process to which a test reports the ends of its subscriptions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class NotifiedProcess:
     def ends(
         self, ending: Exception | tuple[type[Exception], str], cause: Exception, number: int = 7
     ) -> None:
-        """Subscribe, be ended by the service, and be told a cause."""
+        """Subscribe, end by the service, and report a cause."""
         self.attempts.end(self.asks(number), ending, self.now)
         self.reports(cause)
 

@@ -79,13 +79,13 @@ def test_what_nobody_knows_is_fatal_the_fortieth_time() -> None:
 def test_a_stream_that_is_gone_is_called_gone() -> None:
     process = NotifiedProcess()
     missing = client_error("ResourceNotFoundException", "ListShards")
-    for text, said in (
+    for text, expected in (
         (f"{SHARD} cannot go on: the stream 's' is gone: it was deleted", ""),
         (f"{SHARD} cannot go on: oops", "failed for nothing"),
     ):
         failure = SplitFailedError(text)
         failure.__cause__ = missing
-        assert process.judged(failure, gone=True) == said
+        assert process.judged(failure, gone=True) == expected
         assert process.judged(failure, gone=False) == "failed for nothing"
 
 
