@@ -6,9 +6,9 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; without the extra `cli`, say how it is installed and exit with 2."""
+    """Run the command line; without the extra `cli`, print how to install it and exit with 2."""
     try:
-        from fanout.cli.app import app  # noqa: PLC0415 - what it needs may not be installed
+        from fanout.cli.app import app  # noqa: PLC0415 - its libraries may not be installed
     except ModuleNotFoundError as error:
         if error.name not in {"rich", "typer"}:
             raise

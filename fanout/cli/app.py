@@ -1,4 +1,4 @@
-"""The command line: `fanout demo`, `doctor`, `iam-policy`, `consumers` and all others."""
+"""The command line: the root of all commands of `fanout`."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def fanout(
     ] = False,
 ) -> None:
     """Fan Kinesis out into asyncio and Spark: nothing lost, nothing repeated."""
-    # What the clients log, with a traceback, they raise as well; that is told in one sentence.
+    # The clients also raise the errors that they log with a traceback; one line of it is enough.
     for sdk in ("aiobotocore", "botocore", "aiokafka"):
         logging.getLogger(sdk).addHandler(logging.NullHandler())
 
 
-# In the order in which a stranger needs them.
+# In the order in which a new user needs them.
 app.command()(demo)
 app.command()(doctor)
 app.command()(iam_policy)

@@ -1,4 +1,4 @@
-"""What the commands have in common: options, exit codes, and how they print."""
+"""Options, exit codes and printing that the commands share."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ Endpoint = Annotated[str | None, typer.Option(help="Another endpoint than the re
 Role = Annotated[str | None, typer.Option(help="A role to assume.")]
 Brokers = Annotated[str, typer.Option(help="Brokers to begin with, as host:port.")]
 Protocol = Annotated[str, typer.Option(help="SASL_SSL, SSL, SASL_PLAINTEXT or PLAINTEXT.")]
-Username = Annotated[
-    str | None, typer.Option(help="The user; the password is that of KAFKA_PASSWORD.")
-]
+Username = Annotated[str | None, typer.Option(help="The user; KAFKA_PASSWORD holds the password.")]
 CaFile = Annotated[
     str | None, typer.Option(help="The certificates (PEM) that sign those of the brokers.")
 ]
@@ -39,8 +37,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 
 
 def end_like_ctrl_c() -> None:
-    """Let SIGTERM end the command as Ctrl-C does, so that no child and no file stays behind."""
-    # A shell lets what runs in its background ignore Ctrl-C.
+    """Let SIGTERM end the command as Ctrl-C does, so that no child process and no file is left."""
+    # A shell starts background commands with Ctrl-C ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
@@ -58,7 +56,7 @@ def stream_options(
     Raises:
         OptionError: If one of them is malformed, or two contradict each other.
     """
-    # Help and mistakes are answered without loading the AWS SDK.
+    # Help and usage errors do not load the AWS SDK.
     from fanout.kinesis.options import KinesisOptions  # noqa: PLC0415
 
     return KinesisOptions(
@@ -72,12 +70,12 @@ def stream_options(
 
 
 def kafka_security(protocol: str, username: str | None, ca_file: str | None) -> Security:
-    """Return how brokers are talked to.
+    """Return the security of connections to brokers.
 
     Raises:
-        OptionError: What was said does not fit together, or a file cannot be used.
+        OptionError: Two options contradict each other, or a file cannot be used.
     """
-    # Help and mistakes are answered without loading Kafka's library.
+    # Help and usage errors do not load Kafka's library.
     from fanout.kafka import Security  # noqa: PLC0415
 
     more: Any = {"protocol": protocol, "username": username, "ca_file": ca_file}
@@ -90,12 +88,12 @@ def print_json(answer: dict[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below the names of their columns; brackets in them are no markup."""
+    """Print rows below the names of their columns; brackets in them are not markup."""
     from rich.console import Console  # noqa: PLC0415 - help needs no tables
     from rich.table import Column, Table  # noqa: PLC0415 - help needs no tables
     from rich.text import Text  # noqa: PLC0415 - help needs no tables
 
-    # A long ARN goes on in the next line: it is there to be copied.
+    # A long ARN is wrapped, not cut, so that it can be copied.
     table = Table(*(Column(column, overflow="fold") for column in columns))
     for row in rows:
         table.add_row(*map(Text, row))
@@ -103,10 +101,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def age(text: str) -> timedelta:
-    """Read how long ago something is, such as 90m, 12h, 7d or 2w.
+    """Parse an age such as 90m, 12h, 7d or 2w.
 
     Raises:
-        typer.BadParameter: It is no age.
+        typer.BadParameter: The text is not an age.
     """
     match = re.fullmatch(r"([0-9]{1,6})([mhdw])", text)
     if match is None:
@@ -115,9 +113,9 @@ def age(text: str) -> timedelta:
 
 
 @contextmanager
-def asking_the_service() -> Iterator[None]:
-    """Show on stderr that calls are being made, where somebody watches."""
+def calling_the_service() -> Iterator[None]:
+    """Show on stderr that calls are being made, if it is a terminal."""
     from rich.console import Console  # noqa: PLC0415 - help needs no console
 
-    with Console(stderr=True).status("Asking the service..."):
+    with Console(stderr=True).status("Calling the service..."):
         yield

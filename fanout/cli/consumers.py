@@ -1,4 +1,4 @@
-"""The command line: `fanout consumers`."""
+"""The command `fanout consumers`: list, register and deregister consumers, and their cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fanout.cli.common import (
     Role,
     Stream,
     age,
-    asking_the_service,
+    calling_the_service,
     print_json,
     print_table,
     stream_options,
@@ -38,7 +38,7 @@ Answer = TypeVar("Answer")
 
 _NOT_ALL = 1
 
-# Of a price or of GB: more is a slip, and infinity has no JSON.
+# The most of a price or of GB: more is a typing error, and infinity has no JSON.
 _MOST = 1_000_000_000
 
 _COLUMNS = ("consumer", "status", "registered (UTC)", "ARN")
@@ -46,13 +46,13 @@ _COLUMNS = ("consumer", "status", "registered (UTC)", "ARN")
 consumers = typer.Typer(
     name="consumers",
     no_args_is_help=True,
-    help="List, register and deregister the consumers of a stream, and see what they cost.\n\n"
+    help="List, register and deregister the consumers of a stream, and calculate their cost.\n\n"
     "The exit code is 2 if nothing could be done, and 1 if a part failed.",
     rich_markup_mode="markdown",
 )
 
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do it, rather than say what would be done.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it, rather than print what would be done.")]
 
 
 @consumers.command("list")
@@ -106,7 +106,7 @@ def deregister(
     role_arn: Role = None,
     json: Json = False,
 ) -> None:
-    """Deregister a consumer, which ends its subscriptions; without --yes, say so and do nothing."""
+    """Deregister a consumer, which ends its subscriptions; without --yes, only print that."""
 
     async def command(opened: StreamConsumers) -> Deletion:
         return await _deregister(opened, [await opened.find(consumer)], yes=yes)
@@ -131,9 +131,9 @@ def gc(
     role_arn: Role = None,
     json: Json = False,
 ) -> None:
-    """Deregister the consumers that were registered longer ago; without --yes, only name them.
+    """Deregister the consumers that were registered longer ago; without --yes, only list them.
 
-    The service does not tell whether a consumer is in use: look at the list before you say --yes.
+    The service does not report whether a consumer is in use: check the list before you pass --yes.
     """
 
     async def command(opened: StreamConsumers) -> Deletion:
@@ -150,17 +150,21 @@ def cost(
     shard_hour_price: Annotated[
         float,
         typer.Option(
-            min=0, max=_MOST, help="Of a consumer on a shard for an hour (us-east-1 list)."
+            min=0,
+            max=_MOST,
+            help="The price of a consumer on a shard for an hour (us-east-1 list).",
         ),
     ] = 0.015,
     gb_price: Annotated[
         float,
-        typer.Option(min=0, max=_MOST, help="Of a GB that a consumer retrieves (us-east-1 list)."),
+        typer.Option(
+            min=0, max=_MOST, help="The price of a GB that a consumer retrieves (us-east-1 list)."
+        ),
     ] = 0.013,
     gb_per_month: Annotated[
         float,
         typer.Option(
-            min=0, max=_MOST, help="What the stream takes in; each consumer retrieves it."
+            min=0, max=_MOST, help="The GB that the stream receives; each consumer retrieves them."
         ),
     ] = 0.0,
     region: Region = None,
@@ -168,7 +172,7 @@ def cost(
     role_arn: Role = None,
     json: Json = False,
 ) -> None:
-    """Reckon what the consumers of a stream cost in a month of 730 hours, in US dollars."""
+    """Calculate the cost of a stream's consumers in a month of 730 hours, in US dollars."""
 
     async def command(opened: StreamConsumers) -> tuple[str, ConsumerPrice]:
         price = await opened.price(
@@ -206,11 +210,11 @@ def _run(
             return await command(opened)
 
     try:
-        # Help and mistakes are answered without loading the AWS SDK.
+        # Help and usage errors do not load the AWS SDK.
         from fanout.kinesis.consumers import open_consumers  # noqa: PLC0415
 
         options = stream_options(stream, consumer, **where)
-        with asking_the_service():
+        with calling_the_service():
             return asyncio.run(main())
     except FanOutError as error:
         typer.echo(f"fanout consumers: {error}", err=True)
@@ -238,10 +242,10 @@ def _report(deletion: Deletion, *, yes: bool, json: bool) -> None:
         print_json(answer)
     elif chosen:
         print_table(_COLUMNS, _rows(done))
-        verb = "deregistered" if yes else "would be deregistered; say --yes to do it"
+        verb = "deregistered" if yes else "would be deregistered; pass --yes to do it"
         typer.echo(f"{len(done)} of {len(chosen)} {verb}")
     else:
-        typer.echo(f"no consumer of {name} is so old")
+        typer.echo(f"{name} has no consumer of that age")
     if failed:
         raise typer.Exit(_NOT_ALL)
 

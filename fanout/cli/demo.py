@@ -1,4 +1,4 @@
-"""The command `fanout demo`: a stream under faults, and the proof that none of it is lost."""
+"""The command `fanout demo`: read a stream under faults, and compare the output."""
 
 from __future__ import annotations
 
@@ -32,21 +32,23 @@ def demo(
         ),
     ] = _DEFAULTS.source,
     records: Annotated[
-        int, typer.Option(min=MIN_RECORDS, max=MAX_RECORDS, help="How many records are sent.")
+        int, typer.Option(min=MIN_RECORDS, max=MAX_RECORDS, help="The number of records to send.")
     ] = _DEFAULTS.records,
     shards: Annotated[
         int,
-        typer.Option(min=1, max=MAX_SHARDS, help="How many shards, or partitions, it begins with."),
+        typer.Option(
+            min=1, max=MAX_SHARDS, help="The number of shards, or partitions, at the start."
+        ),
     ] = _DEFAULTS.shards,
     seed: Annotated[
-        int, typer.Option(help="What the records, the faults and their moments are drawn from.")
+        int, typer.Option(help="The seed of the records, the faults and their times.")
     ] = _DEFAULTS.seed,
     kill: Annotated[
         bool,
         typer.Option(
             "--kill",
             help="Kill the Spark driver in the middle of a batch, split and merge shards, or add "
-            "partitions, while it is down, and start another one; with --shuffle each of the two, "
+            "partitions, while it is down, and start another one; with --shuffle, each of the two "
             "in turn.",
         ),
     ] = False,
@@ -54,33 +56,32 @@ def demo(
         bool,
         typer.Option(
             "--shuffle",
-            help="Let a second query read what the first one distributes by key over the "
-            "partitions of another topic; with --source kafka.",
+            help="Distribute the records by key over the partitions of another topic, and let a "
+            "second query read that; with --source kafka.",
         ),
     ] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print nothing but the result, as one JSON object.")
+        bool, typer.Option("--json", help="Print only the result, as one JSON object.")
     ] = False,
 ) -> None:
-    """Break a stream in every way while Spark reads it, and prove that all of it came through.
+    """Inject faults into a stream while Spark reads it, and prove that no record is lost.
 
     An embedded Kinesis, a producer and a Spark query run on this machine; no account, no service
     and no network is needed. While records flow, a shard is split, two are merged, connections
     are cut, a shard falls silent and a subscription ends in an error. At the end another process
-    compares every record that the query wrote with what was sent.
+    compares every record that the query wrote with the records that were sent.
 
-    With `--source kafka` it is a broker of Apache Kafka, which is downloaded once. Its topic grows
-    while records flow, the broker is killed and started again, one transaction is committed and two
-    are aborted. With `--source kafka-share` a share group reads that topic: each record comes
-    through once, in no order.
+    With `--source kafka` the demo runs on a broker of Apache Kafka, which is downloaded once. Its
+    topic grows while records flow, the broker is killed and restarted, one transaction is committed
+    and two are aborted. With `--source kafka-share` a share group reads that topic: each record is
+    delivered once, in no order.
 
     With `--shuffle` two queries run, each in a driver of its own. The first writes each record by
-    its key to a second topic, exactly once, and the second reads that. The proof counts two things
-    more: a record whose event time a watermark had excluded before, and a watermark that went back.
+    its key to a second topic, exactly once, and the second reads that. The proof also counts
+    records whose event time an earlier watermark had excluded, and watermarks that went back.
 
-    The exit code is 0 if all of it came through: nothing lost, duplicated, altered or out of
-    order, and no watermark violated. It is 1 if that was not proven, and 2 if the demo cannot run
-    here.
+    The exit code is 0 if no record was lost, duplicated, altered or out of order, and no watermark
+    was violated. It is 1 if that was not proven, and 2 if the demo cannot run on this machine.
     """
     end_like_ctrl_c()
     try:
@@ -99,7 +100,7 @@ def demo(
 
 
 def _run_demo(options: DemoOptions, *, json: bool) -> bool:
-    # Help and mistakes are answered without loading what the demo is made of.
+    # Help and usage errors do not load the modules of the demo.
     from rich.console import Console  # noqa: PLC0415
 
     check_environment(options.source)

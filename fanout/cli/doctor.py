@@ -1,4 +1,4 @@
-"""The command line: `fanout doctor`."""
+"""The command `fanout doctor`: check what reading a stream of Kinesis needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fanout.cli.common import (
     Region,
     Role,
     Stream,
-    asking_the_service,
+    calling_the_service,
     print_json,
     stream_options,
 )
@@ -47,8 +47,8 @@ def doctor(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Hold stored positions against the retention period: the checkpoint location of "
-            "a query, or a file with what `stream.positions` said; on a local disk.",
+            help="Compare stored positions with the retention period: the checkpoint location of a "
+            "query, or a file with the value of `stream.positions`; on a local disk.",
         ),
     ] = None,
     subscribe: Annotated[
@@ -64,24 +64,24 @@ def doctor(
     role_arn: Role = None,
     json: Json = False,
 ) -> None:
-    """Check what reading a stream needs, and say what to do about each.
+    """Check what reading a stream needs, with advice for each finding.
 
-    Credentials, permissions, clock, consumer, stream, key, limits of this machine, and how long
-    the unread records of a checkpoint are still kept. Nothing is registered or changed. For
-    example, before a deployment and whenever a job is behind:
+    The checks cover credentials, permissions, clock, consumer, stream, key, limits of this machine,
+    and the time until the unread records of a checkpoint expire. Nothing is registered or changed.
+    For example, before a deployment and when a job is behind:
 
     `fanout doctor orders orders-etl --checkpoint /var/lib/orders/checkpoint`
 
     The exit code is 1 if there is a problem, and 2 if a path or an option cannot be used; warnings
-    and what could not be found out leave it at 0.
+    and unknown findings leave it at 0.
     """
     try:
         options = stream_options(
             stream, consumer, region=region, endpoint_url=endpoint_url, role_arn=role_arn
         )
         if subscribe and consumer is None:
-            raise OptionError("--subscribe tries a consumer: name one, or leave it out")
-        with asking_the_service():
+            raise OptionError("--subscribe needs a consumer: name one, or leave --subscribe out")
+        with calling_the_service():
             findings = _examine(options, checkpoint, subscribe=subscribe)
     except FanOutError as error:
         typer.echo(f"fanout doctor: {error}", err=True)

@@ -1,4 +1,4 @@
-"""The command line: `fanout iam-policy`."""
+"""The command `fanout iam-policy`: print the least policy of a reader."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Arn = Annotated[str, typer.Argument(help="The stream's ARN.", show_default=False
 Consumer = Annotated[
     str | None,
     typer.Argument(
-        help="The consumer's ARN, or that without its creation time for any that is registered "
-        "under the name; all consumers of the stream if left out.",
+        help="The consumer's ARN, or the ARN without its creation time for any consumer of that "
+        "name; all consumers of the stream if left out.",
         show_default=False,
     ),
 ]
@@ -26,13 +26,13 @@ def iam_policy(
     consumer_arn: Consumer = None,
     *,
     polling: Annotated[
-        bool, typer.Option("--polling", help="Allow to poll, and nothing about consumers.")
+        bool, typer.Option("--polling", help="Allow polling, and no action on consumers.")
     ] = False,
     deploy: Annotated[
-        bool, typer.Option("--deploy", help="Allow also to register and deregister consumers.")
+        bool, typer.Option("--deploy", help="Also allow to register and deregister consumers.")
     ] = False,
     kms_key_arn: Annotated[
-        str | None, typer.Option(help="The stream's key, where it is one of your own.")
+        str | None, typer.Option(help="The KMS key of the stream, if it is one of your own.")
     ] = None,
 ) -> None:
     """Print the least IAM policy that reading a stream needs, as JSON.

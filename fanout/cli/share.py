@@ -15,7 +15,7 @@ from fanout.cli.common import (
     Json,
     Protocol,
     Username,
-    asking_the_service,
+    calling_the_service,
     kafka_security,
     print_json,
     print_table,
@@ -56,7 +56,7 @@ def describe(
     """
     try:
         security = kafka_security(protocol, username, ca_file)
-        with asking_the_service():
+        with calling_the_service():
             found = asyncio.run(_describe(bootstrap_servers, group, security))
     except FanOutError as error:
         typer.echo(f"fanout share: {error}", err=True)

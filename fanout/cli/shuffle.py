@@ -17,7 +17,7 @@ from fanout.cli.common import (
     Protocol,
     Username,
     age,
-    asking_the_service,
+    calling_the_service,
     kafka_security,
     print_json,
     print_table,
@@ -75,7 +75,7 @@ def describe(
         security = kafka_security(protocol, username, ca_file)
         cluster = Cluster(bootstrap_servers, security=security)
         kafka = KafkaSource(cluster=cluster, topics=topic, start=start)
-        with asking_the_service():
+        with calling_the_service():
             found = asyncio.run(_describe(ShuffleSource(kafka)))
     except FanOutError as error:
         typer.echo(f"fanout shuffle: {error}", err=True)

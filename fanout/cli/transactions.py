@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from fanout.cli.common import INTERRUPTED, UNUSABLE, Json, asking_the_service
-from fanout.cli.transactions_report import report_deeds, report_list
+from fanout.cli.common import INTERRUPTED, UNUSABLE, Json, calling_the_service
+from fanout.cli.transactions_report import report_list, report_results
 from fanout.errors import FanOutError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from fanout.kafka.cluster import Cluster
-    from fanout.kafka.transactions.finish_transactions import Deed, Stored
+    from fanout.kafka.transactions.finish_transactions import FinishResult, SinkToken
     from fanout.kafka.transactions.transactions import Transactions
     from fanout.landing.local_storage import LocalStorage
 
@@ -25,22 +25,22 @@ Answer = TypeVar("Answer")
 
 _OPEN = 1
 
-# Seconds for which a call is tried again: somebody sits and waits.
+# Seconds for which a call is retried: a user waits for the command.
 _PATIENCE = 20.0
 
 transactions = typer.Typer(
     name="transactions",
     no_args_is_help=True,
-    help="See and finish what a Spark job has left open in Kafka.\n\n"
+    help="List and finish the transactions that a Spark job has left open in Kafka.\n\n"
     "A job that writes exactly once makes one transaction of each batch, and stores a token for "
     "it in its checkpoint before it commits. Where the job dies in between, the transaction stays "
     "open, and readers with `isolation.level=read_committed` wait behind it until it expires. "
     "**Starting the job again finishes it**; these commands are for when that has to wait.\n\n"
-    "Stop the job first. On the checkpoint of a job that runs, `list` works, and the others refuse "
-    "to change anything; on a copy of a checkpoint nothing keeps them from it, and then the job's "
-    "next commit fails.\n\n"
-    "The exit code is 2 if nothing could be done, and 1 if something is open, nobody knows what "
-    "became of it, or a part could not be done.",
+    "Stop the job first. On the checkpoint of a running job `list` works, and the others refuse to "
+    "change anything. On a copy of a checkpoint they cannot detect the job, and then its next "
+    "commit fails.\n\n"
+    "The exit code is 2 if nothing could be done, and 1 if a transaction is open, its outcome is "
+    "unknown, or a part could not be done.",
     rich_markup_mode="markdown",
 )
 
@@ -80,13 +80,13 @@ Insecure = Annotated[
 Sink = Annotated[
     str | None, typer.Option(help="The sink_name of one sink; all if left out.", show_default=False)
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it, rather than say what would be done.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it, rather than print what would be done.")]
 Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="Vouch for what brokers have forgotten: you have looked into the topics, and the "
-        "records of the batch are there (commit), or are not (abort).",
+        help="Decide where brokers have forgotten the outcome: you have looked into the topics, "
+        "and the records of the batch are there (commit), or are not (abort).",
     ),
 ]
 
@@ -101,36 +101,39 @@ def list_(
     sink: Sink = None,
     json: Json = False,
 ) -> None:
-    """Show where the newest transaction of each sink stands; nothing is changed.
+    """Show the state of the newest transaction of each sink; nothing is changed.
 
     - **closed**: nothing is open.
 
     - **can be committed**: complete and recorded, but open. The job commits it when it starts, and
       so does `commit`.
 
-    - **committed**: the job will notice when it starts.
+    - **committed**: the job finds the marker when it starts.
 
     - **not committed**: it was aborted or has expired. The job writes the batch again when it
       starts.
 
-    - **open, not recorded**: the job was writing it. Aborted when the job starts, or by `abort`.
+    - **open, not recorded**: the job was writing it. The job aborts it when it starts, and so does
+    `abort`.
 
-    - **being ended**: brokers are at it; look again.
+    - **being ended**: brokers are ending it; run `list` again.
 
-    - **nobody knows**: brokers have forgotten, which they do after a week. Look whether the records
+    - **nobody knows**: brokers have forgotten its outcome, after a week. Look whether the records
       of the batch are in the topics, and decide with `commit --force` or `abort --force`.
 
-    A sink is known from its first token on. The exit code is 1 if anything is open, being ended, or
-    unknown to everybody.
+    A sink is listed from its first token on. The exit code is 1 if a transaction is open or being
+    ended, or its outcome is unknown.
     """
-    with _errors_told():
-        from fanout.kafka.transactions.finish_transactions import look  # noqa: PLC0415 - the same
+    with _errors_printed():
+        from fanout.kafka.transactions.finish_transactions import (  # noqa: PLC0415 - the same
+            describe_transactions,
+        )
         from fanout.landing.ownership import is_claimed  # noqa: PLC0415 - for help
 
         job = _Job(checkpoint, sink, bootstrap_servers, command_config, insecure)
         storage, cluster = job.storage(), job.cluster()
         stored, running = job.stored(storage), is_claimed(storage)
-        found = _ask(cluster, lambda calls: look(calls, stored)) if stored else []
+        found = _ask(cluster, lambda calls: describe_transactions(calls, stored)) if stored else []
     if not report_list(checkpoint, found, running=running, json=json):
         raise typer.Exit(_OPEN)
 
@@ -147,10 +150,10 @@ def commit(
     sink: Sink = None,
     json: Json = False,
 ) -> None:
-    """Commit what is recorded, as the job would when it starts; without --yes, only say so.
+    """Commit recorded transactions, as the job does when it starts; without --yes, only print that.
 
-    The marker is looked at first: a batch is never committed twice, and what has no marker is not
-    committed at all.
+    The marker is read first: a batch is never committed twice, and a transaction without a marker
+    is never committed.
     """
     job = _Job(checkpoint, sink, bootstrap_servers, command_config, insecure)
     _change("commit", job, yes=yes, force=force, json=json)
@@ -168,11 +171,11 @@ def abort(
     sink: Sink = None,
     json: Json = False,
 ) -> None:
-    """Abort what is open, so that readers get on; without --yes, only say so.
+    """Abort open transactions, so that readers go on; without --yes, only print that.
 
-    A recorded batch loses nothing by it: its token is forgotten, and the job writes the whole batch
-    again when it starts, in a transaction of its own. A batch that is committed stays so. It begins
-    the transactional id anew, which also keeps away whoever still writes with it.
+    A recorded batch is not lost: its token is deleted, and the job writes the whole batch again
+    when it starts, in a new transaction. A committed batch stays committed. The command begins a
+    new incarnation of the transactional id, which also fences every producer that still uses it.
     """
     job = _Job(checkpoint, sink, bootstrap_servers, command_config, insecure)
     _change("abort", job, yes=yes, force=force, json=json)
@@ -180,7 +183,7 @@ def abort(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What a command is told about a job; each part is loaded where it is used, not for help."""
+    """The options that name a job. Each method imports its modules itself, so that help is fast."""
 
     checkpoint: str
     sink: str | None
@@ -201,7 +204,7 @@ class _Job:
             )
         return LocalStorage(root)
 
-    def stored(self, storage: LocalStorage) -> list[Stored]:
+    def stored(self, storage: LocalStorage) -> list[SinkToken]:
         from fanout.kafka.transactions.finish_transactions import stored_tokens  # noqa: PLC0415 - see above
 
         stored = stored_tokens(storage)
@@ -215,18 +218,22 @@ class _Job:
         from fanout.kafka.client_properties import read_client_properties  # noqa: PLC0415
         from fanout.kafka.cluster import Cluster  # noqa: PLC0415 - see above
 
-        said = read_client_properties(self.config, insecure=self.insecure)
-        servers = self.servers or said.bootstrap_servers
+        properties = read_client_properties(self.config, insecure=self.insecure)
+        servers = self.servers or properties.bootstrap_servers
         if servers is None:
             raise OptionError(
-                "say --bootstrap-servers, or bootstrap.servers in the file of --command-config"
+                "pass --bootstrap-servers, or set bootstrap.servers in the file of --command-config"
             )
-        return Cluster(servers, security=said.security)
+        return Cluster(servers, security=properties.security)
 
 
 def _change(verb: str, job: _Job, *, yes: bool, force: bool, json: bool) -> None:
-    with _errors_told():
-        from fanout.kafka.transactions.finish_transactions import Verb, note, work  # noqa: PLC0415 - the same
+    with _errors_printed():
+        from fanout.kafka.transactions.finish_transactions import (  # noqa: PLC0415 - the same
+            FinishAction,
+            finish_transactions,
+            record_result,
+        )
         from fanout.landing.ownership import claim_stopped  # noqa: PLC0415 - for help
 
         storage, cluster = job.storage(), job.cluster()
@@ -237,19 +244,21 @@ def _change(verb: str, job: _Job, *, yes: bool, force: bool, json: bool) -> None
                 ownership = resources.enter_context(claim)
             stored = job.stored(storage)
 
-            async def command(calls: Transactions) -> list[Deed]:
-                return await work(calls, stored, Verb(verb), force=force, yes=yes)
+            async def command(calls: Transactions) -> list[FinishResult]:
+                return await finish_transactions(
+                    calls, stored, FinishAction(verb), force=force, yes=yes
+                )
 
-            deeds = _ask(cluster, command) if stored else []
+            results = _ask(cluster, command) if stored else []
             if ownership is not None:
-                for deed in deeds:
-                    note(storage, ownership, deed)
-    if not report_deeds(job.checkpoint, verb, deeds, yes=yes, json=json):
+                for result in results:
+                    record_result(storage, ownership, result)
+    if not report_results(job.checkpoint, verb, results, yes=yes, json=json):
         raise typer.Exit(_OPEN)
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def _errors_printed() -> Iterator[None]:
     try:
         yield
     except FanOutError as error:
@@ -260,12 +269,12 @@ def _errors_told() -> Iterator[None]:
 
 
 def _ask(cluster: Cluster, command: Callable[[Transactions], Awaitable[Answer]]) -> Answer:
-    """Return what a command finds out; it prints after the loop, where it may block."""
+    """Run the calls of a command; printing may block, so it comes after the event loop."""
     from fanout.kafka.transactions.transactions import open_transactions  # noqa: PLC0415 - see above
 
     async def main() -> Answer:
         async with open_transactions(cluster, patience=_PATIENCE) as calls:
             return await command(calls)
 
-    with asking_the_service():
+    with calling_the_service():
         return asyncio.run(main())

@@ -1,4 +1,4 @@
-"""How `fanout transactions` says what it has found, and what it has done."""
+"""Print the findings and the results of `fanout transactions`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from fanout.kafka.transactions.finish_transactions import Deed, Leftover
+    from fanout.kafka.transactions.finish_transactions import FinishResult, SinkTransaction
 
 _COLUMNS = (
     "sink",
     "batch",
-    "stands",
+    "state",
     "recorded (UTC)",
     "expires (UTC)",
-    "brokers say",
+    "state at brokers",
     "marker",
     "transactional id",
 )
@@ -28,9 +28,11 @@ _COLUMNS = (
 _DONE = {"commit": "committed", "abort": "aborted"}
 
 
-def report_list(checkpoint: str, found: Sequence[Leftover], *, running: bool, json: bool) -> bool:
-    """Print where transactions stand, and return whether nothing needs anybody."""
-    fine = not any(each.standing.verdict.needs_action for each in found)
+def report_list(
+    checkpoint: str, found: Sequence[SinkTransaction], *, running: bool, json: bool
+) -> bool:
+    """Print the status of transactions; return whether none of them needs an action."""
+    fine = not any(each.status.verdict.needs_action for each in found)
     if json:
         rows = [_plain(each) for each in found]
         print_json(
@@ -42,65 +44,71 @@ def report_list(checkpoint: str, found: Sequence[Leftover], *, running: bool, js
     else:
         typer.echo(f"no sink has stored a token in {checkpoint}")
     if running:
-        typer.echo("the job is running: what is open may be what it is writing")
+        typer.echo("the job is running: an open transaction may be the batch that it is writing")
     return fine
 
 
-def report_deeds(
-    checkpoint: str, verb: str, deeds: Sequence[Deed], *, yes: bool, json: bool
+def report_results(
+    checkpoint: str, verb: str, results: Sequence[FinishResult], *, yes: bool, json: bool
 ) -> bool:
-    """Print what was done, or would be, and return whether all of it can be done."""
-    done = [deed for deed in deeds if deed.failure is None]
-    failed = [deed for deed in deeds if deed.failure is not None]
-    for deed in failed:
-        typer.echo(f"fanout transactions: {_name(deed.leftover)}: {deed.failure}", err=True)
+    """Print the results of an action, carried out or planned; return whether none has failed."""
+    done = [result for result in results if result.failure is None]
+    failed = [result for result in results if result.failure is not None]
+    for result in failed:
+        typer.echo(f"fanout transactions: {_name(result.transaction)}: {result.failure}", err=True)
     if json:
         print_json(
             {
                 "checkpoint": checkpoint,
                 "dry_run": not yes,
-                "done": [_plain(deed.leftover) | {"why": deed.plan.why} for deed in done],
-                "failed": [_plain(deed.leftover) | {"why": deed.failure} for deed in failed],
+                "done": [
+                    _plain(result.transaction) | {"why": result.plan.reason} for result in done
+                ],
+                "failed": [
+                    _plain(result.transaction) | {"why": result.failure} for result in failed
+                ],
             }
         )
-    elif not deeds:
+    elif not results:
         typer.echo(f"there is nothing to {verb} on {checkpoint}")
-    for deed in done if not json else ():
-        words = _DONE[verb] if yes else f"would be {_DONE[verb]}; say --yes to do it"
-        typer.echo(f"{_name(deed.leftover)}: {words} ({deed.plan.why})")
+    for result in done if not json else ():
+        words = _DONE[verb] if yes else f"would be {_DONE[verb]}; pass --yes to do it"
+        typer.echo(f"{_name(result.transaction)}: {words} ({result.plan.reason})")
     return not failed
 
 
-def _name(leftover: Leftover) -> str:
-    if leftover.standing.recorded:
-        return f"{leftover.sink}, batch {leftover.standing.token.batch_id}"
-    return f"{leftover.sink}, what is open"
+def _name(transaction: SinkTransaction) -> str:
+    if transaction.status.recorded:
+        return f"{transaction.sink}, batch {transaction.status.token.batch_id}"
+    return f"{transaction.sink}, open transaction"
 
 
-def _row(leftover: Leftover) -> tuple[str, ...]:
-    standing = leftover.standing
-    token, description = standing.token, standing.description
-    said = "(before Kafka 3.0)" if description is None else description.state.value
+def _row(transaction: SinkTransaction) -> tuple[str, ...]:
+    status = transaction.status
+    token, description = status.token, status.description
+    state = "(before Kafka 3.0)" if description is None else description.state.value
     if description is not None and description.incarnation is not None:
-        said += f", id {description.incarnation.producer_id}, epoch {description.incarnation.epoch}"
+        state += (
+            f", id {description.incarnation.producer_id}, epoch {description.incarnation.epoch}"
+        )
     if description is not None and description.started_at is not None:
-        said += f", since {_time(description.started_at)}"
-    marker = "none" if standing.marked is None else f"batch {standing.marked}"
+        state += f", since {_time(description.started_at)}"
+    marker = "none" if status.marked is None else f"batch {status.marked}"
     return (
-        leftover.sink,
-        str(token.batch_id) if standing.recorded else "",
-        standing.verdict.value,
-        _time(token.created_at) if standing.recorded else "",
-        _time(token.expires_at) if standing.recorded else "",
-        said,
-        f"{marker}, one is open" if standing.pending else marker,
+        transaction.sink,
+        str(token.batch_id) if status.recorded else "",
+        status.verdict.value,
+        _time(token.created_at) if status.recorded else "",
+        _time(token.expires_at) if status.recorded else "",
+        state,
+        f"{marker}, one is open" if status.pending else marker,
         token.transactional_id,
     )
 
 
-def _plain(leftover: Leftover) -> dict[str, Any]:
-    standing = leftover.standing
-    token, description = standing.token, standing.description
+def _plain(transaction: SinkTransaction) -> dict[str, Any]:
+    status = transaction.status
+    token, description = status.token, status.description
     recorded = {
         "batch": token.batch_id,
         "producer_id": token.incarnation.producer_id,
@@ -119,15 +127,15 @@ def _plain(leftover: Leftover) -> dict[str, Any]:
             "timeout": description.timeout,
         }
     return {
-        "sink": leftover.sink,
-        "stands": standing.verdict.value,
+        "sink": transaction.sink,
+        "stands": status.verdict.value,
         "transactional_id": token.transactional_id,
         "topics": list(token.topics),
-        "recorded": recorded if standing.recorded else None,
+        "recorded": recorded if status.recorded else None,
         "brokers": brokers,
         "marker_group": token.marker_group,
-        "marker": standing.marked,
-        "marker_open": standing.pending,
+        "marker": status.marked,
+        "marker_open": status.pending,
     }
 
 

@@ -84,7 +84,7 @@ def test_what_deletes_only_says_so_at_first(shell: Shell, command: list[str]) ->
     older = ["--older-than", "7d"] if command[0] == "gc" else []
     result = shell(*command, *older)
     assert result.exit_code == 0
-    assert "1 of 1 would be deregistered; say --yes to do it" in result.stdout
+    assert "1 of 1 would be deregistered; pass --yes to do it" in result.stdout
     assert shell.json(*command, *older)["dry_run"] is True
     assert shell.names() == ["etl"]
     assert [each["name"] for each in shell.json(*command, *older, "--yes")["consumers"]] == ["etl"]
@@ -176,7 +176,9 @@ def test_a_cost_without_end_exits_with_2(shell: Shell, figure: str) -> None:
 
 def test_where_there_is_no_consumer_a_sentence_says_so(shell: Shell) -> None:
     assert shell("list", "orders").stdout == "orders has no consumers\n"
-    assert shell("gc", "orders", "--older-than", "1d").stdout == "no consumer of orders is so old\n"
+    assert (
+        shell("gc", "orders", "--older-than", "1d").stdout == "orders has no consumer of that age\n"
+    )
 
 
 def test_a_consumer_is_registered_and_deregistered_by_its_arn_as_well(shell: Shell) -> None:

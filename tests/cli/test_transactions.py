@@ -172,7 +172,7 @@ def test_what_changes_anything_only_says_so_at_first(job: Job, verb: str) -> Non
     result = job(verb)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith(f"kafka, batch 7: would be {verb}")
-    assert "say --yes to do it" in result.stdout
+    assert "pass --yes to do it" in result.stdout
     answer = job.json(verb)
     assert (answer["dry_run"], len(answer["done"]), answer["failed"]) == (True, 1, [])
     assert job.stands(code=1) == ["can be committed"]
@@ -197,7 +197,7 @@ def test_abort_lets_readers_get_on_and_the_job_write_the_batch_again(job: Job) -
     assert not job.state.is_committed(7)
     assert job.json("list")["transactions"] == []
     state = job.do(lambda connection: connection.describe(job.sink.id))
-    assert state.incarnation != old.incarnation, "whoever still writes is fenced"
+    assert state.incarnation != old.incarnation, "every older producer is fenced"
 
 
 def test_what_is_committed_is_not_committed_again_and_not_aborted(job: Job) -> None:
@@ -247,8 +247,8 @@ def test_a_transaction_without_a_token_is_only_aborted(job: Job) -> None:
     assert job.stands() == ["closed"]
     job.open(7, recorded=False)
     assert job.stands(code=1) == ["open, not recorded"]
-    assert "no token says that it is complete" in job("commit", "--yes").stderr
-    assert job("abort").stdout.startswith("kafka, what is open: would be aborted")
+    assert "no token shows that it is complete" in job("commit", "--yes").stderr
+    assert job("abort").stdout.startswith("kafka, open transaction: would be aborted")
     assert job.stands(code=1) == ["open, not recorded"]
     job.json("abort", "--yes")
     assert job.stands() == ["closed"]
@@ -368,7 +368,7 @@ def test_nothing_is_changed_while_the_job_runs(job: Job) -> None:
             result = job(verb, "--yes")
             assert (result.exit_code, result.stdout) == (2, "")
             assert "still running; stop it first" in result.stderr
-            assert job(verb).exit_code == 0, "what would be done may be asked"
+            assert job(verb).exit_code == 0, "a plan needs no ownership"
         running.communicate()
     assert job.stands(code=1) == ["can be committed"]
     job.json("commit", "--yes")
@@ -441,7 +441,7 @@ def test_a_damaged_token_is_an_error(job: Job) -> None:
             ["--checkpoint", "s3a://lake/chk", "--bootstrap-servers", "a:1"],
             "commit tokens are read from the local disk alone, not from s3a: copy the directory",
         ),
-        (["--checkpoint", "{}"], "say --bootstrap-servers, or bootstrap.servers in the file"),
+        (["--checkpoint", "{}"], "pass --bootstrap-servers, or set bootstrap.servers in the file"),
         (["--checkpoint", "{}", "--bootstrap-servers", "kafka://a"], "must be 'host:port'"),
         (["--checkpoint", "{}", "--bootstrap-servers", "kafka.example:9092"], "without TLS"),
         (["--checkpoint", "{}", "--command-config", "/nowhere"], "/nowhere cannot be read"),

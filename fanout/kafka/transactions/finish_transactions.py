@@ -1,8 +1,9 @@
-"""What a job has left open in Kafka: found by its checkpoint, and finished by hand.
+"""Find the transactions that a job has left open in Kafka, and commit or abort them by hand.
 
-It needs no Spark session: a local checkpoint is read as it is, and owned for as long as something
-is changed. The order of things is that of `ExactlyOnce`: the marker is looked at before anything is
-committed, and to abort is to begin anew, which fences whoever is left and makes the marker final.
+It needs no Spark session: a local checkpoint is read as it is, and owned during changes. The order
+of the steps is that of the sink: the marker is read before a transaction is committed. To abort, a
+new incarnation of the transactional id is begun, which fences all former producers, so that the
+marker is final.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
     from fanout.landing.local_storage import LocalStorage
     from fanout.landing.ownership import Ownership
 
-# Of the incarnation that nobody writes with.
+# Seconds; the transaction timeout of an incarnation that writes nothing.
 _TIMEOUT: Final = 60.0
 
 
 @final
-class Verb(Enum):
-    """What somebody wants to be done."""
+class FinishAction(Enum):
+    """The action on a transaction that the user requests."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -42,13 +43,13 @@ class Verb(Enum):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Stored:
+class SinkToken:
     """A token of a checkpoint.
 
     Args:
         sink: The name of its sink.
         token: The token.
-        recorded: Whether it is not known to the checkpoint what became of it.
+        recorded: Whether the checkpoint records the token without its outcome.
     """
 
     sink: str
@@ -58,76 +59,84 @@ class Stored:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class SinkTransaction:
     """The newest transaction of a sink, or a recorded one.
 
     Args:
         sink: The name of the sink.
-        standing: Where it stands.
+        status: Its status.
     """
 
     sink: str
-    standing: TransactionStatus
+    status: TransactionStatus
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be done with a leftover.
+class FinishPlan:
+    """Whether an action on a transaction is possible, and its effect.
 
     Args:
-        possible: Whether it can be done.
-        why: What it comes to, or why it cannot be done, as a clause.
-        ask: Whether brokers have to be asked for it; otherwise it is only noted.
+        possible: Whether it is possible.
+        reason: Its effect, or why it is not possible, as a clause.
+        calls_brokers: Whether it needs calls to brokers; otherwise only the checkpoint changes.
     """
 
     possible: bool
-    why: str
-    ask: bool = True
+    reason: str
+    calls_brokers: bool = True
 
 
 _AGAIN: Final = "the job writes the batch again when it starts"
 
 _COMMITTING: Final = {
-    TransactionVerdict.COMMITTABLE: Plan(possible=True, why="readers see all of it"),
-    TransactionVerdict.ENDING: Plan(possible=True, why="the brokers are about to end it"),
-    TransactionVerdict.COMMITTED: Plan(possible=True, why="it was committed before", ask=False),
-    TransactionVerdict.UNKNOWN: Plan(possible=True, why="because you say so", ask=False),
-    TransactionVerdict.NOT_COMMITTED: Plan(possible=False, why=f"nothing of it is left; {_AGAIN}"),
-    TransactionVerdict.UNRECORDED: Plan(
-        possible=False, why="no token says that it is complete; abort it, or start the job"
+    TransactionVerdict.COMMITTABLE: FinishPlan(possible=True, reason="readers see all of it"),
+    TransactionVerdict.ENDING: FinishPlan(possible=True, reason="the brokers are about to end it"),
+    TransactionVerdict.COMMITTED: FinishPlan(
+        possible=True, reason="it was committed before", calls_brokers=False
+    ),
+    TransactionVerdict.UNKNOWN: FinishPlan(
+        possible=True, reason="--force says that its records are there", calls_brokers=False
+    ),
+    TransactionVerdict.NOT_COMMITTED: FinishPlan(
+        possible=False, reason=f"none of its records is left; {_AGAIN}"
+    ),
+    TransactionVerdict.UNRECORDED: FinishPlan(
+        possible=False, reason="no token shows that it is complete; abort it, or start the job"
     ),
 }
 _ABORTING: Final = {
-    TransactionVerdict.COMMITTABLE: Plan(possible=True, why=_AGAIN),
-    TransactionVerdict.ENDING: Plan(possible=True, why=_AGAIN),
-    TransactionVerdict.COMMITTED: Plan(possible=False, why="it is committed, and stays so"),
-    TransactionVerdict.UNKNOWN: Plan(possible=True, why=_AGAIN),
-    TransactionVerdict.NOT_COMMITTED: Plan(possible=True, why=_AGAIN),
-    TransactionVerdict.UNRECORDED: Plan(possible=True, why=_AGAIN),
+    TransactionVerdict.COMMITTABLE: FinishPlan(possible=True, reason=_AGAIN),
+    TransactionVerdict.ENDING: FinishPlan(possible=True, reason=_AGAIN),
+    TransactionVerdict.COMMITTED: FinishPlan(
+        possible=False, reason="it is committed, and stays so"
+    ),
+    TransactionVerdict.UNKNOWN: FinishPlan(possible=True, reason=_AGAIN),
+    TransactionVerdict.NOT_COMMITTED: FinishPlan(possible=True, reason=_AGAIN),
+    TransactionVerdict.UNRECORDED: FinishPlan(possible=True, reason=_AGAIN),
 }
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """What was done with a leftover, or would be.
+class FinishResult:
+    """The result of an action on a transaction, or the result that it would have.
 
     Args:
-        leftover: The leftover, as it was before.
-        plan: What was to be done.
-        committed: Whether its recorded batch is committed, for good; None where that was not
-            found out, or none is recorded.
-        failure: Why it was not done; None where it was, or would be.
+        transaction: The transaction, with its status before the action.
+        plan: The action that was planned.
+        committed: Whether its recorded batch is finally committed; None if that is not known, or
+            no batch is recorded.
+        failure: The reason if the action was not carried out, or is not possible; None otherwise.
     """
 
-    leftover: Leftover
-    plan: Plan
+    transaction: SinkTransaction
+    plan: FinishPlan
     committed: bool | None = None
     failure: str | None = None
 
 
-def stored_tokens(storage: LocalStorage, sink: str | None = None) -> list[Stored]:
+def stored_tokens(storage: LocalStorage, sink: str | None = None) -> list[SinkToken]:
     """Read the tokens of a checkpoint: the recorded ones, or else the newest of each sink.
 
     Args:
@@ -145,114 +154,132 @@ def stored_tokens(storage: LocalStorage, sink: str | None = None) -> list[Stored
             continue
         tokens = StoredTokens(storage, name)
         if unfinished := tokens.unfinished():
-            found += [Stored(name, token, recorded=True) for token in unfinished]
+            found += [SinkToken(name, token, recorded=True) for token in unfinished]
         elif (newest := tokens.newest()) is not None:
-            found.append(Stored(name, newest, recorded=False))
+            found.append(SinkToken(name, newest, recorded=False))
     return found
 
 
-async def look(transactions: Transactions, stored: Iterable[Stored]) -> list[Leftover]:
-    """Ask the brokers where each stands; nothing is changed.
+async def describe_transactions(
+    transactions: Transactions, tokens: Iterable[SinkToken]
+) -> list[SinkTransaction]:
+    """Read the status of the transaction of each token from the brokers; nothing is changed.
+
+    Args:
+        transactions: Makes the calls.
+        tokens: The tokens of the checkpoint.
 
     Raises:
-        ServiceError: They do not answer, or not us.
+        ServiceError: The brokers do not answer, or refuse the client.
     """
     return [
-        Leftover(one.sink, await transaction_status(transactions, one.token, recorded=one.recorded))
-        for one in stored
+        SinkTransaction(
+            each.sink, await transaction_status(transactions, each.token, recorded=each.recorded)
+        )
+        for each in tokens
     ]
 
 
-def plan(leftover: Leftover, verb: Verb, *, force: bool) -> Plan | None:
-    """Say what can be done with a leftover; None where there is nothing to do.
+def plan_finish(
+    transaction: SinkTransaction, action: FinishAction, *, force: bool
+) -> FinishPlan | None:
+    """Return whether an action on a transaction is possible; None where there is nothing to do.
 
     Args:
-        leftover: The leftover.
-        verb: What somebody wants.
-        force: Whether somebody has looked into the topics, and vouches for what brokers forgot.
+        transaction: The transaction.
+        action: The requested action.
+        force: Whether the user has checked the topics, and decides where brokers have forgotten.
     """
-    standing = leftover.standing
-    verdict = standing.verdict
+    status = transaction.status
+    verdict = status.verdict
     if verdict is TransactionVerdict.CLOSED:
         return None
     if verdict is TransactionVerdict.UNKNOWN and not force:
-        topics = ", ".join(standing.token.topics)
-        return Plan(
+        topics = ", ".join(status.token.topics)
+        return FinishPlan(
             possible=False,
-            why=f"brokers have forgotten what became of it: look whether its records are in "
-            f"{topics}, and say --force to commit if they are, or to abort if they are not",
+            reason=f"brokers have forgotten its outcome: look whether its records are in {topics}, "
+            f"and pass --force to commit if they are, or to abort if they are not",
         )
-    if verdict is TransactionVerdict.ENDING and not standing.recorded:
-        return Plan(possible=False, why="the brokers are about to end it; look again")
-    return (_COMMITTING if verb is Verb.COMMIT else _ABORTING)[verdict]
+    if verdict is TransactionVerdict.ENDING and not status.recorded:
+        return FinishPlan(possible=False, reason="the brokers are about to end it; try again")
+    return (_COMMITTING if action is FinishAction.COMMIT else _ABORTING)[verdict]
 
 
-async def work(
-    transactions: Transactions, stored: Iterable[Stored], verb: Verb, *, force: bool, yes: bool
-) -> list[Deed]:
-    """Look at what is stored, and do what is wanted of it where that is possible.
+async def finish_transactions(
+    transactions: Transactions,
+    tokens: Iterable[SinkToken],
+    action: FinishAction,
+    *,
+    force: bool,
+    yes: bool,
+) -> list[FinishResult]:
+    """Read the status of the transaction of each token, and finish it where that is possible.
 
     Args:
-        transactions: The calls.
-        stored: What the checkpoint says.
-        verb: What somebody wants.
-        force: Whether they vouch for what brokers forgot.
-        yes: Whether it is done, rather than planned; then `note` each deed afterwards.
+        transactions: Makes the calls.
+        tokens: The tokens of the checkpoint.
+        action: The requested action.
+        force: Whether the user decides where brokers have forgotten the outcome.
+        yes: Whether to carry out the action, rather than plan it; then pass each result to
+            `record_result` afterwards.
 
     Raises:
-        ServiceError: The brokers do not say where something stands.
+        ServiceError: The brokers do not report the status of a transaction.
     """
-    deeds = []
-    for leftover in await look(transactions, stored):
-        planned = plan(leftover, verb, force=force)
-        if planned is None:
+    results = []
+    for transaction in await describe_transactions(transactions, tokens):
+        plan = plan_finish(transaction, action, force=force)
+        if plan is None:
             continue
-        deed = Deed(leftover, planned, failure=None if planned.possible else planned.why)
-        if yes and planned.possible:
-            deed = await _carry_out(transactions, deed, verb)
-        deeds.append(deed)
-    return deeds
+        result = FinishResult(transaction, plan, failure=None if plan.possible else plan.reason)
+        if yes and plan.possible:
+            result = await _carry_out(transactions, result, action)
+        results.append(result)
+    return results
 
 
-def note(storage: LocalStorage, ownership: Ownership, deed: Deed) -> None:
-    """Store what became of a recorded batch, so that the job need not find it out. It blocks.
+def record_result(storage: LocalStorage, ownership: Ownership, result: FinishResult) -> None:
+    """Store the outcome of a recorded batch, so that the job need not find it out. It blocks.
 
     Raises:
         CheckpointError: The checkpoint cannot be written.
     """
-    state = SinkState(storage, ownership, deed.leftover.sink)
-    batch_id = deed.leftover.standing.token.batch_id
-    if deed.committed:
+    state = SinkState(storage, ownership, result.transaction.sink)
+    batch_id = result.transaction.status.token.batch_id
+    if result.committed:
         state.record_committed(batch_id)
-    elif deed.committed is False:
+    elif result.committed is False:
         state.forget(batch_id)
 
 
-async def _carry_out(transactions: Transactions, deed: Deed, verb: Verb) -> Deed:
-    if not deed.plan.ask:
-        return replace(deed, committed=True)
+async def _carry_out(
+    transactions: Transactions, result: FinishResult, action: FinishAction
+) -> FinishResult:
+    if not result.plan.calls_brokers:
+        return replace(result, committed=True)
     try:
-        if verb is Verb.COMMIT:
-            return await _commit(transactions, deed)
-        return await _abort(transactions, deed)
+        if action is FinishAction.COMMIT:
+            return await _commit(transactions, result)
+        return await _abort(transactions, result)
     except ServiceError as error:
-        return replace(deed, failure=str(error))
+        return replace(result, failure=str(error))
 
 
-async def _commit(transactions: Transactions, deed: Deed) -> Deed:
-    outcome = await transactions.commit(deed.leftover.standing.token)
+async def _commit(transactions: Transactions, result: FinishResult) -> FinishResult:
+    outcome = await transactions.commit(result.transaction.status.token)
     if outcome is TransactionOutcome.COMMITTED:
-        return replace(deed, committed=True)
-    return replace(deed, failure=f"it was {outcome.value}; {_AGAIN}")
+        return replace(result, committed=True)
+    return replace(result, failure=f"it was {outcome.value}; {_AGAIN}")
 
 
-async def _abort(transactions: Transactions, deed: Deed) -> Deed:
-    token = deed.leftover.standing.token
+async def _abort(transactions: Transactions, result: FinishResult) -> FinishResult:
+    token = result.transaction.status.token
     await transactions.begin(token.transactional_id, _TIMEOUT)
-    if not deed.leftover.standing.recorded:
-        return deed
-    # Only now nobody else can commit it, so that what is not marked will never be.
+    if not result.transaction.status.recorded:
+        return result
+    # From here on no other producer can commit it: a batch without a marker will never have one.
     marked = await transactions.marked(token.marker_group, token.topics)
     if marked is not None and marked >= token.batch_id:
-        return replace(deed, committed=True, failure="it was committed meanwhile, and stays so")
-    return replace(deed, committed=False)
+        return replace(result, committed=True, failure="it was committed meanwhile, and stays so")
+    return replace(result, committed=False)

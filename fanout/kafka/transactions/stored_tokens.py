@@ -1,6 +1,6 @@
-"""What a checkpoint remembers of a sink: the tokens of its transactions, and which were committed.
+"""Store the tokens of a sink's transactions in a checkpoint, and which of them were committed.
 
-A token is durable before its transaction is committed, so that whoever comes next can finish it.
+A token is durable before its transaction is committed, so that the next run can finish it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _GENERATION_FORMAT: Final = StoredFormat(
 
 
 class StoredTokens:
-    """What the files of one sink below a checkpoint say, for anybody. Every call blocks.
+    """Read the files of one sink below a checkpoint; ownership is not needed. Every call blocks.
 
     Args:
         storage: The checkpoint.
@@ -55,11 +55,11 @@ class StoredTokens:
         self._directory = f"{SINKS}/{sink_name}"
 
     def is_committed(self, batch_id: int) -> bool:
-        """Say whether a batch is known to be committed, however long ago that was."""
+        """Return whether a batch is recorded as committed, even long ago."""
         return self._storage.size(self._name(batch_id, _COMMITTED)) is not None
 
     def token(self, batch_id: int) -> CommitToken | None:
-        """Return the token of a batch; None if none was stored, or it was forgotten.
+        """Return the token of a batch; None if none was stored, or it was deleted.
 
         Raises:
             CheckpointError: If it is damaged, another batch's, or of a newer version.
@@ -80,7 +80,7 @@ class StoredTokens:
         return token
 
     def unfinished(self) -> list[CommitToken]:
-        """Return the tokens of which it is not known what became of them, oldest first.
+        """Return the tokens without a recorded outcome, oldest first.
 
         Raises:
             CheckpointError: If one is damaged, another batch's, or of a newer version.
@@ -90,7 +90,7 @@ class StoredTokens:
         return [token for token in map(self.token, ids) if token is not None]
 
     def newest(self) -> CommitToken | None:
-        """Return the newest token, whatever became of it; None where there is none.
+        """Return the newest token, with any outcome; None where there is none.
 
         Raises:
             CheckpointError: If it is damaged, another batch's, or of a newer version.
@@ -104,7 +104,7 @@ class StoredTokens:
 
 @final
 class SinkState(StoredTokens):
-    """The files of one sink below a checkpoint, for its owner. Every call blocks.
+    """Read and write the files of one sink, as the owner of the checkpoint. Every call blocks.
 
     Args:
         storage: The checkpoint.
@@ -133,7 +133,7 @@ class SinkState(StoredTokens):
             ) from error
 
     def record_committed(self, batch_id: int) -> None:
-        """Store that a batch was committed, and delete what is remembered of those before it.
+        """Store that a batch was committed, and delete the files of the batches before it.
 
         Raises:
             CheckpointError: If the checkpoint cannot be written.
@@ -142,17 +142,17 @@ class SinkState(StoredTokens):
         try:
             self._storage.create(self._name(batch_id, _COMMITTED), data)
         except FileExistsError:
-            return  # a run before this one was stopped after it had said so
+            return  # an earlier run stored it, and was stopped
         for file in self._storage.list(self._directory):
             number = file.name.partition(".")[0]
             if number.isdecimal() and int(number) < batch_id:
                 self._storage.delete(f"{self._directory}/{file.name}")
 
     def first_generation(self, now: int) -> int:
-        """Return what the first run took the present for, in milliseconds since the Unix epoch.
+        """Return the time of the first run, in milliseconds since the Unix epoch.
 
         Args:
-            now: The present; it is stored where nothing is.
+            now: The present time; it is stored where no time is.
 
         Raises:
             CheckpointError: If it is damaged, or the checkpoint cannot be written.

@@ -44,15 +44,16 @@ for module in pkgutil.iter_modules(fanout.landing.__path__, "fanout.landing."):
 storage = LocalStorage(Path(sys.argv[1]))
 assert not is_claimed(storage)
 (stored,) = finishing.stored_tokens(storage)
-standing = TransactionStatus(
+status = TransactionStatus(
     token=stored.token, recorded=True, description=None, marked=4, pending=False
 )
-leftover = finishing.Leftover(stored.sink, standing)
-plan = finishing.plan(leftover, finishing.Verb.COMMIT, force=False)
+transaction = finishing.SinkTransaction(stored.sink, status)
+plan = finishing.plan_finish(transaction, finishing.FinishAction.COMMIT, force=False)
 with claim_stopped(storage, "a test") as ownership:
     assert BatchLedger(storage, ownership).newest is None
-    finishing.note(storage, ownership, finishing.Deed(leftover, plan, committed=True))
-print(stored.sink, stored.token.batch_id, plan.why)
+    result = finishing.FinishResult(transaction, plan, committed=True)
+    finishing.record_result(storage, ownership, result)
+print(stored.sink, stored.token.batch_id, plan.reason)
 """
 
 
