@@ -64,7 +64,7 @@ def damaged(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
 
 @st.composite
 def documents(draw: st.DrawFn, valid: Sequence[Any]) -> bytes:
-    """Write a valid JSON document with a few of its values replaced, left out or said twice."""
+    """Write a valid JSON document with a few of its values replaced, left out or repeated."""
     document = json.loads(json.dumps(draw(st.sampled_from(valid))))
     replaced = []
     for _ in range(draw(st.integers(0, 2))):

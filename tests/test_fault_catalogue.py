@@ -1,8 +1,8 @@
-"""What can go wrong, and the tests that show that the library survives it.
+"""Faults of a service, and the tests that show that the library survives each.
 
 Each line is a failure, or a moment in which other connectors have failed, and what the library
-makes of it, in the words of somebody who runs it. The names after it are the tests. Where a failure
-belongs to the way in which another connector is built, the line tells what its danger is here. The
+makes of it, in the words of an operator. The names after it are the tests. Where a failure
+belongs to the way in which another connector is built, the line states the danger here. The
 lines about Kafka are in tests/kafka/faults.py.
 """
 
@@ -44,7 +44,7 @@ SUBSCRIBING: Final[Lines] = {
         "tests/core/test_subscriber.py::test_a_throttled_split_waits_for_the_floor_alone",
         "tests/kinesis/test_client.py::test_a_refused_subscription_is_asked_for_once",
     ),
-    "Somebody else holds a shard when the stream opens: opening does not wait for that shard.": (
+    "Another client holds a shard when the stream opens: opening does not wait for that shard.": (
         "tests/kinesis/test_takeover.py::test_a_shard_that_somebody_else_holds_from_the_beginning_holds_nobody_up",
     ),
     "The very first call is denied: one call, and an error that names the missing action.": (
@@ -147,7 +147,7 @@ STREAMING: Final[Lines] = {
         "tests/core/test_subscriber.py::test_a_close_that_fails_does_not_swallow_the_cancellation",
         "tests/core/test_subscriber.py::test_a_cancellation_that_nobody_asked_for_is_a_failure",
     ),
-    "Code of the user raises: the hook that is told of a new subscription, or Spark's handler.": (
+    "Code of the user raises: the hook for a new subscription, or Spark's handler.": (
         "tests/core/test_fan_out.py::test_on_resubscribe_is_called_and_what_it_raises_is_fatal",
         "tests/core/test_fan_out.py::test_an_error_in_the_body_comes_out_as_itself",
         "tests/spark/test_query.py::test_a_handler_that_raises_ends_the_query_with_its_cause",
@@ -164,7 +164,7 @@ STREAMING: Final[Lines] = {
         "tests/core/test_subscriber.py::test_a_slow_consumer_loses_nothing_and_trips_no_watchdog",
         "tests/core/test_subscriber.py::test_the_watchdog_stands_still_while_an_event_waits_for_memory",
     ),
-    "An old subscription still has something to say when its successor runs: nobody hears it.": (
+    "An old subscription still has events when its successor runs: they are dropped.": (
         "tests/core/test_subscriber.py::test_a_cancelled_subscriber_is_continued_by_a_new_one_from_its_position",
         "tests/kinesis/test_faults.py::test_two_streams_of_one_consumer_alternate_and_lose_nothing",
     ),
@@ -176,7 +176,7 @@ STREAMING: Final[Lines] = {
         "tests/core/test_fan_out.py::test_what_was_not_delivered_cannot_be_acknowledged",
         "tests/core/test_fan_out.py::test_a_snapshot_or_a_drain_of_another_source_cannot_be_acknowledged",
     ),
-    "Whoever asks for a batch is gone when it is ready: the next one to ask gets it.": (
+    "The caller of a read is gone when its batch is ready: the next read returns it.": (
         "tests/core/test_fan_out.py::test_what_a_cancelled_drain_has_collected_is_returned_in_order",
         "tests/spark/test_segment_filler.py::test_a_cancelled_call_takes_nothing",
     ),
@@ -239,7 +239,7 @@ BYTES: Final[Lines] = {
         "tests/kinesis/test_faults.py::test_damage_at_one_place_three_times_is_fatal",
         "tests/kinesis/test_bad_frames.py::test_exactly_the_records_of_the_damaged_frame_are_missing",
     ),
-    "A connection is open at one end alone: the silence is noticed, heartbeats missing too.": (
+    "A connection is open at one end alone: the silence ends it, heartbeats missing too.": (
         "tests/kinesis/test_network.py::test_a_connection_that_is_open_at_one_end_alone_is_a_silence",
         "tests/core/test_subscriber.py::test_a_silent_server_is_given_up_after_exactly_the_silence_timeout",
         "tests/kinesis/test_faults.py::test_after_a_silence_every_record_arrives_once_and_in_order",
@@ -312,7 +312,7 @@ POSITIONS: Final[Lines] = {
         "tests/kinesis/test_subscription.py::test_a_position_is_written_as_the_service_wants_it",
         "tests/kinesis/test_subscription.py::test_a_subscription_inside_a_record_begins_with_its_rest",
     ),
-    "Somebody shortens the retention: what is lost is told, and what was read is not missed.": (
+    "The retention is shortened: lost records are reported, and read ones are not.": (
         "tests/kinesis/test_recovery.py::test_records_that_expire_while_their_reader_is_slow_are_never_skipped_in_silence",
         "tests/kinesis/test_recovery.py::test_nothing_is_lost_where_only_what_was_read_has_expired",
         "tests/kinesis/test_doctor.py::test_unread_records_with_less_than_a_quarter_of_their_time_are_a_warning",
@@ -367,7 +367,7 @@ SHARD_ENDS: Final[Lines] = {
         "tests/kinesis/test_recovery.py::test_a_shard_that_expired_is_a_counted_gap_where_that_is_allowed",
         "tests/kinesis/test_recovery.py::test_a_shard_that_expired_after_it_was_read_to_its_end_is_finished",
     ),
-    "The shard has expired, its consumer was deregistered, or the stream deleted: told apart.": (
+    "The shard has expired, its consumer was deregistered, or the stream deleted: three errors.": (
         "tests/kinesis/test_recovery.py::test_a_consumer_that_somebody_deregistered_is_registered_again_once_for_all_shards",
         "tests/kinesis/test_recovery.py::test_a_consumer_that_was_given_by_its_arn_and_is_gone_ends_the_stream",
         "tests/kinesis/test_recovery.py::test_a_stream_that_was_deleted_ends_the_reading_with_its_name",
@@ -388,7 +388,7 @@ CONSUMERS: Final[Lines] = {
         "tests/kinesis/test_registration.py::test_a_consumer_that_exists_is_adopted",
         "tests/kinesis/test_registration.py::test_a_consumer_that_was_adopted_is_not_deregistered",
     ),
-    "The consumer is being created, here or by somebody else: it is waited for.": (
+    "The consumer is being created, here or by another client: the stream waits.": (
         "tests/kinesis/test_registration.py::test_a_consumer_is_waited_for_while_it_is_created",
         "tests/kinesis/test_registration.py::test_a_consumer_that_somebody_else_creates_is_adopted_after_five_looks",
     ),
@@ -436,7 +436,7 @@ SURVIVED: Final = {
 }
 
 # What the embedded server can only claim, and `make live STREAM=...` shows on a stream of yours. A
-# line without a test waits for somebody with such a stream.
+# line without a test waits for a run on such a stream.
 ONLY_THE_SERVICE: Final[Lines] = {
     "A subscription ends in peace after five minutes, and goes on in the next.": (
         "tests/conformance/test_subscriptions.py::test_a_subscription_ends_in_peace_after_its_time_and_goes_on_in_the_next",

@@ -61,7 +61,7 @@ def consumers(client: Any, arn: str) -> list[str]:
 
 def test_without_a_stream_one_sentence_says_how_to_name_one() -> None:
     done = subprocess.run(
-        ["make", "--silent", "live", "STREAM="],  # noqa: S607 - whatever make there is
+        ["make", "--silent", "live", "STREAM="],  # noqa: S607 - the make on the PATH
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""No secret and no record is told to anybody who did not ask for it.
+"""Secrets and records appear in no log, error or text that did not request them.
 
 The secrets are those of the user's credentials; records are their data, partition keys and explicit
 hash keys. Here they go through everything that quotes things: options, errors with their causes,
@@ -95,8 +95,8 @@ def leaked(text: str, secrets: tuple[str, ...] = CREDENTIALS + RECORDS) -> list[
     return [form for secret in secrets for form in forms(secret) if form in text]
 
 
-class Said:
-    """Everything that somebody could read, apart from the records that were asked for."""
+class Output:
+    """All texts that a user or a log may see, apart from the requested records."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.texts: list[str] = []
@@ -123,9 +123,9 @@ class Said:
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Said:
+def output(caplog: pytest.LogCaptureFixture) -> Output:
     caplog.set_level(logging.DEBUG, "fanout")
-    return Said(caplog)
+    return Output(caplog)
 
 
 @pytest.fixture
@@ -148,25 +148,25 @@ def secret_session() -> aioboto3.Session:
     )
 
 
-async def drive(source: Source, said: Said, *, records: int) -> None:
+async def drive(source: Source, output: Output, *, records: int) -> None:
     """Read until so many records have come or the stream fails; note all that it says."""
-    said.add(source)
+    output.add(source)
     try:
         async with (
             fanout.open(
-                source, on_resubscribe=lambda _, cause, __: said.add_error(cause), random=seeded()
+                source, on_resubscribe=lambda _, cause, __: output.add_error(cause), random=seeded()
             ) as opened,
             asyncio.timeout(20),
         ):
             while records > 0:
-                said.add(opened, opened.statistics())
+                output.add(opened, opened.statistics())
                 batch = await anext(opened)
                 records -= batch.num_records
                 await opened.acknowledge(batch)
-                said.add(batch, batch.gaps, batch.range, opened.positions)
-                said.add(opened.statistics(), opened.delivered)
+                output.add(batch, batch.gaps, batch.range, opened.positions)
+                output.add(opened.statistics(), opened.delivered)
     except FanOutError as error:
-        said.add_error(error)
+        output.add_error(error)
 
 
 def put(stream: Stream, *data: bytes) -> None:
@@ -197,13 +197,13 @@ CALLS = ("DescribeStreamSummary", "ListShards", "DescribeStreamConsumer", "Regis
 
 @pytest.mark.parametrize("faults", ENDS.values(), ids=ENDS)
 async def test_the_end_of_a_subscription_tells_no_secret(
-    stream: Stream, said: Said, faults: tuple[Any, ...]
+    stream: Stream, output: Output, faults: tuple[Any, ...]
 ) -> None:
     put(stream, DATA, AGGREGATE)
     stream.inject(*faults)
-    await drive(stream.source(session=secret_session()), said, records=4)
-    assert said.errors
-    said.check()
+    await drive(stream.source(session=secret_session()), output, records=4)
+    assert output.errors
+    output.check()
 
 
 POLLS: dict[str, tuple[Any, ...]] = {
@@ -227,14 +227,14 @@ POLLS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("faults", POLLS.values(), ids=POLLS)
 async def test_a_poll_that_fails_tells_no_secret(
-    stream: Stream, said: Said, faults: tuple[Any, ...]
+    stream: Stream, output: Output, faults: tuple[Any, ...]
 ) -> None:
     put(stream, DATA, AGGREGATE)
     stream.inject(*faults)
     source = stream.source(session=secret_session(), mode="polling", consumer=None)
-    await drive(source, said, records=4)
-    assert said.errors
-    said.check()
+    await drive(source, output, records=4)
+    assert output.errors
+    output.check()
 
 
 @pytest.mark.parametrize("action", CALLS)
@@ -243,13 +243,13 @@ async def test_a_poll_that_fails_tells_no_secret(
     [("AccessDeniedException", "denied"), ("InvalidSignatureException", WRONG_SIGNATURE)],
 )
 async def test_a_refused_call_tells_no_secret(
-    stream: Stream, said: Said, action: str, code: str, message: str
+    stream: Stream, output: Output, action: str, code: str, message: str
 ) -> None:
     stream.inject(RefuseCall(action=action, code=code, message=message, times=99))
-    await drive(stream.source(session=secret_session()), said, records=1)
-    (error,) = said.errors
+    await drive(stream.source(session=secret_session()), output, records=1)
+    (error,) = output.errors
     assert code in str(error)
-    said.check()
+    output.check()
 
 
 BAD_RECORDS: dict[str, tuple[Callable[[Stream], None], dict[str, Any], str]] = {
@@ -262,33 +262,33 @@ BAD_RECORDS: dict[str, tuple[Callable[[Stream], None], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("prepare", "options", "says"), BAD_RECORDS.values(), ids=BAD_RECORDS)
 async def test_a_fatal_record_is_not_quoted(
-    stream: Stream, said: Said, prepare: Any, options: dict[str, Any], says: str
+    stream: Stream, output: Output, prepare: Any, options: dict[str, Any], says: str
 ) -> None:
     prepare(stream)
-    await drive(stream.source(session=secret_session(), **options), said, records=99)
-    assert says in str(said.errors[-1])
-    said.check()
+    await drive(stream.source(session=secret_session(), **options), output, records=99)
+    assert says in str(output.errors[-1])
+    output.check()
 
 
 async def test_records_that_are_left_out_dropped_or_damaged_are_not_quoted(
-    stream: Stream, said: Said, caplog: pytest.LogCaptureFixture
+    stream: Stream, output: Output, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(stream, DATA, BROKEN, NOT_UTF8, DAMAGED)
     put_into_child(stream, encode_aggregate(PAIRS, [2**127 + HASH_KEY, 0, 0]))
     source = stream.source(session=secret_session(), on_bad_aggregate="gap")
-    await drive(source, said, records=4)
-    assert said.errors == []
+    await drive(source, output, records=4)
+    assert output.errors == []
     assert "are lost" in caplog.text
     assert "has another MD5" in caplog.text
-    said.check()
+    output.check()
 
 
-async def test_a_stream_that_is_gone_tells_no_secret(stream: Stream, said: Said) -> None:
+async def test_a_stream_that_is_gone_tells_no_secret(stream: Stream, output: Output) -> None:
     put(stream, DATA)
     source = stream.source(session=secret_session(), stream="missing")
-    await drive(source, said, records=1)
-    assert "ResourceNotFoundException" in str(said.errors[0])
-    said.check()
+    await drive(source, output, records=1)
+    assert "ResourceNotFoundException" in str(output.errors[0])
+    output.check()
 
 
 @asynccontextmanager
@@ -313,7 +313,7 @@ def assumed() -> str:
 
 
 async def test_the_credentials_of_a_role_are_told_to_nobody(
-    stream: Stream, said: Said, monkeypatch: pytest.MonkeyPatch
+    stream: Stream, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(stream, DATA)
     wrong = WRONG_SIGNATURE.replace(TOKEN, ROLE_KEYS[2])
@@ -321,21 +321,21 @@ async def test_the_credentials_of_a_role_are_told_to_nobody(
     stream.inject(CutConnection(event=1), refused)
     async with security_token_service(200, assumed()) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
-        await drive(stream.source(session=secret_session(), role_arn=ROLE), said, records=1)
-    assert said.errors
-    said.check()
+        await drive(stream.source(session=secret_session(), role_arn=ROLE), output, records=1)
+    assert output.errors
+    output.check()
 
 
 async def test_a_refused_role_tells_no_secret(
-    stream: Stream, said: Said, monkeypatch: pytest.MonkeyPatch
+    stream: Stream, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = f"<Code>SignatureDoesNotMatch</Code><Message>{WRONG_SIGNATURE}</Message>"
     body = f"<ErrorResponse><Error>{error}</Error></ErrorResponse>"
     async with security_token_service(403, body) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
-        await drive(stream.source(session=secret_session(), role_arn=ROLE), said, records=1)
-    assert "SignatureDoesNotMatch" in str(said.errors[0])
-    said.check()
+        await drive(stream.source(session=secret_session(), role_arn=ROLE), output, records=1)
+    assert "SignatureDoesNotMatch" in str(output.errors[0])
+    output.check()
 
 
 @pytest.mark.parametrize(
@@ -347,11 +347,13 @@ async def test_a_refused_role_tells_no_secret(
         {"consumer": "a/b"},
     ],
 )
-def test_a_bad_option_tells_no_secret(stream: Stream, said: Said, options: dict[str, Any]) -> None:
+def test_a_bad_option_tells_no_secret(
+    stream: Stream, output: Output, options: dict[str, Any]
+) -> None:
     with pytest.raises(OptionError) as caught:
         stream.source(session=secret_session(), **options)
-    said.add_error(caught.value)
-    said.check()
+    output.add_error(caught.value)
+    output.check()
 
 
 class TalkativeSession(aioboto3.Session):  # type: ignore[misc]  # aioboto3 is untyped
@@ -359,15 +361,15 @@ class TalkativeSession(aioboto3.Session):  # type: ignore[misc]  # aioboto3 is u
         return f"<session of {SECRET_KEY}>"
 
 
-def test_options_show_and_pickle_no_secret(stream: Stream, said: Said) -> None:
-    said.add(stream.source(session=TalkativeSession()))
+def test_options_show_and_pickle_no_secret(stream: Stream, output: Output) -> None:
+    output.add(stream.source(session=TalkativeSession()))
     source = stream.source(session=secret_session())
-    said.add(source)
+    output.add(source)
     # A session is no value: a source that holds one is not pickled at all.
     with pytest.raises((AttributeError, TypeError, pickle.PicklingError)) as caught:
         pickle.dumps(source)
-    said.add_error(caught.value)
-    said.check()
+    output.add_error(caught.value)
+    output.check()
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -393,16 +395,16 @@ EVENTS: dict[str, dict[str, Any]] = {
 )
 @pytest.mark.parametrize("decode", [decode_event, decode_records])
 def test_an_event_that_cannot_be_decoded_is_not_quoted(
-    said: Said, event: dict[str, Any], damage: tuple[bytes, bytes], decode: Any
+    output: Output, event: dict[str, Any], damage: tuple[bytes, bytes], decode: Any
 ) -> None:
     payload = json.dumps(event | {"MillisBehindLatest": 0}).encode().replace(*damage)
     with pytest.raises(MalformedEventError) as caught:
         decode(payload, stream="orders", shard_id=FIRST)
-    said.add_error(caught.value)
-    said.check()
+    output.add_error(caught.value)
+    output.check()
 
 
-def test_a_damaged_frame_is_not_quoted(said: Said) -> None:
+def test_a_damaged_frame_is_not_quoted(output: Output) -> None:
     frame = encode_event("SubscribeToShardEvent", json.dumps({"Records": [record()]}).encode())
     for place in range(0, len(frame), 7):
         frames = FrameDecoder()
@@ -411,9 +413,9 @@ def test_a_damaged_frame_is_not_quoted(said: Said) -> None:
             frames.next_frame()
             frames.close()
         except MalformedEventError as error:
-            said.add_error(error)
-    assert len(said.errors) > len(frame) // 10
-    said.check()
+            output.add_error(error)
+    assert len(output.errors) > len(frame) // 10
+    output.check()
 
 
 def test_a_segment_names_its_records_in_its_columns_alone(stream: Stream, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where a subscription starts."""
+"""Start subscriptions at each kind of position."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class FatalError(FanOutError):
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A place in a log without a record: the service tells that it has come so far."""
+    """A place in a log without a record: the service reports progress up to it."""
 
     sequence: int
 

@@ -617,7 +617,7 @@ async def test_a_loss_is_told_although_the_drain_that_collected_it_was_cancelled
 
 
 def test_the_positions_stay_before_a_loss_until_it_is_told() -> None:
-    """A run that ends before it has told of a loss leaves that to the next one."""
+    """A run that ends before it has reported a loss leaves that to the next one."""
     idle = replace(WITH_A_LOSS, entries=(1, 2, Idle(5)))
 
     async def read() -> None:

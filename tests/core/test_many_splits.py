@@ -1,4 +1,4 @@
-"""What holds for one split holds for hundreds of them at once."""
+"""Subscribe to hundreds of splits at once."""
 
 from __future__ import annotations
 

@@ -243,9 +243,9 @@ class ProgressMachine(RuleBasedStateMachine):
     """Batches, idle events, gaps and the end of a split, acknowledged and resumed in any order.
 
     The model: the places that the reader has come to, in order, which of them has records right
-    before it, the number of the last one that was acknowledged, what the service was told, and the
-    number of the one that the reader has begun with. A loss that no batch has told
-    yet is no place: it has to be found again after a restart.
+    before it, the number of the last one that was acknowledged, the position sent to the service,
+    and the number of the one that the reader has begun with. A loss that no batch has reported yet
+    is no place: it has to be found again after a restart.
     """
 
     def __init__(self) -> None:

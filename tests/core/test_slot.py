@@ -106,7 +106,7 @@ def test_a_cancelled_put_has_put_all_or_nothing() -> None:
 class SlotMachine(RuleBasedStateMachine):
     """One subscriber that puts and is cancelled, and one reader, in any order of their steps.
 
-    The model: what `put` has returned for and nobody has taken yet, and the first pill.
+    The model: what `put` has returned for and is not taken yet, and the first pill.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,9 @@ class SlotMachine(RuleBasedStateMachine):
     @rule()
     def run_until_all_wait(self) -> None:
         self.run(5)
-        assert self.putting is None or self.buffered is not None, "a vacant slot lets nobody in"
+        assert self.putting is None or self.buffered is not None, (
+            "a vacant slot keeps a put waiting"
+        )
 
     @rule(reason=st.text(max_size=3))
     def fail(self, reason: str) -> None:

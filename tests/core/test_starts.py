@@ -35,7 +35,7 @@ NUMBERS = Dialect(
     choices="'OLDEST', or a number",
     cursor=after,
     words={"oldest": Horizon()},
-    no_commits="nobody commits here",
+    no_commits="this service stores no commits",
 )
 
 
@@ -123,7 +123,9 @@ def test_a_start_in_a_mapping_that_could_mean_anything_is_refused(
     ids=repr,
 )
 def test_committed_is_refused_with_the_reason_where_nobody_commits(written: object) -> None:
-    with pytest.raises(OptionError, match=r"Committed\(.* cannot be: nobody commits here"):
+    with pytest.raises(
+        OptionError, match=r"Committed\(.* cannot be: this service stores no commits"
+    ):
         parse_start(written, NUMBERS)
 
 

@@ -374,7 +374,7 @@ def test_a_fatal_error_is_the_pill_with_its_cause_and_a_hint() -> None:
 @in_virtual_time
 async def test_the_pill_arrives_while_the_slot_is_full_and_is_seen_after_the_event() -> None:
     rig = Rig(replace(LOG, faults=(Break(1, ServiceError("it is gone")),)))
-    await rig.subscriber.run()  # nobody takes, and yet it is over
+    await rig.subscriber.run()  # it ends although nothing is taken
     pill = rig.subscriber.slot.pill
     assert pill is not None
     await rig.take_all()

@@ -75,7 +75,7 @@ def test_nothing_is_lost_although_the_driver_is_killed(tmp_path: Path) -> None:
         "faults": {"CutConnection": 2, "RaiseInStream": 1, "Stall": 1},
     }.items() <= result.items()
     assert len(result["replayed"]) == 1
-    # A driver that is killed right after a fault has not told how its subscription ended.
+    # A driver that is killed right after a fault has not reported how its subscription ended.
     assert result["resubscriptions"] > 0
     assert len(result["second_reshard"]["ended"]) == len(result["second_reshard"]["born"]) == 3
     assert 0 < result["second_generation"] < 4000

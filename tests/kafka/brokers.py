@@ -1,4 +1,4 @@
-"""What tests against the real broker share: connections, and records to find there."""
+"""Connections to the real broker, and records on it, for tests."""
 
 from __future__ import annotations
 

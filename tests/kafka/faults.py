@@ -1,4 +1,4 @@
-"""What can go wrong with Kafka, and the tests that show what becomes of it.
+"""Faults of Kafka, and the tests that show how the library handles each.
 
 The lines are like those of tests/test_fault_catalogue.py, which checks that the tests exist.
 """
@@ -26,7 +26,7 @@ BROKERS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_client_moves.py::test_a_leader_that_has_moved_is_learnt_when_offsets_are_asked_for_again",
         "tests/kafka/test_subscription.py::test_a_look_up_that_is_refused_asks_for_the_leader_anew",
     ),
-    "Nobody leads a partition for a while: the cluster is not asked without a pause.": (
+    "A partition has no leader for a while: the cluster is not asked without a pause.": (
         "tests/kafka/test_fetcher.py::test_while_nobody_leads_the_cluster_is_asked_at_most_every_half_second",
     ),
     "A leader sends us to a replica that is near, and that one fails or lags behind.": (
@@ -56,12 +56,12 @@ BROKERS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_client_security.py::test_a_wrong_password_is_an_error_that_is_final",
         "tests/kafka/test_data_loss.py::test_a_topic_that_we_may_not_see_any_more_is_no_loss",
     ),
-    "Errors and the log tell of everything but passwords and records.": (
+    "Errors and the log show everything but passwords and records.": (
         "tests/kafka/test_secrets.py::test_a_record_that_ends_a_stream_is_not_quoted",
         "tests/kafka/test_secrets.py::test_a_cluster_that_cannot_be_reached_tells_no_secret",
         "tests/kafka/test_client_security.py::test_no_secret_and_no_record_is_logged",
     ),
-    "A broker answers with an error that nobody has decided on.": (
+    "A broker answers with an error that the policy does not know.": (
         "tests/kafka/test_policy.py::test_every_error_that_aiokafka_knows_is_decided_on",
         "tests/kafka/test_policy.py::test_an_error_that_aiokafka_gains_is_judged_by_whether_it_passes",
     ),
@@ -127,7 +127,7 @@ TOPICS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_source_topics.py::test_a_partition_that_does_not_exist_is_refused_by_name",
         "tests/kafka/test_client.py::test_a_topic_that_does_not_exist_has_its_own_error_and_is_not_created",
     ),
-    "A topic is empty, or some of its partitions are: nobody waits for them.": (
+    "A topic is empty, or some of its partitions are: nothing waits for them.": (
         "tests/kafka/test_source_records.py::test_partitions_without_records_hold_nobody_up",
         "tests/kafka/test_source_stops.py::test_a_bounded_read_of_nothing_ends",
         "tests/kafka/test_subscription.py::test_an_empty_partition_says_at_once_that_it_is_read_to_its_end",
@@ -178,7 +178,7 @@ RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_subscription.py::test_a_damaged_batch_is_an_error_and_what_comes_before_it_is_delivered_once",
         "tests/kafka/reading/test_record_properties.py::test_damaged_bytes_are_records_or_a_typed_error",
     ),
-    "The broker sets the timestamps, or nobody does.": (
+    "The broker sets the timestamps, or there are none.": (
         "tests/kafka/test_source_records.py::test_a_broker_may_set_the_timestamps",
         "tests/kafka/reading/test_records.py::test_a_timestamp_that_is_none_or_has_no_date_is_null",
     ),
@@ -268,7 +268,7 @@ OFFSETS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Whoever wrote a transaction is gone before it is committed: any process finishes it, once.": (
+    "The writer of a transaction is gone before its commit: any process finishes it, once.": (
         "tests/kafka/transactions/test_transactions.py::test_another_process_commits_by_the_stored_token_alone",
         "tests/kafka/transactions/test_transactions.py::test_to_commit_twice_is_to_commit_once",
         "tests/kafka/transactions/test_transactions.py::test_two_who_commit_at_the_same_time_both_hear_that_it_is_done",
@@ -277,11 +277,11 @@ TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/transactions/test_transactions.py::test_to_begin_lets_readers_get_on",
         "tests/kafka/transactions/test_transactions.py::test_whoever_begins_anew_fences_the_transaction_before",
     ),
-    "A commit comes late, after a newer run: it changes nothing, and hears the truth.": (
+    "A commit comes late, after a newer run: it changes nothing, and its error says so.": (
         "tests/kafka/transactions/test_transactions.py::test_a_late_commit_after_a_newer_run_changes_nothing_and_tells_the_truth",
         "tests/kafka/transactions/test_transaction_calls.py::test_the_marker_that_a_newer_run_hides_is_looked_up",
     ),
-    "A transaction takes longer than its timeout: that is told, and nothing of it is seen.": (
+    "A transaction takes longer than its timeout: the error names it, and nothing of it is seen.": (
         "tests/kafka/transactions/test_transactions.py::test_an_expired_transaction_is_told_as_such_and_its_batch_can_run_again",
         "tests/kafka/transactions/test_transaction_calls.py::test_a_transaction_that_the_broker_is_just_aborting_is_waited_for",
     ),
@@ -314,7 +314,7 @@ TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/transactions/test_transactions.py::test_a_transaction_whose_marker_went_with_its_topic_is_not_committed",
         "tests/kafka/transactions/test_transactions.py::test_a_topic_that_does_not_exist_cannot_be_marked",
     ),
-    "The brokers are too old to describe transactions, or to tell an open marker.": (
+    "The brokers are too old to describe transactions, or to show an open marker.": (
         "tests/kafka/transactions/test_transaction_calls.py::test_a_broker_that_cannot_describe_transactions_is_enough",
         "tests/kafka/transactions/test_transaction_calls.py::test_a_broker_that_cannot_tell_an_open_marker_is_refused",
     ),
@@ -324,7 +324,7 @@ TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/cli/test_transactions.py::test_nothing_is_changed_while_the_job_runs",
         "tests/cli/test_transactions.py::test_a_batch_that_is_committed_while_it_is_being_aborted_stays_so",
     ),
-    "Somebody stops waiting for a call: it leaves nothing, and can be made again.": (
+    "A caller is cancelled: the call leaves nothing, and can be made again.": (
         "tests/kafka/transactions/test_transactions_failures.py::test_cancelling_a_call_leaves_nothing_behind_and_it_can_be_made_again",
     ),
 }

@@ -113,7 +113,7 @@ def allow(
 
 
 async def token(lifetime: timedelta = timedelta(hours=1)) -> str:
-    """Return a token that nobody has signed, which a broker of tests accepts."""
+    """Return an unsigned token, which a broker of tests accepts."""
     now = datetime.now(UTC)
     claims = {"sub": "reader", "iat": int(now.timestamp()), "exp": (now + lifetime).timestamp()}
 

@@ -1,4 +1,4 @@
-"""What becomes of calls to a broker that dies, hangs, or is no longer waited for."""
+"""Calls to a broker that dies or hangs, and calls that are cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where calls go when leaders, replicas and coordinators move, which takes several brokers."""
+"""Route calls when leaders, replicas and coordinators move between several brokers."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def file(tmp_path: Path) -> Path:
 def test_the_file_of_a_java_client_is_read(file: Path) -> None:
     file.write_text(
         f"""
-        # how everybody has it
+        # the usual way
         ! and some
         bootstrap.servers = broker-1:9093,broker-2:9093
         security.protocol=SASL_SSL

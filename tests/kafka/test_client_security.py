@@ -1,4 +1,4 @@
-"""TLS and SASL against a broker that demands them, and what is told of their secrets."""
+"""TLS and SASL against a broker that requires them, and secrets in errors and logs."""
 
 from __future__ import annotations
 

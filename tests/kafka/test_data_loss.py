@@ -150,7 +150,7 @@ async def test_an_end_that_is_short_only_for_a_moment_is_no_loss() -> None:
 
 @pytest.mark.parametrize("how", ["answered", "moved", "another refusal"])
 @in_virtual_time
-async def test_doubts_begin_anew_when_something_else_was_seen(how: str) -> None:
+async def test_confirmation_begins_anew_when_something_else_was_seen(how: str) -> None:
     case = Case(may_lose=True)
     case.cluster.log().append(5)
     position = Cursor(9)

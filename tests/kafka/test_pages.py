@@ -1,4 +1,4 @@
-"""What the README and docs/kafka.md say about Kafka is so."""
+"""Check the examples and facts about Kafka in the README and docs/kafka.md."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from fanout.errors import (
 from fanout.kafka.policy import Remedy, Treatment, judge
 
 # What each error means before anything of its phase has worked, and later, written down a second
-# time. An error that aiokafka gains fails a test until somebody has decided what it means.
+# time. An error that aiokafka gains fails a test until the policy has a row for it.
 Means = str
 PASSING = ("again", "again")
 GONE = ("find topic", "find topic")

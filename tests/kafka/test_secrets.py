@@ -1,6 +1,6 @@
-"""Nothing that a Kafka source says quotes a secret or a record.
+"""Texts of a Kafka source quote no secret and no record.
 
-What aiokafka logs at DEBUG is looked at in `test_client_security.py`, against a broker with users.
+`test_client_security.py` checks the DEBUG log of aiokafka against a broker with users.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
 from tests.provers.record_batches import BatchRow, batch, sealed
-from tests.test_secrets import DATA, KEY, SECRET_KEY, TOKEN, Said, drive, said
+from tests.test_secrets import DATA, KEY, SECRET_KEY, TOKEN, Output, drive, output
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ("said",)
+__all__ = ("output",)
 
 ROW = BatchRow(0, 1, KEY.encode(), DATA, ((KEY, DATA),))
 GOOD = batch([ROW])
@@ -51,16 +51,16 @@ def no_times(records: pa.RecordBatch) -> Any:
     ],
 )
 async def test_a_record_that_ends_a_stream_is_not_quoted(
-    said: Said, second: bytes, options: dict[str, Any], says: str
+    output: Output, second: bytes, options: dict[str, Any], says: str
 ) -> None:
     cluster = ScriptedCluster()
     log = cluster.log()
     log.batches, log.end = [(0, 1, GOOD), (1, 2, second)], 2
     await drive(
-        ScriptedSource(cluster, backoff=Backoff(base=0.01, cap=5.0), **options), said, records=9
+        ScriptedSource(cluster, backoff=Backoff(base=0.01, cap=5.0), **options), output, records=9
     )
-    assert says in str(said.errors[-1])
-    said.check()
+    assert says in str(output.errors[-1])
+    output.check()
 
 
 async def token() -> str:
@@ -82,7 +82,7 @@ async def refused_token() -> NoReturn:
 )
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 async def test_a_cluster_that_cannot_be_reached_tells_no_secret(
-    said: Said,
+    output: Output,
     unused_tcp_port: int,
     monkeypatch: pytest.MonkeyPatch,
     protocol: Any,
@@ -92,10 +92,10 @@ async def test_a_cluster_that_cannot_be_reached_tells_no_secret(
     security = Security(protocol=protocol, **secrets)
     servers = f"127.0.0.1:{unused_tcp_port}"
     source = KafkaSource(cluster=Cluster(servers, security=security), topics="t")
-    said.add(security, source.fetching, source.pacing, source.selection)
-    await drive(source, said, records=1)
-    assert "cannot be reached" in str(said.errors[0])
-    said.check()
+    output.add(security, source.fetching, source.pacing, source.selection)
+    await drive(source, output, records=1)
+    assert "cannot be reached" in str(output.errors[0])
+    output.check()
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ async def test_a_cluster_that_cannot_be_reached_tells_no_secret(
         {"protocol": "SSL", "key_password": TOKEN},
     ],
 )
-def test_a_mistake_in_the_options_tells_no_secret(said: Said, given: dict[str, Any]) -> None:
+def test_a_mistake_in_the_options_tells_no_secret(output: Output, given: dict[str, Any]) -> None:
     with pytest.raises(OptionError) as caught:
         Security(**given)
-    said.add_error(caught.value)
-    said.check()
+    output.add_error(caught.value)
+    output.check()

@@ -22,7 +22,7 @@ def topic(kafka_broker: KafkaBroker) -> Topic:
 
 @pytest.fixture
 def group(topic: Topic) -> str:
-    """A consumer group that nobody else has."""
+    """A consumer group of this test alone."""
     return f"{topic.name}-group"
 
 

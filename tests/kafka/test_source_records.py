@@ -100,7 +100,7 @@ async def test_aborted_and_open_transactions_are_not_seen(topic: Topic) -> None:
         topic.transaction(opening, 3, commit=None)
         topic.transaction(committing, 3, commit=True)
         topic.put(2)
-        # Whoever reads everything sees them; whoever reads what is committed waits for the end.
+        # A reader of everything sees them; a reader of committed records waits for the end.
         everything = await topic.read(isolation_level="read_uncommitted")
         assert everything.count == 3 + 3 + 3 + 3 + 2
         assert reader.log[0] == expected
@@ -143,7 +143,7 @@ async def test_partitions_without_records_hold_nobody_up(kafka_broker: KafkaBrok
     topic.put(10, partition=3)
     async with topic.reading() as reader:
         await reader.has(10)
-        # All are told to be read to their ends, and go on when there is something.
+        # All are reported as read to their ends, and go on when there is something.
         await reader.until(lambda: reader.stream.statistics().lag == 0.0)
         topic.put(10, partition=1)
         await reader.has(20)

@@ -46,7 +46,7 @@ class Memory:
 
 
 class Reading:
-    """One subscription to the first partition, and what it has said."""
+    """One subscription to the first partition, and its offsets."""
 
     def __init__(self, events: AsyncIterator[Batch], memory: Memory) -> None:
         self._events = events

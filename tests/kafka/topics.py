@@ -84,7 +84,7 @@ class Topic:
         return AdminClient({"bootstrap.servers": self.broker.bootstrap_servers, "log_level": 0})
 
     def _end(self, partition: int) -> int:
-        """Return the end of a partition, whatever transactions are open."""
+        """Return the end of a partition, open transactions included."""
         wanted = TopicPartition(self.name, partition)
         latest: Any = OffsetSpec
         (found,) = self._admin.list_offsets({wanted: latest.latest()}).values()
@@ -141,7 +141,7 @@ class Topic:
 
 
 class Reader:
-    """What a stream has delivered so far, and what its hook was told.
+    """What a stream has delivered so far, and the calls of its hook.
 
     `log` is like that of a Topic; `topics` has the same by the names of topics.
     """
@@ -257,7 +257,7 @@ def committed(topic: Topic, group: str) -> dict[int, int]:
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    """Wait for something of which nobody tells."""
+    """Wait for a condition by polling it."""
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)

@@ -244,7 +244,7 @@ async def test_an_open_shard_is_subscribed_to(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "said"),
+    ("fault", "status", "message"),
     [
         (
             RefuseSubscribe(status=400, code="AccessDeniedException"),
@@ -262,13 +262,13 @@ async def test_an_open_shard_is_subscribed_to(stream: Stream) -> None:
     ids=["denied", "in use", "key", "internal"],
 )
 async def test_a_subscription_that_fails_is_told_apart(
-    stream: Stream, fault: Any, status: str, said: str
+    stream: Stream, fault: Any, status: str, message: str
 ) -> None:
     register(stream)
     stream.inject(fault)
     found = (await examine(stream, subscribe=True))[SUBSCRIBE]
     assert found.status == status
-    assert said in f"{found.detail} {found.advice}"
+    assert message in f"{found.detail} {found.advice}"
 
 
 # Polling
@@ -571,9 +571,9 @@ async def test_many_shards_are_one_finding_that_names_a_few(stream: Stream) -> N
         for shard, numbers in stream.log.items()
     }
     found = await diagnose(stream.source(), checkpoint=Checkpoint(identity(stream), splits))
-    (told,) = [each for each in found if each.check == "backlog"]
-    assert f"{FIRST}, {SECOND}, " in told.detail
-    assert " and 3 more expire in 4.0 of 24 h" in told.detail
+    (backlog,) = [each for each in found if each.check == "backlog"]
+    assert f"{FIRST}, {SECOND}, " in backlog.detail
+    assert " and 3 more expire in 4.0 of 24 h" in backlog.detail
 
 
 async def test_what_cannot_be_compared_is_unknown(stream: Stream) -> None:

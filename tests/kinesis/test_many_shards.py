@@ -37,7 +37,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 pytestmark = [
     pytest.mark.prove,
     pytest.mark.skipif(
-        not Path("/proc/self/status").exists(), reason="resident memory is told by Linux alone"
+        not Path("/proc/self/status").exists(), reason="only Linux reports resident memory"
     ),
 ]
 

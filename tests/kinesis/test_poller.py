@@ -260,7 +260,7 @@ def test_partition_keys_count_for_the_average() -> None:
     assert service.times == pytest.approx([0.2, 0.2 + 6000 * 512 / (2 * MIB)])
 
 
-def test_a_new_subscription_goes_on_with_the_pace_of_the_last() -> None:
+def test_a_new_subscription_goes_on_with_the_rate_limit_of_the_last() -> None:
     async def main() -> list[float]:
         service = Service([answer((1, b"x" * 4 * MIB)), answer(2)])
         poller = service.poller()
@@ -348,7 +348,7 @@ def test_a_shard_ends_by_both_signs(records: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("sign", [{"NextShardIterator": None}, {"ChildShards": CHILDREN}])
-def test_one_sign_alone_is_doubted_after_its_records(sign: dict[str, Any]) -> None:
+def test_one_sign_alone_is_unconfirmed_after_its_records(sign: dict[str, Any]) -> None:
     async def main() -> Batch | End:
         service = Service([answer(1, **sign)])
         async with service.poller().open(SPLIT, Horizon(), free) as events:

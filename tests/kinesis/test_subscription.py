@@ -538,13 +538,13 @@ async def test_a_shard_may_end_with_the_rest_of_a_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "said"),
+    ("first", "message"),
     [(10, "not after its position"), (12, "did not begin with the sub-records 0 to 1")],
 )
-async def test_inside_a_record_another_first_record_is_malformed(first: int, said: str) -> None:
+async def test_inside_a_record_another_first_record_is_malformed(first: int, message: str) -> None:
     events, error = await refused(aggregates(3, first=first), after=Cursor(11, 1))
     assert events == []
-    assert said in str(error)
+    assert message in str(error)
 
 
 @pytest.mark.parametrize("sizes", [(0,), (3,), (3, 9)])

@@ -1,4 +1,4 @@
-"""What version 0.1.0 stored is read, and written again as it was."""
+"""Read the files that version 0.1.0 stored, and write them again unchanged."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # or workers are whatever python3 is
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # or workers run another python3
     session = (
         SparkSession.builder.master("local[2]")
         .appName("fanout-tests")
@@ -116,7 +116,7 @@ def checkpoint(tmp_path: Path) -> str:
 
 @pytest.fixture
 def start(spark: SparkSession, checkpoint: str) -> Iterator[Callable[..., FanOutQuery]]:
-    """Start queries that end with the test; whatever happened, nothing of them is left."""
+    """Start queries that end with the test; nothing of them is left, also after a failure."""
     # Imported here, so that the tests of the values and files below need not load it.
     from fanout.spark import foreach_batch  # noqa: PLC0415
 

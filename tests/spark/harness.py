@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row
 
-# Longer than anything takes on a busy machine; nobody waits for it unless a test fails.
+# Longer than anything takes on a busy machine; it passes only if a test fails.
 PATIENCE = 30.0
 
 
@@ -68,7 +68,7 @@ class Gate(Recorder):
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         self._entered.set()
-        assert self._open.wait(PATIENCE), "nobody opened the gate"
+        assert self._open.wait(PATIENCE), "the gate was not opened"
         super().__call__(df, batch_id)
 
     def wait_until_entered(self) -> None:

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 class LendingSource:
-    """Records for whichever member asks first; the number of a record is its place from 1.
+    """Records for the member that polls first; records are numbered from 1.
 
-    What a test may look at: `held`, what is on loan, by member; `accepted`, what never comes again;
-    `paused`; and `dropped`, what came again and was unconfirmed. Use it in one loop.
+    For tests: `held` has the acquired records by member, `accepted` those that never come again,
+    and `dropped` those that came again and were unconfirmed; see also `paused`. Use it in one loop.
 
     Args:
-        members: How many ask.
-        per_poll: The most records that one is given at once.
+        members: The number of members.
+        per_poll: The most records of one poll.
     """
 
     schema = SCHEMA
@@ -67,7 +67,7 @@ class LendingSource:
         """Add records."""
         self._waiting.extend(range(self._count + 1, self._count + count + 1))
         self._count += count
-        self.tell()
+        self.notify()
 
     def accept(self, count: int) -> None:
         """Begin after records that an earlier run has had accepted."""
@@ -75,19 +75,19 @@ class LendingSource:
         self._count = count
 
     def expire(self) -> None:
-        """Let the lock of everything that is on loan run out."""
+        """Let the locks of all acquired records expire."""
         for held in self.held.values():
             self._waiting.extend(held.values())
             held.clear()
-        self.tell()
+        self.notify()
 
     def fail(self, error: Exception) -> None:
         """Let every subscription raise; it is fatal."""
         self.failure = error
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
-        """Wake whoever waits for a change."""
+    def notify(self) -> None:
+        """Wake all that wait for a change."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -98,11 +98,11 @@ class LendingSource:
     def give_back(self, numbers: Iterable[int]) -> None:
         """Let records come again."""
         self._waiting.extend(numbers)
-        self.tell()
+        self.notify()
 
     @property
     def waits(self) -> bool:
-        """Whether there are records that nobody has."""
+        """Whether there are records that no member holds."""
         return bool(self._waiting)
 
     @asynccontextmanager
@@ -153,11 +153,11 @@ class LendingConnection:
 
     def pause(self) -> None:
         self._source.paused = True
-        self._source.tell()
+        self._source.notify()
 
     def resume(self) -> None:
         self._source.paused = False
-        self._source.tell()
+        self._source.notify()
 
     @property
     def statistics(self) -> LendingStatistics:
@@ -186,7 +186,7 @@ class LendingConnection:
             raise AcknowledgementError("too late", tuple(map(str, numbers)))
         source.accepted.extend(numbers)
         self._unconfirmed.difference_update(numbers)
-        source.tell()
+        source.notify()
 
     @asynccontextmanager
     async def subscribe(

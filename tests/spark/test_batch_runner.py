@@ -1,4 +1,4 @@
-"""What one call of Spark makes of a handover, without a stream and without a query."""
+"""Run one batch of a handover without a stream and without a query."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_batch_is_not_replayed_with_other_columns_than_it_has(bench: Bench) ->
             bench.run(0, Stopped(), fail, schema)
 
 
-def test_lent_records_of_several_segments_are_one_batch_for_ever(
+def test_acquired_records_of_several_segments_are_one_batch_for_ever(
     bench: Bench, recorder: Recorder
 ) -> None:
     pending = [bench.ledger.pending.keep(bench.filled(b"x", b"y"), "") for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What becomes of acquired records between the source and Spark, without a JVM."""
+"""Pending segments of acquired records between the source and Spark, without a JVM."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ async def test_what_a_run_has_left_comes_first_in_the_next(
         assert await run.files("pending") == ["000000000003.json"]
 
 
-async def test_what_a_run_has_left_in_doubt_is_dropped_by_the_next(
+async def test_what_a_run_has_left_unconfirmed_is_dropped_by_the_next(
     source: LendingSource, tmp_path: Path
 ) -> None:
     async with running(source, tmp_path) as run:
@@ -255,7 +255,7 @@ async def test_what_a_run_has_left_in_doubt_is_dropped_by_the_next(
         assert await run.take() == [4]
 
 
-async def test_doubts_are_carried_on_when_no_pending_segment_is_left(
+async def test_unconfirmed_deliveries_are_carried_on_when_no_pending_segment_is_left(
     source: LendingSource, tmp_path: Path
 ) -> None:
     async with running(source, tmp_path) as run:

@@ -501,7 +501,7 @@ def test_a_failure_of_sparks_own_side_is_the_querys(
     query = start(source, recorder)
     recorder.wait_for_rows(5)
     offsets = tmp_path / "checkpoint" / "offsets"
-    # Somebody else's Spark query has written the next batches.
+    # Another Spark query has written the next batches.
     for batch_id in range(1, 20):
         (offsets / str(batch_id)).write_text("v1\n{}\n0")
     source.put(*numbered(5))

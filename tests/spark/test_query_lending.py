@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_lent_records_come_once_from_a_remote_checkpoint_too(
+def test_acquired_records_come_once_from_a_remote_checkpoint_too(
     start: Start, remote_checkpoint: str
 ) -> None:
     source, recorder = LendingSource(members=2, per_poll=4), Recorder()

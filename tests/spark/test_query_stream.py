@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class BreakingSource(ManualSource):
-    """A source whose connection can break in a way of which no split is told."""
+    """A source whose connection can break without an error for any split."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ def test_the_end_of_the_loop_is_no_failure(source: BreakingSource, tmp_path: Pat
     assert feed.failure is None
 
 
-def test_lent_records_are_acknowledged_before_they_are_taken(
+def test_acquired_records_are_acknowledged_before_they_are_taken(
     loop: LoopThread, tmp_path: Path
 ) -> None:
     source = LendingSource()
@@ -157,7 +157,7 @@ def test_lent_records_are_acknowledged_before_they_are_taken(
     assert [one.segment.rows for one in taken.pending] == [3]
 
 
-def test_what_was_lent_is_not_acknowledged_when_it_was_handled(
+def test_acquired_records_are_not_acknowledged_when_they_were_handled(
     loop: LoopThread, tmp_path: Path
 ) -> None:
     feed = open_feed(loop, LendingSource(), tmp_path)
@@ -166,7 +166,7 @@ def test_what_was_lent_is_not_acknowledged_when_it_was_handled(
     feed.acknowledge(Checkpoint("lending:one", {split.id: SplitPosition(split, Cursor(9))}))
 
 
-def test_doubts_are_known_before_a_lent_record_can_come_again(
+def test_unconfirmed_deliveries_are_known_before_a_record_can_come_again(
     loop: LoopThread, tmp_path: Path
 ) -> None:
     source = LendingSource()

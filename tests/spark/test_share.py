@@ -1,4 +1,4 @@
-"""A share group into Spark: whatever happens, each record once by topic, partition and offset."""
+"""A share group into Spark: each record once by topic, partition and offset."""
 
 from __future__ import annotations
 

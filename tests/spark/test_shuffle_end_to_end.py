@@ -129,7 +129,7 @@ class Row(NamedTuple):
 class Job:
     """The two queries of one notion of time.
 
-    `reports` has the batches that were read and the watermarks behind them, as they were told.
+    `reports` has the batches that were read and the reported watermarks behind them.
     """
 
     def __init__(self, time: Time, orders: KinesisSource, kafka: str, directory: Path) -> None:

@@ -100,7 +100,7 @@ def test_close_is_quick_during_a_call_without_an_answer(kinesis: Any) -> None:
     def subscribe() -> None:
         try:
             kinesis.subscribe()
-        except Exception as error:  # noqa: BLE001 (whatever the client makes of it)
+        except Exception as error:  # noqa: BLE001 (any error of the client)
             failures.append(error)
 
     caller = threading.Thread(target=subscribe)

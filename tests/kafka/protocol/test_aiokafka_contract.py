@@ -1,4 +1,4 @@
-"""What fanout takes from aiokafka beyond its documented API, version by version.
+"""Check what fanout uses of aiokafka beyond its documented API, version by version.
 
 When a new aiokafka fails one of these, read what has changed there before the test is changed: the
 files `client.py`, `connections.py`, `frames.py`, `layouts.py` and `wire.py` of `fanout/kafka` go

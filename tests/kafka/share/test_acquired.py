@@ -62,7 +62,7 @@ def test_numbers_are_those_of_the_rows_that_are_delivered() -> None:
     assert acquired.delivered_as([99, 100, 101, 104, 105]).tolist() == [0, 5]
 
 
-def test_a_row_is_answered_for_once_and_may_have_lapsed() -> None:
+def test_a_row_is_answered_for_once_and_may_have_expired() -> None:
     acquired = acquired_records()
     acquired.mark_delivered(acquired.all_rows, 0)
     acquired.mark_expired(rows(0, 1))

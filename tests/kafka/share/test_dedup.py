@@ -41,7 +41,7 @@ def test_what_was_given_back_is_delivered_again(dedup: Dedup) -> None:
     assert dedup.duplicates(SOME[0]) == [(15, 20, DuplicateAction.WAIT)]
 
 
-def test_what_is_confirmed_is_not_doubted_but_known_for_as_long_as_a_lock_lasts(
+def test_what_is_confirmed_is_known_for_as_long_as_a_lock_lasts(
     dedup: Dedup,
 ) -> None:
     dedup.add_delivered(SOME)
@@ -56,7 +56,7 @@ def test_what_is_confirmed_is_not_doubted_but_known_for_as_long_as_a_lock_lasts(
     assert dedup.duplicates(SOME[0]) == []
 
 
-def test_doubts_about_what_cannot_come_again_are_given_up(dedup: Dedup) -> None:
+def test_unconfirmed_deliveries_that_cannot_come_again_are_dropped(dedup: Dedup) -> None:
     dedup.add_unconfirmed(SOME)
     dedup.forget_before({P: 15, Partition("other", 0): 99})
     assert list(dedup.unconfirmed) == [(P, 15, 20)]

@@ -166,7 +166,7 @@ async def test_what_an_earlier_run_made_safe_is_accepted_and_not_delivered(
         assert (lent(stream).repeated, lent(stream).accepted, lent(stream).unconfirmed) == (4, 6, 0)
 
 
-async def test_doubts_about_what_the_group_is_done_with_are_given_up(
+async def test_unconfirmed_deliveries_that_the_group_is_done_with_are_dropped(
     kafka_broker: KafkaBroker,
 ) -> None:
     group = await new_group(kafka_broker, 6)

@@ -97,7 +97,9 @@ async def test_positions_of_another_number_of_members_are_taken(kafka_broker: Ka
             assert len(stream.statistics().splits) == consumers
 
 
-async def test_what_another_group_doubts_is_refused(kafka_broker: KafkaBroker) -> None:
+async def test_unconfirmed_deliveries_of_another_group_are_refused(
+    kafka_broker: KafkaBroker,
+) -> None:
     group, other = await new_group(kafka_broker, 1), await new_group(kafka_broker, 1)
     async with group.open() as stream, other.open() as another:
         unconfirmed = spooling(stream).unconfirmed({})

@@ -24,12 +24,12 @@ async def test_who_may_not_share_is_told_what_to_grant(cluster: Secured) -> None
         async with group.open(cluster=Cluster(cluster.guarded, security=login)) as stream:
             await take(stream, 5)
 
-    for kind, name, operation, told in (
+    for kind, name, operation, advice in (
         (ResourceType.TOPIC, group.topic.name, AclOperation.READ, "READ and DESCRIBE on the topic"),
         (ResourceType.GROUP, group.id, AclOperation.READ, "READ on the group"),
         (ResourceType.GROUP, group.id, AclOperation.ALTER_CONFIGS, "ALTER_CONFIGS on the group"),
     ):
-        with pytest.raises(ServiceError, match=f"grant the principal {told} {name}$"):
+        with pytest.raises(ServiceError, match=f"grant the principal {advice} {name}$"):
             await share()
         allow(cluster.broker, kind, name, operation)
     await share()

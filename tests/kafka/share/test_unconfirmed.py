@@ -23,7 +23,7 @@ def test_what_was_written_is_read_back() -> None:
     assert read_unconfirmed("", SOURCE, {}) == []
 
 
-def test_what_another_topic_of_the_name_has_replaced_is_not_doubted() -> None:
+def test_records_of_a_replaced_topic_of_the_name_are_not_unconfirmed() -> None:
     text = write_unconfirmed(SOURCE, PIECES, {"orders": "11", "returns": "22"})
     assert read_unconfirmed(text, SOURCE, {"orders": "99", "returns": "22"}) == PIECES[2:]
     assert read_unconfirmed(text, SOURCE, {"returns": "22"}) == PIECES
@@ -50,7 +50,7 @@ def test_what_is_damaged_is_refused(text: str, reason: str) -> None:
         read_unconfirmed(text, SOURCE, {})
 
 
-def test_too_many_doubts_are_an_error() -> None:
+def test_too_many_unconfirmed_deliveries_are_an_error() -> None:
     with pytest.raises(ServiceError, match="the brokers take no acknowledgements in time"):
         write_unconfirmed(SOURCE, [(P, 2 * n, 2 * n + 1) for n in range(100_000)], {})
 

@@ -138,7 +138,9 @@ async def test_a_commit_tells_the_watermark_that_follows_from_the_records(topic:
         # 98 is exactly as late as allowed.
         await writer.write(rows(98, 101))
         await writer.commit()
-        assert (await producers(topic)).repeated == 0, "what is no higher is not told again"
+        assert (await producers(topic)).repeated == 0, (
+            "a watermark that is no higher is not sent again"
+        )
         with pytest.raises(OptionError, match="follow from out_of_orderness"):
             await writer.watermark(1)
         await writer.write(rows(110))

@@ -1,4 +1,4 @@
-"""What is made of what brokers say, where it takes rare moments or old brokers."""
+"""Derive the status of transactions from rare answers, and from those of old brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of each answer that brokers may give about transactions, by a script."""
+"""Handle each answer that a broker may give about transactions, by a script."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 OURS, NEWER = Incarnation(7, 3), Incarnation(7, 4)
-SINK = Sink(None, "orders")  # type: ignore[arg-type]  # nobody asks its broker
+SINK = Sink(None, "orders")  # type: ignore[arg-type]  # its broker is not used
 TOKEN = SINK.token(OURS, 5)
 OLD = SINK.token(OURS, 5, lasts=-1.0)
 LOST = KafkaConnectionError("lost")
@@ -48,7 +48,7 @@ PASSING = [14, 15, 16, 51]
 
 
 class Scripted:
-    """Connections that answer by a script, in order: the name of a request, and what is said."""
+    """Connections that answer by a script, in order: the name of a request, and its answer."""
 
     def __init__(self, *answers: tuple[str, Any]) -> None:
         self._answers = list(answers)
@@ -65,7 +65,7 @@ class Scripted:
         return await self.send(0, request)
 
     async def send(self, _broker: int, request: Any) -> Any:
-        assert self._answers, f"nobody expected {type(request).__name__}"
+        assert self._answers, f"unexpected request: {type(request).__name__}"
         name, answer = self._answers.pop(0)
         assert type(request).__name__.startswith(name)
         if isinstance(answer, Exception):

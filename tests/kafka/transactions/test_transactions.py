@@ -205,7 +205,7 @@ async def test_a_late_commit_after_a_newer_run_changes_nothing_and_tells_the_tru
         for batch in (6, 7):
             token = await sink.open(new, batch)
             assert await new.commit(token) is TransactionOutcome.COMMITTED
-        # The batch is committed, whoever did it.
+        # The batch is committed, by this process or another one.
         for token in (done, lost, again):
             assert await old.commit(token) is TransactionOutcome.COMMITTED
     await sink.until_committed(b"batch 4", b"batch 5", b"batch 6", b"batch 7")

@@ -1,4 +1,4 @@
-"""Transactions while brokers die, hang, start and refuse, and while somebody stops waiting."""
+"""Transactions while brokers die, hang, start and refuse, and while callers are cancelled."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_the_first_transaction_waits_for_a_broker_that_has_just_started(
     start_kafka_broker: Callable[..., KafkaBroker],
 ) -> None:
     broker = await asyncio.to_thread(start_kafka_broker)
-    # Nobody has asked for a coordinator before, so the topics of their state do not exist.
+    # No coordinator was requested before, so the topics of their state do not exist.
     async with transactions(broker) as connection:
         assert await connection.max_timeout() == 900.0
         sink = Sink(broker, "orders")

@@ -1,4 +1,4 @@
-"""What tests of transactions share: writers as tasks are, and readers of what is committed."""
+"""Writers in transactions, and readers of committed records, for tests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def transactions(broker: KafkaBroker, **options: Any) -> AsyncIterator[Tra
 
 @dataclass(frozen=True)
 class Sink:
-    """A transactional id and a topic that nobody else uses.
+    """A transactional id and a topic of one test alone.
 
     `broker` has the topic; `also` are more topics that a transaction writes to.
     """
@@ -148,7 +148,7 @@ async def ended(connection: Transactions, sink: Sink) -> None:
 
 
 async def told(broker: KafkaBroker, *ids: str) -> None:
-    """Wait until every partition has heard how the transactions of some ids were ended."""
+    """Wait until every partition has the end markers of the transactions of some ids."""
     async with transactions(broker) as connection:
         for id_ in ids:
             while True:

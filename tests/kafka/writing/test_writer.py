@@ -1,4 +1,4 @@
-"""What arrives of the records that are written, on the real broker."""
+"""Write records to the real broker, and read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of records that cannot be written, and of brokers that die while they are."""
+"""Records that cannot be written, and brokers that die during a write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a writer holds, how it is left, and that it says nothing of what it writes."""
+"""Memory limits and closing of a writer, and records in its errors and logs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_writing_waits_while_too_much_is_not_confirmed(kafka_broker: Kafka
         await writer.flush()
         await asyncio.to_thread(kafka_broker.pause)
         try:
-            # About 90,000 bytes have room, and nobody takes them.
+            # About 90,000 bytes have room, and none are taken.
             async with asyncio.timeout(5):
                 await writer.write(records("w-waits", [bytes(9_000)] * 10))
             assert writer._sender._waiting <= 100_000

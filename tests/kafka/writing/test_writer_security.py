@@ -1,4 +1,4 @@
-"""Writing to brokers that ask who writes, and to those that do not let everybody."""
+"""Write to brokers that authenticate and authorize writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of writing share: rows, and what a reader finds of them."""
+"""Rows for tests of writing, and readers of what was written."""
 
 from __future__ import annotations
 

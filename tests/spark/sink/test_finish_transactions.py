@@ -1,5 +1,4 @@
-"""What a killed driver has left open is finished by `fanout transactions`, and the next one goes on
-from there."""
+"""Finish the transactions of a killed driver with `fanout transactions`, and start the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/writing-to-kafka.md and the README say about writing is so."""
+"""Check the examples and facts about writing in docs/writing-to-kafka.md and the README."""
 
 from __future__ import annotations
 

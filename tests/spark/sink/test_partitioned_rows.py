@@ -126,7 +126,7 @@ def test_what_a_partitioner_returns_is_checked(wrong: Any) -> None:
 
 
 def test_rows_are_sorted_after_the_shuffle(spark: SparkSession) -> None:
-    # On one machine what was shuffled comes in order anyway, so the plan has to tell.
+    # On one machine what was shuffled comes in order anyway, so the plan has to show it.
     rows = spark.range(4).selectExpr("cast(id as string) value")
     frame: Any = partitioned(rows, topic="t", counts={"t": 2}, tasks=2, partitioner=None)
     plan = frame._jdf.queryExecution().executedPlan().toString()

@@ -61,7 +61,9 @@ def rows(spark: SparkSession, first: int, behind: int, keys: int = 5) -> DataFra
 def read(topic: Topic, here: Run) -> Drained:
     asyncio.run(told(topic.broker, f"fanout-{here.query_id}-shuffle"))
     found = asyncio.run(drain(topic))
-    assert set(found.producers) == set(range(PARTITIONS)), "each partition has heard"
+    assert set(found.producers) == set(range(PARTITIONS)), (
+        "each partition has the frames of all producers"
+    )
     assert {one.partitions for one in found.producers.values()} == {PARTITIONS}
     return found
 

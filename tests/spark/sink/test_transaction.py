@@ -1,5 +1,7 @@
-"""Whatever ends a run at any step, the next one makes the output what it has to be. No Spark jobs:
-what tasks would write is written here."""
+"""End a run at any step: the next one completes the output.
+
+There are no Spark jobs: the tests write what tasks would write.
+"""
 
 from __future__ import annotations
 
