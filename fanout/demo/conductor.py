@@ -1,4 +1,4 @@
-"""Run producer, faults and Spark drivers side by side until everything sent has been read."""
+"""Run producer, faults and Spark drivers side by side until all records have been read."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from fanout.demo.service import DemoService, DemoStream
     from fanout.demo.workspace import SentLog, Workspace
 
-# Records are sent at this pace, but within these seconds: long enough for every fault to strike and
-# be recovered from (5 s lie between two subscriptions to a shard) while records flow.
+# Records are sent at this rate, but within these seconds: long enough for every fault to happen and
+# to be recovered from (5 s lie between two subscriptions to a shard) while records flow.
 _RATE = 2_500
 _SHORTEST, _LONGEST = 10.0, 20.0
-# So many batches at least, so that others come before and after the one that is killed.
+# The least number of batches, so that there are some before and after the one that is killed.
 _BATCHES = 8
-# After the last record, in which one that comes twice would be written as well.
+# Seconds after the last record, in which a duplicate would be written as well.
 _AFTERMATH = 1.0
 # From this share of the records on, they are sent after the second reshard, so that the splits that
-# it makes get some. The batch that is killed begins before so many are read: by then less than the
-# latest moment of a kill (0.6) and one batch (1 / _BATCHES) are.
+# it creates get some. The batch that is killed begins before this share is read: at most the latest
+# start of a kill (0.6) and one batch (1 / _BATCHES) are read by then.
 _AFTER_SECOND_RESHARD = 0.85
-# Without a record sent or a batch written for so long, the demo gives up.
+# Seconds without a record sent or a batch written after which the demo fails.
 _PATIENCE = 60.0
 
 
@@ -54,15 +54,15 @@ _PATIENCE = 60.0
 class Conductor:
     """Conduct one run.
 
-    `tally` says what has happened so far, `parents` how the splits descend once all is sent, and
-    `second_reshard` what was done while the killed driver was down.
+    `tally` counts the events so far. `parents` has the parents of each split when all records are
+    sent. `second_reshard` has the changes that were made while the killed driver was down.
 
     Args:
-        options: What the user asked for.
-        plan: What goes wrong.
-        service: The service that runs, with a stream in it.
+        options: The options of the user.
+        plan: The faults of the run.
+        service: The running service, with a stream in it.
         workspace: The files of the run.
-        display: Where it is shown.
+        display: Shows the progress.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Conductor:
                 each,
                 scratch=workspace.scratch,
                 environment=service.environment,
-                on_message=self._take,
+                on_message=self._on_message,
                 on_down=self._restart,
             )
             for each in _queries(options, plan, service, workspace)
@@ -96,24 +96,24 @@ class Conductor:
         self._all_read = asyncio.Event()
         self._patience = asyncio.Timeout(None)
         self._stream: DemoStream | None = None
-        self._splits_told = asyncio.Event()
-        # One at a time looks for open splits and then closes some of them.
+        self._splits_reported = asyncio.Event()
+        # One task at a time lists the open splits and then closes some of them.
         self._resharding = asyncio.Lock()
         self._resharded = asyncio.Event()
 
     @property
     def restart(self) -> Restart | None:
-        """The splits that the new driver of the stream was to meet; None without a new driver."""
+        """The splits that only the new driver has to read; None without a new driver."""
         killed_in = self._jobs[0].killed_in
         if killed_in is None or self.second_reshard is None:
             return None
         return Restart(killed_in, self.second_reshard.born)
 
     async def run(self, sent_log: SentLog, driver_log: BinaryIO) -> None:
-        """Run until everything sent has been read, and the drivers have ended.
+        """Run until all records have been read, and the drivers have ended.
 
         Args:
-            sent_log: Where to write down what was sent.
+            sent_log: The log of the records that are sent.
             driver_log: An open file for the stderr of drivers.
 
         Raises:
@@ -150,54 +150,54 @@ class Conductor:
         count = self._options.records
         rate = count / min(max(count / _RATE, _SHORTEST), _LONGEST)
         records = generate(count, self._options.seed)
-        acts = deque(self._plan.acts)
+        actions = deque(self._plan.actions)
         hold_at = count if self._plan.kill is None else count * _AFTER_SECOND_RESHARD
         async with aclosing(produce(stream, records, rate=rate)) as calls:
             async for accepted in calls:
                 await asyncio.to_thread(log.append, accepted)
                 self.tally.sent += len(accepted)
                 self._progressed()
-                while acts and acts[0].at <= self.tally.sent:
+                while actions and actions[0].at <= self.tally.sent:
                     async with self._resharding:
-                        done = await stream.perform(acts.popleft())
-                    self._tell(done.told)
+                        done = await stream.perform(actions.popleft())
+                    self._show(done.description)
                     if self._options.shuffle:
-                        await self._known(done.born)
+                        await self._wait_until_known(done.born)
                 if hold_at <= self.tally.sent < count:
                     await self._resharded.wait()
         self.parents = await stream.parents()
 
     async def _reshard_again(self) -> None:
         stream = self._stream
-        assert stream is not None, "a driver is killed in a batch, and without it there is none"
+        assert stream is not None, "a driver is killed in a batch, which needs a stream"
         async with self._resharding:
-            done = [await stream.perform(act) for act in self._plan.while_down]
+            done = [await stream.perform(action) for action in self._plan.while_down]
         self.second_reshard = Resharded(
             ended=tuple(chain.from_iterable(each.ended for each in done)),
             born=tuple(chain.from_iterable(each.born for each in done)),
         )
         self._resharded.set()
         for each in done:
-            self._tell(f"{each.told} while nobody reads")
+            self._show(f"{each.description} while no driver reads")
 
-    async def _known(self, splits: Sequence[str]) -> None:
-        """Wait until splits are known to their reader.
+    async def _wait_until_known(self, splits: Sequence[str]) -> None:
+        """Wait until the query knows splits.
 
-        What is sent to one before that is late: the watermark has gone on without it.
+        A record that is sent to one before that is late: the watermark has advanced without it.
         """
         while not self.tally.splits.issuperset(splits):
-            self._splits_told.clear()
-            await self._splits_told.wait()
+            self._splits_reported.clear()
+            await self._splits_reported.wait()
 
     async def _restart(self, job: DemoQuery) -> None:
-        """Do what is to be done while a query has no driver, and let there be another one."""
-        self._tell(f"the driver of the {job.query} and its JVM have gone")
+        """Reshard if the killed driver reads the stream; the caller then starts a new driver."""
+        self._show(f"the driver of the {job.query} and its JVM have ended")
         if job is self._jobs[0]:
             await self._reshard_again()
         self.tally.restarts += 1
-        self._tell("start a new driver on the same checkpoint")
+        self._show("start a new driver on the same checkpoint")
 
-    def _take(self, job: DemoQuery, message: QueryMessage) -> None:
+    def _on_message(self, job: DemoQuery, message: QueryMessage) -> None:
         tally = self.tally
         match message:
             case DriverStarted():
@@ -205,21 +205,21 @@ class Conductor:
                 if not self._waiting_for:
                     self._started.set()
                 self._progressed()
-                self._tell(f"the {job.query} runs")
+                self._show(f"the {job.query} runs")
             case BatchWritten(batch_id=batch_id, rows=rows):
                 self._count(job, batch_id, rows)
             case Holding(batch_id=batch_id, written=written):
                 state = "its output written" if written else "nothing of it written"
-                self._tell(
+                self._show(
                     f"SIGKILL the driver of the {job.query} in batch {batch_id}: its segment is "
                     f"sealed, {state}, Spark has not committed it"
                 )
             case Resubscribed(split=split, cause=cause, delay=delay):
                 tally.resubscriptions[cause] += 1
-                self._tell(f"resubscribe to {split} in {delay:.1f} s after {cause}")
+                self._show(f"resubscribe to {split} in {delay:.1f} s after {cause}")
             case Reading(splits=splits):
                 tally.splits.update(splits)
-                self._splits_told.set()
+                self._splits_reported.set()
             case DriverFailed(sentence=sentence):
                 raise DemoFailedError(f"the {job.query} has failed: {sentence}")
         self._display.update(tally)
@@ -228,7 +228,7 @@ class Conductor:
         self._progressed()
         if batch_id == job.killed_in:
             self.tally.replayed.append(batch_id)
-            self._tell(f"batch {batch_id} was given to the new driver again, and written")
+            self._show(f"batch {batch_id} was given to the new driver again, and written")
         if job is self._jobs[-1]:
             self.tally.rows[batch_id] = rows
         if self.tally.read >= self._options.records:
@@ -238,14 +238,14 @@ class Conductor:
         self._patience.reschedule(asyncio.get_running_loop().time() + _PATIENCE)
         self._display.update(self.tally)
 
-    def _tell(self, event: str) -> None:
-        self._display.tell(self.tally, event)
+    def _show(self, event: str) -> None:
+        self._display.show_event(self.tally, event)
 
 
 def _queries(
     options: DemoOptions, plan: DemoPlan, service: DemoService, workspace: Workspace
 ) -> Iterator[QueryOptions]:
-    """Yield what the drivers of the queries are told: of one, or of two with a shuffle between."""
+    """Yield the options of the driver of each query: of one, or of two with a shuffle between."""
     root, settings = str(workspace.root), service.settings
     most = options.records // _BATCHES
     if not options.shuffle:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _REPORT_EVERY = 0.25
 
-# None says that the demo wants the driver to stop. The main thread alone takes and prints.
+# None: the demo stops the driver. Only the main thread takes from it and prints.
 _Outbox: TypeAlias = "SimpleQueue[QueryMessage | None]"
 
 
@@ -70,7 +70,7 @@ def _run(options: QueryOptions, outbox: _Outbox, link: DriverLink) -> None:
         query = foreach_batch(
             spark,
             make_source(options.source),
-            DoomedHandler(write, options.kill, outbox.put, link.stopping),
+            HandlerToKill(write, options.kill, outbox.put, link.stopping),
             checkpoint_location=str(workspace.checkpoint(options.query)),
             max_records=options.max_records,
             on_resubscribe=on_resubscribe,
@@ -80,20 +80,20 @@ def _run(options: QueryOptions, outbox: _Outbox, link: DriverLink) -> None:
 
 
 def _report(query: FanOutQuery, outbox: _Outbox, link: DriverLink) -> None:
-    """Print what happens until the demo wants no more, then stop the query.
+    """Send messages until the demo stops the driver, then stop the query.
 
     Raises:
         FanOutError: If the query has failed.
     """
-    wanted = True
-    while wanted and query.is_active:
+    running = True
+    while running and query.is_active:
         link.send(Reading(tuple(query.statistics().splits)))
         try:
             message = outbox.get(timeout=_REPORT_EVERY)
         except Empty:
             continue
         if message is None:
-            wanted = False
+            running = False
         else:
             link.send(message)
     query.stop()
@@ -104,11 +104,11 @@ def _report(query: FanOutQuery, outbox: _Outbox, link: DriverLink) -> None:
 
 
 Write: TypeAlias = "Callable[[DataFrame, int], int]"
-"""Writes a batch, which has an id, and returns how many records it has."""
+"""Writes a batch with its id, and returns its number of records."""
 
 
 def make_write(options: QueryOptions, workspace: Workspace) -> Write:
-    """Return what writes the batches of a query."""
+    """Return the function that writes the batches of a query."""
     if (shuffle := options.shuffle) is not None:
         sink = make_shuffle_sink(shuffle)
 
@@ -130,43 +130,43 @@ def make_write(options: QueryOptions, workspace: Workspace) -> Write:
 
 
 @final
-class DoomedHandler:
-    """Write each batch, and hold still in the one in which the driver is to be killed.
+class HandlerToKill:
+    """Write each batch, and wait in the one in which the driver is to be killed.
 
     Args:
-        write: How a batch is written.
-        kill: In which batch to hold still; None for none.
-        tell: Called with what happens.
-        stopping: Set when the demo wants no more, or has died.
+        write: Writes a batch.
+        kill: The batch in which to wait; None for none.
+        send: Called with each message.
+        stopping: Set when the demo stops the driver, or has died.
     """
 
     def __init__(
         self,
         write: Write,
         kill: Kill | None,
-        tell: Callable[[QueryMessage], None],
+        send: Callable[[QueryMessage], None],
         stopping: threading.Event,
     ) -> None:
         self._write = write
         self._kill = kill
-        self._tell = tell
+        self._send = send
         self._stopping = stopping
         self._rows = 0
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Handle one batch."""
         kill = self._kill
-        doomed = kill is not None and self._rows >= kill.after
-        if doomed and kill is not None and not kill.written:
+        kill_here = kill is not None and self._rows >= kill.after
+        if kill_here and kill is not None and not kill.written:
             self._hold(batch_id, written=False)
         rows = self._write(frame, batch_id)
-        if doomed:
+        if kill_here:
             self._hold(batch_id, written=True)
         self._rows += rows
-        self._tell(BatchWritten(batch_id, rows))
+        self._send(BatchWritten(batch_id, rows))
 
     def _hold(self, batch_id: int, *, written: bool) -> None:
-        self._tell(Holding(batch_id, written))
+        self._send(Holding(batch_id, written))
         self._stopping.wait()
 
 

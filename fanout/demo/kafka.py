@@ -14,29 +14,29 @@ from aiokafka.errors import KafkaError
 from fanout.demo.options import DemoFailedError
 from fanout.demo.plan import Kind
 from fanout.demo.records import SentRecord, digest, event_time
-from fanout.demo.service import STREAM, Done
+from fanout.demo.service import STREAM, ActionResult
 from fanout.demo.sources import KafkaSettings, ShareSettings
 from fanout.testing.kafka.broker import KafkaBroker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-    from fanout.demo.plan import Act
+    from fanout.demo.plan import Action
     from fanout.demo.records import Record
 
-# How many partitions the topic gets each time it grows.
+# The number of partitions that are added each time.
 _GROWTH = 2
-# A broker that was killed is back long before, even on a busy machine.
+# A killed broker has restarted long before, even on a busy machine.
 _REQUEST_TIMEOUT_MS = 60_000
-# Records tell of two hours ago and later, at most an hour of events. They may not be of the future,
-# nor of yesterday: a broker that starts again has forgotten a producer whose records are a day old
-# (producer.id.expiration.ms), and takes for new what the producer sends it again.
+# Event times begin two hours ago, and span at most an hour. They must not lie in the future, nor a
+# day ago: a restarted broker has forgotten a producer whose records are a day old
+# (producer.id.expiration.ms), and stores records that the producer repeats a second time.
 _MILLIS_AGO = 2 * 3_600_000
-# For what is on its way when a run is given up.
+# Seconds for records in flight when a run ends early.
 _GRACE = 5.0
 
-_TOLD = {
-    Kind.RESTART: "kill the broker while the next records are on their way, and start it again",
+_DESCRIPTIONS = {
+    Kind.RESTART: "kill the broker while the next records are in flight, and restart it",
     Kind.COMMIT: "send the next records in a transaction",
     Kind.ABORT: "send the next records twice, once in a transaction that is aborted",
 }
@@ -47,7 +47,7 @@ def start_kafka(partitions: int, *, share: bool = False) -> Iterator[KafkaServic
     """Run a broker while the block lasts, with a topic that begins with some partitions.
 
     Args:
-        partitions: How many.
+        partitions: The number of partitions.
         share: Whether a share group reads the topic.
 
     Raises:
@@ -65,7 +65,7 @@ class KafkaService:
     Args:
         broker: The running broker, with the topic created.
         topic: The topic's name.
-        partitions: How many partitions it has.
+        partitions: Its number of partitions.
         share: Whether a share group reads it.
     """
 
@@ -82,7 +82,7 @@ class KafkaService:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[KafkaStream]:
-        """Hold on to the topic; see `DemoService.connect`."""
+        """Connect to the topic; see `DemoService.connect`."""
         async with (
             _producer(self._broker) as plain,
             _producer(self._broker, transactional_id="fanout-demo") as transactional,
@@ -97,7 +97,7 @@ class KafkaService:
             )
 
     def faults(self) -> Mapping[str, int]:
-        """Count the faults that have struck, by their kinds."""
+        """Return the number of faults so far, by kind."""
         return self._faults
 
 
@@ -105,16 +105,16 @@ class KafkaService:
 class KafkaStream:
     """A `DemoStream` that is a topic of Kafka.
 
-    Whatever is done to it but growth strikes the records that are sent next: a broker is killed
-    while they are on their way, and a transaction holds them.
+    Every action except growth affects the records that are sent next: a broker is killed while they
+    are in flight, or they are part of a transaction.
 
     Args:
-        broker: Where things are done to it.
+        broker: Carries out the actions.
         topic: The topic's name.
-        partitions: How many partitions it has.
+        partitions: Its number of partitions.
         plain: A started idempotent producer.
         transactional: A started producer of transactions.
-        faults: Where to count the faults that have struck.
+        faults: Counts the faults so far.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class KafkaStream:
         self._changing = asyncio.Lock()
 
     async def put(self, records: Sequence[Record]) -> Sequence[SentRecord]:
-        """Send records, and do to them what is due; see `DemoStream.put`."""
+        """Send records with the next action, if one is due; see `DemoStream.put`."""
         kind = self._due.popleft() if self._due else None
         try:
             match kind:
@@ -148,24 +148,24 @@ class KafkaStream:
                 case Kind.COMMIT:
                     return await self._put_in_a_transaction(records)
                 case Kind.ABORT:
-                    return await self._put_beside_twins(records)
+                    return await self._put_beside_aborted_copies(records)
                 case _:
                     return await self._deliver(self._plain, records)
         except KafkaError as error:
-            raise DemoFailedError(f"the broker has not taken the records: {error}") from error
+            raise DemoFailedError(f"the broker has not accepted the records: {error}") from error
 
-    async def perform(self, act: Act) -> Done:
-        """Let the topic grow, or see to it that the next records are struck."""
-        if act.kind is Kind.GROW:
+    async def perform(self, action: Action) -> ActionResult:
+        """Add partitions, or schedule the action for the next records."""
+        if action.kind is Kind.GROW:
             return await self._grow()
-        self._due.append(act.kind)
-        return Done(_TOLD[act.kind])
+        self._due.append(action.kind)
+        return ActionResult(_DESCRIPTIONS[action.kind])
 
     async def parents(self) -> Mapping[str, Sequence[str]]:
         """Return the partitions, none of which has a parent."""
         return {self._split(number): () for number in range(self._partitions)}
 
-    async def _grow(self) -> Done:
+    async def _grow(self) -> ActionResult:
         before, self._partitions = self._partitions, self._partitions + _GROWTH
         async with self._changing:
             await asyncio.to_thread(self._broker.grow_topic, self._topic, self._partitions)
@@ -173,10 +173,10 @@ class KafkaStream:
             while len(await producer.partitions_for(self._topic)) < self._partitions:
                 await producer.client.force_metadata_update()
         born = tuple(self._split(number) for number in range(before, self._partitions))
-        return Done(f"add the partitions {' and '.join(born)}", born=born)
+        return ActionResult(f"add the partitions {' and '.join(born)}", born=born)
 
     async def _put_across_a_restart(self, records: Sequence[Record]) -> list[SentRecord]:
-        """Send records, and kill the broker while they are on their way."""
+        """Send records, and kill the broker while they are in flight."""
         sent = await self._send(self._plain, records)
         async with self._changing:
             await asyncio.to_thread(self._broker.restart)
@@ -189,10 +189,10 @@ class KafkaStream:
         await self._transactional.commit_transaction()
         return taken
 
-    async def _put_beside_twins(self, records: Sequence[Record]) -> list[SentRecord]:
-        """Send records, each half of them after its twins in a transaction that is aborted.
+    async def _put_beside_aborted_copies(self, records: Sequence[Record]) -> list[SentRecord]:
+        """Send each half of the records after copies of it in a transaction that is aborted.
 
-        A reader that took a twin for a record would read its number twice.
+        A reader that delivered a copy would read its number twice.
         """
         middle = len(records) // 2
         taken = []
@@ -224,10 +224,10 @@ class KafkaStream:
         ]
 
     async def _taken(self, sent: Sequence[tuple[Record, asyncio.Future[Any]]]) -> list[SentRecord]:
-        """Wait until the broker has taken records, and return where it has put them."""
+        """Wait until the broker has accepted records, and return them with their offsets."""
         places = await asyncio.gather(*(future for _, future in sent))
         if any(place.offset < 0 for place in places):
-            raise DemoFailedError("the broker has taken records, but does not say where")
+            raise DemoFailedError("the broker has accepted records without reporting their offsets")
         return [
             SentRecord(
                 number=record.number,
@@ -249,7 +249,7 @@ class KafkaStream:
 
 @asynccontextmanager
 async def _producer(broker: KafkaBroker, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
-    """Run a producer that repeats calls until the broker has taken each record exactly once."""
+    """Run a producer that retries until the broker has stored each record exactly once."""
     producer = AIOKafkaProducer(
         bootstrap_servers=broker.bootstrap_servers,
         enable_idempotence=True,
@@ -260,11 +260,11 @@ async def _producer(broker: KafkaBroker, **options: Any) -> AsyncIterator[AIOKaf
         try:
             await producer.start()
         except KafkaError as error:
-            raise DemoFailedError(f"the broker takes no records: {error}") from error
+            raise DemoFailedError(f"the broker accepts no records: {error}") from error
         yield producer
     finally:
         try:
             async with asyncio.timeout(_GRACE):
                 await producer.stop()
-        except TimeoutError:  # the broker is down, and what was on its way will not be taken
+        except TimeoutError:  # the broker is down, and records in flight are dropped
             await producer.client.close()

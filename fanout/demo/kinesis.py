@@ -12,7 +12,7 @@ from aiobotocore.config import AioConfig
 
 from fanout.demo.plan import Kind
 from fanout.demo.records import SentRecord, digest
-from fanout.demo.service import STREAM, Done
+from fanout.demo.service import STREAM, ActionResult
 from fanout.demo.sources import KinesisSettings
 from fanout.testing.faults import CutConnection, RaiseInStream, Stall
 from fanout.testing.kinesis.credentials import REGION
@@ -22,12 +22,12 @@ from fanout.testing.kinesis.rules import KinesisRules
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-    from fanout.demo.plan import Act
+    from fanout.demo.plan import Action
     from fanout.demo.records import Record
 
-# The service's own figures, except that heartbeats come sooner.
+# The service's own figures, except for more frequent heartbeats.
 _RULES = KinesisRules(heartbeat=1.0)
-# The server sends a heartbeat every second; the service itself every five, and 35 s suit that.
+# The server sends a heartbeat every second; the service every five, which 35 s fit.
 _SILENCE_TIMEOUT = 3.0
 _REJECTED_PAUSE = 0.2
 
@@ -61,7 +61,7 @@ class KinesisService:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[KinesisStream]:
-        """Hold on to the stream; see `DemoService.connect`."""
+        """Connect to the stream; see `DemoService.connect`."""
         # A call that is repeated after an error could store its records twice.
         config = AioConfig(retries={"total_max_attempts": 1})
         session: Any = aioboto3.Session()
@@ -71,7 +71,7 @@ class KinesisService:
             yield KinesisStream(self._server, client, STREAM)
 
     def faults(self) -> Mapping[str, int]:
-        """Count the faults that have struck, by their kinds."""
+        """Return the number of faults so far, by kind."""
         return self._server.statistics().faults
 
 
@@ -80,7 +80,7 @@ class KinesisStream:
     """A `DemoStream` that is one of Kinesis.
 
     Args:
-        server: Where things are done to it.
+        server: Carries out the actions.
         client: An open aioboto3 client that calls the service once.
         name: The stream's name.
     """
@@ -91,10 +91,10 @@ class KinesisStream:
         self._name = name
 
     async def put(self, records: Sequence[Record]) -> Sequence[SentRecord]:
-        """Send up to 500 records, those that the service rejects again, until it has taken all.
+        """Send up to 500 records, and rejected ones again, until the service has accepted all.
 
         Returns:
-            The records with their places, in the order in which they were accepted.
+            The records with their sequence numbers, in the order in which they were accepted.
         """
         accepted = []
         while True:
@@ -113,28 +113,30 @@ class KinesisStream:
             records = rejected
             await asyncio.sleep(_REJECTED_PAUSE)
 
-    async def perform(self, act: Act) -> Done:
-        """Carry out one act on the shards that are open now."""
+    async def perform(self, action: Action) -> ActionResult:
+        """Carry out one action on the shards that are open now."""
         shards = await self._open_shards()
         names = [shard["ShardId"] for shard in shards]
-        match act.kind:
+        match action.kind:
             case Kind.SPLIT:
-                return await self._split(act.choose(names))
+                return await self._split(action.choose(names))
             case Kind.SPLIT_AGAIN:
-                return await self._split(act.choose([s["ShardId"] for s in shards if _was_made(s)]))
+                return await self._split(
+                    action.choose([s["ShardId"] for s in shards if _has_parent(s)])
+                )
             case Kind.MERGE:
-                return await self._merge(*act.choose(list(pairwise(names))))
+                return await self._merge(*action.choose(list(pairwise(names))))
             case Kind.MERGE_AGAIN:
                 neighbours = [
                     (left["ShardId"], right["ShardId"])
                     for left, right in pairwise(shards)
-                    if _was_made(left) or _was_made(right)
+                    if _has_parent(left) or _has_parent(right)
                 ]
-                return await self._merge(*act.choose(neighbours))
+                return await self._merge(*action.choose(neighbours))
             case Kind.CUT | Kind.STALL | Kind.ERROR:
-                return await self._inject(act.kind, act.choose(names))
+                return await self._inject(action.kind, action.choose(names))
             case _:
-                raise ValueError(f"Kinesis cannot {act.kind.value}")
+                raise ValueError(f"Kinesis cannot {action.kind.value}")
 
     async def parents(self) -> Mapping[str, Sequence[str]]:
         """Return the parents of every shard that the service lists."""
@@ -144,21 +146,21 @@ class KinesisStream:
             for shard in await self._list_shards()
         }
 
-    async def _split(self, shard: str) -> Done:
+    async def _split(self, shard: str) -> ActionResult:
         children = await asyncio.to_thread(self._server.split_shard, self._name, shard)
-        return Done(f"split {shard} into {' and '.join(children)}", (shard,), children)
+        return ActionResult(f"split {shard} into {' and '.join(children)}", (shard,), children)
 
-    async def _merge(self, left: str, right: str) -> Done:
+    async def _merge(self, left: str, right: str) -> ActionResult:
         child = await asyncio.to_thread(self._server.merge_shards, self._name, left, right)
-        return Done(f"merge {left} and {right} into {child}", (left, right), (child,))
+        return ActionResult(f"merge {left} and {right} into {child}", (left, right), (child,))
 
-    async def _inject(self, kind: Kind, shard: str) -> Done:
-        fault, told = _FAULTS[kind]
+    async def _inject(self, kind: Kind, shard: str) -> ActionResult:
+        fault, description = _FAULTS[kind]
         await asyncio.to_thread(self._server.inject, fault(shard=shard, event=None))
-        return Done(told.format(shard))
+        return ActionResult(description.format(shard))
 
     async def _open_shards(self) -> list[Any]:
-        """Return the open shards in the order of their hash keys, so that neighbours adjoin."""
+        """Return the open shards by their hash keys, so that neighbours are adjacent."""
         shards = [
             shard
             for shard in await self._list_shards()
@@ -172,8 +174,8 @@ class KinesisStream:
         return shards
 
 
-def _was_made(shard: Any) -> bool:
-    """Say whether a reshard has made the shard."""
+def _has_parent(shard: Any) -> bool:
+    """Return whether a reshard has created the shard."""
     return "ParentShardId" in shard
 
 

@@ -1,4 +1,4 @@
-"""The options of the demo, the check of what it needs, and the error by which it fails."""
+"""The options of the demo, the check of its requirements, and its error."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fanout.errors import FanOutError, OptionError, SetupError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Fewer would be read before the faults among them can strike.
+# Fewer would be read before the faults among them can happen.
 MIN_RECORDS: Final = 1_000
 # The proof holds every record in memory.
 MAX_RECORDS: Final = 1_000_000
 MAX_SHARDS: Final = 50
-# Fewer could leave a shard that is made late in a run without any.
+# With fewer, a shard that is created late in a run could get none.
 _MIN_RECORDS_PER_SHARD = 100
 
 
@@ -32,10 +32,10 @@ class ServiceName(StrEnum):
 
 @final
 class DemoFailedError(FanOutError):
-    """The demo could not be brought to its end; this says nothing about the records.
+    """The demo could not be completed; this is no result about the records.
 
     Args:
-        sentence: What happened.
+        sentence: The failure.
         explained: Whether the sentence names the cause; if not, the driver's log may.
     """
 
@@ -47,27 +47,27 @@ class DemoFailedError(FanOutError):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """Say what the demo does.
+    """The options of the demo.
 
     Args:
         source: The service.
-        records: How many records are sent.
-        shards: How many shards, or partitions, the stream begins with.
-        seed: What the records, the faults and their moments are drawn from.
-        kill: Whether the Spark driver is killed in the middle of a batch, and started again; with
-            a shuffle each of the two, in turn.
-        shuffle: Whether a second query reads what the first one distributes by key over the
-            partitions of another topic.
+        records: The number of records to send.
+        shards: The number of shards, or partitions, at the start.
+        seed: The seed of the records, the faults and their times.
+        kill: Whether the Spark driver is killed in the middle of a batch, and replaced; with a
+            shuffle, each of the two in turn.
+        shuffle: Whether the records are distributed by key over the partitions of another topic,
+            which a second query reads.
 
     Raises:
         OptionError: If a number is out of its range, there are too few records for the shards, or
-            a shuffle is asked for without Kafka.
+            a shuffle is set without Kafka.
     """
 
     source: ServiceName = ServiceName.KINESIS
     records: int = 50_000
     shards: int = 4
-    seed: int = 89  # of its faults some strike before the kill, and some after the restart
+    seed: int = 89  # some of its faults are before the kill, and some after the restart
     kill: bool = False
     shuffle: bool = False
 
@@ -79,7 +79,7 @@ class DemoOptions:
         if not 1 <= self.shards <= MAX_SHARDS:
             raise OptionError(f"shards={self.shards} must be between 1 and {MAX_SHARDS}")
         if self.shuffle and self.source is not ServiceName.KAFKA:
-            raise OptionError("shuffle is through a topic of Kafka; pass source='kafka'")
+            raise OptionError("shuffle needs a topic of Kafka; pass source='kafka'")
         least = _MIN_RECORDS_PER_SHARD * self.shards
         if self.records < least:
             raise OptionError(
@@ -89,7 +89,7 @@ class DemoOptions:
 
 _KAFKA_MODULES = {"pyspark": "spark", "aiokafka": "kafka", "confluent_kafka": "testing"}
 
-# The extra that brings each module.
+# The extra that installs each module.
 _EXTRAS: Mapping[ServiceName, Mapping[str, str]] = {
     ServiceName.KINESIS: {"pyspark": "spark", "aioboto3": "kinesis", "moto": "testing"},
     ServiceName.KAFKA: _KAFKA_MODULES,
@@ -98,10 +98,10 @@ _EXTRAS: Mapping[ServiceName, Mapping[str, str]] = {
 
 
 def check_environment(source: ServiceName) -> None:
-    """Check that everything that the demo starts is installed.
+    """Check that all that the demo starts is installed.
 
     Args:
-        source: The service that it runs on.
+        source: The service that the demo runs on.
 
     Raises:
         SetupError: If an extra is missing, or there is no Java for Spark.
@@ -109,8 +109,10 @@ def check_environment(source: ServiceName) -> None:
     missing = {extra for module, extra in _EXTRAS[source].items() if find_spec(module) is None}
     if missing:
         extras = ",".join(sorted(missing))
-        raise SetupError(f"the demo needs more of fanout: pip install 'fanout-streams[{extras}]'")
-    # It imports pyspark, which is known to be there only now.
+        raise SetupError(
+            f"the demo needs more extras of fanout: pip install 'fanout-streams[{extras}]'"
+        )
+    # It imports pyspark, so it comes after the check.
     from fanout.spark.session_checks import require_java  # noqa: PLC0415
 
     require_java()

@@ -1,7 +1,4 @@
-"""Count how far a run of the demo is, and show it.
-
-It is a progress bar on a terminal, and plain lines elsewhere.
-"""
+"""Count the progress of a run of the demo, and show it: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ class RunProgress:
     Args:
         sent: Records that the service has accepted.
         rows: Records in the output by batch id; a batch that is written again is counted once.
-        splits: The splits that a query has known.
+        splits: The splits that a query has reported.
         resubscriptions: By the error that ended the subscription before.
-        restarts: How often a driver was killed and started again.
-        replayed: The batches that a new driver was given again.
+        restarts: The number of drivers that were killed and replaced.
+        replayed: The batches that a new driver has handled again.
     """
 
     sent: int = 0
@@ -51,11 +48,11 @@ class RunProgress:
 
 @final
 class ProgressDisplay:
-    """Show what happens while the block runs.
+    """Show the progress while the block runs.
 
     Args:
-        console: Where to show it; a quiet one shows nothing.
-        records: How many records there will be.
+        console: The output; a quiet one shows nothing.
+        records: The number of records in the run.
     """
 
     def __init__(self, console: Console, records: int) -> None:
@@ -91,8 +88,8 @@ class ProgressDisplay:
         self._progress.update(self._sent, completed=tally.sent)
         self._progress.update(self._read, completed=tally.read, note=note)
 
-    def tell(self, tally: RunProgress, event: str) -> None:
-        """Print a line about something that happened."""
+    def show_event(self, tally: RunProgress, event: str) -> None:
+        """Print a line about an event."""
         self._console.print(
             f"{tally.sent:>9,} sent  {event}", highlight=False, markup=False, soft_wrap=True
         )

@@ -26,9 +26,9 @@ class QueryOptions(msgspec.Struct, frozen=True):
         query: The name of its query.
         root: The directory of the run.
         source: The source that it reads.
-        shuffle: Where it distributes what it reads by key; None if it writes Parquet.
+        shuffle: The shuffle that it writes the records to, by key; None if it writes Parquet.
         max_records: The most records in a batch.
-        kill: When the driver holds still to be killed; None for never.
+        kill: The batch in which the driver waits to be killed; None for none.
     """
 
     query: str
@@ -85,7 +85,7 @@ class Reading(msgspec.Struct, frozen=True, tag=True):
     """The query is reading.
 
     Args:
-        splits: The splits that it knows.
+        splits: The splits that it reads.
     """
 
     splits: tuple[str, ...]
@@ -107,9 +107,9 @@ class DemoQuery:
     if none was.
 
     Args:
-        options: Those of its first driver; the one after it is not killed.
-        scratch: Where drivers keep temporary files.
-        environment: What is added to their environment.
+        options: The options of its first driver; the next one is not killed.
+        scratch: The directory of the drivers' temporary files.
+        environment: The variables that are added to their environment.
         on_message: Called with each message of a driver.
         on_down: Awaited while there is no driver, between a kill and the start of another one.
     """
@@ -168,7 +168,7 @@ class DemoQuery:
         self._driver.stop()
 
     async def _listen(self, driver: DriverProcess[QueryMessage]) -> None:
-        """Follow a driver until it ends because it was killed or stopped."""
+        """Handle the messages of a driver until it ends because it was killed or stopped."""
         killed = False
         async for message in driver.messages():
             self._on_message(self, message)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _KEYS = 1_000
 _PAYLOAD_BYTES = 32
 
-# Something happens every 4 ms, and is told up to a second late.
+# An event every 4 ms; its record is up to a second late.
 _EVERY = 4
 _LATENESS = 1_000
 # Has no divisor in common with the lateness, so that each one occurs.
@@ -52,7 +52,7 @@ class Record:
 
 
 def generate(count: int, seed: int) -> Iterator[Record]:
-    """Draw so many records from a seed."""
+    """Draw a number of records from a seed."""
     random = Random(seed)  # noqa: S311 - records to repeat, not secrets
     for number in range(count):
         data = _Data(number, random.randbytes(_PAYLOAD_BYTES).hex())
@@ -68,29 +68,29 @@ def number_in(data: bytes) -> int | None:
 
 
 def event_time(number: int, first: int) -> int:
-    """Return when that happened of which a record tells, in milliseconds since the Unix epoch.
+    """Return the event time of a record, in milliseconds since the Unix epoch.
 
     Args:
-        number: The record's.
-        first: When that happened of which the first one tells.
+        number: The number of the record.
+        first: The event time of the first record.
     """
     return first + number * _EVERY - (number * _SCATTER) % _LATENESS
 
 
 def digest(data: bytes) -> str:
-    """Return what tells two records' data apart."""
+    """Return a digest of a record's data."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 @final
 class SentRecord(msgspec.Struct, frozen=True):
-    """A record as its producer knows it.
+    """A record as it was sent.
 
     Args:
         number: Its number.
         key: Its partition key.
-        split: The split that the service put it into.
-        sequence: The sequence number that the service gave it.
+        split: Its split, as the service reported it.
+        sequence: Its sequence number, as the service reported it.
         digest: Of its data.
         time: Its event time in milliseconds since the Unix epoch; None where it has none.
     """
@@ -108,7 +108,7 @@ class ReadRecord(msgspec.Struct, frozen=True):
     """A record as the query wrote it.
 
     Args:
-        batch: The id of the batch that it came in.
+        batch: The id of its batch.
         number: The number in its data; None where the data has none.
         key: Its partition key.
         split: Its split.
@@ -128,11 +128,11 @@ class ReadRecord(msgspec.Struct, frozen=True):
 
 @final
 class Restart(msgspec.Struct, frozen=True):
-    """A restart of the query that was to meet splits it never saw.
+    """A restart of the query after which it has to read splits that are new to it.
 
     Args:
-        killed_in: The id of the batch in which the query was killed; its content was sealed.
-        born: The splits that were made before the query was started again.
+        killed_in: The id of the batch in which the query was killed; its segment was sealed.
+        born: The splits that were created before the query was started again.
     """
 
     killed_in: int

@@ -29,7 +29,7 @@ class Resharded(msgspec.Struct, frozen=True):
 
     Args:
         ended: The splits that were closed.
-        born: The splits that were made; one that was closed again is among both.
+        born: The splits that were created; one that was closed again is in both.
     """
 
     ended: tuple[str, ...]
@@ -38,21 +38,20 @@ class Resharded(msgspec.Struct, frozen=True):
 
 @final
 class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One run.
+    """The report of one run.
 
     Args:
         source: The service that was read.
-        seed: What everything was drawn from.
-        proof: What the comparison of the output with what was sent found.
-        splits_seen: The splits that the query, or both, has known, closed ones included.
+        seed: The seed of the run.
+        proof: The result of the comparison of the output with the records sent.
+        splits_seen: The number of splits that the queries have read, closed ones included.
         resubscriptions: Subscriptions that were opened again, by the error that ended the one
             before.
-        faults: Injected faults that struck, by kind.
-        restarts: How often a Spark driver was killed and started again.
-        replayed: The batches that a new driver was given again.
-        second_reshard: What was done to the stream between the kill and the restart; None without
-            a kill.
-        seconds: How long all of it took.
+        faults: The number of injected faults, by kind.
+        restarts: The number of Spark drivers that were killed and replaced.
+        replayed: The batches that a new driver has handled again.
+        second_reshard: The change of splits between the kill and the restart; None without a kill.
+        seconds: The duration of the run.
     """
 
     source: ServiceName
@@ -85,28 +84,28 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def faults_table(report: DemoReport) -> Table:
-    """Show what went wrong, and what the library did about it."""
-    table = Table(title="What went wrong", title_justify="left")
+    """Make a table of the faults, and of the resubscriptions and restarts after them."""
+    table = Table(title="Faults and recovery", title_justify="left")
     table.add_column("event")
     table.add_column("times", justify="right")
     for kind, times in sorted(report.faults.items()):
         table.add_row(f"injected: {kind}", str(times))
     for cause, times in sorted(report.resubscriptions.items()):
         table.add_row(f"resubscribed after {cause}", str(times))
-    table.add_row("Spark drivers killed and started again", str(report.restarts))
+    table.add_row("Spark drivers killed and replaced", str(report.restarts))
     table.add_row("batches replayed", str(len(report.replayed)))
     if (resharded := report.second_reshard) is not None:
         splits = _SPLITS[report.source]
         if resharded.ended:
             table.add_row(f"{splits} ended while it was down", str(len(resharded.ended)))
-        table.add_row(f"{splits} made while it was down", str(len(resharded.born)))
+        table.add_row(f"{splits} created while it was down", str(len(resharded.born)))
     return table
 
 
 def proof_table(report: DemoReport) -> Table:
-    """Show what came through, each claim with a mark."""
+    """Make a table of the compared records, with a mark for each check."""
     proof = report.proof
-    table = Table(title="What came through", title_justify="left")
+    table = Table(title="Records", title_justify="left")
     table.add_column("compared by another process")
     table.add_column("records", justify="right")
     table.add_column("")
@@ -122,11 +121,11 @@ def proof_table(report: DemoReport) -> Table:
         if count is not None:
             table.add_row(claim, f"{count:,}", _BAD if count else _GOOD)
     if proof.out_of_order is None:
-        table.add_row("out of order: a share group promises none", "-", "")
+        table.add_row("out of order: a share group promises no order", "-", "")
     for claim, count in (
         ("passed by the last watermark", proof.watermark_passed),
         (
-            f"of {_SPLITS[report.source]} made while the driver was down",
+            f"of {_SPLITS[report.source]} created while the driver was down",
             proof.second_generation,
         ),
     ):

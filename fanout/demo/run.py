@@ -1,4 +1,4 @@
-"""The demo from beginning to end: start everything, run it, prove it, leave nothing behind."""
+"""Run the demo: start the service, conduct the run, compare its output, and clean up."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def run_demo(options: DemoOptions, console: Console) -> DemoReport:
     """Run the demo.
 
     Args:
-        options: What the user asked for.
-        console: Where to show what happens.
+        options: The options of the user.
+        console: Shows the progress.
 
     Returns:
-        The report, whether or not it proves anything.
+        The report; its proof may have failed.
 
     Raises:
-        DemoFailedError: If it could not be brought to its end.
+        DemoFailedError: If the demo could not be completed.
         SetupError: If the service cannot be started on this machine.
-        KeyboardInterrupt: On Ctrl-C; every child has ended and every file is gone by then.
+        KeyboardInterrupt: On Ctrl-C, after all children have ended and all files are deleted.
     """
     begun = time.perf_counter()
     with (
@@ -63,7 +63,7 @@ def run_demo(options: DemoOptions, console: Console) -> DemoReport:
             if error.explained:
                 raise
             raise DemoFailedError(f"{error}{_tail(workspace.driver_log)}") from error
-        if options.source is not ServiceName.KAFKA_SHARE:  # in whose partitions nothing has order
+        if options.source is not ServiceName.KAFKA_SHARE:  # which has no order
             workspace.write_parents(conductor.parents)
         if conductor.restart is not None:
             workspace.write_restart(conductor.restart)
@@ -85,7 +85,7 @@ def run_demo(options: DemoOptions, console: Console) -> DemoReport:
 
 
 def _start(options: DemoOptions) -> AbstractContextManager[DemoService]:
-    # Only the one that is wanted is imported: what the other needs may not be installed.
+    # Only the chosen service is imported: the libraries of the other may not be installed.
     match options.source:
         case ServiceName.KINESIS:
             from fanout.demo.kinesis import start_kinesis  # noqa: PLC0415 - see above

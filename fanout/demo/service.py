@@ -1,4 +1,4 @@
-"""The seam between the demo and the service that it breaks, and the producer that fills it."""
+"""The interface of the demo to a service and its stream, and the producer that fills it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from fanout.demo.plan import Act
+    from fanout.demo.plan import Action
     from fanout.demo.records import Record, SentRecord
     from fanout.demo.sources import SourceSettings
 
-# The limit of one PutRecords call (AWS API reference); it suits Kafka as well.
+# The limit of one PutRecords call (AWS API reference); it fits Kafka as well.
 MAX_CALL_RECORDS: Final = 500
 
 _CALLS_PER_SECOND = 10
@@ -26,16 +26,16 @@ STREAM: Final = "orders"
 
 @final
 @dataclass(frozen=True, slots=True)
-class Done:
-    """The result of an act.
+class ActionResult:
+    """The result of an action.
 
     Args:
-        told: What was done, for people.
-        ended: The splits that it has closed.
-        born: The splits that it has made.
+        description: The action, for people.
+        ended: The splits that the action has closed.
+        born: The splits that the action has created.
     """
 
-    told: str
+    description: str
     ended: tuple[str, ...] = ()
     born: tuple[str, ...] = ()
 
@@ -52,43 +52,43 @@ class DemoService(Protocol):
         """Variables that are added to the environment of the Spark driver."""
 
     def connect(self) -> AbstractAsyncContextManager[DemoStream]:
-        """Hold on to the stream while the block runs.
+        """Connect to the stream while the block runs.
 
-        Cancellation: what is on its way is given up.
+        Cancellation: records in flight are dropped.
         """
 
     def faults(self) -> Mapping[str, int]:
-        """Count the faults that have struck, by their kinds."""
+        """Return the number of faults so far, by kind."""
 
 
 class DemoStream(Protocol):
-    """A hold on the stream."""
+    """A connection to the stream."""
 
     async def put(self, records: Sequence[Record]) -> Sequence[SentRecord]:
-        """Send records, until the service has taken each of them exactly once.
+        """Send records, until the service has stored each of them exactly once.
 
         Returns:
-            The records with their places, in any order.
+            The records with their sequence numbers, in any order.
 
         Raises:
-            DemoFailedError: If it cannot be known what has become of a record.
+            DemoFailedError: If it is unknown whether a record was stored.
         """
 
-    async def perform(self, act: Act) -> Done:
-        """Carry out one act on the splits that are there now."""
+    async def perform(self, action: Action) -> ActionResult:
+        """Carry out one action on the splits that exist now."""
 
     async def parents(self) -> Mapping[str, Sequence[str]]:
-        """Return the parents of every split that there has been."""
+        """Return the parents of every split, closed ones included."""
 
 
 async def produce(
     stream: DemoStream, records: Iterable[Record], *, rate: float
 ) -> AsyncGenerator[Sequence[SentRecord], None]:
-    """Send records at a pace, and yield those of each call as the service has placed them.
+    """Send records at a rate, and yield those of each call as the service has stored them.
 
     Args:
-        stream: Where to send them.
-        records: What to send.
+        stream: The stream.
+        records: The records to send.
         rate: Records per second, if the service keeps up.
     """
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The sources of Spark drivers, and the shuffle between two, as settings that a driver is given."""
+"""The settings of a driver's source, and of the shuffle between two drivers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from fanout.kafka import ShuffleSource
     from fanout.spark import ShuffleSink
 
-# New partitions are to be found while the run lasts; who reads for days looks once a minute.
+# Seconds; short, because new partitions have to be found during the run.
 _DISCOVERY_INTERVAL = 1.0
 _CONSUMERS = 4
-# Members that are killed keep their records and their partitions for so many milliseconds; who
-# reads for days leaves both at Kafka's half a minute and more.
+# A killed member keeps its records and its partitions for these milliseconds; Kafka's defaults are
+# half a minute and more.
 _LEFT_BEHIND = 5_000
 
-# Small against a batch, which then has records of each partition: the watermark goes on with it.
+# Much less than a batch, which then has records of each partition, so that the watermark advances.
 _FETCH_BYTES = 8_192
 
 
@@ -31,9 +31,9 @@ class KinesisSettings(msgspec.Struct, frozen=True, tag=True):
 
     Args:
         stream: Its name.
-        endpoint_url: Where Kinesis is.
-        region: The region that it stands for.
-        silence_timeout: Seconds of silence after which a subscription is given up.
+        endpoint_url: The URL of Kinesis.
+        region: Its region.
+        silence_timeout: Seconds of silence after which a subscription is cancelled.
     """
 
     stream: str
@@ -48,7 +48,7 @@ class KafkaSettings(msgspec.Struct, frozen=True, tag=True):
 
     Args:
         topic: Its name.
-        bootstrap_servers: Where the broker is.
+        bootstrap_servers: The address of the broker.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class ShareSettings(msgspec.Struct, frozen=True, tag=True):
 
     Args:
         topic: Its name.
-        bootstrap_servers: Where the broker is.
+        bootstrap_servers: The address of the broker.
     """
 
     topic: str
@@ -74,8 +74,8 @@ class ShuffleSettings(msgspec.Struct, frozen=True, tag=True):
 
     Args:
         topic: Its name.
-        bootstrap_servers: Where the broker is.
-        partitions: How many partitions it has.
+        bootstrap_servers: The address of the broker.
+        partitions: Its number of partitions.
     """
 
     topic: str
@@ -127,7 +127,7 @@ def make_source(settings: SourceSettings) -> Source:
                     "share.isolation.level": "read_committed",
                     "share.record.lock.duration.ms": str(_LEFT_BEHIND),
                     "share.session.timeout.ms": str(_LEFT_BEHIND),
-                    "share.delivery.count.limit": "10",  # on a busy machine locks may run out
+                    "share.delivery.count.limit": "10",  # on a busy machine locks may expire
                 },
             )
         case ShuffleSettings():
@@ -135,7 +135,7 @@ def make_source(settings: SourceSettings) -> Source:
 
 
 def make_shuffle_sink(settings: ShuffleSettings) -> ShuffleSink:
-    """Return the side that writes, and create the topic unless it exists."""
+    """Return the sink of the shuffle, and create the topic unless it exists."""
     from fanout.kafka import Cluster, Security  # noqa: PLC0415 - it needs Kafka's library
     from fanout.spark import ShuffleSink, create_shuffle_topic  # noqa: PLC0415 - and pyspark
 
@@ -150,7 +150,7 @@ def make_shuffle_sink(settings: ShuffleSettings) -> ShuffleSink:
 
 
 def make_shuffle_source(settings: ShuffleSettings) -> ShuffleSource:
-    """Return the side that reads, and create the topic unless it exists."""
+    """Return the source of the shuffle, and create the topic unless it exists."""
     from fanout.kafka import KafkaSource, ShuffleSource  # noqa: PLC0415 - the same
 
     kafka = KafkaSource(cluster=make_shuffle_sink(settings).cluster, topics=settings.topic)

@@ -1,4 +1,4 @@
-"""Compare what the queries wrote with what was sent.
+"""Compare the output of the queries with the records sent.
 
 `python -m fanout.demo.verification DIRECTORY` does so in a process that shares nothing with the run
 but its files: no Spark, no service.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fanout.demo.records import ReadRecord, Reported, Restart, SentRecord
 
-# A record that was read, and what its producer knows of it.
+# A record that was read, and the same record as it was sent.
 _Pair: TypeAlias = "tuple[ReadRecord, SentRecord]"
 
 
@@ -38,11 +38,11 @@ class Proof(msgspec.Struct, frozen=True):
         records_read: Records in the output.
         batches: Batches in the output.
         lost: Records that were sent and never read.
-        duplicated: Records that were read more often than once, counted without the first time.
+        duplicated: Records that were read more than once, counted without the first time.
         altered: Records that were not sent: of an unknown number, or another key, place or data.
         out_of_order: Records in a later batch than one that follows them in their split, or in an
             earlier batch than one of a parent split; None where a service promises no order.
-        second_generation: Records of splits that were made between a kill and the restart, in
+        second_generation: Records of splits that were created between a kill and the restart, in
             batches after the one that was killed; None without a kill.
         watermark_violations: Records with an event time that a watermark had excluded which was
             reported before, and watermarks below one that was reported before; None without a
@@ -66,7 +66,7 @@ class Proof(msgspec.Struct, frozen=True):
     def holds(self) -> bool:
         """Whether every record came through once, as it was, and in order where there is one.
 
-        After a kill, some must have come from splits that the restart met for the first time, and
+        After a kill, some must have come from splits that were new after the restart, and
         behind a shuffle a watermark must have passed some: otherwise the run shows nothing about
         them.
         """
@@ -81,14 +81,14 @@ def verify(
     parents: Mapping[str, Sequence[str]] | None,
     restart: Restart | None,
 ) -> Proof:
-    """Compare the output with what was sent.
+    """Compare the output with the records sent.
 
     Order is checked between batches: Spark does not order rows within one, and there both the
     split and the sequence number are columns to sort by.
 
     Args:
-        sent: What the producer sent.
-        read: What the query wrote, in any order.
+        sent: The records that the producer sent.
+        read: The records that the query wrote, in any order.
         parents: The parents of every split that has any; None where splits have no order.
         restart: The restart of the query; None if it was not killed.
     """
@@ -112,7 +112,7 @@ def prove(
     watermark_violations: int | None = None,
     watermark_passed: int | None = None,
 ) -> Proof:
-    """Count what is lost and what is duplicated; the other counts are given."""
+    """Count lost and duplicated records, and combine them with the other counts."""
     seen = Counter(record.number for record in read if record.number in expected)
     return Proof(
         records_sent=len(expected),
@@ -147,7 +147,7 @@ def misplaced(read: Sequence[ReadRecord], parents: Mapping[str, Sequence[str]]) 
     """Count the records in a batch behind, or before, where the order of their split has them.
 
     Args:
-        read: What was read, in any order.
+        read: The records that were read, in any order.
         parents: The parents of every split that has any.
     """
     last_batch: dict[str, int] = {}
@@ -186,14 +186,14 @@ def verify_shuffled(
     reported: Sequence[Reported],
     restart: Restart | None,
 ) -> Proof:
-    """Compare the output of a query that reads a shuffle with what was sent to the one before it.
+    """Compare the output of a query that reads a shuffle with the records sent to the writing one.
 
     Records of a key are to be in one partition, and those that came from one split in its order: a
     key that moved to another split, because there are more of them, has no order between the two.
 
     Args:
-        sent: What the producer sent.
-        read: What the query wrote, in any order.
+        sent: The records that the producer sent.
+        read: The records that the query wrote, in any order.
         reported: The watermark behind each batch, in the order in which they were reported.
         restart: The restart of the query that writes the shuffle; None if it was not killed.
     """
@@ -211,7 +211,7 @@ def verify_shuffled(
 
 
 def _known(record: ReadRecord, expected: Mapping[int, SentRecord]) -> SentRecord | None:
-    """Return what the producer knows of a record; None if it was not sent as it is."""
+    """Return a record as it was sent; None if it was not sent in this form."""
     if record.number is None or (sent := expected.get(record.number)) is None:
         return None
     same = (record.key, record.digest, record.time) == (sent.key, sent.digest, sent.time)
@@ -238,7 +238,7 @@ def _second_generation_of_pairs(pairs: Iterable[_Pair], restart: Restart) -> int
 
 
 def _late(read: Iterable[ReadRecord], reported: Iterable[Reported]) -> int:
-    """Count the records that came behind a watermark which had excluded them."""
+    """Count the records that came after a watermark that had excluded them."""
     heights = {batch: _height(watermark) for batch, watermark in reported}
     batches = {record.batch for record in read}
     excluded = {
@@ -266,7 +266,7 @@ def _height(watermark: int | None) -> float:
 
 
 def verify_in_process(workspace: Workspace) -> Proof:
-    """Compare a run's output with what was sent, in a new process.
+    """Compare a run's output with the records sent, in a new process.
 
     Raises:
         DemoFailedError: If the files cannot be read.
@@ -275,7 +275,7 @@ def verify_in_process(workspace: Workspace) -> Proof:
     done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own module
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-        raise DemoFailedError(f"the output cannot be compared with what was sent: {lines[-1]}")
+        raise DemoFailedError(f"the output cannot be compared with the records sent: {lines[-1]}")
     return msgspec.json.decode(done.stdout, type=Proof)
 
 

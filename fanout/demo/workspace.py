@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fanout.demo.records import Reported
 
-# The columns of each service in what the query wrote.
+# The columns of each service in the output of the query.
 _KINESIS = ("partitionKey", "data", "shardId", "sequenceNumber")
 _KAFKA = ("key", "value", "topic", "partition", "offset")
 _SHUFFLE = (*_KAFKA, "eventTime")
@@ -26,7 +26,7 @@ _SHUFFLE = (*_KAFKA, "eventTime")
 
 @final
 class SentLog:
-    """Write down what the service has accepted.
+    """Log the records that the service has accepted.
 
     Args:
         file: An open file.
@@ -43,7 +43,7 @@ class SentLog:
 @final
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Name the files below a directory.
+    """The files of a run, below a directory.
 
     Args:
         root: The directory.
@@ -53,12 +53,12 @@ class Workspace:
 
     @property
     def output(self) -> Path:
-        """The directory in which each batch has one of its own."""
+        """The output directory, with a directory for each batch."""
         return self.root / "output"
 
     @property
     def sent(self) -> Path:
-        """The log of what was sent."""
+        """The log of the records sent."""
         return self.root / "sent.csv"
 
     @property
@@ -68,7 +68,7 @@ class Workspace:
 
     @property
     def scratch(self) -> Path:
-        """Where drivers and their JVMs keep temporary files, so that a kill leaves none behind."""
+        """The temporary files of drivers and their JVMs, so that a kill leaves none elsewhere."""
         return self.root / "scratch"
 
     def checkpoint(self, query: str) -> Path:
@@ -90,17 +90,17 @@ class Workspace:
         return msgspec.json.decode(self._parents.read_bytes(), type=dict[str, list[str]])
 
     def write_restart(self, restart: Restart) -> None:
-        """Store what a restart of the query was to meet."""
+        """Store the restart of the query."""
         self._restart.write_bytes(msgspec.json.encode(restart))
 
     def read_restart(self) -> Restart | None:
-        """Return what the restart was to meet; None if the query was not killed."""
+        """Return the restart of the query; None if it was not killed."""
         if not self._restart.exists():
             return None
         return msgspec.json.decode(self._restart.read_bytes(), type=Restart)
 
     def report(self, batch_id: int, watermark: int | None) -> None:
-        """Note the watermark behind a batch."""
+        """Append the watermark behind a batch."""
         with self._watermarks.open("ab") as file:
             file.write(msgspec.json.encode((batch_id, watermark)) + b"\n")
 
@@ -112,14 +112,14 @@ class Workspace:
         return [msgspec.json.decode(line, type=tuple[int, int | None]) for line in lines]
 
     def read_sent(self) -> Iterator[SentRecord]:
-        """Return what was sent."""
+        """Return the records sent."""
         with self.sent.open(newline="") as file:
             for number, key, split, sequence, hashed, time in csv.reader(file):
                 millis = int(time) if time else None
                 yield SentRecord(int(number), key, split, int(sequence), hashed, millis)
 
     def read_output(self) -> Iterator[ReadRecord]:
-        """Return what the query wrote; files that Spark has not committed do not count."""
+        """Return the records that the query wrote, without files that Spark has not committed."""
         for path in sorted(self.output.glob("batch=*/*.parquet")):
             batch = int(path.parent.name.removeprefix("batch="))
             yield from _read_records(path, batch)
@@ -144,7 +144,7 @@ def _read_records(path: Path, batch: int) -> Iterator[ReadRecord]:
         path: A Parquet file with all columns of the source.
         batch: The id of the batch.
     """
-    # Spark's timestamps, whose unit is that of no column of Arrow, as milliseconds.
+    # Spark's timestamps (INT96) have no unit of Arrow: read them as milliseconds.
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="ms") as file:
         if "shardId" in file.schema_arrow.names:
             for key, data, shard, sequence in _rows(file, _KINESIS):

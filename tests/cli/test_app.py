@@ -135,7 +135,7 @@ def test_a_proof_that_holds_exits_with_0(run: CliRunner, monkeypatch: pytest.Mon
     monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: report())
     result = run.invoke(app, ["demo"])
     assert result.exit_code == 0
-    assert "What came through" in result.stdout
+    assert "compared by another process" in result.stdout
 
 
 def test_a_proof_that_fails_exits_with_1(run: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_a_restart_must_have_delivered_what_it_never_saw_before(
     result = run.invoke(app, ["demo"])
     assert result.exit_code == code
     assert re.search(
-        rf"of shards made while the driver was down +│ +{late} │ {mark}", result.stdout
+        rf"of shards created while the driver was down +│ +{late} │ {mark}", result.stdout
     )
 
 
@@ -165,8 +165,8 @@ def test_partitions_of_kafka_are_called_so_and_none_has_ended(
     )
     monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: grown)
     told = run.invoke(app, ["demo", "--source", "kafka"]).stdout
-    assert re.search(r"partitions made while it was down +│ +2 │", told)
-    assert "of partitions made while the driver was down" in told
+    assert re.search(r"partitions created while it was down +│ +2 │", told)
+    assert "of partitions created while the driver was down" in told
     assert "shard" not in told
     assert "ended" not in told
 
@@ -185,9 +185,7 @@ def test_a_watermark_that_is_violated_is_not_proven(
 def test_a_shuffle_without_kafka_is_refused(run: CliRunner) -> None:
     result = run.invoke(app, ["demo", "--shuffle"])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert (
-        result.stderr == "fanout demo: shuffle is through a topic of Kafka; pass source='kafka'\n"
-    )
+    assert result.stderr == "fanout demo: shuffle needs a topic of Kafka; pass source='kafka'\n"
 
 
 def test_without_the_jars_of_kafka_one_sentence_says_so(

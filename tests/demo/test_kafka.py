@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from fanout.demo.kafka import KafkaService, KafkaStream
 from fanout.demo.options import DemoFailedError
-from fanout.demo.plan import Act, Kind
+from fanout.demo.plan import Action, Kind
 from fanout.demo.records import digest, generate, number_in
 
 if TYPE_CHECKING:
@@ -121,8 +121,8 @@ async def topic(kafka_broker: KafkaBroker) -> AsyncIterator[Topic]:
         yield topic
 
 
-def act(kind: Kind) -> Act:
-    return Act(1, kind, 0.5)
+def action(kind: Kind) -> Action:
+    return Action(1, kind, 0.5)
 
 
 def places(sent: Sequence[SentRecord]) -> set[tuple[tuple[str, int], str]]:
@@ -148,8 +148,8 @@ async def test_records_are_where_they_are_told_to_be(topic: Topic) -> None:
 
 
 async def test_a_committed_transaction_holds_the_next_records_alone(topic: Topic) -> None:
-    done = await topic.stream.perform(act(Kind.COMMIT))
-    assert "transaction" in done.told
+    done = await topic.stream.perform(action(Kind.COMMIT))
+    assert "transaction" in done.description
     sent = [*await topic.stream.put(RECORDS[:100]), *await topic.stream.put(RECORDS[100:])]
     assert arrived(await topic.records(200)) == places(sent)
     assert await topic.end() == 200 + 2, "a marker of the transaction's end in each partition"
@@ -159,7 +159,7 @@ async def test_a_committed_transaction_holds_the_next_records_alone(topic: Topic
 async def test_the_twins_of_an_aborted_transaction_are_there_and_do_not_count(
     topic: Topic,
 ) -> None:
-    await topic.stream.perform(act(Kind.ABORT))
+    await topic.stream.perform(action(Kind.ABORT))
     sent = await topic.stream.put(RECORDS)
     everything = await topic.numbers(400, isolation="read_uncommitted")
     assert everything == Counter(dict.fromkeys(range(200), 2))
@@ -171,7 +171,7 @@ async def test_the_twins_of_an_aborted_transaction_are_there_and_do_not_count(
 
 async def test_each_call_is_struck_by_one_act(topic: Topic) -> None:
     for kind in (Kind.ABORT, Kind.ABORT, Kind.COMMIT):
-        await topic.stream.perform(act(kind))
+        await topic.stream.perform(action(kind))
     for begin in range(0, 200, 50):
         await topic.stream.put(RECORDS[begin : begin + 50])
     everything = await topic.numbers(300, isolation="read_uncommitted")
@@ -182,13 +182,13 @@ async def test_each_call_is_struck_by_one_act(topic: Topic) -> None:
 
 async def test_a_topic_grows_and_its_new_partitions_get_records_at_once(topic: Topic) -> None:
     name = topic.service.settings.topic
-    await topic.stream.perform(act(Kind.COMMIT))
+    await topic.stream.perform(action(Kind.COMMIT))
     await topic.stream.put(RECORDS[:50])
     await topic.stream.put(RECORDS[50:100])
-    done = await topic.stream.perform(act(Kind.GROW))
+    done = await topic.stream.perform(action(Kind.GROW))
     assert (done.ended, done.born) == ((), (f"{name}-2", f"{name}-3"))
-    assert done.told == f"add the partitions {name}-2 and {name}-3"
-    await topic.stream.perform(act(Kind.COMMIT))
+    assert done.description == f"add the partitions {name}-2 and {name}-3"
+    await topic.stream.perform(action(Kind.COMMIT))
     for call in (RECORDS[100:150], RECORDS[150:]):
         sent = await topic.stream.put(call)
         assert {record.split for record in sent} == {f"{name}-{number}" for number in range(4)}
@@ -201,7 +201,7 @@ async def test_a_broker_that_is_killed_has_each_record_once(
 ) -> None:
     before = await asyncio.to_thread(lambda: mortal_broker.pid)
     async with opened(mortal_broker) as topic:
-        await topic.stream.perform(act(Kind.RESTART))
+        await topic.stream.perform(action(Kind.RESTART))
         sent = await topic.stream.put(RECORDS)
         assert await asyncio.to_thread(lambda: mortal_broker.pid) not in {before, None}
         found = await topic.records(200)
@@ -240,8 +240,8 @@ class Answering:
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        (RequestTimedOutError(), "the broker has not taken the records: .*RequestTimedOutError"),
-        (RecordMetadata("orders", 0, None, -1, 0, 0, 0), "does not say where"),
+        (RequestTimedOutError(), "the broker has not accepted the records: .*RequestTimedOutError"),
+        (RecordMetadata("orders", 0, None, -1, 0, 0, 0), "without reporting their offsets"),
     ],
     ids=["error", "no offset"],
 )

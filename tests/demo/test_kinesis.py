@@ -7,9 +7,9 @@ import aioboto3
 import pytest
 
 from fanout.demo.kinesis import KinesisStream
-from fanout.demo.plan import Act, Kind
+from fanout.demo.plan import Action, Kind
 from fanout.demo.records import Record, SentRecord, digest
-from fanout.demo.service import Done
+from fanout.demo.service import ActionResult
 from fanout.testing.kinesis.process import KinesisProcess
 
 if TYPE_CHECKING:
@@ -38,29 +38,29 @@ async def created(server: KinesisProcess, client: Any, name: str, shards: int) -
 
 async def test_a_shard_is_split(server: KinesisProcess, client: Any) -> None:
     stream = await created(server, client, "split", 2)
-    done = await stream.perform(Act(1, Kind.SPLIT, 0.9))
+    done = await stream.perform(Action(1, Kind.SPLIT, 0.9))
     told = f"split {SECOND} into {THIRD} and {FOURTH}"
-    assert done == Done(told, ended=(SECOND,), born=(THIRD, FOURTH))
+    assert done == ActionResult(told, ended=(SECOND,), born=(THIRD, FOURTH))
 
 
 async def test_neighbours_are_merged_even_after_a_split(
     server: KinesisProcess, client: Any
 ) -> None:
     stream = await created(server, client, "merge", 2)
-    await stream.perform(Act(1, Kind.SPLIT, 0.0))
-    done = await stream.perform(Act(1, Kind.MERGE, 0.9))
+    await stream.perform(Action(1, Kind.SPLIT, 0.0))
+    done = await stream.perform(Action(1, Kind.MERGE, 0.9))
     child = "shardId-000000000004"
     told = f"merge {FOURTH} and {SECOND} into {child}"
-    assert done == Done(told, ended=(FOURTH, SECOND), born=(child,))
+    assert done == ActionResult(told, ended=(FOURTH, SECOND), born=(child,))
 
 
 async def test_what_is_done_while_nobody_reads_splits_and_merges_children(
     server: KinesisProcess, client: Any
 ) -> None:
     stream = await created(server, client, "again", 3)
-    first, second = (await stream.perform(Act(1, Kind.SPLIT, 0.9))).born
-    split = await stream.perform(Act(1, Kind.SPLIT_AGAIN, 0.0))
-    merge = await stream.perform(Act(1, Kind.MERGE_AGAIN, 0.9))
+    first, second = (await stream.perform(Action(1, Kind.SPLIT, 0.9))).born
+    split = await stream.perform(Action(1, Kind.SPLIT_AGAIN, 0.0))
+    merge = await stream.perform(Action(1, Kind.MERGE_AGAIN, 0.9))
     left, right, merged = (f"shardId-{index:012}" for index in (5, 6, 7))
     assert (split.ended, split.born) == ((first,), (left, right))
     assert (merge.ended, merge.born) == ((right, second), (merged,))
@@ -72,9 +72,9 @@ async def test_shards_of_the_beginning_are_merged_again_only_with_a_new_neighbou
     server: KinesisProcess, client: Any, merge: float
 ) -> None:
     stream = await created(server, client, f"neighbours-{merge}", 8)
-    children = (await stream.perform(Act(1, Kind.SPLIT, 0.0))).born
-    split = await stream.perform(Act(1, Kind.SPLIT_AGAIN, 0.9))
-    merged = await stream.perform(Act(1, Kind.MERGE_AGAIN, merge))
+    children = (await stream.perform(Action(1, Kind.SPLIT, 0.0))).born
+    split = await stream.perform(Action(1, Kind.SPLIT_AGAIN, 0.9))
+    merged = await stream.perform(Action(1, Kind.MERGE_AGAIN, merge))
     assert split.ended == (children[1],)
     assert set(merged.ended) & {*children, *split.born}
 
@@ -83,9 +83,9 @@ async def test_one_child_is_enough_to_be_split_and_merged_again(
     server: KinesisProcess, client: Any
 ) -> None:
     stream = await created(server, client, "one", 2)
-    (child,) = (await stream.perform(Act(1, Kind.MERGE, 0.0))).born
-    split = await stream.perform(Act(1, Kind.SPLIT_AGAIN, 0.5))
-    merge = await stream.perform(Act(1, Kind.MERGE_AGAIN, 0.5))
+    (child,) = (await stream.perform(Action(1, Kind.MERGE, 0.0))).born
+    split = await stream.perform(Action(1, Kind.SPLIT_AGAIN, 0.5))
+    merge = await stream.perform(Action(1, Kind.MERGE_AGAIN, 0.5))
     assert split.ended == (child,)
     assert merge.ended == split.born
 
@@ -94,8 +94,8 @@ async def test_parents_are_those_that_the_service_lists(
     server: KinesisProcess, client: Any
 ) -> None:
     stream = await created(server, client, "parents", 1)
-    await stream.perform(Act(1, Kind.SPLIT, 0.0))
-    await stream.perform(Act(1, Kind.MERGE, 0.0))
+    await stream.perform(Action(1, Kind.SPLIT, 0.0))
+    await stream.perform(Action(1, Kind.MERGE, 0.0))
     assert await stream.parents() == {
         FIRST: [],
         SECOND: [FIRST],
@@ -107,8 +107,8 @@ async def test_parents_are_those_that_the_service_lists(
 @pytest.mark.parametrize("kind", [Kind.CUT, Kind.STALL, Kind.ERROR])
 async def test_a_fault_names_an_open_shard(server: KinesisProcess, client: Any, kind: Kind) -> None:
     stream = await created(server, client, kind.name, 1)
-    await stream.perform(Act(1, Kind.SPLIT, 0.0))
-    assert SECOND in (await stream.perform(Act(1, kind, 0.0))).told
+    await stream.perform(Action(1, Kind.SPLIT, 0.0))
+    assert SECOND in (await stream.perform(Action(1, kind, 0.0))).description
 
 
 class RejectingKinesis:

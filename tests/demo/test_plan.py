@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fanout.demo.options import DemoOptions, ServiceName
-from fanout.demo.plan import Act, Kind, draw_plan
+from fanout.demo.plan import Action, Kind, draw_plan
 
 SEEDS = range(50)
 KINESIS, KAFKA, KAFKA_SHARE = ServiceName
@@ -26,7 +26,7 @@ def test_another_seed_draws_another_plan() -> None:
 
 
 def test_the_kill_changes_nothing_else() -> None:
-    assert draw_plan(options(kill=True)).acts == draw_plan(options(kill=False)).acts
+    assert draw_plan(options(kill=True)).actions == draw_plan(options(kill=False)).actions
 
 
 def test_nobody_is_killed_unless_asked_for() -> None:
@@ -51,7 +51,8 @@ def test_a_reader_of_a_shuffle_is_killed_after_its_writer_and_at_the_other_momen
 def test_everything_that_can_be_done_to_a_service_is_in_its_plan(seed: int) -> None:
     plans = {source: draw_plan(options(seed, source=source)) for source in ServiceName}
     done = {
-        source: {act.kind for act in plan.acts + plan.while_down} for source, plan in plans.items()
+        source: {action.kind for action in plan.actions + plan.while_down}
+        for source, plan in plans.items()
     }
     assert done[KINESIS] | done[KAFKA] == set(Kind)
     assert not done[KINESIS] & done[KAFKA]
@@ -61,14 +62,14 @@ def test_everything_that_can_be_done_to_a_service_is_in_its_plan(seed: int) -> N
 @every_source
 @pytest.mark.parametrize("seed", SEEDS)
 def test_acts_happen_one_after_the_other_while_records_flow(seed: int, source: ServiceName) -> None:
-    moments = [act.at for act in draw_plan(options(seed, source=source)).acts]
+    moments = [action.at for action in draw_plan(options(seed, source=source)).actions]
     assert moments == sorted(moments)
     assert 1_000 <= moments[0] < moments[-1] < 8_500
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_split_comes_first(seed: int) -> None:
-    assert draw_plan(options(seed)).acts[0].kind is Kind.SPLIT
+    assert draw_plan(options(seed)).actions[0].kind is Kind.SPLIT
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -83,7 +84,7 @@ def test_batches_come_before_and_after_the_kill(seed: int) -> None:
 def test_the_killed_driver_has_read_beyond_the_first_act(seed: int, source: ServiceName) -> None:
     plan = draw_plan(options(seed, source=source))
     assert plan.kill is not None
-    assert plan.acts[0].at < plan.kill.after
+    assert plan.actions[0].at < plan.kill.after
 
 
 def test_what_is_done_while_nobody_reads_differs_between_seeds() -> None:
@@ -92,15 +93,15 @@ def test_what_is_done_while_nobody_reads_differs_between_seeds() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_topic_grows_midway_and_a_transaction_is_aborted_after_that(seed: int) -> None:
-    acts = draw_plan(options(seed, source=KAFKA)).acts
-    (grown,) = (act.at for act in acts if act.kind is Kind.GROW)
+    actions = draw_plan(options(seed, source=KAFKA)).actions
+    (grown,) = (action.at for action in actions if action.kind is Kind.GROW)
     assert 4_000 <= grown < 5_500
-    assert grown < max(act.at for act in acts if act.kind is Kind.ABORT)
+    assert grown < max(action.at for action in actions if action.kind is Kind.ABORT)
 
 
 def test_a_topic_grows_while_nobody_reads() -> None:
     plan = draw_plan(options(source=KAFKA))
-    assert [act.kind for act in plan.while_down] == [Kind.GROW]
+    assert [action.kind for action in plan.while_down] == [Kind.GROW]
 
 
 def test_both_halves_of_the_handler_are_killed_by_some_seed() -> None:
@@ -110,4 +111,4 @@ def test_both_halves_of_the_handler_are_killed_by_some_seed() -> None:
 
 @pytest.mark.parametrize(("where", "chosen"), [(0.0, "a"), (0.34, "b"), (0.999, "c")])
 def test_an_act_chooses_among_what_is_there(where: float, chosen: str) -> None:
-    assert Act(1, Kind.CUT, where).choose(["a", "b", "c"]) == chosen
+    assert Action(1, Kind.CUT, where).choose(["a", "b", "c"]) == chosen

@@ -9,9 +9,9 @@ from fanout.demo.service import MAX_CALL_RECORDS, produce
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fanout.demo.plan import Act
+    from fanout.demo.plan import Action
     from fanout.demo.records import Record
-    from fanout.demo.service import Done
+    from fanout.demo.service import ActionResult
 
 
 class Counting:
@@ -24,7 +24,7 @@ class Counting:
         self.calls.append(len(records))
         return [SentRecord(record.number, record.key, "split", 0, "") for record in records]
 
-    async def perform(self, act: Act) -> Done:
+    async def perform(self, action: Action) -> ActionResult:
         raise NotImplementedError
 
     async def parents(self) -> Mapping[str, Sequence[str]]:
