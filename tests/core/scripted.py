@@ -172,7 +172,7 @@ class ScriptedSource:
     logs: Sequence[Log]
     pacing: Pacing = PACING
     listings: Sequence[Sequence[Split] | Exception] = ()
-    """What listing the splits says, in turn; the last for ever. Empty: every split of the logs."""
+    """The results of listings, in turn; the last for ever. Empty: every split of the logs."""
     start: Position = field(default_factory=Horizon)
     identity: str = "scripted:one"
     unread: frozenset[str] = frozenset()

@@ -118,11 +118,11 @@ class ScriptedCluster:
         self.partitions = [Partition("t", number) for number in range(partitions)]
         self.logs = {partition: Log() for partition in self.partitions}
         self.leaders: dict[Partition, int | None] = dict.fromkeys(self.partitions, 1)
-        """Who leads."""
+        """The leader of the partition."""
         self.known: dict[Partition, int | None] = dict(self.leaders)
         """Whom to ask, as the client knows."""
         self.replicas: dict[Partition, set[int]] = {}
-        """Who else can be read from."""
+        """The replicas that can be read from."""
         self.fetches: list[Request] = []
         self.looks: list[tuple[float, Sequence[str]]] = []
         self.looked_up: list[Mapping[Partition, OffsetSpec | int]] = []

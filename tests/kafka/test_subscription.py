@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 class Memory:
-    """What a subscription has reserved for each event."""
+    """Record the bytes that a subscription reserves for each event."""
 
     def __init__(self) -> None:
         self.reserved = 0

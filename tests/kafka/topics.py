@@ -141,7 +141,7 @@ class Topic:
 
 
 class Reader:
-    """What a stream has delivered so far, and the calls of its hook.
+    """The batches that a stream has delivered so far, and the calls of its hook.
 
     `log` is like that of a Topic; `topics` has the same by the names of topics.
     """

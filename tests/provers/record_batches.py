@@ -64,7 +64,7 @@ def batch(
         records: Its records.
         base: Its first offset.
         codec: How it is compressed.
-        producer: Who wrote it.
+        producer: The id of its producer.
         transactional: Whether it is part of a transaction.
         control: Whether it is a control batch.
         log_append_time: Whether the broker has set the timestamp.
@@ -125,7 +125,7 @@ def empty(base: int, last: int, *, producer: int = -1, transactional: bool = Fal
     Args:
         base: Its first offset.
         last: The last offset that it had, counted from the first.
-        producer: Who wrote it.
+        producer: The id of its producer.
         transactional: Whether it is part of a transaction.
     """
     whole = bytearray(batch([BatchRow(0, 0, None, None)], producer=producer))[:HEADER_SIZE]

@@ -53,7 +53,7 @@ LATE = 0.04
 
 
 class Order(msgspec.Struct):
-    """What Kinesis has: event times come out of order, by less than LATE."""
+    """The records in Kinesis: event times come out of order, by less than LATE."""
 
     number: int
     user: str
@@ -184,7 +184,7 @@ class Job:
 
     @property
     def count(self) -> int:
-        """How many orders are in batches that are written."""
+        """The number of orders in batches that are written."""
         done = (path.parent for path in self._output.glob("batch=*/_SUCCESS"))
         files = (path for directory in done for path in directory.glob("*.parquet"))
         return sum(pq.read_metadata(path).num_rows for path in files)

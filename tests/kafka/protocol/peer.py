@@ -20,7 +20,7 @@ VERSIONS = ApiVersionResponse_v0(0, [(FetchRequest.API_KEY, 4, 11)]).encode()
 
 
 Respond: TypeAlias = "Callable[[asyncio.StreamWriter, int], Awaitable[None]]"
-"""What a peer does about the request of a number; the first asks for versions, and gets them."""
+"""The reaction of a peer to a request, by its number; the first request is for versions."""
 
 
 def frame(number: int, body: bytes) -> bytes:

@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 class Receiver:
-    """What a transport does with a protocol that has a buffer, and what comes of it."""
+    """Feed a buffered protocol as a transport does, and return its frames."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []

@@ -35,7 +35,7 @@ headers = st.lists(st.tuples(st.text(max_size=3), small), max_size=4).map(tuple)
 
 
 class Read(NamedTuple):
-    """What was read of a batch before it ended, and whether all of it could be."""
+    """The records read of a batch before it ended, and whether all could be read."""
 
     rows: list[tuple[Any, ...]]
     whole: bool

@@ -58,7 +58,7 @@ def run_campaign(
     """Run a campaign.
 
     Args:
-        options: What the user asked for.
+        options: The options of the user.
         plan: What strikes, where that is not to be drawn from the seed.
         on_round: Called at the end of each round.
 
@@ -129,7 +129,7 @@ def _kinesis(options: CrashOptions) -> Iterator[KinesisProcess | None]:
 
 @final
 class _Campaign:
-    """What runs on the event loop: producers, reader, front, job and rounds."""
+    """Run on the event loop: producers, reader, front, job and rounds."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class Control:
 
         Args:
             moment: The moment.
-            pipeline: Whose it is; None where that is not known.
+            pipeline: Its pipeline; None where that is not known.
         """
         try:
             strike = msgspec.json.decode(self._armed.read_bytes(), type=Strike)

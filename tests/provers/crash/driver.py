@@ -102,7 +102,7 @@ def _start(spark: SparkSession, pipeline: Pipeline, options: JobOptions) -> FanO
 def _source(pipeline: Pipeline, options: JobOptions) -> Source:
     match pipeline:
         case Pipeline.KINESIS:
-            from fanout.kinesis import KinesisSource  # noqa: PLC0415 - for who reads it
+            from fanout.kinesis import KinesisSource  # noqa: PLC0415 - for readers of this example
 
             return KinesisSource(
                 stream=input_of(pipeline),

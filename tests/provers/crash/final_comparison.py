@@ -28,7 +28,7 @@ _LOOK = 0.05
 @final
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the last look found.
+    """The result of the last check.
 
     Args:
         verdicts: What each pipeline came to: the worse of what was read during the campaign and at

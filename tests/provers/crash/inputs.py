@@ -26,7 +26,7 @@ _REQUEST_TIMEOUT_MS = 60_000
 
 
 class Input(Protocol):
-    """Where the records of a pipeline are put."""
+    """The stream or topic of the records of a pipeline."""
 
     async def put(self, records: Sequence[tuple[str, bytes]]) -> None:
         """Put keys and values, each exactly once, those of a key in order."""

@@ -42,7 +42,7 @@ class KinesisProxy:
 
     @property
     def url(self) -> str:
-        """Where clients connect to, the same after a restart."""
+        """The address that clients connect to, the same after a restart."""
         return f"http://127.0.0.1:{self._port}"
 
     async def start(self) -> None:

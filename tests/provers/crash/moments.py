@@ -12,7 +12,7 @@ __all__ = ("CrashMoment", "Pipeline", "Strike", "StrikeKind", "input_of", "outpu
 
 @final
 class Pipeline(StrEnum):
-    """What the job reads, transforms and writes to Kafka exactly once."""
+    """The source that the job reads, transforms and writes to Kafka exactly once."""
 
     KINESIS = "kinesis"
     KAFKA = "kafka"
@@ -71,7 +71,7 @@ class Strike(msgspec.Struct, frozen=True):
     Args:
         moment: When.
         kind: Its kind.
-        pipeline: Whose step it is.
+        pipeline: The pipeline of the step.
     """
 
     moment: CrashMoment

@@ -20,7 +20,7 @@ __all__ = ("OutputOracle", "OutputVerdict")
 
 @final
 class OutputVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a comparison found.
+    """The result of a comparison.
 
     Args:
         produced: Records that were produced.
@@ -50,7 +50,7 @@ class OutputVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Key:
-    """What was read of one key: everything below `following`, and `ahead`, which is above."""
+    """The records read of one key: everything below `following`, and `ahead`, which is above."""
 
     __slots__ = ("ahead", "following")
 
@@ -109,7 +109,7 @@ class OutputOracle:
 
     @property
     def distinct(self) -> int:
-        """How many records were read, each counted once."""
+        """The number of records that were read, each counted once."""
         return self._read - self._duplicated - self._altered
 
     def has(self, produced: Mapping[str, int]) -> bool:

@@ -77,7 +77,7 @@ class CrashOptions:
 @final
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What strikes until the job has caught up again.
+    """The strikes until the job has caught up again.
 
     Args:
         strikes: One, or two: then the driver that takes over is struck as well.

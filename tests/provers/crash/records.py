@@ -1,4 +1,4 @@
-"""The records of a campaign: numbered by key, and each telling what it must have become."""
+"""The records of a campaign: numbered by key, and each with the value that it must have become."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RecordProducer:
 
     @property
     def total(self) -> int:
-        """How many records the service has taken."""
+        """The number of records that the service has taken."""
         return sum(self.produced.values())
 
     def _next(self, key: str) -> tuple[str, bytes]:

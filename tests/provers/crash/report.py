@@ -24,7 +24,7 @@ _GOOD, _BAD = "[green]✓[/]", "[red]✗[/]"
 
 @final
 class Struck(msgspec.Struct, frozen=True):
-    """What became of a strike.
+    """The result of a strike.
 
     Args:
         strike: The strike.
@@ -58,7 +58,7 @@ class CrashReport(msgspec.Struct, frozen=True, kw_only=True):
     """One campaign.
 
     Args:
-        seed: What it was drawn from.
+        seed: The seed of the plan.
         rounds: Its rounds.
         verdicts: What the comparison of output and input found.
         open_transactions: Partitions that a transaction still held up at the end.

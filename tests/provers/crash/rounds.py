@@ -35,7 +35,7 @@ _MOST_FAILURES = 5
 @final
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What the job depends on, and what can be struck of it.
+    """The services of the job, and the faults that can strike them.
 
     Args:
         broker: Kafka.
@@ -87,7 +87,7 @@ class Rounds:
     Args:
         job: The job.
         control: Where strikes are armed in it.
-        services: What it depends on.
+        services: The services of the job.
         producers: What was produced, by pipeline.
         oracles: What was read, by pipeline.
     """

@@ -45,7 +45,7 @@ __all__ = (
 )
 
 Pattern: TypeAlias = Any
-"""What a node is compared with: a function of it, a type, a list of patterns, or a value."""
+"""A pattern for a node: a function of it, a type, a list of patterns, or a value."""
 
 
 class PlantError(Exception):

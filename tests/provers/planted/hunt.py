@@ -40,14 +40,14 @@ SEEDS: Final = 500
 _WRITTEN_DOWN: Final = Path(__file__).with_name("shown.json")
 SHOWN: Final[dict[str, int]] = json.loads(_WRITTEN_DOWN.read_text())
 CHANGES: Final = KINESIS_BUGS | HARMLESS | KAFKA_BUGS | SHUFFLE_BUGS
-# What Python says of words that make no program: then the mistake is one in these tests.
+# Errors of Python for text that is no program: then the mistake is in these tests.
 _OF_THE_EDIT: Final = (AttributeError, NameError, TypeError)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class BugFound:
-    """How a change was found out.
+    """The seed and error that show a change.
 
     Args:
         tried: How many seeds were run, the one that showed it included.

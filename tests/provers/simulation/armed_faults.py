@@ -15,15 +15,15 @@ __all__ = ("ArmedFault", "ArmedFaults")
 class _FaultTraits(Protocol):
     @property
     def site(self) -> Enum:
-        """What a fault strikes."""
+        """The part of the system that a fault strikes."""
 
 
 class ArmedFault(Protocol):
-    """What can go wrong, from a moment on; see `Fault`."""
+    """A fault, from a moment on; see `Fault`."""
 
     @property
     def kind(self) -> StrEnum:
-        """What goes wrong."""
+        """The kind of the fault."""
 
     @property
     def at(self) -> float:
@@ -43,7 +43,7 @@ class ArmedFault(Protocol):
 
     @property
     def traits(self) -> _FaultTraits:
-        """What is known about its kind."""
+        """The traits of its kind."""
 
 
 F = TypeVar("F", bound=ArmedFault)

@@ -29,7 +29,7 @@ _FAILED = 1
 
 
 class _Source(StrEnum):
-    """What a simulated job reads from."""
+    """The source of a simulated job."""
 
     KINESIS = "kinesis"
     KAFKA = "kafka"

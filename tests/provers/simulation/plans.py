@@ -28,7 +28,7 @@ AnyPlan: TypeAlias = KinesisPlan | KafkaPlan
 
 @final
 class SourceName(StrEnum):
-    """What a simulated job reads from; the tag of its plan."""
+    """The source of a simulated job; the tag of its plan."""
 
     KINESIS = "kinesis"
     KAFKA = "kafka"

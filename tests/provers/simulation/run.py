@@ -39,7 +39,7 @@ _RESTART_AGAIN: Final = 15.0
 @final
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What a run was.
+    """The result of a run.
 
     Args:
         seed: Its seed.
@@ -51,7 +51,7 @@ class RunOutcome:
         restarts: How often the job began anew.
         calls: The calls to the service, by name.
         faults: What went wrong, by kind.
-        moments: How often each coincidence was met.
+        moments: The count of each coincidence.
         recovery: The virtual seconds from the repair until everything had arrived.
         close: The virtual seconds that the slowest close took.
     """

@@ -82,7 +82,7 @@ class RunFailure:
 
     @property
     def command(self) -> str:
-        """What shows it again."""
+        """The command that shows it again."""
         kafka = "" if self.source is SourceName.KINESIS else f" --source {self.source}"
         return f"python -m tests.provers sim replay {self.seed}{kafka}"
 

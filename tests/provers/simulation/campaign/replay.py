@@ -24,7 +24,7 @@ __all__ = ("Replay", "replay")
 @final
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a run was.
+    """The result of a run.
 
     Args:
         plan: Its plan.

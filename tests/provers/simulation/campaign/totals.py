@@ -34,7 +34,7 @@ class Totals:
         restarts: How often a job began anew.
         calls: The calls to the service, by name.
         faults: What went wrong, by kind.
-        moments: How often each coincidence was met, by its sentence.
+        moments: The count of each coincidence, by its sentence.
         recoveries: How many runs took how many seconds, rounded up, from the repair until
             everything had arrived.
         slowest_close: The virtual seconds that the slowest close took.
@@ -96,7 +96,7 @@ class Totals:
 
     @property
     def failures_by_kind(self) -> dict[FailureKind, int]:
-        """How many runs failed, by kind, those of which there are none included."""
+        """The number of failed runs by kind, kinds without any included."""
         counts = Counter(failure.kind for failure in self.failures)
         return {kind: counts[kind] for kind in FailureKind}
 

@@ -43,7 +43,7 @@ class SimJob:
     """Read a stream as one process does.
 
     Args:
-        world: What it meets.
+        world: The simulated world around it.
         run: The process.
     """
 
@@ -105,14 +105,14 @@ class SimJob:
 
     @property
     def missing(self) -> dict[str, int]:
-        """How many rows of each shard are still to come."""
+        """The number of rows of each shard that are still to come."""
         if self._reading is None:
             return {"every shard": -1}
         return self._reading.missing(self._world.plan.broken)
 
     @property
     def generations(self) -> int:
-        """How many shards, one continuing the other, are still to be read; at least one."""
+        """The number of shards, one continuing the other, still to be read; at least one."""
         if self._reading is None:
             return self._world.oracle.generations
         return self._reading.generations()

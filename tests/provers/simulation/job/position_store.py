@@ -32,7 +32,7 @@ class PositionStore:
 
     @property
     def versions(self) -> list[str]:
-        """What a restart finds, the newest first."""
+        """The positions that a restart may find, the newest first."""
         return self._versions[::-1]
 
     async def save(self, positions: str, run: ProcessRun) -> None:
@@ -40,7 +40,7 @@ class PositionStore:
 
         Args:
             positions: What is stored.
-            run: Who stores it; what a dead process stores is not kept.
+            run: The process that stores it; what a dead process stores is not kept.
 
         Raises:
             OSError: The store refuses them.

@@ -54,7 +54,7 @@ class SimProcess:
         self.task = asyncio.create_task(self.job.live(), name=f"process {number}")
 
     async def kill(self) -> None:
-        """Let it die: what is cancelled still runs, but reaches neither service nor store."""
+        """Kill it: cancelled code still runs, but reaches neither service nor store."""
         self.run.dead = True
         self.task.cancel()
         await asyncio.wait({self.task}, timeout=_STORE_GRACE)
@@ -71,7 +71,7 @@ class SimProcess:
         await asyncio.wait({self.task})
 
     def look_back(self) -> FanOutError | None:
-        """Look at what it leaves, now that it is over; return what it has failed of.
+        """Check what it leaves after its end; return its failure.
 
         Raises:
             OracleError: If it leaves something, or has failed for nothing.
@@ -96,7 +96,7 @@ class SimProcess:
 
     @property
     def recovery(self) -> float:
-        """How many seconds all that is missing may take to come, if nothing goes wrong."""
+        """The seconds that all missing records may take to come, without faults."""
         pacing = self._world.pacing
         generation = (
             pacing.subscribe_timeout

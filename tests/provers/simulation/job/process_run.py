@@ -20,7 +20,7 @@ class ProcessRun:
 
     Args:
         number: Its number, from 1.
-        hands: What it holds.
+        held: The events that it holds.
         dead: Whether the process has died; what its remains do has no effect.
         hindered: Whether it has met an outage, a throttle or expired credentials.
         credentials: Which credentials sign its calls, from 0; the newest are the highest.
@@ -30,7 +30,7 @@ class ProcessRun:
         passed_over: The newest number of each shard that had expired when the process asked for the
             oldest record.
         attempts: Its subscribe calls.
-        refusals: What its other calls were refused with.
+        refusals: The errors that refused its other calls.
         hung: How many of those were not answered for long.
         calling: How many of those are under way.
         called_at: When the latest of them ended.

@@ -24,19 +24,19 @@ __all__ = ("JobPlan", "SourceOracle", "SourceReading", "SourceWitness", "SourceW
 
 
 class JobPlan(Protocol):
-    """What of a plan is about the job; see `tests.provers.simulation.kinesis.plan.Plan`."""
+    """The part of a plan about the job; see `tests.provers.simulation.kinesis.plan.KinesisPlan`."""
 
     @property
     def seed(self) -> int:
-        """What everything else was drawn from."""
+        """The seed of everything else."""
 
     @property
     def seconds(self) -> float:
-        """How long faults strike, in virtual seconds."""
+        """The virtual seconds in which faults strike."""
 
     @property
     def reading(self) -> Literal["iterate", "drain", "mixed"]:
-        """How the job reads."""
+        """The way in which the job reads."""
 
     @property
     def checkpoint_every(self) -> int:
@@ -44,11 +44,11 @@ class JobPlan(Protocol):
 
     @property
     def acknowledging(self) -> Literal["each", "twice", "some", "all"]:
-        """What it acknowledges."""
+        """The batches that it acknowledges."""
 
     @property
     def storing(self) -> Literal["positions", "drained", "delivered"]:
-        """What it stores."""
+        """The positions that it stores."""
 
     @property
     def broken(self) -> str | None:
@@ -82,15 +82,15 @@ class SourceOracle(Protocol):
 
     @property
     def checked(self) -> int:
-        """How many records were checked."""
+        """The number of records that were checked."""
 
     @property
     def replayed(self) -> int:
-        """How many of those came again after a restart."""
+        """The number of those that came again after a restart."""
 
     @property
     def generations(self) -> int:
-        """How many splits can continue each other at the most."""
+        """The most splits that can continue each other."""
 
     def begin(self, positions: str, run: ProcessRun, *, anew: bool = False) -> SourceReading:
         """Take note from where a run of the reader goes on."""
@@ -116,23 +116,23 @@ class SourceWitness(Protocol):
 
 
 class SourceWorld(Protocol):
-    """What every run of a job meets: the service, what goes wrong, and who looks at everything."""
+    """The environment of every run of a job: the service, its faults, and the oracle."""
 
     @property
     def plan(self) -> JobPlan:
-        """How the job reads."""
+        """The way in which the job reads."""
 
     @property
     def armed(self) -> ArmedFaults[KinesisFault]:
-        """What goes wrong with the job and its store."""
+        """The faults of the job and its store."""
 
     @property
     def oracle(self) -> SourceOracle:
-        """What looks at everything that the job gets."""
+        """The oracle, which checks everything that the job gets."""
 
     @property
     def store(self) -> PositionStore:
-        """Where its positions are kept."""
+        """The store of its positions."""
 
     @property
     def random(self) -> Random:
@@ -148,11 +148,11 @@ class SourceWorld(Protocol):
 
     @property
     def pacing(self) -> Pacing:
-        """How the service is asked."""
+        """The pacing of calls to the service."""
 
     @property
     def grace(self) -> float:
-        """How many seconds a stream may take to close."""
+        """The seconds that a stream may take to close."""
 
     @property
     def gone(self) -> bool:
@@ -168,11 +168,11 @@ class SourceWorld(Protocol):
 
     @property
     def struck(self) -> Mapping[str, int]:
-        """What went wrong, by kind."""
+        """The faults that struck, by kind."""
 
     @property
     def moments(self) -> Mapping[str, int]:
-        """How often each coincidence was met."""
+        """The count of each coincidence."""
 
     def observed(self) -> AbstractContextManager[None]:
         """Look out for coincidences while the block runs."""
@@ -187,7 +187,7 @@ class SourceWorld(Protocol):
         """Return what a process reads from."""
 
     def witness(self, run: ProcessRun) -> SourceWitness:
-        """Return who looks over the shoulder of a process."""
+        """Return the witness of a process."""
 
     def live_of(self, run: ProcessRun) -> list[str]:
         """Return what a process holds open."""

@@ -50,11 +50,11 @@ def check_kafka_failure(
     """Check that a stream has failed of something that makes it fail.
 
     Args:
-        failure: What it has failed of.
+        failure: The error of the stream.
         run: The process.
         sent_responses: The responses that the cluster has sent to it.
         service: The cluster.
-        options: What its user has asked for.
+        options: The options of the user.
         silent: Returns whether a producer of a partition may have been silent for too long.
         worked: Whether its job has got anything.
 

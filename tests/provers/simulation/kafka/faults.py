@@ -17,7 +17,7 @@ __all__ = ("ERRORS", "KAFKA_FAULTS", "KafkaFault", "KafkaFaultKind", "KafkaFault
 
 @final
 class KafkaFaultSite(Enum):
-    """What a fault strikes."""
+    """The part of the system that a fault strikes."""
 
     LOG = "what a partition holds"
     LEADERS = "who leads a partition, and what a listing says about it"
@@ -67,10 +67,10 @@ class KafkaFaultKind(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class KafkaFaultTraits:
-    """What is known about a kind of fault.
+    """The traits of a kind of fault.
 
     Args:
-        site: What it strikes.
+        site: The part that it strikes.
         seconds: The range from which its amount is drawn, in seconds, log-uniformly; nothing where
             it has no amount.
         most: The range of how many batches, brokers or partitions it is about.
@@ -209,7 +209,7 @@ class KafkaFault:
 
     @property
     def traits(self) -> KafkaFaultTraits:
-        """What is known about its kind."""
+        """The traits of its kind."""
         return KAFKA_FAULTS[self.kind]
 
     def __str__(self) -> str:

@@ -23,7 +23,7 @@ __all__ = ("BatchContent", "LogBuilder", "PartitionWriter")
 @final
 @dataclass(frozen=True, slots=True)
 class BatchContent:
-    """What is in a batch; offsets count from its first one.
+    """The content of a batch; offsets count from its first one.
 
     Args:
         rows: What a broker keeps.
@@ -39,7 +39,7 @@ class BatchContent:
 
 
 class PartitionWriter(Protocol):
-    """Who writes a partition."""
+    """The writer of a partition."""
 
     def write(self, at: float) -> None:
         """Write something at a moment: a batch, or the end of a transaction."""

@@ -134,7 +134,7 @@ class _Scribe:
 
     Args:
         sheet: The partition.
-        author: Who writes it.
+        author: The writer.
         random: When something is written.
         seconds: For how long records come.
         batches: About how many batches there are in an era.

@@ -38,8 +38,8 @@ class KafkaSometimes(StrEnum):
     EXPIRED_UNDER_READER = "what comes next expires before a reader asks for it"
     CUT_BELOW_READER = "a log is cut below its reader, which asks for what is no more"
     CUT_UNSEEN = "a log is cut below its reader, and is as long again before the reader asks"
-    GAP_AHEAD = "a reader is told that records are lost, and goes on behind them"
-    GAP_BACK = "a reader is told that records are lost, and begins anew before them"
+    GAP_AHEAD = "a gap is reported to a reader, which goes on behind it"
+    GAP_BACK = "a gap is reported to a reader, which begins anew before it"
     # Who is asked.
     OLD_LEADER = "a broker is asked that does not lead any more"
     DIED_WAITING = "a broker dies while a fetch waits for data there"
@@ -47,15 +47,15 @@ class KafkaSometimes(StrEnum):
     LAGGING = "a new leader does not know yet what its reader asks for"
     # The group.
     COMMITTED_NEWER = "a commit that has failed is followed by one of newer offsets"
-    COMMIT_UNHEARD = "a commit succeeds, and nobody hears of it"
+    COMMIT_UNHEARD = "a commit succeeds, and its response is lost"
     CLOSED_COMMITTING = "a stream is closed while a commit is under way"
     # The producers of a shuffle.
-    SUPERSEDED = "a generation of producers takes the place of one that has spoken"
-    OUTDATED = "a producer speaks whose generation was superseded"
-    BACK_FROM_IDLE = "a producer that was idle, or had ended, speaks again"
+    SUPERSEDED = "a generation of producers takes the place of one that has sent frames"
+    OUTDATED = "a producer sends whose generation was superseded"
+    BACK_FROM_IDLE = "a producer that was idle, or had ended, sends again"
     NOT_BOUND = "a record comes behind a watermark that does not bind its producer"
     WITHOUT_SILENT = "a watermark goes on without a producer that is silent"
-    KNOWN_AGAIN = "a process goes on with producers of whom it has not heard itself"
+    KNOWN_AGAIN = "a process goes on with producers of which it has received no frame itself"
 
 
 def note_answer(

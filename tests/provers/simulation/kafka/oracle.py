@@ -34,7 +34,7 @@ __all__ = ("KafkaOracle", "KafkaReading", "PartitionProgress")
 @final
 @dataclass(slots=True)
 class PartitionProgress:
-    """How far one run of the reader has come in one partition.
+    """The progress of one run of the reader in one partition.
 
     Args:
         next: The offset that it has to get next, or a later one.

@@ -52,7 +52,7 @@ class KafkaRecord(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class ProducerFrames:
-    """What a producer of a shuffle says with a batch.
+    """The control frames of a producer of a shuffle in a batch.
 
     Args:
         generation: The producer's generation.
@@ -117,7 +117,7 @@ class LoggedTransaction:
 @final
 @dataclass(frozen=True)
 class LogEra:
-    """What a partition holds from one upheaval to the next: a truncation, or a deletion.
+    """The log of a partition between two truncations or deletions.
 
     Args:
         since: When it begins, in virtual seconds.

@@ -26,13 +26,13 @@ __all__ = ("KafkaPlan",)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaPlan:
-    """What one run does; the same plan gives the same run.
+    """The plan of one run; the same plan gives the same run.
 
     Plans are kept as JSON, and must still be read when there is more to say in one: a field that
     is added has a default with which everything is as it was before.
 
     Args:
-        seed: What everything else was drawn from.
+        seed: The seed of everything else.
         schedule: The order of task steps that are ready together.
         brokers: How many brokers there are.
         partitions: How many partitions the topic `t` has at first.
@@ -51,11 +51,11 @@ class KafkaPlan:
         listing_every: The seconds between two listings of the partitions; None for no further one.
         reading: How the job reads; this and what follows is as in a plan of Kinesis.
         checkpoint_every: After how many reads the job stores its positions.
-        acknowledging: What it acknowledges.
-        storing: What it stores.
+        acknowledging: The batches that it acknowledges.
+        storing: The positions that it stores.
         tight: Whether there is little memory.
         broken: The partition that stays broken when everything else is repaired, where one does.
-        faults: What goes wrong with the job and its store.
+        faults: The faults of the job and its store.
         cluster_faults: What goes wrong with the cluster.
         producers: How many producers of a shuffle write at once, at the most; 0 for no shuffle.
         generations: How many generations of them there are at the most.

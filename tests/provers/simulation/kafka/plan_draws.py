@@ -50,7 +50,7 @@ JOB_KINDS: Final = tuple(
     if traits.site in {KinesisFaultSite.JOB, KinesisFaultSite.STORE}
     and kind is not KinesisFaultKind.DEPLOYED
 )
-"""What goes wrong with the job itself, or with where it keeps its positions."""
+"""The faults of the job itself, or of the store of its positions."""
 
 
 def draw_kafka_plan(seed: int) -> KafkaPlan:
@@ -135,7 +135,7 @@ def draw_job_faults(random: Random, seconds: float) -> list[KinesisFault]:
 
     Args:
         random: Where chance comes from.
-        seconds: How long faults strike, in virtual seconds.
+        seconds: The virtual seconds in which faults strike.
     """
     kinds = [kind for kind in JOB_KINDS if happens(random, 0.5)]
     if not kinds:
@@ -159,7 +159,7 @@ def draw_cluster_faults(
     Args:
         random: Where chance comes from.
         partitions: The names of the partitions that it may be about.
-        seconds: How long faults strike, in virtual seconds.
+        seconds: The virtual seconds in which faults strike.
         lossy: Whether records may be lost.
         but: What may not be.
     """

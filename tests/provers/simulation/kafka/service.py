@@ -69,7 +69,7 @@ class KafkaSimService:
         self.calls: Counter[str] = Counter()
         self.moments: Counter[str] = Counter()
         self.offsets: dict[Partition, int] = {}
-        """What the group has committed."""
+        """The offsets that the group has committed."""
         self._random = random
         self._request_timeout = request_timeout
         self._requests = 0
@@ -97,7 +97,7 @@ class KafkaSimService:
 
         Args:
             broker: The broker.
-            served: Who asks.
+            sent_responses: The responses to the process that asks.
             hang: For how many seconds it gets no answer.
 
         Raises:
@@ -174,10 +174,10 @@ class KafkaSimService:
         """Return what a leader has of a partition.
 
         Args:
-            broker: Who is asked.
+            broker: The broker that receives the request.
             partition: The partition.
             want: What is wanted.
-            served: Who asks.
+            sent_responses: The responses to the process that asks.
             room: How many bytes the answer has room for.
             whole: Whether the first batch comes, however large it is.
 

@@ -43,7 +43,7 @@ class KafkaSimSource:
     """A Kafka source whose requests a simulated cluster answers.
 
     Args:
-        kafka: What the user wrote down.
+        kafka: The source that the user declares.
         transport: Makes the calls of one connection.
         random: The source of randomness for waits.
     """
@@ -59,7 +59,7 @@ class KafkaSimSource:
 
     @property
     def event_time(self) -> EventTime | None:
-        """What the event time of a record is."""
+        """The event time of a record."""
         return self.kafka.event_time
 
     @asynccontextmanager
@@ -121,7 +121,7 @@ class ShuffleSimSource:
     """A shuffle whose requests a simulated cluster answers.
 
     Args:
-        shuffle: What the user wrote down.
+        shuffle: The source that the user declares.
         transport: Makes the calls of one connection.
         random: The source of randomness for waits.
     """

@@ -39,7 +39,7 @@ class KafkaSimTransport:
     Args:
         service: What answers.
         run: The process.
-        served: Records the responses.
+        sent_responses: Records the responses.
         witness: Looks at what it asks.
     """
 

@@ -42,7 +42,7 @@ class KafkaWitness:
         sent_responses: The responses that the cluster has sent to it.
         service: The cluster.
         oracle: What all runs have got together.
-        pacing: How the cluster is to be asked.
+        pacing: The pacing of calls to the cluster.
     """
 
     def __init__(

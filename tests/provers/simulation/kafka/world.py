@@ -95,12 +95,12 @@ class KafkaWorld:
 
     @property
     def pacing(self) -> Pacing:
-        """How the cluster is asked."""
+        """The pacing of calls to the cluster."""
         return self._options.pacing
 
     @property
     def grace(self) -> float:
-        """How many seconds a stream may take to close."""
+        """The seconds that a stream may take to close."""
         return _CLOSE_GRACE * (2 if self.plan.group else 1)
 
     @property
@@ -110,12 +110,12 @@ class KafkaWorld:
 
     @property
     def moments(self) -> Mapping[str, int]:
-        """How often each coincidence was met."""
+        """The count of each coincidence."""
         return self._service.moments
 
     @property
     def struck(self) -> Mapping[str, int]:
-        """What went wrong, by kind."""
+        """The faults that struck, by kind."""
         return Counter(self.armed.struck) + Counter(self._troubles.struck)
 
     @contextmanager
@@ -154,7 +154,7 @@ class KafkaWorld:
         return KafkaSimSource(self._options, transport, self.product)
 
     def witness(self, run: ProcessRun) -> KafkaWitness:
-        """Return who looks over the shoulder of a process."""
+        """Return the witness of a process."""
         sent_responses = self._sent_responses[run.number] = SentResponses(self.now)
         witness = KafkaWitness(run, sent_responses, self._service, self.oracle, self.pacing)
         self._witnesses[run.number] = witness

@@ -24,7 +24,7 @@ __all__ = (
 
 @final
 class KinesisFaultSite(Enum):
-    """What a fault strikes."""
+    """The part of the system that a fault strikes."""
 
     CALL = "a call other than those of one shard"
     SUBSCRIBE = "a subscribe call, or in polling a call for an iterator or for records"
@@ -106,16 +106,16 @@ class KinesisFaultKind(StrEnum):
 PROCESS_FAULTS: Final = frozenset(
     {KinesisFaultKind.CRASH, KinesisFaultKind.CLOSE, KinesisFaultKind.DEPLOYED}
 )
-"""What ends a process of the reader, or puts another one beside it."""
+"""The faults that end a process of the reader, or put another one beside it."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class KinesisFaultTraits:
-    """What is known about a kind of fault.
+    """The traits of a kind of fault.
 
     Args:
-        site: What it strikes.
+        site: The part that it strikes.
         seconds: The range from which its amount is drawn, in seconds, log-uniformly; nothing where
             it has no amount.
         codes: The errors of the service that it can be.
@@ -280,7 +280,7 @@ class KinesisFault:
 
     @property
     def traits(self) -> KinesisFaultTraits:
-        """What is known about its kind."""
+        """The traits of its kind."""
         return KINESIS_FAULTS[self.kind]
 
     def __str__(self) -> str:

@@ -23,13 +23,13 @@ __all__ = ("KinesisPlan",)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisPlan:
-    """What one run does; the same plan gives the same run.
+    """The plan of one run; the same plan gives the same run.
 
     Plans are kept as JSON, and must still be read when there is more to say in one: a field that
     is added has a default with which everything is as it was before.
 
     Args:
-        seed: What everything else was drawn from.
+        seed: The seed of everything else.
         schedule: The order of task steps that are ready together.
         mode: How the stream is read.
         start: Where it is read from.

@@ -38,7 +38,7 @@ class KinesisSimSource:
     """A Kinesis source whose calls a simulated service answers.
 
     Args:
-        kinesis: What the user wrote down.
+        kinesis: The source that the user declares.
         client: The calls.
         random: The source of randomness for the wait until a consumer is ACTIVE.
         pending_subscribes: How many subscribe calls may be under way at once.
@@ -56,7 +56,7 @@ class KinesisSimSource:
 
     @property
     def event_time(self) -> EventTime | None:
-        """What the event time of a record is."""
+        """The event time of a record."""
         return self.kinesis.event_time
 
     @asynccontextmanager

@@ -61,12 +61,12 @@ class KinesisWorld:
 
     @property
     def pacing(self) -> Pacing:
-        """How the service is asked."""
+        """The pacing of calls to the service."""
         return self._options.pacing
 
     @property
     def grace(self) -> float:
-        """How many seconds a stream may take to close."""
+        """The seconds that a stream may take to close."""
         deregisters = self._options.deregister == "on_close"
         return _CLOSE_GRACE + DEREGISTRATION_TIMEOUT * deregisters
 
@@ -87,12 +87,12 @@ class KinesisWorld:
 
     @property
     def struck(self) -> Mapping[str, int]:
-        """What went wrong, by kind."""
+        """The faults that struck, by kind."""
         return self.armed.struck
 
     @property
     def moments(self) -> Mapping[str, int]:
-        """How often each coincidence was met."""
+        """The count of each coincidence."""
         return self._observers.moments
 
     @contextmanager
@@ -120,7 +120,7 @@ class KinesisWorld:
         return KinesisSimSource(self._options, client, self.product, pending)
 
     def witness(self, run: ProcessRun) -> KinesisWitness:
-        """Return who looks over the shoulder of a process."""
+        """Return the witness of a process."""
         return KinesisWitness(run, self.oracle.log, self._options)
 
     def live_of(self, run: ProcessRun) -> list[str]:

@@ -43,7 +43,7 @@ class KinesisSometimes(StrEnum):
     HEARTBEAT_READ_LATE = "a heartbeat is read a minute after it was written"
     IDLE_BEHIND_BATCH = "idle progress waits until the slot gives up its batch"
     # The end of a shard.
-    END_FIRST = "the first that a process hears of a shard is its end"
+    END_FIRST = "the first event of a shard that a process receives is its end"
     END_AFTER_RESUBSCRIPTION = "the first event after a resubscription is the end of the shard"
     END_WAITED = "the end of a shard waits half a minute for a slow job"
     END_CONFIRMED = "half an end is believed, as the listing confirms it"

@@ -95,7 +95,7 @@ class Descriptor:
 @final
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """What is known of a file."""
+    """The status of a file."""
 
     st_size: int
 
@@ -165,7 +165,7 @@ class DiskPath(PurePosixPath):
 
 @final
 class DiskOs:
-    """What the library uses of `os`."""
+    """The part that the library uses of `os`."""
 
     O_RDONLY = os.O_RDONLY
     W_OK = os.W_OK
@@ -223,7 +223,7 @@ class DiskOs:
 
 @final
 class DiskParquet:
-    """What the library uses of `pyarrow.parquet`: a real writer, whose bytes go to the disk."""
+    """The used part of `pyarrow.parquet`: a real writer, whose bytes go to the disk."""
 
     class ParquetWriter:
         """Write with the real one into memory, and what it has written to the disk."""

@@ -39,7 +39,7 @@ _KEPT_RUNS = 5
 @final
 @dataclass(eq=False)
 class AcquiredByDriver:
-    """Who owns the checkpoint: of two drivers at most one makes progress.
+    """Check the owner of the checkpoint: of two drivers at most one makes progress.
 
     Args:
         exclusive: Whether the newer one waits for the older one to end, its JVM included; otherwise

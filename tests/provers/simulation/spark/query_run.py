@@ -214,7 +214,7 @@ class SimDriver:
 
     Args:
         process: The process.
-        run: What it is to do.
+        run: The plan of the driver.
         plan: How large its batches are, and how slow its handler.
         oracle: Receives each call of the handler.
     """

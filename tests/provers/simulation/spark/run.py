@@ -63,7 +63,7 @@ class QueryOutcome:
 
     @property
     def faults(self) -> Mapping[str, int]:
-        """What has happened to all drivers, by kind."""
+        """The faults of all drivers, by kind."""
         return Counter(type(fault).__name__ for faults in self.happened for fault in faults)
 
 

@@ -32,7 +32,7 @@ _QUERY_ID = "5d0c1e0a-simulated"
 @final
 @dataclass(slots=True)
 class SparkCheckpointLog:
-    """What Spark itself writes down: the offsets of a batch before it, the commit after it."""
+    """The log that Spark itself writes: the offsets of a batch before it, the commit after it."""
 
     offsets: list[int] = field(default_factory=list)
     commits: list[int] = field(default_factory=list)
@@ -140,7 +140,7 @@ class _NoopWriter:
 
 @final
 class SimSparkSession:
-    """What the library uses of a SparkSession.
+    """The part that the library uses of a SparkSession.
 
     Args:
         log: Spark's own files in the checkpoint.
@@ -194,7 +194,7 @@ class SimSparkSession:
 
 @final
 class DriverClock:
-    """What the library uses of Spark's streaming query: it runs one batch after the other.
+    """The part that the library uses of Spark's streaming query: it runs one batch after the other.
 
     Args:
         session: Where it runs.

@@ -32,7 +32,7 @@ class ThreadKilled(BaseException):
 
 
 class ThreadHost(Protocol):
-    """What a thread belongs to, and dies with."""
+    """The process that a thread belongs to, and dies with."""
 
     threads: dict[SimThread, None]
 
@@ -54,7 +54,7 @@ class SimThread:
     Args:
         loop: The loop.
         host: What the thread dies with.
-        work: What it does.
+        work: The function that it runs.
         done: Gets what `work` returns or raises; cancelled if the thread is killed.
     """
 

@@ -25,7 +25,7 @@ def _said_by_a_process(hash_seed: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def outputs() -> list[list[str]]:
-    """What two processes say, in lines as of `digests`."""
+    """The output of two processes, in lines as of `digests`."""
     with ThreadPoolExecutor() as processes:
         return list(processes.map(_said_by_a_process, ("0", "1")))
 

@@ -66,7 +66,7 @@ class ExpectedWatermark:
         partition: The partition.
         offset: The first offset that it has not received.
         era: In which era of the partition that is.
-        moments: How often each coincidence was met.
+        moments: The count of each coincidence.
         timeout: After how many seconds a producer is silent.
         since: When the process has begun that reads it.
         watermark: The watermark that it has reported last.

@@ -31,7 +31,7 @@ class WatermarkHistory:
     """The frames received and watermarks reported so far, by processes that follow each other.
 
     Args:
-        moments: How often each coincidence was met.
+        moments: The count of each coincidence.
         timeout: After how many seconds a producer is silent.
         last_stop: From when on only producers write that never stop; infinity where all stop.
         lines: What was known at each offset at which a check was made, in order.

@@ -32,9 +32,9 @@ def check_kinesis_failure(
     """Check that a stream has failed of something that makes it fail, and names that.
 
     Args:
-        failure: What it has failed of.
+        failure: The error of the stream.
         run: What the service did to it.
-        options: What its user has asked for.
+        options: The options of the user.
         now: When, in virtual seconds.
         gone: Whether no reader can go on.
 
@@ -53,7 +53,7 @@ async def check_stays_failed(
 
     Args:
         stream: What has failed.
-        failure: What it has raised.
+        failure: The error of the stream.
         run: The process that reads it.
         world: What knows the subscriptions of the process.
 

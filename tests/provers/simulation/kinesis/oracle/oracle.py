@@ -27,7 +27,7 @@ __all__ = ("KinesisOracle", "KinesisReading", "ShardProgress")
 
 @dataclass(slots=True)
 class ShardProgress:
-    """How far one run of the reader has come in one shard.
+    """The progress of one run of the reader in one shard.
 
     Args:
         next: The row that it has to get next.
@@ -298,7 +298,7 @@ class KinesisOracle:
 
     @property
     def generations(self) -> int:
-        """How many shards can continue each other at the most."""
+        """The most shards that can continue each other."""
         return len(self.shards)
 
     def begin(self, positions: str, run: ProcessRun, *, anew: bool = False) -> KinesisReading:

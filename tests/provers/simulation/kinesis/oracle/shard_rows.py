@@ -21,7 +21,7 @@ __all__ = ("ShardRows",)
 
 @dataclass(slots=True)
 class ShardRows:
-    """What all runs of the reader have got of one shard.
+    """The rows that all runs of the reader have got of one shard.
 
     Args:
         rows: All rows of the shard, in order.

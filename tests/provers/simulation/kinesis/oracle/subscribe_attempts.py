@@ -37,7 +37,7 @@ def limit_of(cause: BaseException, options: KinesisOptions) -> int | None:
 
     Args:
         cause: The error.
-        options: What the user of the stream has asked for.
+        options: The options of the user.
     """
     if isinstance(cause, DamagedFrameError) and options.on_bad_frame == "gap":
         return None
@@ -108,7 +108,7 @@ class SubscribeAttempt:
         Args:
             cause: The cause.
             now: The virtual seconds.
-            options: What the user of the stream has asked for.
+            options: The options of the user.
         """
         match self.ending:
             case Exception() as error:
@@ -203,7 +203,7 @@ class SubscribeAttempts:
             shard_id: Of which shard.
             cause: The cause.
             now: The virtual seconds.
-            options: What the user of the stream has asked for.
+            options: The options of the user.
         """
         self.reported[shard_id] += 1
         last = self.last(shard_id)

@@ -43,7 +43,7 @@ class KinesisWitness:
     Args:
         run: The process.
         log: What the stream holds.
-        options: What its user has asked for.
+        options: The options of the user.
     """
 
     def __init__(self, run: ProcessRun, log: SourceLog, options: KinesisOptions) -> None:

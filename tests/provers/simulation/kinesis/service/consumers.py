@@ -39,7 +39,7 @@ class LiveSubscription(Protocol):
 
 @dataclass(slots=True)
 class _ShardState:
-    """What the service remembers of one consumer and shard; callers are numbers of runs."""
+    """The state of the service for one consumer and shard; callers are numbers of runs."""
 
     called_at: float = -1e9
     caller: int = _STRANGER

@@ -22,7 +22,7 @@ _MAX_PIECES: Final = 20
 @final
 @dataclass(frozen=True, slots=True)
 class ShardPage:
-    """What one event or answer carries.
+    """The content of one event or response.
 
     Args:
         records: The records.

@@ -68,8 +68,8 @@ class PolledAnswer:
     """An answer of GetRecords on its way.
 
     Args:
-        service: Who answers.
-        page: What it was to say.
+        service: The simulated service.
+        page: The content of the response.
         body: Its body.
         size: How long its headers say that the body is; None where they do not.
         fault: What happens to the body.
@@ -88,7 +88,7 @@ class PolledAnswer:
 
         Args:
             run: Its process.
-            attempt: What it was asked for.
+            attempt: The subscribe call of the reader.
         """
         if self.ending is not None:
             run.attempts.end(attempt, (self.ending, ""), self.service.now)
@@ -100,7 +100,7 @@ class PolledAnswer:
 
         Args:
             run: The process that reads it.
-            attempt: What it was asked for.
+            attempt: The subscribe call of the reader.
 
         Raises:
             ClientPayloadError: The connection is reset.
@@ -194,7 +194,7 @@ class KinesisPolling:
         """Answer GetRecords.
 
         Args:
-            run: Who asks.
+            run: The process that asks.
             attempt: What for.
             iterator: With what.
             limit: The most records; None for as many as there may be.

@@ -81,7 +81,7 @@ class Retention:
         """Return the number after which a starting position begins.
 
         Args:
-            run: Who begins there.
+            run: The process that begins there.
             shard: The shard.
             position: The position, as the API writes it.
             moment: When, in milliseconds since the Unix epoch.

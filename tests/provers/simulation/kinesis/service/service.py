@@ -297,7 +297,7 @@ class KinesisSimService:
 
         Args:
             run: The process that gets them.
-            attempt: What it has asked for.
+            attempt: The subscribe call of the reader.
             shard: Of which shard.
             page: The records.
         """
@@ -311,7 +311,7 @@ class KinesisSimService:
 
         Args:
             run: The process that gets it.
-            attempt: What it has asked for.
+            attempt: The subscribe call of the reader.
             kind: Which damage it is.
         """
         self.armed.strikes_again(kind)

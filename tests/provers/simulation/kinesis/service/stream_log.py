@@ -70,7 +70,7 @@ class KinesisRow:
 @final
 @dataclass(frozen=True, slots=True)
 class SubRecord:
-    """What was put as one record: a record of its own, or one of those in an aggregated record.
+    """The content put as one record: a record of its own, or one of those in an aggregated record.
 
     Args:
         key: Its partition key.
@@ -107,7 +107,7 @@ class SourceRecord:
 
     @property
     def rows(self) -> list[KinesisRow]:
-        """What a reader gets of it."""
+        """The rows that a reader gets of it."""
         match self.form:
             case "broken":
                 return []
@@ -121,7 +121,7 @@ class SourceRecord:
 
     @cached_property
     def row_count(self) -> int:
-        """How many rows a reader gets of it, at least."""
+        """The least number of rows that a reader gets of it."""
         return sum(not row.foreign for row in self.rows)
 
     @cached_property

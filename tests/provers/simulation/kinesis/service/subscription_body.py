@@ -40,7 +40,7 @@ class SubscriptionBody:
     Args:
         service: The service.
         armed: What goes wrong.
-        run: Whose subscription it is.
+        run: The process of the subscription.
         attempt: The call that has opened it.
         shard: The shard.
         cursor: The number after which it begins.

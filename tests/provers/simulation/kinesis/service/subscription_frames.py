@@ -111,7 +111,7 @@ class SubscriptionFrames:
 
     @property
     def millis_behind(self) -> int:
-        """How far its reader is behind, roughly."""
+        """The lag of its reader, roughly."""
         arrived = self.shard.arrived(millis(self._service.now))
         return 1000 if self.shard.after(self.cursor) < arrived else 0
 

@@ -37,7 +37,7 @@ _SILENCE: Final = 35.0
 
 @dataclass(slots=True, eq=False)
 class _Seen:
-    """What was seen of one subscriber.
+    """The observations of one subscriber.
 
     Args:
         subscriber: The subscriber.

@@ -24,7 +24,7 @@ SILENT = SubscriptionSilentError("nothing came")
 
 
 class WitnessStream:
-    """What a stream says of itself that has one shard, which backs off."""
+    """The statistics of a stream with one shard, which backs off."""
 
     failure = None
 
