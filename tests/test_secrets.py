@@ -435,6 +435,6 @@ def test_a_segment_names_its_records_in_its_columns_alone(stream: Stream, tmp_pa
     content = path.read_bytes()
     footer = content[-8 - int.from_bytes(content[-8:-4], "little") :]
     metadata = pq.ParquetFile(path).metadata
-    told = f"{footer!r} {metadata} {metadata.to_dict()} {metadata.metadata} {path.name}"
-    assert leaked(told + drained.positions.to_json()) == []
+    reported = f"{footer!r} {metadata} {metadata.to_dict()} {metadata.metadata} {path.name}"
+    assert leaked(reported + drained.positions.to_json()) == []
     assert leaked(content.decode("latin-1"), CREDENTIALS) == []

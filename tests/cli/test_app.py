@@ -164,11 +164,11 @@ def test_partitions_of_kafka_are_called_so_and_none_has_ended(
         second_reshard=Resharded(ended=(), born=("orders-6", "orders-7")),
     )
     monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: grown)
-    told = run.invoke(app, ["demo", "--source", "kafka"]).stdout
-    assert re.search(r"partitions created while it was down +│ +2 │", told)
-    assert "of partitions created while the driver was down" in told
-    assert "shard" not in told
-    assert "ended" not in told
+    reported = run.invoke(app, ["demo", "--source", "kafka"]).stdout
+    assert re.search(r"partitions created while it was down +│ +2 │", reported)
+    assert "of partitions created while the driver was down" in reported
+    assert "shard" not in reported
+    assert "ended" not in reported
 
 
 def test_a_watermark_that_is_violated_is_not_proven(

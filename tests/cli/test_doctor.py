@@ -65,9 +65,13 @@ def test_a_table_tells_people_what_was_found() -> None:
 def test_json_tells_programs_the_same() -> None:
     result = run(*ORDERS, "--json")
     assert result.exit_code == 0
-    told = answer(result)
-    assert (told["stream"], told["healthy"], len(told["findings"])) == ("orders", True, 14)
-    assert told["findings"][0] == {
+    reported = answer(result)
+    assert (reported["stream"], reported["healthy"], len(reported["findings"])) == (
+        "orders",
+        True,
+        14,
+    )
+    assert reported["findings"][0] == {
         "check": "credentials",
         "status": "ok",
         "detail": "from env, for us-east-1; the service accepts them",

@@ -277,8 +277,8 @@ async def test_how_far_a_split_is_behind_is_not_told_while_it_backs_off() -> Non
     async with fanout.open(ScriptedSource(logs=[log])) as stream:
         await anext(stream)
         await asyncio.sleep(0)
-        told = stream.statistics().splits["a"]
-        assert (told.state, told.behind) == (SplitState.BACKING_OFF, None)
+        reported = stream.statistics().splits["a"]
+        assert (reported.state, reported.behind) == (SplitState.BACKING_OFF, None)
 
 
 @pytest.mark.parametrize("available_now", [False, True])

@@ -254,8 +254,8 @@ class ProgressMachine(RuleBasedStateMachine):
         self.records: list[bool] = []
         self.acknowledged = 0
         self.ended = False
-        self.untold = False
-        self.told: Position | None = None
+        self.unreported = False
+        self.sent: Position | None = None
         self.begun = 0
 
     @initialize(start=st.sampled_from([Horizon(), Timestamp(5), Cursor(7), Cursor(7, 2)]))
@@ -263,7 +263,7 @@ class ProgressMachine(RuleBasedStateMachine):
         self.places, self.records = [start], [False]
         self.progress = Progress("s", ScriptedSource(logs=[]).arrival)
         self.progress.add(A, start)
-        self.told = None if isinstance(start, Cursor) else start
+        self.sent = None if isinstance(start, Cursor) else start
 
     @property
     def place(self) -> int:
@@ -285,8 +285,8 @@ class ProgressMachine(RuleBasedStateMachine):
         until = data.draw(later_positions(after))
         made = Batch(A, record_batch(Log(split=A), range(records)), Range(after, until))
         self.progress.deliver([made])
-        self.untold = self.untold and not records
-        if not self.untold:
+        self.unreported = self.unreported and not records
+        if not self.unreported:
             self.places.append(until)
             self.records.append(records > 0)
 
@@ -296,7 +296,7 @@ class ProgressMachine(RuleBasedStateMachine):
         """A heartbeat, or a jump to the horizon behind what is lost."""
         at = Horizon() if lost else self.places[-1]
         gaps = (Gap(self.places[-1], at, "expired"),) if lost else ()
-        self.untold = self.untold or lost
+        self.unreported = self.unreported or lost
         self.progress.deliver([replace(batch(until=0), range=Range(at, at), gaps=gaps)])
 
     @precondition(lambda self: not self.ended)
@@ -310,14 +310,14 @@ class ProgressMachine(RuleBasedStateMachine):
         number = data.draw(st.integers(0, len(self.places) - 1))
         before = self.place
         self.acknowledged = max(self.acknowledged, number)
-        told = self.progress.acknowledge({"a": self.places[number]})
+        sent = self.progress.acknowledge({"a": self.places[number]})
         assert self.place >= before
         last = max((place for place, has in enumerate(self.records) if has), default=0)
         position = self.places[self.place]
-        news = number >= min(before, max(last, self.begun)) and position != self.told
-        assert told == ({"a": position} if news else {})
+        news = number >= min(before, max(last, self.begun)) and position != self.sent
+        assert sent == ({"a": position} if news else {})
         if news:
-            self.told = position
+            self.sent = position
 
     @rule(data=st.data())
     def acknowledge_too_much(self, data: st.DataObject) -> None:
@@ -335,10 +335,10 @@ class ProgressMachine(RuleBasedStateMachine):
         state = Checkpoint.from_json(stored).splits["a"]
         self.progress = Progress("s", ScriptedSource(logs=[]).arrival)
         self.progress.add(state.split, state.position, ended=state.ended, newest=state.newest)
-        self.told = None if isinstance(state.position, Cursor) else state.position
+        self.sent = None if isinstance(state.position, Cursor) else state.position
         self.begun = place
         self.ended = self.ended and place == len(self.places) - 1
-        self.untold = False
+        self.unreported = False
         del self.places[place + 1 :], self.records[place + 1 :]
 
     @invariant()

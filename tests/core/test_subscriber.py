@@ -93,7 +93,7 @@ class Rig:
         )
         self.memory_limit = MemoryLimit(limit)
         self.subscribe_limit = SubscribeLimit(1)
-        self.told: list[tuple[float, Split, Exception, float]] = []
+        self.reported: list[tuple[float, Split, Exception, float]] = []
         self.delivered: list[int] = []
         self.gaps: list[Gap] = []
         self.ends: list[End] = []
@@ -118,11 +118,11 @@ class Rig:
 
     @property
     def delays(self) -> list[float]:
-        return [delay for *_, delay in self.told]
+        return [delay for *_, delay in self.reported]
 
     @property
     def causes(self) -> list[type[Exception]]:
-        return [type(cause) for _, _, cause, _ in self.told]
+        return [type(cause) for _, _, cause, _ in self.reported]
 
     @property
     def call_times(self) -> list[float]:
@@ -165,7 +165,7 @@ class Rig:
         assert self.memory_limit.used == 0
 
     def _tell(self, split: Split, cause: Exception, delay: float) -> None:
-        self.told.append((asyncio.get_running_loop().time(), split, cause, delay))
+        self.reported.append((asyncio.get_running_loop().time(), split, cause, delay))
 
 
 def reading(make: Callable[[], Rig], pause: float = 0.0) -> Rig:
@@ -222,12 +222,14 @@ def test_no_end_of_a_subscription_loses_or_repeats_a_record(
 def test_a_slow_consumer_loses_nothing_and_trips_no_watchdog(hours: int) -> None:
     rig = reading(lambda: Rig(LOG), pause=3600.0 * hours)
     assert rig.delivered == LOG.records
-    assert rig.told == []
+    assert rig.reported == []
 
 
 def test_a_silent_server_is_given_up_after_exactly_the_silence_timeout() -> None:
     rig = reading(lambda: Rig(replace(LOG, faults=(Stall(1),), event_delay=4.0)))
-    assert [(at, type(cause)) for at, _, cause, _ in rig.told] == [(39.0, SubscriptionSilentError)]
+    assert [(at, type(cause)) for at, _, cause, _ in rig.reported] == [
+        (39.0, SubscriptionSilentError)
+    ]
     assert rig.delivered == LOG.records
 
 
@@ -240,12 +242,14 @@ async def test_heartbeats_keep_an_idle_subscription_alive() -> None:
             await rig.take()
         running.cancel()
     assert asyncio.get_running_loop().time() == 99 * 34
-    assert rig.told == []
+    assert rig.reported == []
 
 
 def test_a_subscribe_call_without_an_answer_is_given_up_after_its_timeout() -> None:
     rig = reading(lambda: Rig(replace(LOG, faults=(NoAnswer(),))))
-    assert [(at, type(cause)) for at, _, cause, _ in rig.told] == [(20.0, SubscribeTimeoutError)]
+    assert [(at, type(cause)) for at, _, cause, _ in rig.reported] == [
+        (20.0, SubscribeTimeoutError)
+    ]
 
 
 @in_virtual_time
@@ -255,7 +259,7 @@ async def test_the_wait_for_a_turn_is_not_a_wait_for_the_service() -> None:
     rig.subscribe_limit._free = held
     asyncio.get_running_loop().call_later(3600, held.release)
     await rig.read()
-    assert rig.told == []
+    assert rig.reported == []
     assert rig.call_times == [3600]
 
 
@@ -269,14 +273,14 @@ async def test_an_event_loop_that_user_code_blocks_for_60_s_is_not_taken_for_a_s
     rig = Rig(replace(LOG, event_delay=4.0), answer_after=answer_after)
     loop.call_at(10.0, loop.advance, 60.0)
     await rig.read()
-    assert rig.told == []
+    assert rig.reported == []
     assert rig.delivered == LOG.records
 
 
 def test_a_timeout_of_the_service_itself_is_not_taken_for_ours() -> None:
     own = TimeoutError("the proxy gave up")
     rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(own), Break(1, own)))))
-    assert [cause for _, _, cause, _ in rig.told] == [own, own]
+    assert [cause for _, _, cause, _ in rig.reported] == [own, own]
 
 
 @in_virtual_time
@@ -285,7 +289,7 @@ async def test_the_watchdog_stands_still_while_an_event_waits_for_memory() -> No
     await rig.memory_limit.reserve(1 << 20)
     asyncio.get_running_loop().call_later(3600.0, rig.memory_limit.release, 1 << 20)
     await rig.read()
-    assert rig.told[0][0] == 3600.0 + 35.0
+    assert rig.reported[0][0] == 3600.0 + 35.0
     assert rig.delivered == LOG.records
 
 
@@ -432,7 +436,7 @@ async def test_the_ordinary_end_of_an_idle_subscription_is_never_counted() -> No
     assert rig.failure is None
     assert set(rig.causes) == {SubscriptionEndedError}
     assert set(rig.delays) == {PACING.floor}
-    assert len(rig.told) == 100
+    assert len(rig.reported) == 100
     for task in (running, taking):
         task.cancel()
     await asyncio.wait([running, taking])
@@ -600,8 +604,8 @@ async def test_a_record_that_was_taken_is_kept_by_nobody(ending: Exception | Non
 def test_on_resubscribe_is_told_the_split_the_cause_and_the_delay() -> None:
     cause = FlakyError("cut")
     rig = reading(lambda: Rig(replace(LOG, faults=(Break(1, cause), Stop(1)))))
-    assert [(split, delay) for _, split, _, delay in rig.told] == [(A, 5), (A, 5)]
-    assert rig.told[0][2] is cause
+    assert [(split, delay) for _, split, _, delay in rig.reported] == [(A, 5), (A, 5)]
+    assert rig.reported[0][2] is cause
     assert rig.causes[1] is SubscriptionEndedError
     assert (rig.subscriber.subscriptions, rig.subscriber.resubscriptions) == (3, 2)
 

@@ -272,8 +272,8 @@ async def test_a_stream_says_how_far_the_events_are_that_were_handed_out() -> No
             batch = await anext(stream)
             seen.append((batch.split.id, batch.watermark, stream.watermark))
         assert seen == [("a", 999, None), ("b", 6999, 999), ("a", 2999, 2999)]
-        told = {id_: split.watermark for id_, split in stream.statistics().splits.items()}
-        assert told == {"a": 2999, "b": 6999}
+        reported = {id_: split.watermark for id_, split in stream.statistics().splits.items()}
+        assert reported == {"a": 2999, "b": 6999}
 
 
 @in_virtual_time
@@ -287,11 +287,11 @@ async def test_a_drain_says_how_far_the_events_are_that_it_returns() -> None:
 async def test_a_piece_that_is_cut_off_moves_no_watermark_and_the_rest_does() -> None:
     log = Log(split=A, entries=(1, 2, 3, 4))
     async with fanout.open(source(log)) as stream:
-        told = []
+        reported = []
         for size in (2, 1, 1):
             drained = await stream.drain(max_records=size)
-            told.append((drained.batches[0].watermark, drained.watermark))
-        assert told == [(1999, 1999), (1999, 1999), (3999, 3999)]
+            reported.append((drained.batches[0].watermark, drained.watermark))
+        assert reported == [(1999, 1999), (1999, 1999), (3999, 3999)]
 
 
 @in_virtual_time

@@ -49,11 +49,11 @@ async def test_a_topic_that_does_not_exist_has_its_own_error_and_is_not_created(
     broker = await asyncio.to_thread(start_kafka_broker, settings=settings)
     await create(broker, "real")
     async with connect(broker) as transport:
-        told = await transport.describe(["unreal", "real", "not a name"])
-        assert told["real"] == [0]
-        assert isinstance(told["unreal"], UnknownTopicOrPartitionError)
-        assert "unreal" in str(told["unreal"])
-        assert isinstance(told["not a name"], InvalidTopicError)
+        reported = await transport.describe(["unreal", "real", "not a name"])
+        assert reported["real"] == [0]
+        assert isinstance(reported["unreal"], UnknownTopicOrPartitionError)
+        assert "unreal" in str(reported["unreal"])
+        assert isinstance(reported["not a name"], InvalidTopicError)
         with pytest.raises(UnknownTopicOrPartitionError):
             await transport.offsets({Partition("unreal", 0): OffsetSpec.LATEST})
         assert "unreal" not in await transport.topics()
@@ -64,8 +64,8 @@ async def test_a_topic_that_is_deleted_is_led_by_nobody(kafka_broker: KafkaBroke
     async with connect(kafka_broker) as transport:
         await transport.describe(["deleted"])
         await asyncio.to_thread(kafka_broker.delete_topic, "deleted")
-        (told,) = (await transport.describe(["deleted"])).values()
-        assert isinstance(told, UnknownTopicOrPartitionError)
+        (reported,) = (await transport.describe(["deleted"])).values()
+        assert isinstance(reported, UnknownTopicOrPartitionError)
         assert transport.leader(first) is None
 
 

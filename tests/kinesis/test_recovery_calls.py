@@ -124,7 +124,7 @@ class Rig:
         await self.registration.ensure()
         self.service.calls.clear()
 
-    def doubt(self, position: Position, *, exhausted: bool) -> Coroutine[Any, Any, Verdict]:
+    def confirm(self, position: Position, *, exhausted: bool) -> Coroutine[Any, Any, Verdict]:
         error = UnconfirmedEndError("one sign", exhausted=exhausted)
         return self.recovery.verdict(KinesisRemedy.CONFIRM_END, error, PARENT, position)
 
@@ -313,7 +313,7 @@ def test_a_shard_that_has_just_sent_half_an_end_has_not_expired_whatever_the_lis
         await rig.catalog.refresh()
         rig.service.shards = (OPEN,)
         for exhausted in (False, True):
-            verdict = await rig.doubt(Cursor(19), exhausted=exhausted)
+            verdict = await rig.confirm(Cursor(19), exhausted=exhausted)
             assert verdict == Retry(hint="the shard is not listed", limit=3)
 
     simulate(main)
@@ -397,9 +397,9 @@ def test_a_closed_shard_that_is_exhausted_twice_at_one_position_has_ended() -> N
     async def main() -> None:
         await rig.ready()
         again = Retry(hint="the shard is listed as closed, but is not read to its end", limit=3)
-        assert await rig.doubt(Cursor(14), exhausted=True) == again
-        assert await rig.doubt(Cursor(15), exhausted=True) == again
-        assert await rig.doubt(Cursor(15), exhausted=True) == Finish((CHILD,))
+        assert await rig.confirm(Cursor(14), exhausted=True) == again
+        assert await rig.confirm(Cursor(15), exhausted=True) == again
+        assert await rig.confirm(Cursor(15), exhausted=True) == Finish((CHILD,))
 
     simulate(main)
 
@@ -409,9 +409,9 @@ def test_children_beside_a_continuation_end_a_shard_only_at_its_last_number() ->
 
     async def main() -> None:
         await rig.ready()
-        verdicts = [await rig.doubt(Cursor(19), exhausted=False) for _ in range(3)]
+        verdicts = [await rig.confirm(Cursor(19), exhausted=False) for _ in range(3)]
         assert [type(verdict) for verdict in verdicts] == [Retry] * 3
-        assert await rig.doubt(Cursor(20), exhausted=False) == Finish((CHILD,))
+        assert await rig.confirm(Cursor(20), exhausted=False) == Finish((CHILD,))
 
     simulate(main)
 

@@ -80,8 +80,8 @@ def test_without_extras_it_imports_and_names_the_extra_of_each_part(empty: Path)
         "    except SetupError as error:\n"
         "        print(error)\n"
     )
-    said = succeed(empty / "python", "-c", code).splitlines()
-    assert [line.rpartition(": ")[2] for line in said] == [
+    message = succeed(empty / "python", "-c", code).splitlines()
+    assert [line.rpartition(": ")[2] for line in message] == [
         "pip install 'fanout-streams[kinesis]'",
         "pip install 'fanout-streams[kafka]'",
         "pip install 'fanout-streams[spark]'",

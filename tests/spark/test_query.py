@@ -598,13 +598,13 @@ def test_the_ledger_tells_what_a_batch_was(start: Start, source: ManualSource) -
     source.put(b"one", b"two")
     query = start(source, recorder)
     recorder.wait_for_rows(2)
-    told = query.batch(recorder.batch_ids[0])
-    assert told is not None
-    assert (told.rows, told.watermark) == (2, 1499)
-    assert told.bytes > 0
-    assert told.ranges == {"a": Range(Horizon(), Cursor(2))}
+    reported = query.batch(recorder.batch_ids[0])
+    assert reported is not None
+    assert (reported.rows, reported.watermark) == (2, 1499)
+    assert reported.bytes > 0
+    assert reported.ranges == {"a": Range(Horizon(), Cursor(2))}
     assert query.batch(1000) is None
     query.stop()
-    assert query.batch(recorder.batch_ids[0]) == told
+    assert query.batch(recorder.batch_ids[0]) == reported
     again = start(source, recorder)
-    assert again.batch(recorder.batch_ids[0]) == told
+    assert again.batch(recorder.batch_ids[0]) == reported

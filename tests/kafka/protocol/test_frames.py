@@ -79,25 +79,25 @@ def test_many_bytes_of_a_frame_are_not_copied_and_cannot_be_changed() -> None:
 
 
 def test_what_a_frame_does_not_receive_is_passed_on() -> None:
-    told = []
+    reported = []
 
     class Replaced(asyncio.Protocol):
         def eof_received(self) -> bool:
-            told.append("eof")
+            reported.append("eof")
             return True
 
         def connection_lost(self, exc: Exception | None) -> None:
-            told.append(repr(exc))
+            reported.append(repr(exc))
 
         def pause_writing(self) -> None:
-            told.append("pause")
+            reported.append("pause")
 
         def resume_writing(self) -> None:
-            told.append("resume")
+            reported.append("resume")
 
     frames = ResponseReceiver(Replaced(), lambda _: None, lambda _: None)
     frames.pause_writing()
     frames.resume_writing()
     assert frames.eof_received() is True
     frames.connection_lost(OSError())
-    assert told == ["pause", "resume", "eof", "OSError()"]
+    assert reported == ["pause", "resume", "eof", "OSError()"]

@@ -49,9 +49,9 @@ class Drained:
     def end(self, stream: fanout.FanOut) -> None:
         self.watermark = stream.watermark
         for id_, split in stream.statistics().splits.items():
-            told = producers_at(split.position)
-            if told.generation is not None:
-                self.producers[int(id_.rpartition("-")[2])] = told
+            reported = producers_at(split.position)
+            if reported.generation is not None:
+                self.producers[int(id_.rpartition("-")[2])] = reported
 
 
 async def drain(topic: Topic, kafka: dict[str, Any] | None = None, **options: Any) -> Drained:

@@ -65,13 +65,13 @@ def cutter(
     skip_bad_frames: bool = False,
 ) -> BatchCutter:
     state = position.state if isinstance(position, Cursor) else ""
-    heard = list[ControlFrame]()
+    received = list[ControlFrame]()
     return BatchCutter(
         SPLIT,
         position,
         Producers.from_state(state),
         skip_bad_frames=skip_bad_frames,
-        on_frame=heard.append,
+        on_frame=received.append,
     )
 
 
@@ -190,12 +190,12 @@ def test_after_producers_were_left_out_the_same_place_has_another_state() -> Non
 
 
 def test_those_that_count_are_heard() -> None:
-    heard = list[ControlFrame]()
+    received = list[ControlFrame]()
     made = BatchCutter(
-        SPLIT, Cursor(-1), Producers.unknown(), skip_bad_frames=True, on_frame=heard.append
+        SPLIT, Cursor(-1), Producers.unknown(), skip_bad_frames=True, on_frame=received.append
     )
     list(made.cut(read([HELLO, IdleFrame(0, 0), 1, IdleFrame(5, 1), mark(4), mark(4)])))
-    assert heard == [HELLO, mark(4), mark(4)]
+    assert received == [HELLO, mark(4), mark(4)]
 
 
 entries = st.one_of(

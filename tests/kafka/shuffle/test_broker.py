@@ -148,8 +148,8 @@ async def test_a_stream_goes_on_where_it_was_with_its_watermark(topic: Topic) ->
             await writer.says(WatermarkFrame(1, 1, tick))
             # Opened anew each time; only the positions have the state of producer 0.
             stream = await read.until(shuffle(topic), tick // 10 * 6)
-            told = stream.statistics().splits[f"{topic.name}-0"].position
-            assert producers_at(told).seen[0].watermark == 100
+            reported = stream.statistics().splits[f"{topic.name}-0"].position
+            assert producers_at(reported).seen[0].watermark == 100
     stream = await read.to_the_end(shuffle(topic, kafka={"stop": "latest"}))
     assert (read.count, stream.watermark) == (18, 30)
     assert read.watermarks == sorted(read.watermarks)
@@ -206,8 +206,8 @@ async def test_more_producers_take_the_place_of_fewer(topic: Topic) -> None:
     read = Read()
     stream = await read.to_the_end(shuffle(topic, kafka={"stop": "latest"}))
     assert (read.count, stream.watermark) == (6, 20)
-    told = producers_at(stream.statistics().splits[f"{topic.name}-0"].position)
-    assert (told.generation, told.announced, told.outdated) == (2, 3, 2)
+    reported = producers_at(stream.statistics().splits[f"{topic.name}-0"].position)
+    assert (reported.generation, reported.announced, reported.outdated) == (2, 3, 2)
 
 
 async def test_a_topic_that_every_producer_has_ended_is_read_to_its_end(topic: Topic) -> None:

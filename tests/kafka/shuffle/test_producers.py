@@ -249,12 +249,14 @@ def test_the_watermark_is_that_of_a_model_and_survives_being_stored_anywhere(
 ) -> None:
     log = accepted(log)
     producers = Producers.unknown()
-    told = None
+    reported = None
     for end, frame in enumerate(log, 1):
         producers.apply(frame)
         assert producers.watermark == by_the_book(log[:end])
-        assert told is None or (producers.watermark is not None and producers.watermark >= told)
-        told = producers.watermark
+        assert reported is None or (
+            producers.watermark is not None and producers.watermark >= reported
+        )
+        reported = producers.watermark
         stored = Producers.from_state(producers.to_state())
         assert stored == producers
         producers = stored
@@ -272,10 +274,10 @@ class Writer:
     mark: int = 0
     resting: bool = False
     floor: int = -1
-    said: list[ControlFrame] = field(default_factory=list)
+    message: list[ControlFrame] = field(default_factory=list)
 
     def says(self, frame: ControlFrame) -> None:
-        self.said.append(frame)
+        self.message.append(frame)
         self.known.apply(frame)
 
     def begins(self) -> None:
@@ -298,7 +300,7 @@ class Writer:
             assert self.mark + later > self.floor
 
     def repeats(self, count: int) -> None:
-        for frame in self.said[-count:]:
+        for frame in self.message[-count:]:
             self.known.apply(frame)
 
     def learns(self) -> None:
@@ -362,8 +364,8 @@ def test_the_stored_form_is_stable() -> None:
     assert json.loads(producers.to_state()) == json.loads(stored())
     assert Producers.unknown().to_state() == ""
     assert Producers.from_state("") == Producers.unknown()
-    told = Producers.unknown(5)
-    assert Producers.from_state(told.to_state()) == told
+    reported = Producers.unknown(5)
+    assert Producers.from_state(reported.to_state()) == reported
 
 
 def test_as_many_producers_as_there_may_be_can_be_stored() -> None:

@@ -76,7 +76,7 @@ class Reader:
         await self.stream.acknowledge(batch)
         return batch
 
-    async def quiet(self, seconds: float = 60.0) -> None:
+    async def nothing_comes(self, seconds: float = 60.0) -> None:
         """Wait, and expect no record."""
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -157,11 +157,11 @@ async def test_the_watermark_of_the_stream_is_the_least_of_its_partitions() -> N
     write(cluster.log(1), 1)
     async with reading(cluster) as reader:
         await reader.read(2)
-        await reader.quiet()
+        await reader.nothing_comes()
         assert reader.watermark is None
         write(cluster.log(1), mark(5))
         cluster.changed()
-        await reader.quiet()
+        await reader.nothing_comes()
         assert reader.watermark == 5
 
 
@@ -172,7 +172,7 @@ async def test_a_watermark_without_records_moves_the_watermark_and_the_stored_po
         await reader.read(1)
         write(cluster.log(), mark(20))
         cluster.changed()
-        await reader.quiet()
+        await reader.nothing_comes()
         assert reader.watermark == 20
         assert reader.stream.statistics().splits["t-0"].watermark == 20
         positions = Checkpoint.from_json(reader.stream.positions)
@@ -201,7 +201,7 @@ async def test_the_watermark_goes_on_where_it_was_stored() -> None:
         write(log, 1, mark(10, 0), mark(10, 1), 11, mark(50, 1))
     async with reading(cluster) as reader:
         await reader.read(4)
-        await reader.quiet()
+        await reader.nothing_comes()
         assert reader.watermark == 10
         positions = reader.stream.positions
     write(cluster.log(0), 12, mark(30, 0))
@@ -221,7 +221,7 @@ async def test_a_restart_anywhere_lets_the_watermark_never_go_back(most: int) ->
     for number, log in enumerate(cluster.logs.values()):
         for tick in range(0, 40, 10):
             write(log, tick + 1, tick + 2, mark(tick, 0), tick + 3, mark(tick + number, 1))
-    positions, told = None, list[int | None]()
+    positions, reported = None, list[int | None]()
     values: dict[str, list[int]] = {}
     while sum(map(len, values.values())) < 24:
         async with reading(cluster, resume=positions) as reader:
@@ -229,13 +229,13 @@ async def test_a_restart_anywhere_lets_the_watermark_never_go_back(most: int) ->
             for batch in drained.batches:
                 found = map(int, batch.records["value"].to_pylist())
                 values.setdefault(batch.split.id, []).extend(found)
-            told.append(drained.watermark)
+            reported.append(drained.watermark)
             positions = drained.positions.to_json()
     expected = [tick + n for tick in range(0, 40, 10) for n in (1, 2, 3)]
     assert values == {"t-0": expected, "t-1": expected}
-    known = [mark for mark in told if mark is not None]
+    known = [mark for mark in reported if mark is not None]
     assert known == sorted(known)
-    assert told == [None] * (len(told) - len(known)) + known
+    assert reported == [None] * (len(reported) - len(known)) + known
     assert known[-1] >= 10
 
 
@@ -293,7 +293,7 @@ async def test_a_watermark_behind_a_gap_that_was_not_told_is_not_told_either() -
         write(cluster.log(0), FOREIGN, mark(20))
         write(cluster.log(1), mark(20))
         cluster.changed()
-        await reader.quiet()
+        await reader.nothing_comes()
         assert reader.watermark == 10
         write(cluster.log(0), 21)
         cluster.changed()
@@ -334,13 +334,13 @@ async def test_the_end_of_every_producer_ends_the_partition() -> None:
     cluster = cluster_of(hello(0, of=2), hello(1, of=2), 1, mark(10), EndFrame(0, 1), mark(20, 1))
     async with reading(cluster) as reader:
         await reader.read(1)
-        await reader.quiet()
+        await reader.nothing_comes()
         assert reader.watermark == 20
         assert reader.stream.statistics().splits["t-0"].state is SplitState.LIVE
         write(cluster.log(), 2, mark(30, 1), EndFrame(1, 1))
         cluster.changed()
         await reader.read(2)
-        await reader.quiet()
+        await reader.nothing_comes()
         assert reader.stream.statistics().splits["t-0"].state is SplitState.ENDED
         positions = Checkpoint.from_json(reader.stream.positions)
         assert positions.splits["t-0"].ended
@@ -351,7 +351,7 @@ async def test_an_end_behind_which_a_newer_generation_writes_is_none() -> None:
     cluster = cluster_of(hello(), 1, mark(10), EndFrame(0, 1), hello(generation=2), 2)
     async with reading(cluster) as reader:
         await reader.read(2)
-        await reader.quiet()
+        await reader.nothing_comes()
         assert reader.stream.statistics().splits["t-0"].state is SplitState.LIVE
 
 
@@ -374,7 +374,7 @@ async def test_an_end_that_was_stored_before_it_was_told_is_told_after_a_restart
     producers.apply(EndFrame(0, 1))
     resume = with_state(positions, producers.to_state())
     async with reading(cluster, resume=resume) as reader:
-        await reader.quiet()
+        await reader.nothing_comes()
         assert reader.stream.statistics().splits["t-0"].state is SplitState.ENDED
 
 
@@ -408,19 +408,19 @@ def test_a_silent_producer_is_left_out_and_told(caplog: pytest.LogCaptureFixture
         cluster = cluster_of(hello(0, of=3), hello(1, of=3), 1, mark(10, 0), mark(50, 1))
         async with reading(cluster, producer_timeout=60) as reader:
             await reader.read(1)
-            await reader.quiet(50)
+            await reader.nothing_comes(50)
             write(cluster.log(), mark(60, 1))
             cluster.changed()
-            await reader.quiet(8)
+            await reader.nothing_comes(8)
             assert reader.watermark is None
-            await reader.quiet(10)
+            await reader.nothing_comes(10)
             assert reader.watermark == 60
-            told = reader.producers()
+            reported = reader.producers()
             out = Activity.LEFT_OUT
-            assert [told.seen[n].activity for n in range(3)] == [out, Activity.ACTIVE, out]
+            assert [reported.seen[n].activity for n in range(3)] == [out, Activity.ACTIVE, out]
             write(cluster.log(), mark(70, 0), mark(99, 1))
             cluster.changed()
-            await reader.quiet(1)
+            await reader.nothing_comes(1)
             assert reader.watermark == 70
 
     simulate(test)
@@ -435,9 +435,9 @@ async def test_a_silent_producer_stops_the_stream_where_the_user_says_so() -> No
     cluster = cluster_of(hello(0, of=2), hello(1, of=2), 1, mark(10, 0), IdleFrame(0, 1))
     async with reading(cluster, **STRICT) as reader:
         await reader.read(1)
-        await reader.quiet(55)
+        await reader.nothing_comes(55)
         with pytest.raises(SplitFailedError, match="nothing for 60 s: 1; start them") as failure:
-            await reader.quiet(20)
+            await reader.nothing_comes(20)
         assert isinstance(failure.value.__cause__, SilentProducerError)
 
 
@@ -446,10 +446,10 @@ async def test_an_idle_producer_is_not_silent_and_without_a_timeout_nobody_is() 
     cluster = cluster_of(hello(), 1, mark(10), IdleFrame(0, 1))
     async with reading(cluster, **STRICT) as reader:
         await reader.read(1)
-        await reader.quiet(1000)
+        await reader.nothing_comes(1000)
     async with reading(cluster_of(hello(), 1)) as reader:
         await reader.read(1)
-        await reader.quiet(3000)
+        await reader.nothing_comes(3000)
         assert reader.producers().awaited == [0]
 
 
@@ -466,7 +466,7 @@ async def test_a_consumer_that_takes_its_time_blames_nobody() -> None:
             cluster.changed()
             await asyncio.sleep(50)
         await reader.one()
-        await reader.quiet(50)
+        await reader.nothing_comes(50)
 
 
 @in_virtual_time
@@ -480,9 +480,9 @@ async def test_a_reader_that_lags_behind_blames_nobody() -> None:
         for _ in range(40):
             await anext(reader.stream)
         assert asyncio.get_running_loop().time() > 160
-        await reader.quiet(40)
+        await reader.nothing_comes(40)
         with pytest.raises(SplitFailedError, match="nothing for 60 s: 0, 1;"):
-            await reader.quiet(60)
+            await reader.nothing_comes(60)
 
 
 @in_virtual_time
@@ -491,9 +491,9 @@ async def test_an_answer_that_takes_long_is_not_the_fault_of_a_producer() -> Non
     async with reading(cluster, **STRICT) as reader:
         await reader.one()
         cluster._latency = 40.0
-        await reader.quiet(400)
+        await reader.nothing_comes(400)
         with pytest.raises(SplitFailedError, match="nothing for 60 s: 0;"):
-            await reader.quiet(400)
+            await reader.nothing_comes(400)
 
 
 @in_virtual_time
@@ -502,11 +502,11 @@ async def test_silence_is_measured_across_subscriptions() -> None:
     async with reading(cluster, producer_timeout=60) as reader:
         await reader.read(1)
         for _ in range(4):
-            await reader.quiet(21)
+            await reader.nothing_comes(21)
             cluster.fetch_faults.append(OSError("a broker is gone"))
             write(cluster.log(), mark(60, 1))
             cluster.changed()
-        await reader.quiet(21)
+        await reader.nothing_comes(21)
         assert reader.stream.statistics().splits["t-0"].resubscriptions == 4
         assert reader.watermark == 60
 

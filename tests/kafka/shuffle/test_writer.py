@@ -30,7 +30,7 @@ from tests.kafka.brokers import HERE
 from tests.kafka.shuffle.reading import Drained
 from tests.kafka.shuffle.reading import drain as drain_now
 from tests.kafka.topics import Topic, new_topic
-from tests.kafka.transactions.transacting import told, transactions
+from tests.kafka.transactions.transacting import reported, transactions
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -78,7 +78,7 @@ def at(millis: int) -> datetime:
 
 async def drain(topic: Topic, **options: Any) -> Drained:
     """Read all committed frames; the partitions are committed one by one."""
-    await told(topic.broker, *(f"fanout-{topic.name}-producer-{n}" for n in range(3)))
+    await reported(topic.broker, *(f"fanout-{topic.name}-producer-{n}" for n in range(3)))
     return await drain_now(topic, **options)
 
 
@@ -335,10 +335,10 @@ async def test_a_writer_that_leaves_is_idle_and_one_that_ends_has_ended(topic: T
 async def test_what_is_written_after_an_end_that_was_cancelled_has_its_producer_waited_for(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = asyncio.Event()
+    text = asyncio.Event()
 
     async def commit_never(_: ExactlyOnceMode) -> None:
-        said.set()
+        text.set()
         await asyncio.Future()
 
     async with writing(topic) as writer:
@@ -347,7 +347,7 @@ async def test_what_is_written_after_an_end_that_was_cancelled_has_its_producer_
         with monkeypatch.context() as patch:
             patch.setattr(ExactlyOnceMode, "commit", commit_never)
             ending = asyncio.create_task(writer.end())
-            await said.wait()
+            await text.wait()
             ending.cancel()
             await asyncio.wait([ending])
         await writer.write(rows(2))

@@ -26,7 +26,7 @@ ABORTED = {
 COMMITTED = {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}
 
 
-def told(state: TransactionState, incarnation: Incarnation | None) -> TransactionOutcome:
+def reported(state: TransactionState, incarnation: Incarnation | None) -> TransactionOutcome:
     description = TransactionDescription(state=state, incarnation=incarnation, partitions={})
     return outcome_without_marker(OURS, description)
 
@@ -35,14 +35,14 @@ def told(state: TransactionState, incarnation: Incarnation | None) -> Transactio
 def test_what_has_become_of_a_transaction_is_told_from_the_state_of_its_id(
     state: TransactionState,
 ) -> None:
-    assert told(state, None) is TransactionOutcome.EXPIRED
-    assert told(state, OURS) is (
+    assert reported(state, None) is TransactionOutcome.EXPIRED
+    assert reported(state, OURS) is (
         TransactionOutcome.COMMITTED if state in COMMITTED else TransactionOutcome.ABORTED
     )
-    assert told(state, NEWER) is (
+    assert reported(state, NEWER) is (
         TransactionOutcome.EXPIRED if state in ABORTED else TransactionOutcome.FENCED
     )
-    assert told(state, OTHER) is TransactionOutcome.FENCED
+    assert reported(state, OTHER) is TransactionOutcome.FENCED
 
 
 @pytest.mark.parametrize("state", TransactionState)

@@ -93,7 +93,7 @@ def _run(options: CrashOptions, *, json: bool) -> CrashReport:
     from tests.provers.crash.report import moments_table, round_line, verdicts_table  # noqa: PLC0415
 
     require_java()
-    # With --json the table and the rounds are told beside the result.
+    # With --json the table and the rounds are printed to stderr.
     console = Console(stderr=json)
 
     def on_round(result: RoundResult) -> None:

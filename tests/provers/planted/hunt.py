@@ -110,14 +110,14 @@ def hunters(processes: int | None = None) -> Iterator[ProcessPoolExecutor]:
     """Start some processes, or one for each core."""
     # Nothing is inherited: a fork would copy the threads that other tests have left.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, _quiet) as pool:
+    with ProcessPoolExecutor(processes, context, _silence_logs) as pool:
         try:
             yield pool
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _quiet() -> None:
+def _silence_logs() -> None:
     logging.disable(logging.CRITICAL)
 
 

@@ -147,15 +147,15 @@ def test_the_commands_of_the_page_work(kafka_broker: KafkaBroker, tmp_path: Path
 
 
 def test_the_page_names_every_option_with_its_default() -> None:
-    told = dict(table("Options"))
+    reported = dict(table("Options"))
     parameters = inspect.signature(KafkaSink).parameters
-    assert told.keys() == parameters.keys()
+    assert reported.keys() == parameters.keys()
     for name, parameter in parameters.items():
         default = parameter.default
         if name == "producer_options":
             default = {}
-        said = "required" if default is inspect.Parameter.empty else default
-        assert told[name].strip('"') == str(said), name
+        message = "required" if default is inspect.Parameter.empty else default
+        assert reported[name].strip('"') == str(message), name
 
 
 def test_the_page_names_every_producer_option_with_its_default() -> None:
@@ -164,7 +164,7 @@ def test_the_page_names_every_producer_option_with_its_default() -> None:
     for name in (*_OPTIONS.numbers, *_OPTIONS.words):
         default = getattr(defaults, name.removesuffix(".ms").replace(".", "_"))
         expected[name] = str(round(default * 1000) if name.endswith(".ms") else default)
-    assert {name: told.strip('"') for name, told in table("Options", 1)} == expected
+    assert {name: reported.strip('"') for name, reported in table("Options", 1)} == expected
 
 
 def test_the_page_names_every_column_every_guarantee_and_every_verdict() -> None:
@@ -180,19 +180,19 @@ class Grant:
 
     def __init__(self, broker: KafkaBroker, command: str) -> None:
         words = shlex.split(command)
-        said = dict(zip(words[2::2], words[3::2], strict=True))
+        message = dict(zip(words[2::2], words[3::2], strict=True))
         kinds = {"--transactional-id": ResourceType.TRANSACTIONAL_ID}
         kinds |= {"--group": ResourceType.GROUP, "--topic": ResourceType.TOPIC}
-        (kind,) = kinds.keys() & said.keys()
-        pattern = said.get("--resource-pattern-type", "literal").upper()
+        (kind,) = kinds.keys() & message.keys()
+        pattern = message.get("--resource-pattern-type", "literal").upper()
         self._admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         self._rule: tuple[Any, ...] = (
             kinds[kind],
-            said[kind],
+            message[kind],
             ResourcePatternType[pattern],
-            said["--allow-principal"],
+            message["--allow-principal"],
             "*",
-            AclOperation[said["--operation"].upper()],
+            AclOperation[message["--operation"].upper()],
             AclPermissionType.ALLOW,
         )
 

@@ -17,7 +17,7 @@ from fanout.spark.sink import job, shuffle_frames
 from fanout.spark.sink.transaction import ExactlyOnce
 from tests.kafka.shuffle.reading import Drained, drain
 from tests.kafka.topics import PLAINTEXT, Topic
-from tests.kafka.transactions.transacting import told
+from tests.kafka.transactions.transacting import reported
 from tests.spark.sink.harness import Run, run
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def rows(spark: SparkSession, first: int, behind: int, keys: int = 5) -> DataFra
 
 
 def read(topic: Topic, here: Run) -> Drained:
-    asyncio.run(told(topic.broker, f"fanout-{here.query_id}-shuffle"))
+    asyncio.run(reported(topic.broker, f"fanout-{here.query_id}-shuffle"))
     found = asyncio.run(drain(topic))
     assert set(found.producers) == set(range(PARTITIONS)), (
         "each partition has the frames of all producers"
@@ -196,13 +196,13 @@ def test_a_query_that_was_killed_goes_on_as_a_newer_generation(
 def test_an_attempt_that_failed_leaves_no_watermark(
     spark: SparkSession, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[object] = []
+    text: list[object] = []
     original = shuffle_frames.announce
 
     async def fail_once(delivery: Any, *args: Any) -> Any:
         written = await original(delivery, *args)
-        said.append(delivery.mode)
-        if len(said) == 1:
+        text.append(delivery.mode)
+        if len(text) == 1:
             raise UnwritableRecordError("no")
         return written
 

@@ -134,7 +134,7 @@ _OF_A_GROUP: Final = (
     "UnknownError",
 )
 # The faults that look like a loss to a reader once they last longer than this, in seconds.
-_DOUBTFUL: Final = (0.1, 8.0)
+_UNLIKE_A_LOSS: Final = (0.1, 8.0)
 
 KAFKA_FAULTS: Final[Mapping[KafkaFaultKind, KafkaFaultTraits]] = MappingProxyType(
     {
@@ -149,9 +149,11 @@ KAFKA_FAULTS: Final[Mapping[KafkaFaultKind, KafkaFaultTraits]] = MappingProxyTyp
         KafkaFaultKind.LEADER_MOVES: KafkaFaultTraits(KafkaFaultSite.LEADERS, seconds=(0.01, 20)),
         KafkaFaultKind.NO_LEADER: KafkaFaultTraits(KafkaFaultSite.LEADERS, seconds=(0.1, 60)),
         KafkaFaultKind.LAGGING_LEADER: KafkaFaultTraits(
-            KafkaFaultSite.LEADERS, seconds=_DOUBTFUL, most=(1, 6), times=1
+            KafkaFaultSite.LEADERS, seconds=_UNLIKE_A_LOSS, most=(1, 6), times=1
         ),
-        KafkaFaultKind.UNSEEN: KafkaFaultTraits(KafkaFaultSite.LEADERS, seconds=_DOUBTFUL, times=1),
+        KafkaFaultKind.UNSEEN: KafkaFaultTraits(
+            KafkaFaultSite.LEADERS, seconds=_UNLIKE_A_LOSS, times=1
+        ),
         KafkaFaultKind.BROKER_DIES: KafkaFaultTraits(KafkaFaultSite.BROKER, seconds=(0.5, 60)),
         KafkaFaultKind.BROKER_HANGS: KafkaFaultTraits(KafkaFaultSite.BROKER, seconds=(0.5, 120)),
         KafkaFaultKind.BROKER_SLOW: KafkaFaultTraits(KafkaFaultSite.BROKER, seconds=(1, 60)),

@@ -113,8 +113,8 @@ def test_the_table_has_a_row_for_each_moment_in_the_order_of_a_batch() -> None:
 
 
 def test_a_round_is_told_in_one_line_unless_the_job_failed() -> None:
-    told = " ".join(printed(round_line(result(KILL, PAUSE), 30)).split())
-    assert told == (
+    reported = " ".join(printed(round_line(result(KILL, PAUSE), 30)).split())
+    assert reported == (
         "1/30 kafka driver killed before EndTxn, then broker paused at a random moment "
         "caught up in 2.0 s"
     )

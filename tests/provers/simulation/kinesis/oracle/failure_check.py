@@ -88,8 +88,8 @@ def _why_not(
 ) -> str:
     waited = run.hung or run.hindered
     if not run.opened and waited and "did not become ACTIVE" in str(failure):
-        told = cause is not None or "did not answer" in str(failure)
-        return "" if told else "it does not say that the service did not answer"
+        reported = cause is not None or "did not answer" in str(failure)
+        return "" if reported else "it does not say that the service did not answer"
     if gone and any(word in str(failure) for word in _OF_AN_END):
         return ""
     if not isinstance(cause, Exception):

@@ -75,7 +75,7 @@ class SubscriberObservers:
             before(Subscriber, "_subscription", self._subscribes),
             before(Subscriber, "_deliver", self._delivers),
             before(Subscriber, "_retry", self._retries),
-            after(Subscription, "receive", self._hears),
+            after(Subscription, "receive", self._receives),
             before(Slot, "fail", self._fails),
             before(Slot, "put", self._puts),
             before(Retries, "progressed", self._progresses),
@@ -96,7 +96,7 @@ class SubscriberObservers:
     def _delivers(self, subscriber: Subscriber, subscription: Subscription) -> None:
         self._seen[subscription] = self._seen[subscriber]
 
-    def _hears(self, event: Batch | End, subscription: Subscription) -> None:
+    def _receives(self, event: Batch | End, subscription: Subscription) -> None:
         seen = self._seen[subscription]
         if isinstance(event, End) and not seen.events:
             again = seen.subscriber.subscriptions > 1
@@ -123,8 +123,8 @@ class SubscriberObservers:
     def _retries(self, subscriber: Subscriber, _: Exception, verdict: Retry) -> None:
         seen = self._seen[subscriber]
         seen.slow |= verdict.pace is Pace.SLOW
-        unheard = subscriber.subscriptions > seen.granted and not seen.events
-        self._moments[KinesisSometimes.OVER_BEFORE_FIRST_EVENT] += unheard
+        over_before = subscriber.subscriptions > seen.granted and not seen.events
+        self._moments[KinesisSometimes.OVER_BEFORE_FIRST_EVENT] += over_before
 
     def _fails(self, slot: Slot, _: Failure) -> None:
         if slot.pill is not None:

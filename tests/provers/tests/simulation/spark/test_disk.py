@@ -63,8 +63,8 @@ def use(root: Any, seed: int) -> list[object]:
         try:
             answers.append(action(name))
         except (FileExistsError, CheckpointError) as error:
-            told = re.sub(r"_tmp-\w+", "_tmp-", str(error)).replace(str(root), "")
-            answers.append((type(error), told))
+            reported = re.sub(r"_tmp-\w+", "_tmp-", str(error)).replace(str(root), "")
+            answers.append((type(error), reported))
     return answers
 
 

@@ -278,9 +278,9 @@ def test_what_has_expired_is_not_missed_where_a_gap_tells_it() -> None:
     reading.deliver(batch(ROWS[:1]))
     stream.trim(2)
     stream.run.passed_over[PARENT.shard_id] = PARENT.records[1].sequence
-    told = Gap(after(ROWS[0]), Horizon(), "expired")
+    reported = Gap(after(ROWS[0]), Horizon(), "expired")
     assert refusal(reading, batch(ROWS[2:])) == "lost"
-    reading.deliver(batch(ROWS[2:], gaps=(told,)))
+    reading.deliver(batch(ROWS[2:], gaps=(reported,)))
     assert reading.standings[PARENT.shard_id].gaps == 1
 
 
