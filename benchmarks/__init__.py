@@ -1,1 +1,1 @@
-"""Benchmarks of fanout, each against the peer that people would use instead."""
+"""Benchmarks of fanout, each against the library that users would use instead."""

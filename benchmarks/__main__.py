@@ -1,4 +1,4 @@
-"""Measure fanout against what people would use instead, both in the same run."""
+"""Measure fanout and the libraries that users would use instead, in the same run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ A ratio is fanout's records per second divided by the peer's. On a machine that 
 too, compare the CPU seconds rather than the rates, and raise --rounds.
 
 examples:
-  python -m benchmarks                                    everything but what needs Kafka
+  python -m benchmarks                                    all scenarios without Kafka
   python -m benchmarks consume --source kafka             one scenario
   python -m benchmarks consume spark --rounds 1           a quick look
   python -m benchmarks sink shuffle                       writing, which takes no --source
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console()
     for name in names:
         runs = SCENARIOS[name]
-        # What has but one needs no --source.
+        # A scenario with one source needs no --source.
         report = runs.get(source, runs[min(runs)])(options.rounds)
         console.print(table(report))
         if options.json:

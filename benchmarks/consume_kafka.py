@@ -43,7 +43,7 @@ __all__ = (
 )
 
 FANOUT, AIOKAFKA, CONFLUENT = "fanout", "aiokafka", "confluent"
-# Records of the topic, and what part of them is read; the peers' rates are steady.
+# Records of the topic, and the part of them that peers read, whose rates are steady.
 RECORDS: Final = {1024: 1_600_000, 100: 4_000_000}
 SHARE: Final = {FANOUT: 1.0, AIOKAFKA: 0.25, CONFLUENT: 0.4}
 AT_ONCE: Final = 10_000
@@ -87,7 +87,7 @@ async def read_by_aiokafka(
 
 
 async def read_by_confluent(servers: str) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Read as a loop over `consume` does; it blocks, and nothing else wants to run."""
+    """Read as a loop over `consume` does; it blocks, as nothing else has to run."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -95,7 +95,7 @@ async def read_by_confluent(servers: str) -> AsyncGenerator[pa.RecordBatch, None
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "max.partition.fetch.bytes": FETCHED,
-            # Its queue is full all the time, and it would rest for a second each time.
+            # Its queue is full all the time, and it would pause for a second each time.
             "fetch.queue.backoff.ms": 1,
         }
     )

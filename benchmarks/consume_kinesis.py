@@ -1,12 +1,12 @@
 """A stream over real sockets to Arrow: `fanout.open` against a plain aioboto3 loop.
 
 Both read the same encoded events from the same server in another process. The clock of a run
-starts at its first event, so what it costs to load botocore and to connect is left out of both.
+starts at its first event, so the cost of loading botocore and of connecting is left out of both.
 
 Memory is measured in a run of its own: a consumer that takes nothing until every shard is stalled,
 and then everything. The memory that it took since before it opened, divided by shards and by the
 bytes of an event, is the events that a shard held; three of them are the floor: one in the slot,
-one in the subscriber's hand, one being assembled.
+one in the subscriber, one being assembled.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ async def _stall_and_read(port: int, replay: Replay) -> None:
 
 
 def _resident_bytes() -> int:
-    """Return the memory that this process has now; Linux tells it, elsewhere the peak so far."""
+    """Return the memory that this process has now; on Linux; elsewhere its peak so far."""
     statm = Path("/proc/self/statm")
     if not statm.exists():
         return own_peak_rss_bytes()

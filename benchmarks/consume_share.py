@@ -40,7 +40,7 @@ __all__ = ("MEMBERS", "read_by_confluent", "read_by_fanout", "run")
 RECORDS: Final = {1024: 150_000, 100: 300_000}
 MEMBERS: Final = (1, 2, 4, 8)
 _AT_ONCE: Final = 500
-# Brokers lock records for 30 s unless they are told otherwise, as the brokers of tests are.
+# Brokers lock records for 30 s by default; those of tests have another setting.
 _SETTINGS: Final = {
     "share.auto.offset.reset": "earliest",
     "share.record.lock.duration.ms": "30000",
@@ -66,7 +66,7 @@ async def read_by_fanout(
 
 
 async def read_by_confluent(servers: str, group: str) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Read as a loop over `poll` does; it blocks, and nothing else wants to run."""
+    """Read as a loop over `poll` does; it blocks, as nothing else has to run."""
     _set_up(servers, group)
     consumer = ShareConsumer(
         {
@@ -117,7 +117,7 @@ def run(
     ratios: dict[str, float] = {}
     for size, count in records.items():
         readings: dict[int, list[Measurement]] = {number: [] for number in (0, *members)}
-        # What a group has given out in advance is not all read.
+        # Records that were delivered in advance are not all read.
         with filled_broker(size, count * 5 // 4) as servers:
             for _ in range(rounds):
                 for number, taken in readings.items():

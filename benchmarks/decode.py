@@ -33,7 +33,7 @@ SHARD_ID = "shardId-000000000000"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Say what is decoded: `events` events of `records` records of `record_bytes` random bytes."""
+    """The data to decode: `events` events of `records` records of `record_bytes` random bytes."""
 
     record_bytes: int
     records: int

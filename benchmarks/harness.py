@@ -157,7 +157,7 @@ def _peak_rss_bytes(contend: Callable[[], object]) -> int:
 
 
 def table(report: Report) -> Table:
-    """Lay a report out for people; a column that no row has anything for is left out."""
+    """Make a table of a report, without empty columns."""
     ratios = ", ".join(f"{name} {ratio:.1f}x" for name, ratio in report.ratios.items())
     laid_out = Table(title=report.scenario, caption=ratios)
     columns = {heading: cell for heading, cell in _COLUMNS.items() if any(map(cell, report.rows))}

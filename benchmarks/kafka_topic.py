@@ -18,7 +18,7 @@ __all__ = ("PARTITIONS", "TOPIC", "filled_broker")
 TOPIC: Final = "orders"
 PARTITIONS: Final = 4
 
-# What Java's producer puts into one batch unless it is told otherwise.
+# The default batch size of Java's producer.
 _BATCH_BYTES = 16 * 1024
 _VALUES = 1000
 # Records that wait for the broker at a time.

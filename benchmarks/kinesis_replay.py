@@ -37,7 +37,7 @@ _SEQUENCE = "4968041260292350816138198936435206{event}{record:09}"
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Say what is replayed: to each of `shards` shards `events` events of about 1 MiB of data."""
+    """The events to replay: to each of `shards` shards `events` events of about 1 MiB of data."""
 
     record_bytes: int
     events: int
@@ -147,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
             if body is None:
                 self.send_error(400)
                 return
-            with suppress(ConnectionError):  # the reader has had enough
+            with suppress(ConnectionError):  # the reader has disconnected
                 self._replay(body)
             self.close_connection = True
             return
@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.read(1)  # the shard is silent at its tip; wait until the reader leaves
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
-        """Say nothing."""
+        """Log nothing."""
 
 
 def _answers(shards: int) -> dict[str, dict[str, Any]]:

@@ -2,8 +2,8 @@
 
 All write the same keys and values, record batches of 10,000, to 4 partitions of the real broker by
 Kafka's own hash of the key, wait for the broker's confirmation after each ten, and read them back
-into Arrow, committed ones only. `plain` is fanout's own writer and source without a shuffle: what
-it is faster by is what frames, event times and watermarks cost. aiokafka is what people use: a
+into Arrow, committed ones only. `plain` is fanout's own writer and source without a shuffle: the
+difference is the cost of frames, event times and watermarks. aiokafka is the usual alternative: a
 producer that is given one record after the other, and a loop over `getmany`. All are idempotent,
 and none compresses.
 
@@ -64,7 +64,7 @@ _BEGIN: Final = 1_700_000_000_000
 
 
 def batches(record_bytes: int, records: int) -> Iterator[pa.RecordBatch]:
-    """Yield what is written: the columns key, value and at.
+    """Yield the rows to write: the columns key, value and at.
 
     Args:
         record_bytes: Bytes of a value.

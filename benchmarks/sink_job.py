@@ -103,7 +103,7 @@ def measure(
 
 
 def main() -> None:
-    """Run one job as often as it is asked to, and print one JSON object each time."""
+    """Run one job for each line of standard input, and print one JSON object each time."""
     name = sys.argv[1].removeprefix("sink/")
     servers, batch = sys.argv[2].split(" ", 1)
     spark = session(_KAFKA_PACKAGE if name == PEER else "")

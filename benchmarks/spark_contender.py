@@ -100,7 +100,7 @@ def session(packages: str = "") -> SparkSession:
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - for the contender's process alone
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # or workers are whatever python3 is
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # by default workers use python3 of the PATH
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -125,7 +125,7 @@ def cpu_seconds(spark: SparkSession) -> float:
 
 
 def answer(run: Callable[[int], Measurement]) -> None:
-    """Say that it is warm, and run once for each number of records that standard input has.
+    """Print that it is warm, and run once for each number of records that standard input has.
 
     Args:
         run: Runs, and returns what is printed as a line of JSON.

@@ -1,10 +1,9 @@
 """The whole path, from a Kafka topic to a foreachBatch handler, against Spark's own Kafka source.
 
 The real broker, a driver and Spark's JVM share the machine. Both read committed records in batches
-of the same size; `benchmarks.spark_kinesis` has
-the rest. Spark's source comes in jars of exactly
-Spark's version, which Spark downloads; Maven's central repository need not have them for each, and
-then fanout is measured alone.
+of the same size; `benchmarks.spark_kinesis` describes the rest. Spark's source needs jars of
+exactly Spark's version, which Spark downloads. If Maven's central repository does not have them,
+fanout is measured alone.
 """
 
 from __future__ import annotations

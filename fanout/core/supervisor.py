@@ -225,8 +225,8 @@ class Supervisor:
     def _know(self, splits: Iterable[Split]) -> None:
         for split in splits:
             if split.id not in self._progress and split.id not in self._finished:
-                # Whatever the stream's start was: records of a split that appears while the stream
-                # runs are all new.
+                # The start of the stream does not apply: all records of a split that appears while
+                # the stream runs are new.
                 self._progress.add(split, Horizon())
 
     async def _discover(self) -> None:

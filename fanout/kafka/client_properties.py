@@ -1,7 +1,7 @@
 """Read the properties file that Kafka's own tools use to reach a cluster.
 
-It is what they take as `--command-config` or `--consumer.config`: passwords stay in it. Beside the
-names of the Java client those of librdkafka are read, where they say the same.
+The tools take it as `--command-config` or `--consumer.config`, so that passwords stay in a file.
+Names of librdkafka are read too, where they have the meaning of a name of the Java client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LARGEST: Final = 1024 * 1024
 
-# Names of the Java client, then of librdkafka, by what they are here.
+# Names of the Java client and of librdkafka, with the option of `Security` for each.
 _NAMES: Final = {
     "security.protocol": "protocol",
     "sasl.mechanism": "mechanism",
@@ -52,7 +52,7 @@ class ClientProperties:
     """The settings of a cluster in a properties file.
 
     Args:
-        bootstrap_servers: Brokers to begin with; None where it names none.
+        bootstrap_servers: Brokers to begin with; None where the file names none.
         security: Encryption and authentication.
     """
 
@@ -63,12 +63,11 @@ class ClientProperties:
 def read_client_properties(path: str | Path | None, *, insecure: bool = False) -> ClientProperties:
     """Read a properties file of a Kafka client. It blocks.
 
-    What is not about servers and security is left unread, as Kafka's own tools do with what they
-    do not know. As in Kafka, the protocol is PLAINTEXT where none is named; here it goes to this
-    machine alone.
+    Settings of other kinds are ignored, as Kafka's own tools ignore unknown ones. As in Kafka, the
+    protocol is PLAINTEXT where none is named; here it may only be used to this machine.
 
     Args:
-        path: The file; None for what Kafka does without one.
+        path: The file; None for the defaults of Kafka.
         insecure: Allow a plaintext protocol to a host that is not this machine.
 
     Raises:
@@ -78,12 +77,12 @@ def read_client_properties(path: str | Path | None, *, insecure: bool = False) -
     for name in found:
         if name.startswith(("sasl.", "ssl.")) and not _is_known(name):
             # An ignored setting could make the connection less safe than intended.
-            raise OptionError(f"{path}: {name} is not known here; known are {_known()}")
+            raise OptionError(f"{path}: {name} is not supported; supported are {_known()}")
     for store, kind in _STORES.items():
         if store in found and found.get(kind, "JKS").upper() != "PEM":
             raise OptionError(
-                f"{path}: {store} must be a PEM file, said by {kind}=PEM: Java's key stores "
-                f"cannot be read here; `keytool` and `openssl pkcs12` make PEM of them"
+                f"{path}: {store} must be a PEM file, declared by {kind}=PEM: Java's key stores "
+                f"cannot be read; `keytool` and `openssl pkcs12` convert them to PEM"
             )
     settings: dict[str, Any] = {"protocol": "PLAINTEXT"}
     if _LOGIN in found:
@@ -115,7 +114,7 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise OptionError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeError as error:
-        raise OptionError(f"{path} is no text in UTF-8") from error
+        raise OptionError(f"{path} is not text in UTF-8") from error
 
 
 def _parse(text: str) -> Mapping[str, str]:
@@ -144,7 +143,7 @@ def _unescaped(text: str) -> str:
 
 
 def _login(text: str, path: object) -> dict[str, str]:
-    """Read the user and the password of a login module; what it contains is never quoted."""
+    """Read the user and the password of a login module; errors never quote its content."""
     module = text.split(maxsplit=1)[0].rpartition(".")[2] if text.strip() else ""
     if module not in _LOGIN_MODULES:
         raise OptionError(

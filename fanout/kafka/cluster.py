@@ -1,4 +1,4 @@
-"""A Kafka cluster as users write it down: its brokers, its security, and the name of the client."""
+"""A Kafka cluster as users configure it: its brokers, its security, and the client id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PORT = 9092
 _LAST_PORT = 65535
 _SECRETS: Final = ("password", "key_password", "token", "ssl_context")
-# An IPv6 address stands in brackets, because its colons would hide that of the port.
+# An IPv6 address is in brackets, to tell its colons from the one before the port.
 _SERVER = re.compile(
     r"(?:\[(?P<ipv6>[0-9a-fA-F:.%]+)\]|(?P<host>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?"
 )
@@ -25,7 +25,7 @@ _SERVER = re.compile(
 @final
 @dataclass(frozen=True, slots=True, order=True)
 class Server:
-    """Where a broker listens.
+    """The address of a broker.
 
     Args:
         host: Its name or address.

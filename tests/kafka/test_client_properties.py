@@ -92,9 +92,9 @@ LOGIN = f'sasl.jaas.config={MODULES}.plain.PlainLoginModule required username="e
         ("ssl.keystore.type=PKCS12\nssl.keystore.location=key.p12\n", "ssl.keystore.type=PEM"),
         (
             f"ssl.keystore.password={SECRET}\n",
-            "ssl.keystore.password is not known here; known are sasl.jaas.config, sasl.mechanism",
+            "ssl.keystore.password is not supported; supported are sasl.jaas.config, sasl.mech",
         ),
-        ("ssl.endpoint.identification.algorithm=\n", "is not known here"),
+        ("ssl.endpoint.identification.algorithm=\n", "is not supported"),
     ],
 )
 def test_what_cannot_be_done_here_is_refused_without_telling_a_secret(
@@ -112,5 +112,5 @@ def test_a_file_that_cannot_be_read_is_named(file: Path) -> None:
     with pytest.raises(OptionError, match=r"client.properties cannot be read: No such file"):
         read_client_properties(file)
     file.write_bytes(b"\xff")
-    with pytest.raises(OptionError, match=r"client.properties is no text"):
+    with pytest.raises(OptionError, match=r"client.properties is not text"):
         read_client_properties(file)

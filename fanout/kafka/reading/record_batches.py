@@ -50,7 +50,7 @@ class RawBatch(NamedTuple):
 
     Args:
         base_offset: Its first offset.
-        next_offset: The offset after its last one, whatever compaction has removed.
+        next_offset: The offset after its last one, including records that compaction has removed.
         attributes: Its flags, as received.
         first_timestamp: The base of its records' timestamps, in milliseconds since the Unix epoch.
         max_timestamp: The latest timestamp; that of all records where the broker set it.

@@ -56,7 +56,7 @@ class SinkConnection:
             self.transaction_timeout(options.transaction_timeout)
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the number of partitions of topics, and of those that were asked for before."""
+        """Return the number of partitions of topics, and of those of earlier calls."""
         counts = {
             topic: self.call(self.transactions.partitions(topic))
             for topic in sorted({*topics, *self._topics})

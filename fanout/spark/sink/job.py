@@ -36,7 +36,7 @@ _LOOK_SECONDS: Final = 0.002
 
 @final
 class AttemptFailedError(FanOutError):
-    """An attempt to write a batch failed by a cause that may be over; another one may succeed."""
+    """An attempt to write a batch failed for a reason that may be temporary."""
 
     retryable = True
 
@@ -103,7 +103,7 @@ class SinkJob:
             self.df, task_options, counts=counts, partitioner=self.target.partitioner
         )
         if result.new_topics:
-            # The numbers of their partitions decide which task writes what: all is written again.
+            # Their partition counts decide which task writes a row: all rows are written again.
             self.connection.partitions(result.new_topics)
             raise AttemptFailedError(f"its rows name new topics: {', '.join(result.new_topics)}")
         return result
@@ -166,8 +166,8 @@ def write_rows(
     if reports:
         _check_reports(reports, tasks)
         if isinstance(options.mode, Transactional):
-            # Before failures are raised: where a stage ran twice, its tasks fail by what they did
-            # before.
+            # Before failures are raised: where a stage ran twice, its tasks fail because of
+            # the first run.
             _check_that_it_ran_once(spark, reports[0].stage, tasks)
     for report in reports:
         if report.failure is not None:
@@ -182,7 +182,7 @@ def write_rows(
 
 
 def _raise_failure(error: FanOutError) -> NoReturn:
-    """Raise the error of a task, as one of the attempt where another transaction may help."""
+    """Raise the error of a task, as AttemptFailedError where another transaction may help."""
     if error.retryable or isinstance(error, FencedError):
         raise AttemptFailedError(str(error)) from error
     raise error
@@ -206,7 +206,7 @@ def _check_reports(reports: Sequence[TaskReport], tasks: int) -> None:
 
 
 def _check_that_it_ran_once(spark: SparkSession, stage: int, tasks: int) -> None:
-    """Check that Spark did not begin the stage anew while tasks of it may still have written.
+    """Check that Spark did not repeat the stage while tasks of it may still have written.
 
     It does so where the output of the stage before it was lost. A Python worker cannot see it,
     because each task of the new stage is a first attempt again.

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 class KafkaSink(WriteOptions):
     """Write each batch of a query to Kafka, exactly once; a handler for `foreach_batch`.
 
-    A batch is one transaction of Kafka, whatever Spark's tasks and the driver go through: readers
-    with `isolation.level=read_committed` see all of it once, or nothing yet. Each partition is
+    A batch is one transaction of Kafka, also after failures of tasks and the driver: readers with
+    `isolation.level=read_committed` see all of it once, or nothing yet. Each partition is
     written by one task in the order of the rows, so that a key keeps its order. A handler of the
     user's own calls `write`.
 
-    The DataFrame has the columns of Spark's own Kafka sink: `value` (string or binary), and where
-    there are any `key` (the same), `topic`, `partition` (int), `headers`
+    The DataFrame has the columns of Spark's own Kafka sink: `value` (string or binary), and
+    optionally `key` (the same), `topic`, `partition` (int), `headers`
     (`array<struct<key: string, value: binary>>`) and `timestamp`.
 
     Args:
@@ -69,7 +69,7 @@ class KafkaSink(WriteOptions):
 
     @property
     def target(self) -> SinkTarget:
-        """What the driver needs of the sink."""
+        """The settings that the driver uses."""
         return SinkTarget(name=self.sink_name, options=self, partitioner=self.partitioner)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -109,7 +109,7 @@ class KafkaSink(WriteOptions):
         connect(self.target, loop).check(self.target)
 
     def recover(self, context: BatchContext) -> None:
-        """Finish the transactions that an earlier run has recorded, and abort what else is open.
+        """Finish the transactions that an earlier run has recorded, and abort any other open one.
 
         Raises:
             CheckpointError: It is unknown whether a batch was committed.

@@ -1,4 +1,4 @@
-"""What the driver knows of a sink while it writes a batch."""
+"""The settings of a sink that the driver uses while it writes a batch."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _SINK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkTarget:
-    """Where a sink writes, and how.
+    """The settings of a sink.
 
     Args:
         name: The sink's name in the checkpoint.
         options: The topic, the guarantee and the transactions.
         partitioner: The user's partitioner; None for Kafka's own.
-        framing: Makes frames of a shuffle of the rows; None where they are written as they are.
+        framing: Encodes the rows as frames of a shuffle; None where they are written unchanged.
 
     Raises:
         OptionError: If the name or the partitioner is malformed, or the security of the cluster
@@ -46,7 +46,7 @@ class SinkTarget:
     framing: ShuffleFraming | None = None
 
     def __post_init__(self) -> None:
-        _ = self.options.cluster.for_workers()  # checks it
+        _ = self.options.cluster.for_workers()  # checks its security
         if not isinstance(self.name, str) or not _SINK_NAME.fullmatch(self.name):
             raise OptionError(
                 f"sink_name={self.name!r} must be up to 100 letters, digits, dots, dashes and "
@@ -62,5 +62,5 @@ class SinkTarget:
         return f"{self.options.transactional_id_prefix}-{query_id}-{self.name}"
 
     def marker_group(self, query_id: str) -> str:
-        """Return the consumer group in which the sink of a query marks what was committed."""
+        """Return the consumer group in which the sink of a query marks committed batches."""
         return f"{self.transactional_id(query_id)}-marker"

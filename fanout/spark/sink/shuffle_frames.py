@@ -73,7 +73,7 @@ class ShuffleFraming:
     """Make frames and announcements of the batches of one producer.
 
     Args:
-        options: The topic, the watermark, and which producer this is.
+        options: The topic, the watermark, and the number of this producer.
     """
 
     options: ShuffleProducerOptions
@@ -82,8 +82,8 @@ class ShuffleFraming:
         """Return the announcement of the producer in a run.
 
         A generation is the time of the checkpoint's first run plus the number of this run. So it is
-        higher than that of each run before, whatever the clocks of machines say, and than that of a
-        query before it, which had another checkpoint.
+        higher than that of each earlier run, even if clocks differ, and than that of an earlier
+        query, which had another checkpoint.
 
         Args:
             context: The batch.

@@ -32,8 +32,8 @@ class ShuffleSink(ShuffleProducerOptions):
 
     The records of a batch and its watermark are one transaction. The watermark is behind the rows
     in every partition, also where the batch has none; it is that of the stream that the query
-    reads, which a replay has again, or follows from the rows. Where it follows from the rows, a
-    batch without any announces that this producer is idle. A handler of the user's own calls
+    reads, which a replay has again, or follows from the rows. If it follows from the rows, a batch
+    without rows announces that this producer is idle. A handler of the user's own calls
     `write`.
 
     Args:
@@ -43,7 +43,7 @@ class ShuffleSink(ShuffleProducerOptions):
         delivery_guarantee: `"exactly_once"`; or `"at_least_once"`, where a batch that fails may be
             there in part and comes again.
         out_of_orderness: Seconds by which a row may be earlier than one before it, for a watermark
-            that follows from what was written in this batch. None for the stream's watermark; the
+            that follows from the rows of this batch. None for the stream's watermark; the
             times must then be those of the source, or later ones.
         partition_count: The number of partitions that the topic must have; None for any.
         producer: The number of this query among those that write to the topic, from 0 on.
@@ -53,7 +53,7 @@ class ShuffleSink(ShuffleProducerOptions):
         key: The column of the keys, string or binary, by its name or as an expression.
         value: The column of the values, likewise.
         timestamp: The column of the times, a timestamp, likewise; None for records without times.
-        transform: Makes of a batch what the columns are taken from.
+        transform: Turns a batch into the DataFrame that has the columns.
         sink_name: The sink's name in the checkpoint; it must not change while a query lives.
 
     Raises:
@@ -72,7 +72,7 @@ class ShuffleSink(ShuffleProducerOptions):
 
     @property
     def target(self) -> SinkTarget:
-        """What the driver needs of the sink."""
+        """The settings that the driver uses."""
         return SinkTarget(name=self.sink_name, options=self, framing=ShuffleFraming(self))
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -117,7 +117,7 @@ class ShuffleSink(ShuffleProducerOptions):
         connect(self.target, loop).check(self.target)
 
     def recover(self, context: BatchContext) -> None:
-        """Finish the transactions that an earlier run has recorded, and abort what else is open.
+        """Finish the transactions that an earlier run has recorded, and abort any other open one.
 
         Raises:
             CheckpointError: It is unknown whether a batch was committed.

@@ -1,8 +1,8 @@
 """Write a batch with its delivery guarantee; for `"exactly_once"` in one transaction of Kafka.
 
-The transaction is begun, the Spark job writes in it, a marker is added, a token that is enough to
-finish it is stored in the checkpoint, and it is committed. Wherever a run is killed, the next run
-finds a token with which it finishes the transaction, or no token and a transaction to abort.
+The driver begins the transaction, the Spark job writes in it, the driver adds a marker, stores a
+token with which the transaction can be finished, and commits. Wherever a run is killed, the next
+run finds a token with which it finishes the transaction, or no token and a transaction to abort.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def write_batch(df: DataFrame, batch_id: int, target: SinkTarget) -> None:
 
 
 def recover_sink(target: SinkTarget, context: BatchContext) -> None:
-    """Finish what an earlier run has recorded, and abort what else it left open.
+    """Finish the transactions that an earlier run has recorded, and abort any other open one.
 
     Args:
         target: The sink.
@@ -134,7 +134,7 @@ class ExactlyOnce:
         self._has_token = False
 
     def recover(self) -> None:
-        """Finish every recorded transaction, and abort what else an earlier run left open."""
+        """Finish every recorded transaction, and abort any other that an earlier run left open."""
         for token in self._state.unfinished():
             self._finish(token)
         self._begin(self._connection.transaction_timeout(self._wanted_timeout))
@@ -178,7 +178,7 @@ class ExactlyOnce:
         return False
 
     def _begin(self, timeout: float) -> Incarnation:
-        # Beginning aborts what is open: only the owner of the checkpoint may.
+        # To begin aborts an open transaction: only the owner of the checkpoint may do so.
         self._ownership.check()
         return self._connection.call(self._calls.begin(self._id, timeout))
 
@@ -251,7 +251,7 @@ class ExactlyOnce:
             )
 
     def _abort(self, incarnation: Incarnation) -> None:
-        """Let readers go on; where the call fails, the next attempt or the timeout aborts."""
+        """Abort, so that readers go on; if that fails, the next attempt or the timeout aborts."""
         try:
             self._connection.call(self._calls.abort(self._id, incarnation))
         except FanOutError as error:

@@ -69,7 +69,7 @@ class Encoder(Protocol):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """How tasks write; it is pickled and sent to them.
+    """The settings of the tasks of a batch; they are pickled and sent to the workers.
 
     Args:
         cluster: The cluster; see `Cluster.for_workers`.
@@ -217,14 +217,14 @@ async def _write_known(writer: KafkaWriter, records: pa.RecordBatch, new_topics:
 
 
 def spare_worker() -> None:
-    """Make the tasks after this one in its worker cheaper to begin and to end."""
+    """Make later tasks in this worker cheaper to start and to end."""
     _spare_modules()
     _spare_archive()
 
 
 @cache
 def _spare_modules() -> None:
-    """Leave what a worker has loaded out of its garbage collections.
+    """Exclude the loaded modules of a worker from its garbage collections.
 
     There is one after each task, and it goes through all of Arrow, pandas and Kafka's protocol:
     about 100,000 objects that stay.

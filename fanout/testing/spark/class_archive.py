@@ -63,7 +63,7 @@ def _archive() -> Path:
 
 def _work_a_little(directory: str, java: str) -> None:
     """Load what most drivers load, and wait for the end of the JVM, which writes then."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # or workers are whatever python3 is
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # by default workers use python3 of the PATH
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
