@@ -68,7 +68,7 @@ CHILD = {
     "ParentShards": ["a"],
     "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
 }
-SAID = {"Records": [RECORD, RECORD], "MillisBehindLatest": 7, "ChildShards": [CHILD]}
+RESPONSE = {"Records": [RECORD, RECORD], "MillisBehindLatest": 7, "ChildShards": [CHILD]}
 HOLDER = {"version": 1, "token": "t", "application": "a", "host": "h", "pid": 7}
 
 
@@ -136,12 +136,12 @@ READERS = {
     "event": Reader(
         lambda data: decode_event(data, stream="orders", shard_id="a"),
         MalformedEventError,
-        [SAID | {"ContinuationSequenceNumber": "17"}, SAID],
+        [RESPONSE | {"ContinuationSequenceNumber": "17"}, RESPONSE],
     ),
     "answer of GetRecords": Reader(
         lambda data: decode_records(data, stream="orders", shard_id="a"),
         MalformedEventError,
-        [SAID | {"NextShardIterator": "next"}, SAID],
+        [RESPONSE | {"NextShardIterator": "next"}, RESPONSE],
     ),
     "positions": Reader(Checkpoint.from_json, PositionError, [json.loads(STORED.to_json())]),
     "entry": Reader(

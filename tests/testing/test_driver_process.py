@@ -20,12 +20,12 @@ from tests.testing.small_driver import Did, Task
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-Said = DriverStarted | DriverFailed | Did
-SAID: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)
+Report = DriverStarted | DriverFailed | Did
+DECODER: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
 
 @asynccontextmanager
-async def driver(task: str, scratch: Path) -> AsyncIterator[DriverProcess[Said]]:
+async def driver(task: str, scratch: Path) -> AsyncIterator[DriverProcess[Report]]:
     root = str(Path(__file__).parents[2])
     with (scratch / "driver.log").open("wb") as log:
         async with (
@@ -33,7 +33,7 @@ async def driver(task: str, scratch: Path) -> AsyncIterator[DriverProcess[Said]]
             start_driver(
                 "tests.testing.small_driver",
                 Task(task),
-                SAID,
+                DECODER,
                 scratch=scratch,
                 environment={"PYTHONPATH": root},
                 log=log,

@@ -178,14 +178,14 @@ async def test_the_word_for_a_partition_is_told_from_others(
 
 async def test_an_answer_that_was_not_even_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Scripted((0.0, [Message(topic="orders", partition=0, offset=0)]))
-    nobody = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
-    client.refusals = {TopicPartition("orders", 0): nobody, TopicPartition("orders", 1): None}
+    no_leader = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+    client.refusals = {TopicPartition("orders", 0): no_leader, TopicPartition("orders", 1): None}
     async with client.join(monkeypatch) as member:
         await member.poll()
         response = member.acknowledge(
             [(Partition("orders", 0), 0, 1), (Partition("orders", 1), 0, 1)], ACCEPT
         )
-        assert await response == {Partition("orders", 0): nobody}
+        assert await response == {Partition("orders", 0): no_leader}
 
 
 async def test_an_answer_that_the_broker_says_nothing_to_is_refused_in_the_end(

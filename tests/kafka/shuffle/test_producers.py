@@ -274,10 +274,10 @@ class Writer:
     mark: int = 0
     resting: bool = False
     floor: int = -1
-    message: list[ControlFrame] = field(default_factory=list)
+    written: list[ControlFrame] = field(default_factory=list)
 
     def says(self, frame: ControlFrame) -> None:
-        self.message.append(frame)
+        self.written.append(frame)
         self.known.apply(frame)
 
     def begins(self) -> None:
@@ -300,7 +300,7 @@ class Writer:
             assert self.mark + later > self.floor
 
     def repeats(self, count: int) -> None:
-        for frame in self.message[-count:]:
+        for frame in self.written[-count:]:
             self.known.apply(frame)
 
     def learns(self) -> None:

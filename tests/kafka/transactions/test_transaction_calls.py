@@ -254,14 +254,14 @@ def test_an_error_that_stays_is_raised_at_once(code: int) -> None:
 
 
 def test_a_broker_that_is_just_starting_and_knows_no_broker_is_asked_again() -> None:
-    nobody = "Metadata", MetadataResponse_v5(0, [], "id", 1, [])
-    somebody = "Metadata", MetadataResponse_v5(0, [(3, "a", 1, None)], "id", 1, [])
+    no_broker = "Metadata", MetadataResponse_v5(0, [], "id", 1, [])
+    one_broker = "Metadata", MetadataResponse_v5(0, [(3, "a", 1, None)], "id", 1, [])
     entry = ("transaction.max.timeout.ms", "60000", False, False, False)
     configs = "DescribeConfigs", DescribeConfigsResponse_v0(0, [(0, "", 4, "3", [entry])])
-    assert Scripted(nobody, somebody, configs).run(lambda t: t.max_timeout()) == 60.0
+    assert Scripted(no_broker, one_broker, configs).run(lambda t: t.max_timeout()) == 60.0
 
 
 def test_a_configuration_that_may_not_be_read_is_taken_for_kafkas_default() -> None:
-    somebody = "Metadata", MetadataResponse_v5(0, [(3, "a", 1, None)], "id", 1, [])
+    one_broker = "Metadata", MetadataResponse_v5(0, [(3, "a", 1, None)], "id", 1, [])
     configs = "DescribeConfigs", DescribeConfigsResponse_v0(0, [(31, "", 4, "3", [])])
-    assert Scripted(somebody, configs).run(lambda t: t.max_timeout()) == 900.0
+    assert Scripted(one_broker, configs).run(lambda t: t.max_timeout()) == 900.0

@@ -161,7 +161,7 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
             on(node(ast.Compare, ops=[ast.LtE, ast.LtE]), _from_the_start_alone),
         ),
     ),
-    "a loss is declared on one broker's word": (
+    "a loss is declared after the answer of one broker": (
         Edit(DataLossCheck._confirmed, on(node(ast.Return), with_value(constant(value=True)))),
     ),
     "what is left after a loss is skipped": (

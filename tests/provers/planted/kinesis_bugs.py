@@ -292,7 +292,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
         Edit(Progress.acknowledged, on(node(ast.GeneratorExp), _without_ended)),
     ),
     "a gap is not reported": (Edit(Subscriber._skip, on(node(ast.AugAssign), drop)),),
-    "an error ends a subscriber without a word": (
+    "an error ends a subscriber silently": (
         Edit(Subscriber.run, on(_HANDLED, with_body(lambda _: [ast.Pass()]))),
     ),
     "a split that has failed does not fail the stream": (
@@ -324,7 +324,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
         ),
         Edit(ShardReader.read, on(_HALF_AN_END, with_value(_end_of_children))),
     ),
-    "a damaged frame is dropped without a word": (
+    "a damaged frame is dropped silently": (
         Edit(ShardReader.drop, on(node(ast.If), lambda _: ast.Return())),
     ),
     "latest is resolved again until a record has come": (

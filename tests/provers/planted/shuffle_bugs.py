@@ -126,7 +126,7 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
     "the stream that goes on has no watermark until something comes": (
         Edit(_resumed, on(statement(Watermarks.restore), drop)),
     ),
-    "a producer that has not spoken is not waited for": (
+    "a producer without a frame is not waited for": (
         Edit(
             Producers._advance,
             on(node(ast.If, test=ast.UnaryOp), with_test(lambda _: call(_unannounced, "self"))),
@@ -192,7 +192,7 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
             on(node(ast.If, body=[ast.Return]), with_test(constant(value=True))),
         ),
     ),
-    "a producer that has never spoken is never left out": (
+    "a producer that never sent a frame is never left out": (
         Edit(
             Producers.awaited,
             on(

@@ -12,7 +12,7 @@ import pytest
 from tests.provers.tests.simulation.digests import DIGESTS
 
 
-def _said_by_a_process(hash_seed: str) -> list[str]:
+def _output_of_a_process(hash_seed: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.provers.tests.simulation.digests"],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -27,7 +27,7 @@ def _said_by_a_process(hash_seed: str) -> list[str]:
 def outputs() -> list[list[str]]:
     """The output of two processes, in lines as of `digests`."""
     with ThreadPoolExecutor() as processes:
-        return list(processes.map(_said_by_a_process, ("0", "1")))
+        return list(processes.map(_output_of_a_process, ("0", "1")))
 
 
 @pytest.mark.parametrize("name", DIGESTS)
