@@ -92,7 +92,10 @@ LOGIN = f'sasl.jaas.config={MODULES}.plain.PlainLoginModule required username="e
         ("ssl.keystore.type=PKCS12\nssl.keystore.location=key.p12\n", "ssl.keystore.type=PEM"),
         (
             f"ssl.keystore.password={SECRET}\n",
-            "ssl.keystore.password is not supported; supported are sasl.jaas.config, sasl.mech",
+            (
+                "ssl.keystore.password is not supported; "
+                "supported are sasl.jaas.config, sasl.mechanism"
+            ),
         ),
         ("ssl.endpoint.identification.algorithm=\n", "is not supported"),
     ],

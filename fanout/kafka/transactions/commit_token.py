@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_TOKEN_BYTES: Final = 4 * 1024 * 1024
 """The largest token that is read; one with 200,000 partitions takes less."""
 MARKERS_LAST: Final = timedelta(days=6)
-"""How long brokers surely keep a marker. They delete it after `offsets.retention.minutes`, by
+"""The time for which brokers keep a marker. They delete it after `offsets.retention.minutes`, by
 default 7 days; one day is left for the delay of the deletion and for differences of clocks."""
 _VERSION: Final = 1
 _LONGEST_NAME: Final = 2**15 - 1  # a string of Kafka's protocol has 16 bits for its length
