@@ -1,15 +1,17 @@
-"""Lazy exports of a package: a name is imported when it is first used."""
+"""Optional libraries: names that are imported when they are used, and the extras they need."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 # The extra that installs each optional library.
 _EXTRAS: Final = {
@@ -25,6 +27,28 @@ _EXTRAS: Final = {
     "py4j": "spark",
     "pyspark": "spark",
 }
+
+
+@contextmanager
+def naming_extras(user: str) -> Iterator[None]:
+    """Name the extra where the block imports a library that is not installed.
+
+    Args:
+        user: What needs the library, for the message.
+
+    Raises:
+        SetupError: If an optional library is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in _EXTRAS or find_spec(library) is not None:
+            raise
+        raise SetupError(
+            f"{user} needs {library}, which is not installed: "
+            f"pip install 'fanout-streams[{_EXTRAS[library]}]'"
+        ) from error
 
 
 def lazy_exports(
@@ -46,16 +70,8 @@ def lazy_exports(
     def load(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        try:
+        with naming_extras(f"{package}.{name}"):
             value = getattr(import_module(modules[name]), name)
-        except ModuleNotFoundError as error:
-            library = (error.name or "").partition(".")[0]
-            if library not in _EXTRAS:
-                raise
-            raise SetupError(
-                f"{package}.{name} needs {library}, which is not installed: "
-                f"pip install 'fanout-streams[{_EXTRAS[library]}]'"
-            ) from error
         setattr(sys.modules[package], name, value)
         return value
 

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from fanout._exports import naming_extras
+from fanout.errors import FanOutError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -110,6 +113,25 @@ def age(text: str) -> timedelta:
     if match is None:
         raise typer.BadParameter(f"{text!r} is not an age such as 90m, 12h, 7d or 2w")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+@contextmanager
+def errors_printed(command: str) -> Iterator[None]:
+    """Print an error of fanout in one line and exit with 2; exit with 130 on Ctrl-C.
+
+    A library that the block imports and that is not installed is such an error.
+
+    Args:
+        command: The command's name, before the message.
+    """
+    try:
+        with naming_extras("it"):
+            yield
+    except FanOutError as error:
+        typer.echo(f"fanout {command}: {error}", err=True)
+        raise typer.Exit(UNUSABLE) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @contextmanager

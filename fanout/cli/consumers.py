@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from fanout.cli.common import (
-    INTERRUPTED,
-    UNUSABLE,
     Endpoint,
     Json,
     Region,
@@ -19,15 +17,16 @@ from fanout.cli.common import (
     Stream,
     age,
     calling_the_service,
+    errors_printed,
     print_json,
     print_table,
     stream_options,
 )
-from fanout.errors import FanOutError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from fanout.errors import FanOutError
     from fanout.kinesis.aws.api import ConsumerDescription
     from fanout.kinesis.consumers import ConsumerPrice, StreamConsumers
 
@@ -209,18 +208,13 @@ def _run(
         async with open_consumers(options) as opened:
             return await command(opened)
 
-    try:
+    with errors_printed("consumers"):
         # Help and usage errors do not load the AWS SDK.
         from fanout.kinesis.consumers import open_consumers  # noqa: PLC0415
 
         options = stream_options(stream, consumer, **where)
         with calling_the_service():
             return asyncio.run(main())
-    except FanOutError as error:
-        typer.echo(f"fanout consumers: {error}", err=True)
-        raise typer.Exit(UNUSABLE) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
 
 
 async def _deregister(

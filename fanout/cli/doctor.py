@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fanout.cli.common import (
-    INTERRUPTED,
-    UNUSABLE,
     Endpoint,
     Json,
     Region,
     Role,
     Stream,
     calling_the_service,
+    errors_printed,
     print_json,
     stream_options,
 )
-from fanout.errors import CheckpointError, FanOutError, OptionError
+from fanout.errors import CheckpointError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +74,7 @@ def doctor(
     The exit code is 1 if there is a problem, and 2 if a path or an option cannot be used; warnings
     and unknown findings leave it at 0.
     """
-    try:
+    with errors_printed("doctor"):
         options = stream_options(
             stream, consumer, region=region, endpoint_url=endpoint_url, role_arn=role_arn
         )
@@ -83,11 +82,6 @@ def doctor(
             raise OptionError("--subscribe needs a consumer: name one, or leave --subscribe out")
         with calling_the_service():
             findings = _examine(options, checkpoint, subscribe=subscribe)
-    except FanOutError as error:
-        typer.echo(f"fanout doctor: {error}", err=True)
-        raise typer.Exit(UNUSABLE) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     healthy = all(finding.status != "problem" for finding in findings)
     if json:
         answer = {"stream": stream, "healthy": healthy, "findings": list(map(asdict, findings))}

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fanout.cli.common import UNUSABLE
-from fanout.errors import FanOutError
+from fanout.cli.common import errors_printed
 
 Arn = Annotated[str, typer.Argument(help="The stream's ARN.", show_default=False)]
 Consumer = Annotated[
@@ -41,7 +40,7 @@ def iam_policy(
 
     `fanout iam-policy arn:aws:kinesis:eu-west-1:111122223333:stream/orders --deploy`
     """
-    try:
+    with errors_printed("iam-policy"):
         from fanout.kinesis.iam import iam_policy as policy  # noqa: PLC0415 - loads the AWS SDK
 
         document = policy(
@@ -51,7 +50,4 @@ def iam_policy(
             deploy=deploy,
             kms_key_arn=kms_key_arn,
         )
-    except FanOutError as error:
-        typer.echo(f"fanout iam-policy: {error}", err=True)
-        raise typer.Exit(UNUSABLE) from error
     typer.echo(json.dumps(document, indent=2))

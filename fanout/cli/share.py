@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fanout.cli.common import (
-    INTERRUPTED,
-    UNUSABLE,
     Brokers,
     CaFile,
     Json,
     Protocol,
     Username,
     calling_the_service,
+    errors_printed,
     kafka_security,
     print_json,
     print_table,
 )
-from fanout.errors import FanOutError
 
 if TYPE_CHECKING:
     from fanout.kafka.security import Security
@@ -54,15 +52,10 @@ def describe(
     It joins nothing and reads no record. Records before the start offset are finished for good; the
     lag counts the unfinished ones after it.
     """
-    try:
+    with errors_printed("share"):
         security = kafka_security(protocol, username, ca_file)
         with calling_the_service():
             found = asyncio.run(_describe(bootstrap_servers, group, security))
-    except FanOutError as error:
-        typer.echo(f"fanout share: {error}", err=True)
-        raise typer.Exit(UNUSABLE) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     if json:
         print_json(_plain(group, found))
         return

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fanout.cli.common import (
-    INTERRUPTED,
-    UNUSABLE,
     Brokers,
     CaFile,
     Json,
@@ -18,11 +16,11 @@ from fanout.cli.common import (
     Username,
     age,
     calling_the_service,
+    errors_printed,
     kafka_security,
     print_json,
     print_table,
 )
-from fanout.errors import FanOutError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +62,7 @@ def describe(
     commits nothing, and disturbs no reader or writer.
     """
     start = datetime.now(UTC) - age(since)
-    try:
+    with errors_printed("shuffle"):
         # Help and usage errors do not load Kafka's library.
         from fanout.kafka import (  # noqa: PLC0415
             Cluster,
@@ -77,11 +75,6 @@ def describe(
         kafka = KafkaSource(cluster=cluster, topics=topic, start=start)
         with calling_the_service():
             found = asyncio.run(_describe(ShuffleSource(kafka)))
-    except FanOutError as error:
-        typer.echo(f"fanout shuffle: {error}", err=True)
-        raise typer.Exit(UNUSABLE) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     if json:
         print_json({"topic": topic, "partitions": [*map(_plain, found, found.values())]})
     else:

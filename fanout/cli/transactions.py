@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from fanout.cli.common import INTERRUPTED, UNUSABLE, Json, calling_the_service
+from fanout.cli.common import Json, calling_the_service, errors_printed
 from fanout.cli.transactions_report import report_list, report_results
-from fanout.errors import FanOutError, OptionError
+from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.transactions.finish_transactions import FinishResult, SinkToken
@@ -124,7 +124,7 @@ def list_(
     A sink is listed from its first token on. The exit code is 1 if a transaction is open or being
     ended, or its outcome is unknown.
     """
-    with _errors_printed():
+    with errors_printed("transactions"):
         from fanout.kafka.transactions.finish_transactions import (  # noqa: PLC0415 - the same
             describe_transactions,
         )
@@ -228,7 +228,7 @@ class _Job:
 
 
 def _change(verb: str, job: _Job, *, yes: bool, force: bool, json: bool) -> None:
-    with _errors_printed():
+    with errors_printed("transactions"):
         from fanout.kafka.transactions.finish_transactions import (  # noqa: PLC0415 - the same
             FinishAction,
             finish_transactions,
@@ -255,17 +255,6 @@ def _change(verb: str, job: _Job, *, yes: bool, force: bool, json: bool) -> None
                     record_result(storage, ownership, result)
     if not report_results(job.checkpoint, verb, results, yes=yes, json=json):
         raise typer.Exit(_OPEN)
-
-
-@contextmanager
-def _errors_printed() -> Iterator[None]:
-    try:
-        yield
-    except FanOutError as error:
-        typer.echo(f"fanout transactions: {error}", err=True)
-        raise typer.Exit(UNUSABLE) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def _ask(cluster: Cluster, command: Callable[[Transactions], Awaitable[Answer]]) -> Answer:

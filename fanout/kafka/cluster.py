@@ -50,7 +50,8 @@ class Cluster:
             is 9092 where it is left out.
         security: TLS and SASL. Or a function that returns a `Security`: it is called in a thread
             whenever connections are opened, and it is what Spark's workers need, because a
-            `Security` with a secret is not sent to them.
+            `Security` with a secret is not sent to them. A `KafkaShareSource` also calls it once
+            when it is made, to check the options of its client.
         client_id: The beginning of the client ids in the brokers' logs, metrics and quotas.
 
     Raises:
@@ -60,7 +61,8 @@ class Cluster:
 
     servers: str | Sequence[str]
     _: KW_ONLY
-    security: Security | Callable[[], Security] = field(default_factory=Security)
+    # A function is not shown: a partial would show the password that it passes.
+    security: Security | Callable[[], Security] = field(default_factory=Security, repr=False)
     client_id: str = "fanout"
 
     def __post_init__(self) -> None:

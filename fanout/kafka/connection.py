@@ -76,9 +76,10 @@ class KafkaConnection:
         self._data_loss = DataLossCheck(
             transport, on_data_loss=options.on_data_loss, stops=stops or {}
         )
+        selection = options.selection
         self.capabilities = Capabilities(
             bounded=stops is not None,
-            reads=lambda split: options.selection.includes(Partition.of(split.id)),
+            reads=lambda split: selection.includes(Partition.of(split.id)),
             commits=committer,
         )
         self._worked: set[Phase] = {Phase.DISCOVER}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -14,6 +15,7 @@ from fanout.core.backoff import Backoff
 from fanout.errors import OptionError
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
+from fanout.spark import KafkaSink
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
 from tests.provers.record_batches import BatchRow, batch, sealed
 from tests.test_secrets import DATA, KEY, SECRET_KEY, TOKEN, Output, drive, output
@@ -113,3 +115,14 @@ def test_a_mistake_in_the_options_tells_no_secret(output: Output, given: dict[st
         Security(**given)
     output.add_error(caught.value)
     output.check()
+
+
+def test_a_function_that_returns_the_security_is_not_shown() -> None:
+    # A partial shows its arguments.
+    cluster = Cluster("broker:9093", security=partial(Security, username="a", password=SECRET_KEY))
+    for holder in (
+        cluster,
+        KafkaSource(cluster=cluster, topics="orders"),
+        KafkaSink(cluster=cluster, topic="orders"),
+    ):
+        assert SECRET_KEY not in repr(holder)

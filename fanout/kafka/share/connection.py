@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
 
@@ -102,7 +103,9 @@ class ShareConnection:
         self, split: Split, position: Position, reserve: Reserve
     ) -> AsyncIterator[AsyncIterator[Batch | End]]:
         """Join the group with one member; leaving the context releases its pending records."""
-        properties = self._options.client_properties(self._members.index(split))
+        number = self._members.index(split)
+        # The user's function for the security may block.
+        properties = await asyncio.to_thread(self._options.client_properties, number)
         opening = open_member(properties, self._options.topic_names, split.id)
         expired = self._lending.expired(split.id)
         try:

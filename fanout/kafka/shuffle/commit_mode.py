@@ -145,9 +145,9 @@ class ExactlyOnceMode:
                 )
             case outcome:
                 raise BatchNotWrittenError(
-                    f"the transaction was {outcome.value} before it was committed, and the rows "
-                    f"since the last commit with it: commit within {self._timeout:g} s, or raise "
-                    f"transaction_timeout"
+                    f"the transaction was {outcome.value} before it was committed, so the rows "
+                    f"since the last commit are not in the topic: commit within "
+                    f"{self._timeout:g} s, or raise transaction_timeout"
                 )
 
     async def abort(self) -> None:

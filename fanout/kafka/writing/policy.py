@@ -43,7 +43,7 @@ _HINTS: Final[Mapping[type[Exception], str]] = {
     kafka.TopicAuthorizationFailedError: "grant the principal WRITE on the topic",
     kafka.ClusterAuthorizationFailedError: "grant the principal what the broker's log names",
     kafka.OutOfOrderSequenceNumber: (
-        "confirmed records are missing, or another writer uses the same transactional id"
+        "confirmed records are missing, or another writer uses the same producer id"
     ),
     kafka.UnknownProducerId: "the broker has deleted the producer: check its retention",
 }
