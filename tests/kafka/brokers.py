@@ -6,8 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
-from confluent_kafka import Producer
 
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Cluster
@@ -70,15 +70,20 @@ async def produce(
     broker: KafkaBroker, partition: Partition, *values: bytes, stamp: int = 0, codec: str = "none"
 ) -> None:
     """Write values, one batch, with a timestamp in milliseconds where there is one."""
-
-    def write() -> None:
-        servers = broker.bootstrap_servers
-        producer = Producer({"bootstrap.servers": servers, "compression.type": codec})
+    # librdkafka may cut what it is given into several batches; this producer takes a whole one.
+    producer = AIOKafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers,
+        compression_type=None if codec == "none" else codec,
+    )
+    await producer.start()
+    try:
+        batch = producer.create_batch()
         for value in values:
-            producer.produce(partition.topic, value, partition=partition.number, timestamp=stamp)
-        assert producer.flush(30) == 0
-
-    await asyncio.to_thread(write)
+            batch.append(key=None, value=value, timestamp=stamp or None)
+        written = await producer.send_batch(batch, partition.topic, partition=partition.number)
+        await written
+    finally:
+        await producer.stop()
 
 
 async def fetch(
