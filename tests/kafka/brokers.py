@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
+from confluent_kafka import Producer
 
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Cluster
@@ -67,9 +68,24 @@ async def create(broker: KafkaBroker, topic: str, partitions: int = 1) -> Partit
 
 
 async def produce(
-    broker: KafkaBroker, partition: Partition, *values: bytes, stamp: int = 0, codec: str = "none"
+    broker: KafkaBroker, partition: Partition, *values: bytes, stamp: int = 0
 ) -> None:
-    """Write values, one batch, with a timestamp in milliseconds where there is one."""
+    """Write values, with a timestamp in milliseconds where there is one."""
+
+    def write() -> None:
+        servers = broker.bootstrap_servers
+        producer = Producer({"bootstrap.servers": servers})
+        for value in values:
+            producer.produce(partition.topic, value, partition=partition.number, timestamp=stamp)
+        assert producer.flush(30) == 0
+
+    await asyncio.to_thread(write)
+
+
+async def produce_batch(
+    broker: KafkaBroker, partition: Partition, *values: bytes, codec: str
+) -> None:
+    """Write values as one batch."""
     # librdkafka may cut what it is given into several batches; this producer takes a whole one.
     producer = AIOKafkaProducer(
         bootstrap_servers=broker.bootstrap_servers,
@@ -79,7 +95,7 @@ async def produce(
     try:
         batch = producer.create_batch()
         for value in values:
-            batch.append(key=None, value=value, timestamp=stamp or None)
+            batch.append(key=None, value=value, timestamp=None)
         written = await producer.send_batch(batch, partition.topic, partition=partition.number)
         await written
     finally:

@@ -17,7 +17,7 @@ from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.client import open_client
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
-from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce
+from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce, produce_batch
 
 if TYPE_CHECKING:
     from fanout.kafka.reading.transport import KafkaTransport
@@ -131,7 +131,7 @@ async def test_record_batches_come_as_they_are_stored(
 ) -> None:
     first = await create(kafka_broker, f"codec-{codec}")
     value = b"canary" * 100
-    await produce(kafka_broker, first, value, value, codec=codec)
+    await produce_batch(kafka_broker, first, value, value, codec=codec)
     async with connect(kafka_broker) as transport:
         await transport.describe([first.topic])
         answer = await fetch(transport, first, 1)
