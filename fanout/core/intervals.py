@@ -31,7 +31,9 @@ class Intervals(Generic[_T]):
 
     @contextmanager
     def replaced(self, intervals: _T) -> Iterator[None]:
-        """Let other intervals hold for all connections that are opened in the block.
+        """Let other intervals hold for the whole process until the block ends.
+
+        Blocks may be nested. Blocks of two threads that overlap restore the wrong intervals.
 
         Args:
             intervals: The intervals to keep instead.
