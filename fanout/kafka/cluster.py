@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.core.option_checks import number
 from fanout.errors import OptionError
 from fanout.kafka.security import Security
 
@@ -53,10 +55,12 @@ class Cluster:
             `Security` with a secret is not sent to them. A `KafkaShareSource` also calls it once
             when it is made, to check the options of its client.
         client_id: The beginning of the client ids in the brokers' logs, metrics and quotas.
+        connect_timeout: The seconds within which a broker must have answered when a source, a sink
+            or a command begins. After that first answer, calls are retried as long as before.
 
     Raises:
-        OptionError: If a server, the security or the client id is malformed, or a server would be
-            used without TLS.
+        OptionError: If a server, the security, the client id or the timeout is malformed, or a
+            server would be used without TLS.
     """
 
     servers: str | Sequence[str]
@@ -64,11 +68,16 @@ class Cluster:
     # A function is not shown: a partial would show the password that it passes.
     security: Security | Callable[[], Security] = field(default_factory=Security, repr=False)
     client_id: str = "fanout"
+    connect_timeout: float = 10.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "servers", tuple(map(str, parse_servers(self.servers))))
         if not isinstance(self.client_id, str) or not self.client_id:
             raise OptionError(f"client_id={self.client_id!r} must be a string, and not empty")
+        if not 0 < number("connect_timeout", self.connect_timeout) < math.inf:
+            raise OptionError(
+                f"connect_timeout={self.connect_timeout} must be more than 0 seconds, and finite"
+            )
         if isinstance(self.security, Security):
             for server in self.addresses:
                 self.security.check_host(server.host)

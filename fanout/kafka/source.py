@@ -80,7 +80,7 @@ class KafkaSource(KafkaOptions):
 async def open_kafka_transport(
     options: KafkaOptions, random: Random
 ) -> AsyncIterator[KafkaTransport]:
-    """Connect to the cluster, with attempts for half a minute; see `KafkaSource.connect`.
+    """Connect to the cluster, with attempts for `connect_timeout`; see `KafkaSource.connect`.
 
     Args:
         options: The user's options.
@@ -100,6 +100,7 @@ async def open_kafka_transport(
             "the cluster cannot be reached",
             lambda: stack.enter_async_context(opening()),
             FullJitter(options.pacing.backoff, random),
+            patience=options.cluster.connect_timeout,
         )
 
 

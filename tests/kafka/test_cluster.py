@@ -75,6 +75,10 @@ def test_a_cluster_has_its_servers_in_one_form() -> None:
         ("broker:9092", {}, "without TLS"),
         ("localhost", {"client_id": None}, "client_id=None must be a string"),
         ("localhost", {"client_id": ""}, "client_id='' must be a string"),
+        ("localhost", {"connect_timeout": 0}, "connect_timeout=0 must be more than 0 seconds"),
+        ("localhost", {"connect_timeout": float("inf")}, "connect_timeout=inf must be"),
+        ("localhost", {"connect_timeout": float("nan")}, "connect_timeout=nan must be"),
+        ("localhost", {"connect_timeout": "5"}, "connect_timeout='5' must be a number"),
         ("localhost", {"security": None}, r"security must be a fanout\.kafka\.Security, or a"),
     ],
 )
