@@ -7,7 +7,6 @@ but its files: no Spark, no service.
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from collections import Counter
 from itertools import accumulate, groupby
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 import msgspec
 
+from fanout._child_process import run_command
 from fanout.demo.options import DemoFailedError
 from fanout.demo.workspace import Workspace
 
@@ -272,9 +272,9 @@ def verify_in_process(workspace: Workspace) -> Proof:
         DemoFailedError: If the files cannot be read.
     """
     command = [sys.executable, "-m", "fanout.demo.verification", str(workspace.root)]
-    done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own module
+    done = run_command(command)
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        lines = done.stderr.strip().splitlines() or ["no message"]
         raise DemoFailedError(f"the output cannot be compared with the records sent: {lines[-1]}")
     return msgspec.json.decode(done.stdout, type=Proof)
 

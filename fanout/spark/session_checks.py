@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fanout._child_process import run_command
 from fanout.errors import SetupError
 
 if TYPE_CHECKING:
@@ -33,10 +34,8 @@ def require_java() -> Path:
     """
     java = _find_java()
     try:
-        # The path is the one that Spark itself is about to run.
-        answer = subprocess.run(  # noqa: S603 - no shell, fixed arguments
-            [java, "-version"], capture_output=True, text=True, timeout=30, check=True
-        )
+        answer = run_command([java, "-version"], timeout=30)
+        answer.check_returncode()
     except (OSError, subprocess.SubprocessError) as error:
         raise SetupError(f"{java} does not start; {_INSTALL_JAVA}") from error
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
