@@ -9,12 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
     AdminClient,
-    ResourcePatternType,
-    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -98,18 +93,6 @@ def run_cluster(directory: Path) -> Iterator[Secured]:
             for done in admin.alter_user_scram_credentials([change]).values():
                 done.result(10)
         yield Secured(broker, files)
-
-
-def allow(
-    broker: KafkaBroker, kind: ResourceType, name: str, operation: AclOperation, *, yes: bool = True
-) -> None:
-    """Let the user `writer` of the guarded listener do something, or not."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    permission = AclPermissionType.ALLOW if yes else AclPermissionType.DENY
-    pattern = ResourcePatternType.LITERAL
-    rule = AclBinding(kind, name, pattern, "User:writer", "*", operation, permission)
-    for done in admin.create_acls([rule]).values():
-        done.result(10)
 
 
 async def token(lifetime: timedelta = timedelta(hours=1)) -> str:

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from fanout.errors import ServiceError
 from fanout.kafka.cluster import Cluster
-from tests.kafka.secured import allow
+from tests.kafka.permissions import grant, permission
 from tests.kafka.share.sharing import new_group, take
 
 if TYPE_CHECKING:
@@ -31,5 +31,5 @@ async def test_who_may_not_share_is_told_what_to_grant(cluster: Secured) -> None
     ):
         with pytest.raises(ServiceError, match=f"grant the principal {advice} {name}$"):
             await share()
-        allow(cluster.broker, kind, name, operation)
+        grant(cluster.broker, permission("writer", kind, name, operation))
     await share()

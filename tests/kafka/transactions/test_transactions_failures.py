@@ -7,19 +7,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from fanout.errors import ServiceError
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from tests.kafka.brokers import create
+from tests.kafka.permissions import grant, permission
 from tests.kafka.topics import eventually
 from tests.kafka.transactions.transacting import LONG, Sink, new_sink, transactions
 
@@ -122,7 +116,10 @@ async def test_what_is_not_permitted_is_named(cluster: Secured) -> None:
     broker, security = cluster.broker, cluster.guarded_login("job")
     sink = Sink(broker, "orders")
     await create(broker, sink.topic)
-    grant = Granting(broker)
+
+    async def allow(kind: ResourceType, name: str, operation: AclOperation) -> None:
+        await asyncio.to_thread(grant, broker, permission("job", kind, name, operation))
+
     async with (
         transactions(broker) as admin,
         transactions(
@@ -138,7 +135,7 @@ async def test_what_is_not_permitted_is_named(cluster: Secured) -> None:
             lambda: connection.abort(sink.id, token.incarnation),
         ):
             await denied(use, f"grant the principal WRITE on the transactional id {sink.id}")
-        await grant(ResourceType.TRANSACTIONAL_ID, sink.id, AclOperation.WRITE)
+        await allow(ResourceType.TRANSACTIONAL_ID, sink.id, AclOperation.WRITE)
         token = sink.token(await connection.begin(sink.id, LONG))
         await sink.write(token.incarnation, b"a")
 
@@ -148,7 +145,7 @@ async def test_what_is_not_permitted_is_named(cluster: Secured) -> None:
             lambda: connection.marked(sink.group),
         ):
             await denied(group, f"grant the principal READ on the group {sink.group}")
-        await grant(ResourceType.GROUP, sink.group, AclOperation.READ)
+        await allow(ResourceType.GROUP, sink.group, AclOperation.READ)
 
         await denied(
             lambda: connection.commit(token),
@@ -158,12 +155,12 @@ async def test_what_is_not_permitted_is_named(cluster: Secured) -> None:
             lambda: connection.partitions(sink.topic),
             f"grant the principal DESCRIBE on the topic {sink.topic}",
         )
-        await grant(ResourceType.TOPIC, sink.topic, AclOperation.WRITE)
+        await allow(ResourceType.TOPIC, sink.topic, AclOperation.WRITE)
         assert await connection.partitions(sink.topic) == 1
         await denied(
             lambda: connection.mark(token), f"grant the principal READ on the topic {sink.topic}"
         )
-        await grant(ResourceType.TOPIC, sink.topic, AclOperation.READ)
+        await allow(ResourceType.TOPIC, sink.topic, AclOperation.READ)
         await connection.mark(token)
         assert await connection.commit(token) is TransactionOutcome.COMMITTED
     await sink.until_committed(b"a")
@@ -224,23 +221,3 @@ def opened(connection: Transactions) -> list[Any]:
 async def denied(call: Callable[[], Awaitable[Any]], message: str) -> None:
     with pytest.raises(ServiceError, match=f"{message}$"):
         await call()
-
-
-class Granting:
-    """Grant the user `job` something, and wait until the broker goes by it."""
-
-    def __init__(self, broker: KafkaBroker) -> None:
-        self._admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-
-    async def __call__(self, kind: ResourceType, name: str, operation: AclOperation) -> None:
-        binding = AclBinding(
-            kind,
-            name,
-            ResourcePatternType.LITERAL,
-            "User:job",
-            "*",
-            operation,
-            AclPermissionType.ALLOW,
-        )
-        (done,) = self._admin.create_acls([binding]).values()
-        await asyncio.to_thread(done.result, 10)

@@ -19,7 +19,8 @@ from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfir
 from fanout.kafka.writing.writer import open_writer
 from tests.kafka.brokers import create
 from tests.kafka.certificates import KEY_PASSWORD
-from tests.kafka.secured import PASSWORD, WRONG, allow, token
+from tests.kafka.permissions import grant, permission
+from tests.kafka.secured import PASSWORD, WRONG, token
 from tests.kafka.writing.writing import records, values
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ async def test_who_may_not_write_is_told_what_to_grant(cluster: Secured) -> None
     async with opening(cluster, Unconfirmed()) as writer:
         with pytest.raises(ServiceError, match=r"w-unseen: grant the principal WRITE on the topic"):
             await writer.write(records("w-unseen", [b"x"]))
-    allow(broker, ResourceType.TOPIC, "w-allowed", AclOperation.WRITE)
-    allow(broker, ResourceType.TOPIC, "w-seen", AclOperation.DESCRIBE)
+    for topic, operation in (("w-allowed", AclOperation.WRITE), ("w-seen", AclOperation.DESCRIBE)):
+        grant(broker, permission("writer", ResourceType.TOPIC, topic, operation))
     async with opening(cluster, Idempotent()) as writer:
         await writer.write(records("w-allowed", [b"x"]))
         await writer.flush()

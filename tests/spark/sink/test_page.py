@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
@@ -37,6 +29,7 @@ from fanout.kafka.writing.writer import open_writer
 from fanout.spark import KafkaSink, foreach_batch
 from fanout.spark.sink.partitioned_rows import _TYPES
 from tests.kafka.brokers import create
+from tests.kafka.permissions import grant, permission, revoke
 from tests.kafka.topics import Topic
 from tests.kafka.transactions.transacting import Sink
 from tests.readme import KAFKA_SINK
@@ -45,6 +38,7 @@ from tests.spark.sink.harness import Output, run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from confluent_kafka.admin import AclBinding
     from pyspark.sql import SparkSession
 
     from fanout.kafka.transactions.commit_token import Incarnation
@@ -175,34 +169,20 @@ def test_the_page_names_every_column_every_guarantee_and_every_verdict() -> None
     assert verdicts == {verdict.value for verdict in TransactionVerdict}
 
 
-class Grant:
-    """One of the permissions that the page asks for."""
-
-    def __init__(self, broker: KafkaBroker, command: str) -> None:
-        words = shlex.split(command)
-        message = dict(zip(words[2::2], words[3::2], strict=True))
-        kinds = {"--transactional-id": ResourceType.TRANSACTIONAL_ID}
-        kinds |= {"--group": ResourceType.GROUP, "--topic": ResourceType.TOPIC}
-        (kind,) = kinds.keys() & message.keys()
-        pattern = message.get("--resource-pattern-type", "literal").upper()
-        self._admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        self._rule: tuple[Any, ...] = (
-            kinds[kind],
-            message[kind],
-            ResourcePatternType[pattern],
-            message["--allow-principal"],
-            "*",
-            AclOperation[message["--operation"].upper()],
-            AclPermissionType.ALLOW,
-        )
-
-    def give(self) -> None:
-        for done in self._admin.create_acls([AclBinding(*self._rule)]).values():
-            done.result(10)
-
-    def take(self) -> None:
-        for done in self._admin.delete_acls([AclBindingFilter(*self._rule)]).values():
-            assert len(done.result(10)) == 1
+def granted_by(command: str) -> AclBinding:
+    """Return the permission that a command of the page grants."""
+    words = shlex.split(command)
+    message = dict(zip(words[2::2], words[3::2], strict=True))
+    kinds = {"--transactional-id": ResourceType.TRANSACTIONAL_ID}
+    kinds |= {"--group": ResourceType.GROUP, "--topic": ResourceType.TOPIC}
+    (kind,) = kinds.keys() & message.keys()
+    return permission(
+        message["--allow-principal"].removeprefix("User:"),
+        kinds[kind],
+        message[kind],
+        AclOperation[message["--operation"].upper()],
+        pattern=ResourcePatternType[message.get("--resource-pattern-type", "literal").upper()],
+    )
 
 
 async def test_the_permissions_of_the_page_are_enough_and_each_is_needed(
@@ -220,16 +200,16 @@ async def test_the_permissions_of_the_page_are_enough_and_each_is_needed(
         listeners={"USERS": "SASL_PLAINTEXT"},
     )
     await create(broker, "orders-by-user")
-    grants = [Grant(broker, command) for command in GRANTS]
-    assert len(grants) == 4
-    for grant in grants:
-        await asyncio.to_thread(grant.give)
+    permissions = [granted_by(command) for command in GRANTS]
+    assert len(permissions) == 4
+    for wanted in permissions:
+        await asyncio.to_thread(grant, broker, wanted)
     assert await write(broker) is TransactionOutcome.COMMITTED
-    for grant in grants:
-        await asyncio.to_thread(grant.take)
+    for wanted in permissions:
+        await asyncio.to_thread(revoke, broker, wanted)
         with pytest.raises(ServiceError, match="grant the principal"):
             await write(broker)
-        await asyncio.to_thread(grant.give)
+        await asyncio.to_thread(grant, broker, wanted)
     assert await write(broker) is TransactionOutcome.COMMITTED
 
 
