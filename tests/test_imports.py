@@ -22,13 +22,14 @@ PACKAGE = ROOT / "fanout"
 # What each part of the library may import, itself included.
 MAY_IMPORT = {
     "": {"_exports", "core", "errors"},
+    "_child_process": set(),
     "_exports": {"errors"},
     "errors": {"errors"},
     "core": {"core", "errors"},
     "kinesis": {"kinesis", "_exports", "core", "errors"},
     "kafka": {"kafka", "_exports", "landing", "core", "errors"},
     "landing": {"landing", "core", "errors"},
-    "spark": {"spark", "_exports", "kafka", "landing", "core", "errors"},
+    "spark": {"spark", "_child_process", "_exports", "kafka", "landing", "core", "errors"},
 }
 MAY_IMPORT_EVERYTHING = {
     "testing",
