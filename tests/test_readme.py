@@ -71,6 +71,15 @@ async def test_the_resume_example_drains_and_goes_on(
     assert "records of" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("orders")
+async def test_the_resume_example_ends_on_an_idle_stream(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with asyncio.timeout(30):
+        await defined_by(RESUME)["main"]()
+    assert "0 records of 0 batches" in capsys.readouterr().out
+
+
 async def test_the_polling_example_goes_on_where_the_consumer_stopped(
     orders: KinesisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ import base64
 import functools
 import json
 import logging
+import math
 import pickle  # noqa: TID251 - nothing is unpickled here
 import traceback
 from contextlib import asynccontextmanager
@@ -424,7 +425,7 @@ def test_a_segment_names_its_records_in_its_columns_alone(stream: Stream, tmp_pa
 
     async def drain() -> Drained:
         async with fanout.open(source, random=seeded()) as opened:
-            return await opened.drain(max_records=4, max_wait=10)
+            return await opened.drain(max_records=4, max_wait=10, first_wait=math.inf)
 
     drained = asyncio.run(drain())
     segments = SegmentLog(tmp_path, 1, source.schema, max_records=100, max_bytes=1 << 20)

@@ -21,7 +21,8 @@ class Drained:
     """Records of many splits, in order per split.
 
     Args:
-        batches: The batches, each with at least one record; none at the end of a bounded stream.
+        batches: The batches, each with at least one record; none if no record came in time, and at
+            the end of a bounded stream.
         positions: A full snapshot of every split after these batches.
         watermark: The stream's watermark after them; see `FanOut.watermark`.
     """

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
@@ -16,7 +17,7 @@ from fanout.core.statistics import CommitStatistics, SplitState, SplitStatistics
 from fanout.errors import OptionError, StreamStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
     from fanout.core.events import End, Split
     from fanout.core.positions import Position
@@ -132,8 +133,11 @@ class FanOut:
         max_records: int = 100_000,
         max_bytes: int = 128 * 1024 * 1024,
         max_wait: float = 1.0,
+        first_wait: float | None = None,
     ) -> Drained:
         """Wait for the first record, then collect until a limit is reached or the wait ends.
+
+        On an idle stream the call returns no batch after `first_wait`; call it again in a loop.
 
         Splits are served in the order in which their events arrived, one event each; the last
         batch is cut where a limit falls inside it, and the next call begins with the rest.
@@ -141,29 +145,35 @@ class FanOut:
         Args:
             max_records: The most records to return.
             max_bytes: The most bytes to return; one record that is larger is returned alone.
-            max_wait: Seconds to collect after the first record. The wait for the first
-                one has no limit; put `asyncio.timeout` around the call for one.
+            max_wait: Seconds to collect after the first record.
+            first_wait: Seconds to wait for the first record; `math.inf` waits for ever. None waits
+                as long as `max_wait`, and in a bounded stream until its end.
 
         Returns:
-            At least one batch, and a full snapshot of the positions after all of them; no batch at
-            the end of a bounded stream.
+            The batches, and a full snapshot of the positions after all of them. There is no batch
+            if no record came within `first_wait`, and at the end of a bounded stream; there
+            `stream.caught_up` tells the two apart.
 
         Raises:
             FanOutError: The failure of the stream, after everything buffered was returned.
-            OptionError: If a limit is below 1, or `max_wait` is negative.
+            OptionError: If a limit is below 1, or a wait is negative.
             StreamStateError: If another task is reading, or the stream is closed.
 
         Cancellation: nothing is lost; what was collected is returned by the next call.
         """
-        if max_wait < 0:
-            raise OptionError(f"max_wait={max_wait} must not be negative")
+        if first_wait is None:
+            first_wait = math.inf if self.capabilities.bounded else max_wait
+        if max_wait < 0 or first_wait < 0:
+            raise OptionError(f"{max_wait=} and {first_wait=} must not be negative")
         basket = Basket(max_records=max_records, max_bytes=max_bytes, cursor=self._source.cursor)
         with self._reading():
             try:
                 self._fill(basket)
-                while not basket.batches and await self._more():
-                    self._fill(basket)
-                await self._fill_until(basket, max_wait)
+                async with _at_most(first_wait):
+                    while not basket.batches and await self._more():
+                        self._fill(basket)
+                if basket.batches:
+                    await self._fill_until(basket, max_wait)
             except BaseException:
                 self._returned.extendleft(reversed(basket.events))
                 raise
@@ -237,14 +247,9 @@ class FanOut:
                 self._returned.appendleft(rest)
 
     async def _fill_until(self, basket: Basket, max_wait: float) -> None:
-        waited = asyncio.timeout(max_wait)
-        try:
-            async with waited:
-                while not basket.full and self.failure is None and await self._more():
-                    self._fill(basket)
-        except TimeoutError:
-            if not waited.expired():
-                raise
+        async with _at_most(max_wait):
+            while not basket.full and self.failure is None and await self._more():
+                self._fill(basket)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -258,6 +263,18 @@ class FanOut:
             yield
         finally:
             self._busy = False
+
+
+@asynccontextmanager
+async def _at_most(seconds: float) -> AsyncIterator[None]:
+    """Leave the block without an error when its time is over."""
+    waited = asyncio.timeout(None if seconds == math.inf else seconds)
+    try:
+        async with waited:
+            yield
+    except TimeoutError:
+        if not waited.expired():
+            raise
 
 
 def _count(progress: Progress, supervisor: Supervisor, offered: Capabilities) -> Statistics:

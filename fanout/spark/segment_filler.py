@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, final
 
@@ -160,6 +161,7 @@ class SegmentFiller:
                     max_records=self._segment.room_records,
                     max_bytes=self._segment.room_bytes,
                     max_wait=_COLLECT,
+                    first_wait=math.inf,
                 )
         except TimeoutError:
             if not interrupt.expired():

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 SCHEMA = pa.schema([("split", pa.string()), ("sequence", pa.int64()), ("data", pa.binary())])
 
+pa.array([0])  # imports pandas, which reads files, so not in a loop that refuses blocking calls
+
 LISTED_EVERY = 60.0
 
 PACING = Pacing(

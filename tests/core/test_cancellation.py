@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 
 import pytest
@@ -56,13 +57,14 @@ def source() -> ScriptedSource:
     return ScriptedSource(logs=LOGS, pacing=pacing, answer_after=0.25, close_after=0.25)
 
 
-def test_a_drain_cancelled_at_any_step_loses_and_repeats_nothing() -> None:
+@pytest.mark.parametrize("first_wait", [0.25, 3.0, math.inf])
+def test_a_drain_cancelled_at_any_step_loses_and_repeats_nothing(first_wait: float) -> None:
     async def scenario(cancellation: Cancellation) -> None:
         delivered: list[tuple[str, int]] = []
         async with fanout.open(source(), random=seeded()) as stream:
 
             async def drain() -> None:
-                drained = await stream.drain(max_records=3, max_wait=2.0)
+                drained = await stream.drain(max_records=3, max_wait=2.0, first_wait=first_wait)
                 for batch in drained.batches:
                     delivered.extend((batch.split.id, number) for number in sequences(batch))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -450,7 +451,7 @@ async def test_the_lag_is_unknown_while_a_split_is_not_live() -> None:
 async def test_drain_wakes_at_the_first_record_and_fills_until_the_wait_ends() -> None:
     log = Log(split=A, entries=(Idle(1), 2, 3, 4), per_event=1, event_delay=10.0)
     async with fanout.open(ScriptedSource(logs=[log])) as stream:
-        drained = await stream.drain(max_wait=15.0)
+        drained = await stream.drain(max_wait=15.0, first_wait=math.inf)
         assert asyncio.get_running_loop().time() == 35.0  # record 2 came at 20
         assert drained_numbers(drained) == [("a", 2), ("a", 3)]
 
@@ -459,7 +460,7 @@ async def test_drain_wakes_at_the_first_record_and_fills_until_the_wait_ends() -
 async def test_drain_without_a_wait_returns_what_is_ready_at_the_first_record() -> None:
     log = Log(split=A, entries=(2, 3, 4), per_event=1, event_delay=10.0)
     async with fanout.open(ScriptedSource(logs=[log])) as stream:
-        drained = await stream.drain(max_wait=0)
+        drained = await stream.drain(max_wait=0, first_wait=math.inf)
         assert asyncio.get_running_loop().time() == 10.0
         assert drained_numbers(drained) == [("a", 2)]
 
@@ -527,7 +528,65 @@ async def test_drain_is_fair_over_splits() -> None:
     assert set(counts.values()) == {20}
 
 
-@pytest.mark.parametrize("limits", [{"max_records": 0}, {"max_bytes": 0}, {"max_wait": -1.0}])
+@in_virtual_time
+async def test_drain_of_an_idle_stream_returns_nothing_after_its_wait() -> None:
+    async with fanout.open(ScriptedSource(logs=[Log(split=A)])) as stream:
+        for now in (0.5, 1.0):
+            drained = await stream.drain(max_wait=0.5)
+            assert (drained.batches, asyncio.get_running_loop().time()) == ((), now)
+        await stream.acknowledge(drained)
+        assert drained.positions.splits["a"].position == Horizon()
+
+
+@in_virtual_time
+async def test_drain_waits_for_the_first_record_as_long_as_first_wait_says() -> None:
+    log = Log(split=A, entries=(1, 2, 3), per_event=1, event_delay=10.0)
+    async with fanout.open(ScriptedSource(logs=[log])) as stream:
+        assert drained_numbers(await stream.drain(max_wait=60.0, first_wait=9.0)) == []
+        assert asyncio.get_running_loop().time() == 9.0
+        drained = await stream.drain(max_wait=15.0, first_wait=2.0)
+        assert asyncio.get_running_loop().time() == 25.0  # the first record came at 10
+        assert drained_numbers(drained) == [("a", 1), ("a", 2)]
+
+
+@in_virtual_time
+async def test_drain_without_any_wait_returns_what_is_there() -> None:
+    log = Log(split=A, entries=(1, 2, 3), per_event=3, event_delay=10.0)
+    async with fanout.open(ScriptedSource(logs=[log])) as stream:
+        assert drained_numbers(await stream.drain(max_wait=0)) == []
+        await asyncio.sleep(11)
+        assert (await stream.drain(max_wait=0)).num_records == 3
+
+
+@pytest.mark.parametrize("first_wait", [9.999, 10.0, 10.001])
+@in_virtual_time
+async def test_a_record_that_comes_as_the_wait_for_it_ends_is_not_lost(first_wait: float) -> None:
+    log = Log(split=A, entries=(1, 2, 3, 4), per_event=1, event_delay=10.0)
+    collected: list[tuple[str, int]] = []
+    async with fanout.open(ScriptedSource(logs=[log])) as stream:
+        while len(collected) < 4:
+            drained = await stream.drain(max_wait=0, first_wait=first_wait)
+            collected += drained_numbers(drained)
+            assert drained.positions.splits["a"].position == (
+                Cursor(len(collected)) if collected else Horizon()
+            )
+    check_delivery([log], collected)
+
+
+@in_virtual_time
+async def test_the_failure_of_a_stream_ends_the_wait_for_the_first_record() -> None:
+    log = Log(split=A, faults=(Break(1, FatalError("gone")),))
+    async with fanout.open(ScriptedSource(logs=[log])) as stream:
+        assert (await stream.drain(max_wait=1.0)).batches == ()
+        with pytest.raises(SplitFailedError, match="gone"):
+            await stream.drain(first_wait=3600.0)
+        assert asyncio.get_running_loop().time() == 5.0  # after the first heartbeat
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"max_records": 0}, {"max_bytes": 0}, {"max_wait": -1.0}, {"first_wait": -1.0}],
+)
 @in_virtual_time
 async def test_limits_of_drain_that_make_no_sense_are_refused(limits: dict[str, int]) -> None:
     async with fanout.open(ScriptedSource(logs=[])) as stream:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -265,7 +266,7 @@ async def cuts(stream: Stream, count: int, size: int) -> tuple[list[bytes], list
     positions: list[tuple[str, int]] = []
     async with stream.open() as opened:
         while len(data) < count:
-            drained = await opened.drain(max_records=size, max_wait=0)
+            drained = await opened.drain(max_records=size, max_wait=0, first_wait=math.inf)
             for each in drained.batches:
                 data += each.records.column("data").to_pylist()
             await opened.acknowledge(drained)
@@ -344,7 +345,7 @@ async def test_a_position_inside_an_aggregate_counts_the_sub_records_that_are_dr
     data = encode_aggregate([*outside, ("key", b"1"), ("key", b"2")], [2**127] * 3 + [0, 0])
     ((_, number),) = stream.server.put_records("orders", [("a", data)], shard=left)
     async with stream.open() as opened:
-        drained = await opened.drain(max_records=1)
+        drained = await opened.drain(max_records=1, first_wait=math.inf)
         assert drained.positions.splits[left].position == Cursor(int(number), 3)
 
 
@@ -354,12 +355,12 @@ async def test_a_position_moves_past_an_aggregate_of_which_nothing_is_left(strea
     ((_, number),) = stream.server.put_records("orders", [("a", data)], shard=left)
     stream.server.put_records("orders", [("a", b"1")], shard=left)
     async with stream.open() as opened:
-        (batch,) = (await opened.drain(max_records=1)).batches
+        (batch,) = (await opened.drain(max_records=1, first_wait=math.inf)).batches
         assert (batch.split.id, batch.records["data"].to_pylist()) == (left, [b"1"])
         assert reaches(batch.range.until, Cursor(int(number)))
         stream.server.put_records("orders", [("a", data)], shard=left)
         stream.server.put_records("orders", [("a", b"2")], shard=right)
-        (batch,) = (await opened.drain(max_records=1)).batches
+        (batch,) = (await opened.drain(max_records=1, first_wait=math.inf)).batches
         assert batch.split.id == right
 
 
@@ -370,7 +371,7 @@ async def test_a_bad_aggregate_may_be_a_gap_between_what_is_delivered(
     stream.server.put_records("orders", [("key", BROKEN)])
     sent += put_mixed(stream)
     async with stream.open(on_bad_aggregate="gap") as opened:
-        drained = await opened.drain(max_records=len(sent))
+        drained = await opened.drain(max_records=len(sent), first_wait=math.inf)
         data = [each for part in drained.batches for each in part.records["data"].to_pylist()]
         assert data == sent
         assert opened.statistics().gaps == 1

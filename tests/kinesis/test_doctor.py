@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
@@ -426,7 +427,7 @@ async def test_a_checkpoint_of_a_stream_that_is_read_has_all_of_the_retention(
 ) -> None:
     stream.put(2)
     async with stream.open() as opened:
-        await opened.acknowledge(await opened.drain(max_records=2))
+        await opened.acknowledge(await opened.drain(max_records=2, first_wait=math.inf))
         saved = opened.positions
     found = await examine(stream, checkpoint=Checkpoint.from_json(saved))
     assert found["checkpoint"].detail.startswith("1 shards known, 0 of them read to the end")

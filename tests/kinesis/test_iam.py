@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import TYPE_CHECKING, Any
 
 import aioboto3
@@ -97,7 +98,7 @@ async def test_reading_with_the_arn_of_a_consumer_needs_what_run_time_is_granted
         session=calls.session,
     )
     async with fanout.open(source) as opened:
-        await opened.drain(max_records=1)
+        await opened.drain(max_records=1, first_wait=math.inf)
     assert sorted(actions(iam_policy(stream.arn, consumer.arn))) == sorted(calls.needed)
 
 
@@ -107,7 +108,7 @@ async def test_reading_by_polls_needs_what_polling_is_granted(stream: Stream) ->
     where = {"endpoint_url": stream.server.endpoint_url, "session": calls.session}
     source = KinesisSource(stream=stream.arn, mode="polling", start="TRIM_HORIZON", **where)
     async with fanout.open(source) as opened:
-        await opened.drain(max_records=1)
+        await opened.drain(max_records=1, first_wait=math.inf)
     assert sorted(actions(iam_policy(stream.arn, mode="polling"))) == sorted(calls.needed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -262,7 +263,7 @@ async def read_by_turns(stream: Stream, count: int, *, size: int) -> list[str]:
     while len(read) < count:
         mode = MODES[turn % 2]
         async with stream.open(resume=resume, mode=mode) as opened:
-            drained = await opened.drain(max_records=size)
+            drained = await opened.drain(max_records=size, first_wait=math.inf)
             for batch in drained.batches:
                 read += batch.records.column("data").cast("string").to_pylist()
             await opened.acknowledge(drained)
@@ -366,7 +367,7 @@ async def poll_two_of_six_and_expire(stream: Stream) -> str:
     """Leave four records unread until they have expired, and put six more."""
     stream.put(6)
     async with stream.open(mode="polling") as opened:
-        await opened.acknowledge(await opened.drain(max_records=2))
+        await opened.acknowledge(await opened.drain(max_records=2, first_wait=math.inf))
         saved = opened.positions
     stream.server.expire("orders")
     stream.log.clear()

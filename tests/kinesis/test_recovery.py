@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -244,7 +245,7 @@ async def test_a_shard_that_is_empty_behind_a_gap_is_read_on(
     stream.log.clear()
     opening = stream.open(resume=saved, on_data_loss="earliest", mode=mode)
     async with opening as opened, asyncio.TaskGroup() as tasks:
-        reading = tasks.create_task(opened.drain(max_records=2))
+        reading = tasks.create_task(opened.drain(max_records=2, first_wait=math.inf))
         await eventually(lambda: reading.done() or opened.statistics().gaps)
         stream.put(2)
     numbers = [batch.records.column("sequenceNumber") for batch in reading.result().batches]

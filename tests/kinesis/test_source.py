@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -150,13 +151,13 @@ async def test_a_time_is_exact_to_the_millisecond(stream: Stream) -> None:
     async with stream.open() as opened:
         arrived = [
             moment
-            for batch in (await opened.drain(max_wait=0.2)).batches
+            for batch in (await opened.drain(max_wait=0.2, first_wait=math.inf)).batches
             for moment in batch.records.column("approximateArrivalTimestamp").to_pylist()
         ]
     assert len(arrived) == 10
     wanted = [moment for moment in arrived if moment >= arrived[5]]
     async with stream.open(start=arrived[5]) as opened:
-        drained = await opened.drain(max_wait=0.2)
+        drained = await opened.drain(max_wait=0.2, first_wait=math.inf)
     assert drained.num_records == len(wanted)
 
 
@@ -205,7 +206,7 @@ async def test_a_function_says_once_where_each_shard_begins(stream: Stream) -> N
     source = stream.source(start=choose)
     origin = await fanout.resolve_start(source)
     async with fanout.open(source, resume=origin) as opened:
-        assert (await opened.drain(max_wait=0.2)).num_records == 3
+        assert (await opened.drain(max_wait=0.2, first_wait=math.inf)).num_records == 3
     assert asked == [[FIRST]]
 
 
@@ -213,7 +214,7 @@ async def test_the_watermark_follows_the_arrival(stream: Stream) -> None:
     stream.put(5)
     event_time = fanout.EventTime(out_of_orderness=2.0)
     async with stream.open(start="TRIM_HORIZON", event_time=event_time) as opened:
-        drained = await opened.drain(max_records=5)
+        drained = await opened.drain(max_records=5, first_wait=math.inf)
         assert drained.num_records == 5
         newest = opened.statistics().splits[FIRST].newest
         assert newest is not None

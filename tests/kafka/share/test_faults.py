@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import Counter
@@ -154,7 +155,7 @@ async def test_what_an_earlier_run_made_safe_is_accepted_and_not_delivered(
     group = await new_group(kafka_broker, 6)
     async with group.open() as stream:
         spooling(stream).remember("")
-        drained = await stream.drain(max_records=4)
+        drained = await stream.drain(max_records=4, first_wait=math.inf)
         splits = {id_: state.position for id_, state in drained.positions.splits.items()}
         unconfirmed = spooling(stream).unconfirmed(splits)
     async with group.open() as stream:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +105,7 @@ async def test_a_batch_that_was_cut_is_acknowledged_piece_by_piece(
     async with group.open() as stream:
         seen = []
         for accepted in (4, 8, 10):
-            drained = await stream.drain(max_records=4)
+            drained = await stream.drain(max_records=4, first_wait=math.inf)
             seen += [offset for batch in drained.batches for offset in offsets(batch)]
             await stream.acknowledge(drained)
             assert lent(stream).accepted == accepted

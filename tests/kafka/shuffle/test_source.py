@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -225,7 +226,7 @@ async def test_a_restart_anywhere_lets_the_watermark_never_go_back(most: int) ->
     values: dict[str, list[int]] = {}
     while sum(map(len, values.values())) < 24:
         async with reading(cluster, resume=positions) as reader:
-            drained = await reader.stream.drain(max_records=most, max_wait=0.0)
+            drained = await reader.stream.drain(max_records=most, max_wait=0.0, first_wait=math.inf)
             for batch in drained.batches:
                 found = map(int, batch.records["value"].to_pylist())
                 values.setdefault(batch.split.id, []).extend(found)

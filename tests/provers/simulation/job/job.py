@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
@@ -235,6 +236,7 @@ class SimJob:
                 max_records=held.drain_rows,
                 max_bytes=random.choice((1, 300, 1 << 20)),
                 max_wait=random.choice((0.0, 0.01, 1.0, 20.0)),
+                first_wait=math.inf,
             )
         except asyncio.CancelledError:
             held.excuse()
