@@ -24,7 +24,7 @@ from fanout.errors import CheckpointError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanout.kinesis.doctor.checks import Finding
+    from fanout.core.findings import Finding
     from fanout.kinesis.options import KinesisOptions
 
 _PROBLEM = 1
@@ -93,7 +93,7 @@ def doctor(
 
 
 def _examine(options: KinesisOptions, location: str | None, *, subscribe: bool) -> list[Finding]:
-    from fanout.kinesis.doctor.checks import problem  # noqa: PLC0415 - the same
+    from fanout.core.findings import problem  # noqa: PLC0415 - the same
     from fanout.kinesis.doctor.diagnose import diagnose  # noqa: PLC0415 - loads the AWS SDK
     from fanout.landing.stored_positions import read_positions  # noqa: PLC0415 - only for a checkpoint
 

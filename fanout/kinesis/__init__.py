@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fanout._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from fanout.kinesis.doctor.checks import Finding
+    from fanout.core.findings import Finding
     from fanout.kinesis.doctor.diagnose import diagnose
     from fanout.kinesis.iam import iam_policy
     from fanout.kinesis.source import KinesisSource
@@ -20,7 +20,7 @@ __all__ = ("Finding", "KinesisSource", "diagnose", "iam_policy")
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "Finding": "fanout.kinesis.doctor.checks",
+        "Finding": "fanout.core.findings",
         "KinesisSource": "fanout.kinesis.source",
         "diagnose": "fanout.kinesis.doctor.diagnose",
         "iam_policy": "fanout.kinesis.iam",

@@ -21,8 +21,8 @@ from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Stream, client, eventually
 
 if TYPE_CHECKING:
+    from fanout.core.findings import Finding
     from fanout.core.positions import Position
-    from fanout.kinesis.doctor.checks import Finding
 
 SECOND = "shardId-000000000001"
 CANARY = "canary-7Zq1-secret"

@@ -6,15 +6,15 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.core.findings import Finding, fine, named, problem, unknown, warning
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.kinesis.aws.error_hints import ACCESS_DENIED, code_of
 from fanout.kinesis.connection import identity
-from fanout.kinesis.doctor.checks import Finding, fine, problem, unknown, warning
 from fanout.kinesis.doctor.probes import CALL_ERRORS, CALL_TIMEOUT, next_arrival, reason
 from fanout.kinesis.starting_position import starting_position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from fanout.core.checkpoint import Checkpoint, SplitPosition
     from fanout.kinesis.aws.api import KinesisClient, ShardDescription, StreamDescription
@@ -24,9 +24,6 @@ _MILLIS_PER_HOUR: Final = 3_600_000
 _SHORT: Final = 0.25
 # The shards that are requested at once; each shard allows 5 calls a second and gets one.
 _CONCURRENT_CALLS: Final = 16
-# The shards that a finding names; it counts the others.
-_NAMED: Final = 5
-
 _CATCH_UP: Final = (
     "start the reader, or make it faster, before they expire; a longer retention period "
     "(IncreaseStreamRetentionPeriod) keeps them meanwhile"
@@ -89,7 +86,7 @@ def _examine_shards(checkpoint: Checkpoint, listed: set[str]) -> list[Finding]:
         findings.append(
             problem(
                 "expired shards",
-                f"{_named(expired)}: not read to the end, and no longer listed",
+                f"{named(expired)}: not read to the end, and no longer listed",
                 _LOST,
             )
         )
@@ -193,21 +190,21 @@ def _summary(
     findings = []
     if expired:
         findings.append(
-            problem(check, f"the records that follow in {_named(expired)} have expired", _LOST)
+            problem(check, f"the records that follow in {named(expired)} have expired", _LOST)
         )
     if short:
         least = min(each.hours for each in short.values())
         findings.append(
             warning(
                 check,
-                f"unread records of {_named(short)} expire in {least:.1f} of "
+                f"unread records of {named(short)} expire in {least:.1f} of "
                 f"{stream.retention_hours} h",
                 _CATCH_UP,
             )
         )
     if unreliable:
         obstacles = sorted({each.obstacle for each in unreliable.values()})
-        detail = f"not found out for {_named(unreliable)}: {'; '.join(obstacles)}"
+        detail = f"not found out for {named(unreliable)}: {'; '.join(obstacles)}"
         findings.append(unknown(check, detail, _GRANT if _DENIED in obstacles else _AGAIN))
     good = []
     if safe:
@@ -219,10 +216,3 @@ def _summary(
         nothing = "of the listed shards, those that it knows were read to their end"
         findings.append(fine(check, "; ".join(good) or nothing))
     return findings
-
-
-def _named(shards: Iterable[str] | Mapping[str, object]) -> str:
-    """Name a few shards, and count the others."""
-    ids = sorted(shards)
-    more = len(ids) - _NAMED
-    return ", ".join(ids[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -6,11 +6,11 @@ Each check returns a `Finding`.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Final
 
+from fanout.core.findings import Finding, fine, problem, unknown, warning
 from fanout.kinesis.aws.api import MAX_SHARDS
 from fanout.kinesis.consumers import ConsumerPrice
 from fanout.kinesis.open_files import open_files_needed
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from fanout.kinesis.aws.api import ConsumerDescription, StreamDescription
     from fanout.kinesis.options import KinesisOptions
-
-Status: TypeAlias = Literal["ok", "warning", "problem", "unknown"]
 
 # AWS refuses a request whose signature is 5 minutes from its own clock (IAM user guide, "Signature
 # Version 4 troubleshooting").
@@ -37,46 +35,6 @@ _MANY_SHARDS: Final = MAX_SHARDS * 4 // 5
 
 _AWS_KEY: Final = "alias/aws/kinesis"
 _MIB: Final = 1 << 20
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Hold the result of one check.
-
-    Args:
-        check: The subject, such as `clock`, or the IAM action of a call that was made, such as
-            `kinesis:ListShards`.
-        status: `ok`; `warning` if reading works but may not for long; `problem` if it does not
-            work or records are lost; `unknown` if the check could not be made.
-        detail: What was found, as a clause.
-        advice: What to do about it, as a clause; empty if there is nothing to do.
-    """
-
-    check: str
-    status: Status
-    detail: str
-    advice: str = ""
-
-
-def fine(check: str, detail: str) -> Finding:
-    """Return the finding of a check that found nothing wrong."""
-    return Finding(check, "ok", detail)
-
-
-def warning(check: str, detail: str, advice: str) -> Finding:
-    """Return the finding of something that may become a problem."""
-    return Finding(check, "warning", detail, advice)
-
-
-def problem(check: str, detail: str, advice: str) -> Finding:
-    """Return the finding of something that prevents reading the stream, or loses records."""
-    return Finding(check, "problem", detail, advice)
-
-
-def unknown(check: str, detail: str, advice: str = "") -> Finding:
-    """Return the finding of a check that could not be made."""
-    return Finding(check, "unknown", detail, advice)
 
 
 def clock(host: datetime, server: datetime) -> Finding:

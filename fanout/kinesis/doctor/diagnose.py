@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
+from fanout.core.findings import Finding, fine, problem, unknown
 from fanout.errors import FanOutError, ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client, server_time
 from fanout.kinesis.aws.error_hints import ACCESS_DENIED, BAD_CREDENTIALS, explained
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.doctor.checkpoint import examine_checkpoint
 from fanout.kinesis.doctor.checks import (
-    Finding,
     available_memory,
     clock,
     encryption,
-    fine,
     memory,
     open_files,
-    problem,
     shard_count,
     stream_state,
-    unknown,
 )
 from fanout.kinesis.doctor.probes import READING, Probe, probe, probe_consumer, probe_polling
 from fanout.kinesis.open_files import open_files_limit

@@ -12,21 +12,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.events import Split
+from fanout.core.findings import Finding, fine, problem, unknown
 from fanout.core.policy import Fatal, Phase
 from fanout.core.positions import Timestamp
 from fanout.errors import FanOutError
 from fanout.kinesis.aws.api import NO_TAGS
 from fanout.kinesis.aws.error_hints import code_of, hint_of
 from fanout.kinesis.connection import KinesisConnection
-from fanout.kinesis.doctor.checks import (
-    Finding,
-    consumer_quota,
-    consumer_state,
-    fine,
-    price,
-    problem,
-    unknown,
-)
+from fanout.kinesis.doctor.checks import consumer_quota, consumer_state, price
 from fanout.kinesis.policy import judge
 from fanout.kinesis.reading.decode import decode_records
 from fanout.kinesis.registration import ConsumerRegistration
