@@ -128,7 +128,7 @@ def list_(
         from fanout.kafka.transactions.finish_transactions import (  # noqa: PLC0415 - the same
             describe_transactions,
         )
-        from fanout.landing.ownership import is_claimed  # noqa: PLC0415 - for help
+        from fanout.landing.owner import is_claimed  # noqa: PLC0415 - for help
 
         job = _Job(checkpoint, sink, bootstrap_servers, command_config, insecure)
         storage, cluster = job.storage(), job.cluster()

@@ -15,52 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class LocalStorage:
-    """Files below one local directory, durable when a call returns.
-
-    `create` and `publish` give the file its name by `link(2)`, which refuses a name that is taken
-    and shows the whole file or none of it. File and directory are fsynced, so both survive a loss
-    of power as far as the disk does what fsync promises.
+class LocalFiles:
+    """The finished files below one local directory, for reading alone.
 
     Args:
-        root: The directory that holds everything; made when it is missing.
-
-    Raises:
-        CheckpointError: The directory cannot be made or written.
+        root: The directory; it need not exist.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.location = str(root)
-        self._scratch = root / "_scratch"
-        with _os_errors("use", root):
-            _make_directory(root)
-        if not os.access(root, os.W_OK | os.X_OK):
-            raise CheckpointError(f"cannot use {root}: no permission to write")
-
-    def create(self, name: str, data: bytes) -> None:
-        """Create a file: exclusively, atomically and durably.
-
-        Args:
-            name: The file; its directories are made.
-            data: All of its bytes.
-
-        Raises:
-            FileExistsError: The name is taken, perhaps by a writer who was faster.
-            CheckpointError: The file system refused.
-        """
-        final = self._path(name)
-        with _os_errors("write", final):
-            _make_directory(final.parent)
-            temporary = final.with_name(temporary_name())
-            try:
-                with temporary.open("xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                _link(temporary, final)
-            finally:
-                temporary.unlink(missing_ok=True)
 
     def read(self, name: str, *, limit: int) -> bytes | None:
         """Return a file's bytes, or None if there is no such file.
@@ -96,14 +60,62 @@ class LocalStorage:
         with _os_errors("list", path):
             try:
                 with os.scandir(path) as entries:
-                    found = [
-                        FileInfo(entry.name, entry.stat().st_size)
-                        for entry in entries
-                        if entry.name[0] not in "_." and entry.is_file()
-                    ]
+                    visible = (entry for entry in entries if entry.name[0] not in "_.")
+                    found = [_info(entry) for entry in visible if entry.is_file()]
             except FileNotFoundError:
                 return ()
-        return tuple(sorted(found, key=lambda info: info.name))
+        # A query may delete a file while its directory is listed.
+        return tuple(sorted((info for info in found if info), key=lambda info: info.name))
+
+    def _path(self, name: str) -> Path:
+        return self.root / check_name(name)
+
+
+class LocalStorage(LocalFiles):
+    """Files below one local directory, durable when a call returns.
+
+    `create` and `publish` give the file its name by `link(2)`, which refuses a name that is taken
+    and shows the whole file or none of it. File and directory are fsynced, so both survive a loss
+    of power as far as the disk does what fsync promises.
+
+    Args:
+        root: The directory that holds everything; made when it is missing.
+
+    Raises:
+        CheckpointError: The directory cannot be made or written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._scratch = root / "_scratch"
+        with _os_errors("use", root):
+            _make_directory(root)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise CheckpointError(f"cannot use {root}: no permission to write")
+
+    def create(self, name: str, data: bytes) -> None:
+        """Create a file: exclusively, atomically and durably.
+
+        Args:
+            name: The file; its directories are made.
+            data: All of its bytes.
+
+        Raises:
+            FileExistsError: The name is taken, perhaps by a writer who was faster.
+            CheckpointError: The file system refused.
+        """
+        final = self._path(name)
+        with _os_errors("write", final):
+            _make_directory(final.parent)
+            temporary = final.with_name(temporary_name())
+            try:
+                with temporary.open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                _link(temporary, final)
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def size(self, name: str) -> int | None:
         """Return a file's size in bytes, or None if there is no such file.
@@ -200,9 +212,6 @@ class LocalStorage:
     def close(self) -> None:
         """Do nothing: everything is in the checkpoint."""
 
-    def _path(self, name: str) -> Path:
-        return self.root / check_name(name)
-
 
 @contextmanager
 def _os_errors(doing: str, path: Path) -> Iterator[None]:
@@ -215,6 +224,14 @@ def _os_errors(doing: str, path: Path) -> Iterator[None]:
         if error.errno in {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV} and error.filename2:
             reason = f"{reason} (the checkpoint must be on one file system that has hard links)"
         raise CheckpointError(f"cannot {doing} {path}: {reason}") from error
+
+
+def _info(entry: os.DirEntry[str]) -> FileInfo | None:
+    try:
+        status = entry.stat()
+    except FileNotFoundError:
+        return None
+    return FileInfo(entry.name, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def _raise(error: OSError) -> NoReturn:

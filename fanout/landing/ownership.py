@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import fcntl
 import os
-import platform
 import time
-import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self, final
 
 import msgspec
 
-from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import CheckpointError
 from fanout.landing.local_storage import LocalStorage
+from fanout.landing.owner import (
+    LOCK,
+    MAX_RUN_BYTES,
+    Holder,
+    describe_holder,
+    newest_run,
+    run_name,
+    run_numbers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,30 +34,9 @@ if TYPE_CHECKING:
 
     from fanout.landing.storage import Storage
 
-_LOCK = "owner.lock"
-_RUNS = "runs"
 _KEPT_RUNS = 5
-_MAX_RUN_BYTES = 4096
 _MAX_RACES = 100
 _POLL_SECONDS = 0.1
-
-
-class _Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The process of a run, for messages; the token differs between runs with the same number."""
-
-    version: int
-    token: str
-    application: str
-    host: str
-    pid: int
-
-    @classmethod
-    def of(cls, application: str, pid: int) -> Self:
-        return cls(1, uuid.uuid4().hex, application, platform.node(), pid)
-
-    def __str__(self) -> str:
-        # It is read back from a file: nothing in it may forge a line of a log.
-        return f"Spark application {self.application!r}, process {self.pid} on {self.host!r}"
 
 
 class Lock(Protocol):
@@ -173,12 +158,12 @@ class Ownership:
         Raises:
             CheckpointError: The checkpoint cannot be read, so that the owner is unknown.
         """
-        newest = _newest_run(self.storage)
-        mark = self.storage.read(_run_name(self.run), limit=_MAX_RUN_BYTES)
+        newest = newest_run(self.storage)
+        mark = self.storage.read(run_name(self.run), limit=MAX_RUN_BYTES)
         if newest > self.run or (mark is not None and mark != self.mark):
             return CheckpointError(
                 f"the checkpoint {self.storage.location} was taken over by a newer run: "
-                f"{_describe_holder(self.storage)}; this query stops"
+                f"{describe_holder(self.storage)}; this query stops"
             )
         if mark is None or (self.lock is not None and not self.lock.held):
             return CheckpointError(
@@ -207,7 +192,7 @@ def claim(storage: Storage, process: LockingProcess, wait: float = 30.0) -> Iter
     """
     lock = _wait_for_lock(storage, process, wait) if isinstance(storage, LocalStorage) else None
     try:
-        run, mark = _start_run(storage, _Holder.of(*process.describe()))
+        run, mark = _start_run(storage, Holder.of(*process.describe()))
         _prune_runs(storage, run)
         yield Ownership(storage, run, mark, lock)
     finally:
@@ -228,39 +213,23 @@ def claim_stopped(storage: LocalStorage, application: str) -> Iterator[Ownership
     Raises:
         CheckpointError: A query runs on the checkpoint, or it cannot be written.
     """
-    lock = PosixLock.try_acquire(storage.root / _LOCK)
+    lock = PosixLock.try_acquire(storage.root / LOCK)
     if lock is None:
         raise CheckpointError(
-            f"the checkpoint {storage.location} is in use: {_describe_holder(storage)} is still "
+            f"the checkpoint {storage.location} is in use: {describe_holder(storage)} is still "
             f"running; stop it first"
         )
     try:
-        run, mark = _start_run(storage, _Holder.of(application, os.getpid()))
+        run, mark = _start_run(storage, Holder.of(application, os.getpid()))
         _prune_runs(storage, run)
         yield Ownership(storage, run, mark, lock)
     finally:
         lock.release()
 
 
-def is_claimed(storage: LocalStorage) -> bool:
-    """Say whether another process runs a query on a local checkpoint.
-
-    Raises:
-        CheckpointError: Its lock cannot be looked at.
-    """
-    path = storage.root / _LOCK
-    if not path.exists():
-        return False
-    lock = PosixLock.try_acquire(path)
-    if lock is None:
-        return True
-    lock.release()
-    return False
-
-
 def _wait_for_lock(storage: LocalStorage, process: LockingProcess, wait: float) -> Lock:
     deadline = time.monotonic() + wait
-    path = storage.root / _LOCK
+    path = storage.root / LOCK
     while (lock := process.try_lock(path)) is None:
         if process.has_locked(path):
             raise CheckpointError(
@@ -270,19 +239,19 @@ def _wait_for_lock(storage: LocalStorage, process: LockingProcess, wait: float) 
         if time.monotonic() >= deadline:
             raise CheckpointError(
                 f"the checkpoint {storage.location} is in use after a wait of {wait:g} s: "
-                f"{_describe_holder(storage)} is still running; stop it, or use another checkpoint"
+                f"{describe_holder(storage)} is still running; stop it, or use another checkpoint"
             )
         # In the caller's thread, which has nothing else to do: a lock does not report its release.
         time.sleep(_POLL_SECONDS)
     return lock
 
 
-def _start_run(storage: Storage, holder: _Holder) -> tuple[int, bytes]:
+def _start_run(storage: Storage, holder: Holder) -> tuple[int, bytes]:
     mark = msgspec.json.encode(holder)
     for _ in range(_MAX_RACES):
-        run = _newest_run(storage) + 1
+        run = newest_run(storage) + 1
         try:
-            storage.create(_run_name(run), mark)
+            storage.create(run_name(run), mark)
         except FileExistsError:
             continue  # a run that starts at the same time has the number; the next one is newer
         return run, mark
@@ -292,27 +261,6 @@ def _start_run(storage: Storage, holder: _Holder) -> tuple[int, bytes]:
 
 
 def _prune_runs(storage: Storage, run: int) -> None:
-    for number in _runs(storage):
+    for number in run_numbers(storage):
         if number <= run - _KEPT_RUNS:
-            storage.delete(_run_name(number))
-
-
-def _runs(storage: Storage) -> list[int]:
-    return [int(f.name) for f in storage.list(_RUNS) if f.name.isascii() and f.name.isdecimal()]
-
-
-def _newest_run(storage: Storage) -> int:
-    return max(_runs(storage), default=0)
-
-
-def _run_name(run: int) -> str:
-    return f"{_RUNS}/{run}"
-
-
-def _describe_holder(storage: Storage) -> str:
-    """Describe the newest run, which is in the way."""
-    content = storage.read(_run_name(_newest_run(storage)), limit=_MAX_RUN_BYTES)
-    try:
-        return str(msgspec.json.decode(content or b"", type=_Holder))
-    except MALFORMED_JSON:
-        return "another run"
+            storage.delete(run_name(number))

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Storage(Protocol):
-    """Small files that are written once, and finished local files that are moved in.
+class StoredFiles(Protocol):
+    """The finished files of a checkpoint, for reading alone.
 
     Every call blocks: call it from a thread. Names are relative to the root, with `/` between
-    components, none of which starts with `_` or `.`. What `create` and `publish` promise beyond
-    this depends on the file system: see LocalStorage and HadoopStorage.
+    components, none of which starts with `_` or `.`.
     """
 
     @property
     def location(self) -> str:
         """The root, for messages: without secrets."""
 
-    def create(self, name: str, data: bytes) -> None:
-        """Create a file; of several writers of one name one succeeds, the rest FileExistsError."""
-
     def read(self, name: str, *, limit: int) -> bytes | None:
         """Return a file's bytes, None if there is none; CheckpointError above `limit` bytes."""
 
     def list(self, directory: str) -> tuple[FileInfo, ...]:
         """Return the finished files of a directory, by name."""
+
+
+class Storage(StoredFiles, Protocol):
+    """Small files that are written once, and finished local files that are moved in.
+
+    What `create` and `publish` promise beyond this depends on the file system: see LocalStorage and
+    HadoopStorage.
+    """
+
+    def create(self, name: str, data: bytes) -> None:
+        """Create a file; of several writers of one name one succeeds, the rest FileExistsError."""
 
     def size(self, name: str) -> int | None:
         """Return a file's size in bytes, or None if there is no such file."""
@@ -64,10 +71,13 @@ class FileInfo:
     Args:
         name: Its last component; the directory is the one that was listed.
         size: Bytes.
+        written_at: When it was written, in milliseconds since the Unix epoch, by the clock of the
+            file system.
     """
 
     name: str
     size: int
+    written_at: int = field(default=0, compare=False)
 
 
 def check_name(name: str) -> str:

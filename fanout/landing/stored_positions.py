@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import CheckpointError, FanOutError, OptionError, PositionError
-from fanout.landing.entries import (
-    BATCHES,
-    DIRECTORY,
-    MAX_ENTRY_BYTES,
-    ORIGIN,
-    batch_ids,
-    decode_entry,
-    decode_origin,
-    entry_name,
-)
-
-# A running query may write a newer entry, and delete what was the newest, before that is read.
-_TRIES = 3
+from fanout.landing.checkpoint_status import newest_positions
+from fanout.landing.entries import DIRECTORY, MAX_ENTRY_BYTES
+from fanout.landing.local_storage import LocalFiles
 
 
 def read_positions(location: str) -> Checkpoint:
@@ -49,7 +41,9 @@ def _positions_at(location: str) -> Checkpoint:
             return Checkpoint.from_json(_read(path))
         except PositionError as error:
             raise CheckpointError(f"{path}: {error}") from error
-    positions = _newest(path / DIRECTORY)
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    positions, _ = newest_positions(LocalFiles(path / DIRECTORY))
     if positions is None:
         raise OptionError(
             f"there are no stored positions at {location}: name a file that holds "
@@ -78,20 +72,6 @@ def local_path(location: str, what: str) -> Path:
                 f"{what} are read from the local disk alone, not from {scheme}: copy the "
                 f"directory {DIRECTORY} of the checkpoint location here, and name what it is in"
             )
-
-
-def _newest(root: Path) -> Checkpoint | None:
-    """Return the positions of the newest entry, or of the origin before the first."""
-    for _ in range(_TRIES):
-        ids = batch_ids(path.name for path in (root / BATCHES).glob("*.json"))
-        try:
-            data = _read(root / (entry_name(ids[-1]) if ids else ORIGIN))
-        except FileNotFoundError:
-            continue
-        if ids:
-            return decode_entry(data, ids[-1], location=str(root)).positions
-        return decode_origin(data, location=str(root))
-    return None
 
 
 def _read(path: Path) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanout.errors import CheckpointError
 from fanout.landing.entries import DIRECTORY
-from fanout.landing.local_storage import LocalStorage
+from fanout.landing.local_storage import LocalFiles, LocalStorage
 from fanout.landing.storage import FileInfo, check_name, is_temporary, readable_path
 from fanout.spark.hadoop.jvm import (
     JAVA_ERRORS,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fanout.landing.storage import Storage
+    from fanout.landing.storage import Storage, StoredFiles
 
 _NOT_FOUND = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
@@ -37,45 +37,20 @@ _EXISTS = (
 )
 
 
-class HadoopStorage:
-    """Files below one directory of a Hadoop file system, reached through Spark's JVM.
-
-    `create` and `publish` are as exclusive and durable as `writer.creation`: see WriteOnce.
+class HadoopFiles:
+    """The finished files below one directory of a Hadoop file system, for reading alone.
 
     Args:
         spark: A classic session.
         file_system: The `org.apache.hadoop.fs.FileSystem` that holds the root.
-        root: The qualified `org.apache.hadoop.fs.Path` of the directory that holds everything.
-
-    Raises:
-        CheckpointError: The directory cannot be made.
+        root: The qualified `org.apache.hadoop.fs.Path` of the directory; it need not exist.
     """
 
     def __init__(self, spark: SparkSession, file_system: Any, root: Any) -> None:
         self._jvm = jvm(spark)
         self._fs = file_system
         self._root = root
-        # The JVM removes this directory when it ends, even when Python was killed.
-        self._spark_temp = spark.sparkContext._temp_dir  # noqa: SLF001 - no public name
-        self._scratch: Path | None = None
         self.location = redact(str(root.toString()))
-        with java_errors(f"use {self.location}"):
-            self._fs.mkdirs(root)
-            self.writer = WriteOnce(self._jvm, file_system, root)
-
-    def create(self, name: str, data: bytes) -> None:
-        """Create a file; see WriteOnce for how exclusively.
-
-        Args:
-            name: The file; its directories are made.
-            data: All of its bytes.
-
-        Raises:
-            FileExistsError: The name is taken, perhaps by a writer who was faster.
-            CheckpointError: The file system refused.
-        """
-        with self._errors("write", name):
-            self.writer.write(self._path(name), self._jvm.java.io.ByteArrayInputStream(data))
 
     def read(self, name: str, *, limit: int) -> bytes | None:
         """Return a file's bytes, or None if there is no such file.
@@ -114,7 +89,7 @@ class HadoopStorage:
         with self._errors("list", directory):
             try:
                 found = [
-                    FileInfo(str(status.getPath().getName()), int(status.getLen()))
+                    _info(status)
                     for status in self._fs.listStatus(self._path(directory))
                     if status.isFile()
                 ]
@@ -124,6 +99,57 @@ class HadoopStorage:
                 raise
         visible = (info for info in found if info.name[0] not in "_.")
         return tuple(sorted(visible, key=lambda info: info.name))
+
+    @contextmanager
+    def _errors(self, doing: str, name: str) -> Iterator[None]:
+        with java_errors(f"{doing} {self.location}/{name}"):
+            try:
+                yield
+            except JAVA_ERRORS as error:
+                if is_java(error, *_EXISTS):
+                    raise FileExistsError(f"{self.location}/{name}") from error
+                raise
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, check_name(name))
+
+
+class HadoopStorage(HadoopFiles):
+    """Files below one directory of a Hadoop file system, reached through Spark's JVM.
+
+    `create` and `publish` are as exclusive and durable as `writer.creation`: see WriteOnce.
+
+    Args:
+        spark: A classic session.
+        file_system: The `org.apache.hadoop.fs.FileSystem` that holds the root.
+        root: The qualified `org.apache.hadoop.fs.Path` of the directory that holds everything.
+
+    Raises:
+        CheckpointError: The directory cannot be made.
+    """
+
+    def __init__(self, spark: SparkSession, file_system: Any, root: Any) -> None:
+        super().__init__(spark, file_system, root)
+        # The JVM removes this directory when it ends, even when Python was killed.
+        self._spark_temp = spark.sparkContext._temp_dir  # noqa: SLF001 - no public name
+        self._scratch: Path | None = None
+        with java_errors(f"use {self.location}"):
+            self._fs.mkdirs(root)
+            self.writer = WriteOnce(self._jvm, file_system, root)
+
+    def create(self, name: str, data: bytes) -> None:
+        """Create a file; see WriteOnce for how exclusively.
+
+        Args:
+            name: The file; its directories are made.
+            data: All of its bytes.
+
+        Raises:
+            FileExistsError: The name is taken, perhaps by a writer who was faster.
+            CheckpointError: The file system refused.
+        """
+        with self._errors("write", name):
+            self.writer.write(self._path(name), self._jvm.java.io.ByteArrayInputStream(data))
 
     def size(self, name: str) -> int | None:
         """Return a file's size in bytes, or None if there is no such file.
@@ -219,19 +245,6 @@ class HadoopStorage:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
 
-    @contextmanager
-    def _errors(self, doing: str, name: str) -> Iterator[None]:
-        with java_errors(f"{doing} {self.location}/{name}"):
-            try:
-                yield
-            except JAVA_ERRORS as error:
-                if is_java(error, *_EXISTS):
-                    raise FileExistsError(f"{self.location}/{name}") from error
-                raise
-
-    def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._root, check_name(name))
-
 
 def open_storage(spark: SparkSession, checkpoint_location: str) -> Storage:
     """Open the part of a checkpoint location that belongs to fanout; make it when it is missing.
@@ -249,12 +262,35 @@ def open_storage(spark: SparkSession, checkpoint_location: str) -> Storage:
     Raises:
         CheckpointError: The scheme is unknown, or the location cannot be reached or written.
     """
+    file_system, root, local = _resolve(spark, checkpoint_location)
+    return HadoopStorage(spark, file_system, root) if local is None else LocalStorage(local)
+
+
+def open_files(spark: SparkSession, checkpoint_location: str) -> StoredFiles:
+    """Open the same part of a checkpoint location for reading alone; nothing is made there.
+
+    Args:
+        spark: A classic session; its Hadoop configuration holds schemes and credentials.
+        checkpoint_location: See `open_storage`.
+
+    Raises:
+        CheckpointError: The scheme is unknown, or the location cannot be reached.
+    """
+    file_system, root, local = _resolve(spark, checkpoint_location)
+    return HadoopFiles(spark, file_system, root) if local is None else LocalFiles(local)
+
+
+def _resolve(spark: SparkSession, checkpoint_location: str) -> tuple[Any, Any, Path | None]:
+    """Return the file system, fanout's directory, and that as a path if it is local."""
     with java_errors(f"use the checkpoint location {checkpoint_location!r}"):
         location = jvm(spark).org.apache.hadoop.fs.Path(checkpoint_location)
         file_system = location.getFileSystem(hadoop_configuration(spark))
         root = jvm(spark).org.apache.hadoop.fs.Path(file_system.makeQualified(location), DIRECTORY)
         uri = root.toUri()
         scheme, path = uri.getScheme(), uri.getPath()
-    if scheme == "file":
-        return LocalStorage(Path(path))
-    return HadoopStorage(spark, file_system, root)
+    return file_system, root, Path(path) if scheme == "file" else None
+
+
+def _info(status: Any) -> FileInfo:
+    name = str(status.getPath().getName())
+    return FileInfo(name, int(status.getLen()), int(status.getModificationTime()))

@@ -37,7 +37,8 @@ from fanout.kafka.transactions import finish_transactions as finishing
 from fanout.kafka.transactions.status import TransactionStatus
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
-from fanout.landing.ownership import claim_stopped, is_claimed
+from fanout.landing.owner import is_claimed
+from fanout.landing.ownership import claim_stopped
 
 for module in pkgutil.iter_modules(fanout.landing.__path__, "fanout.landing."):
     importlib.import_module(module.name)

@@ -13,7 +13,8 @@ import pytest
 
 from fanout.errors import CheckpointError
 from fanout.landing.local_storage import LocalStorage
-from fanout.landing.ownership import PosixLock, claim, claim_stopped, is_claimed
+from fanout.landing.owner import is_claimed
+from fanout.landing.ownership import PosixLock, claim, claim_stopped
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from fanout.testing.spark.class_archive import java_options
