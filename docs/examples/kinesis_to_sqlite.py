@@ -17,6 +17,7 @@ To read an embedded Kinesis instead, set AWS_ENDPOINT_URL_KINESIS to its address
 """
 
 import asyncio
+import math
 import os
 import sqlite3
 
@@ -58,7 +59,8 @@ async def main():
             database.execute("INSERT INTO positions VALUES (1, ?)", stored)
     (positions,) = stored
     async with fanout.open(source, resume=positions) as stream:
-        while (drained := await stream.drain(max_records=10_000, max_wait=0.5)).batches:
+        while True:
+            drained = await stream.drain(max_records=10_000, max_wait=0.5, first_wait=math.inf)
             positions = await asyncio.to_thread(store, database, drained, positions)
             await stream.acknowledge(drained)
 
