@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import inspect
 import re
 import shlex
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,7 @@ import fanout
 from fanout.cli.app import app
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.options import KinesisOptions
+from fanout.spark import foreach_batch
 from tests.readme import (
     ASYNCIO,
     BROKER,
@@ -29,7 +32,6 @@ from tests.readme import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from fanout.testing.kafka.broker import KafkaBroker
     from fanout.testing.kinesis.server import KinesisServer
@@ -132,6 +134,29 @@ async def test_the_diagnosis_example_finds_no_problem() -> None:
         code = compile(DIAGNOSE, "README", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         await eval(code, names)  # noqa: S307 - the README is ours
     assert "problem" not in [finding.status for finding in names["findings"]]
+
+
+def test_the_readme_names_every_option_of_a_query() -> None:
+    section = README.split("\n`foreach_batch(")[1].split("\n\n")[0]
+    words = set(re.findall(r"`(\w+)", section))
+    options = inspect.signature(foreach_batch).parameters.values()
+    assert {each.name for each in options if each.kind is each.KEYWORD_ONLY} - words == {
+        "checkpoint_location"  # in the call itself
+    }
+
+
+def test_no_two_examples_share_a_consumer() -> None:
+    """Of two readers of one consumer, one takes the other's subscriptions."""
+    docs = Path(__file__).parent.parent / "docs"
+    pages = [README, *(page.read_text() for page in docs.glob("*.md"))]
+    consumers = [
+        name
+        for page in pages
+        for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        for name in re.findall(r"consumer=\"([^\"]*)\"", code)
+    ]
+    assert len(consumers) > 4
+    assert len(consumers) == len(set(consumers))
 
 
 def test_the_readme_names_every_option() -> None:

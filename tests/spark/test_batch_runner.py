@@ -198,6 +198,17 @@ def test_a_batch_without_any_progress_has_an_entry_too(bench: Bench, recorder: R
     assert bench.ledger.newest == BatchEntry(1, QUERY, None, at(1))
 
 
+def test_the_entry_of_a_batch_without_records_goes_with_the_next_batch(
+    bench: Bench, recorder: Recorder
+) -> None:
+    with_records = {0, 6, 7, 8}
+    for batch_id in range(9):
+        content = bench.filled(b"one") if batch_id in with_records else NoRecords(at(1))
+        bench.run(batch_id, content, recorder)
+        kept = [int(file.name.removesuffix(".json")) for file in bench.storage.list("batches")]
+        assert kept == sorted({each for each in with_records if each < batch_id} | {batch_id})
+
+
 def test_a_replay_of_idle_progress_calls_nobody(bench: Bench, recorder: Recorder) -> None:
     bench.run(0, NoRecords(at(3)), recorder)
     assert bench.run(0, bench.filled(b"one"), recorder) == BatchResult(0)

@@ -123,7 +123,13 @@ class KinesisProcess(ClientSettings):
     def put_records(
         self, stream: str, records: Iterable[tuple[str, bytes]], *, shard: str | None = None
     ) -> list[tuple[str, str]]:
-        """Store records; see `KinesisServer.put_records`."""
+        """Store records, as `KinesisServer.put_records` does.
+
+        Args:
+            stream: the stream's name.
+            records: partition keys and data.
+            shard: the open shard that takes all of them; None leaves it to the keys.
+        """
         encoded = [
             (key, binascii.b2a_base64(data, newline=False).decode()) for key, data in records
         ]

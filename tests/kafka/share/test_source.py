@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import fanout
 from fanout.errors import AcknowledgementError
+from fanout.kafka.cluster import Cluster
 from tests.kafka.share.sharing import (
     BRIEF,
     LONG,
@@ -21,8 +23,10 @@ from tests.kafka.share.sharing import (
     take,
     until,
 )
+from tests.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
+    from fanout.kafka.security import Security
     from fanout.testing.kafka.broker import KafkaBroker
 
 
@@ -208,3 +212,23 @@ async def test_an_acknowledgement_that_comes_too_late_names_the_records(
         await stream.acknowledge(again)
         assert lent(stream).accepted == 5
         await until(stream, lambda counts: counts.pending_records == 0)
+
+
+async def test_the_function_for_the_security_is_called_outside_of_the_loop(
+    kafka_broker: KafkaBroker,
+) -> None:
+    """It may ask a vault, so it may block."""
+    in_loop: list[bool] = []
+
+    def security() -> Security:
+        in_loop.append(asyncio._get_running_loop() is not None)
+        return PLAINTEXT
+
+    group = await new_group(kafka_broker, 3)
+    servers = kafka_broker.bootstrap_servers
+    source = group.source(cluster=Cluster(servers, security=security))
+    in_loop.clear()  # the options were checked by the caller of the constructor
+    async with fanout.open(source) as stream:
+        await take(stream, 3)
+    assert len(in_loop) >= 2  # for the requests about the group, and for its member
+    assert not any(in_loop)
