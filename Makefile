@@ -31,13 +31,13 @@ help:
 demo: $(VENV)/ready java
 	$(BIN)/fanout demo
 
-test: $(VENV)/ready java kafka spark-classes
+test: $(VENV)/ready java kafka s3a spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not prove'
 
 test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove'
 
-prove: $(VENV)/ready java kafka spark-classes
+prove: $(VENV)/ready java kafka s3a spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m prove $(PROVE)
 
 sim: $(VENV)/ready
@@ -64,7 +64,7 @@ clean:
 	rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: stream python java kafka kafka-oldest spark-classes spark-classes-oldest
+.PHONY: stream python java kafka kafka-oldest s3a spark-classes spark-classes-oldest
 stream:
 	@[ -n '$(STREAM)' ] || { \
 	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...], with your AWS credentials and region" >&2; \
@@ -88,6 +88,10 @@ kafka: $(VENV)/ready java
 
 kafka-oldest: $(OLDEST)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)$(OLDEST)/bin/python -m fanout.testing.kafka.jars
+
+# So are the tests that need Hadoop's s3a: 13 MB.
+s3a: $(VENV)/ready java
+	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch s3a
 
 # Dozens of JVMs are started for Spark; with this each takes half of the work.
 spark-classes: $(VENV)/ready java

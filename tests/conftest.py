@@ -9,8 +9,11 @@ import pytest
 from blockbuster import blockbuster_ctx
 from xdist.scheduler import LoadScopeScheduling
 
+from fanout.errors import SetupError
+from tests.jars.fetch import jar_set
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fanout.testing.kafka.broker import KafkaBroker
 
@@ -122,6 +125,24 @@ def database_url(
         yield server.get_uri()
     finally:
         server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def jars() -> Callable[[str], list[Path]]:
+    """Return the jars of a set; the test is skipped where they cannot be downloaded, as for Kafka.
+
+    With `FANOUT_REQUIRE_KAFKA` it fails there.
+    """
+
+    def fetched(name: str) -> list[Path]:
+        try:
+            return jar_set(name)
+        except SetupError as error:
+            if os.environ.get("FANOUT_REQUIRE_KAFKA"):
+                raise
+            pytest.skip(str(error))
+
+    return fetched
 
 
 @pytest.fixture(scope="session")

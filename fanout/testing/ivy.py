@@ -1,0 +1,140 @@
+"""Jars from Maven's repository, by the Ivy that pyspark brings, in directories that stay."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fanout.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# A slow network has this long, in seconds; half a minute is usual.
+_RESOLVE_TIMEOUT = 900
+
+
+def cache_directory(name: str) -> Path:
+    """Return a directory of the user's cache: `fanout/NAME` below `XDG_CACHE_HOME` or `~/.cache`.
+
+    Args:
+        name: The directory's name.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fanout", name)
+
+
+def fill_once(home: Path, fill: Callable[[Path], Path]) -> Path:
+    """Fill a directory unless it exists; one process does it, and others wait for it.
+
+    Args:
+        home: The directory.
+        fill: It gets an empty directory to work in, and returns the directory below it that is
+            renamed to `home`.
+
+    Returns:
+        `home`.
+    """
+    if home.is_dir():
+        return home
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with (home.parent / f"{home.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed, or its process killed
+        if home.is_dir():
+            return home
+        for left in home.parent.glob(f".{home.name}-*"):  # by a process that was killed
+            shutil.rmtree(left)
+        # Only a whole directory gets the name: a killed process leaves one that is never read.
+        with tempfile.TemporaryDirectory(dir=home.parent, prefix=f".{home.name}-") as work:
+            fill(Path(work)).rename(home)
+    return home
+
+
+def retrieve(module: str, work: Path, pattern: str, otherwise: str) -> None:
+    """Resolve an Ivy module and copy its jars.
+
+    Args:
+        module: The text of an `ivy.xml`.
+        work: The directory to work in.
+        pattern: Ivy's pattern of the paths of the jars, below `work`.
+        otherwise: The sentence of the error.
+
+    Raises:
+        SetupError: There is no Java or no pyspark, or a jar cannot be downloaded.
+    """
+    java, ivy = java_and_ivy()
+    (work / "ivy.xml").write_text(module)
+    command = [java, "-cp", ivy, "org.apache.ivy.Main", "-ivy", "ivy.xml"]
+    command += ["-confs", "default", "-cache", "ivy", "-retrieve", pattern]
+    run(command, work, otherwise)
+
+
+def java_and_ivy() -> tuple[str, str]:
+    """Return the paths of Java and of pyspark's Ivy.
+
+    Raises:
+        SetupError: There is no Java or no pyspark.
+    """
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SetupError(
+            "jars are downloaded by the Ivy in pyspark; pip install 'fanout-streams[spark]'"
+        )
+    # It imports pyspark, which is known to be there only now.
+    from fanout.spark.session_checks import require_java  # noqa: PLC0415
+
+    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
+    if not found:
+        raise SetupError(f"the pyspark in {Path(spec.origin).parent} has no jars/ivy-*.jar")
+    return str(require_java()), str(found[-1])
+
+
+def run(command: list[str], directory: Path, otherwise: str) -> None:
+    """Run a command of Java to its end.
+
+    Args:
+        command: The path and the arguments.
+        directory: Where it runs.
+        otherwise: The sentence of the error; the last lines of the output follow it.
+
+    Raises:
+        SetupError: It failed, or took over a quarter of an hour.
+    """
+    try:
+        answer = subprocess.run(  # noqa: S603 - no shell, our own arguments
+            command,
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            timeout=_RESOLVE_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SetupError(f"{otherwise} (it took over {_RESOLVE_TIMEOUT} s)") from error
+    if answer.returncode:
+        lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
+        raise SetupError("\n".join([otherwise, *lines[-20:]]))
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Show on stderr what is done, as long as it takes.
+
+    Args:
+        text: What is done.
+    """
+    from rich.console import Console  # noqa: PLC0415 - a full cache needs no console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console.print(text, highlight=False, soft_wrap=True)
+        yield
+        return
+    with console.status(text):
+        yield

@@ -1,0 +1,37 @@
+"""Resolve a set of jars with all that it needs, and print its pinned list; see `fetch`.
+
+    python -m tests.jars.pin GROUP:NAME:VERSION ... [-GROUP:NAME ...]
+
+Jars that are named with a dash, and jars that this environment's pyspark has, are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from fanout.testing.ivy import retrieve
+from tests.jars.fetch import _MODULE, _pyspark_jars
+
+
+def main(arguments: list[str]) -> None:
+    wanted = [one.split(":") for one in arguments if not one.startswith("-")]
+    unwanted = [one[1:].split(":") for one in arguments if one.startswith("-")]
+    lines = [f'<dependency org="{g}" name="{n}" rev="{v}" conf="default"/>' for g, n, v in wanted]
+    lines += [f'<exclude org="{group}" module="{name}"/>' for group, name in unwanted]
+    present = {re.split(r"-\d", jar.name)[0] for jar in _pyspark_jars().iterdir()}
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        module = _MODULE.format("\n".join(lines))
+        pattern = "libs/[organisation]:[artifact]:[revision]"
+        retrieve(module, work, pattern, "the jars are not to be had")
+        for jar in sorted((work / "libs").iterdir()):
+            if jar.name.split(":")[1] not in present:
+                sys.stdout.write(f"{jar.name} {hashlib.sha256(jar.read_bytes()).hexdigest()}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
