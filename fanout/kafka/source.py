@@ -11,8 +11,9 @@ from fanout.core.backoff import FullJitter
 from fanout.core.positions import Cursor, Latest
 from fanout.kafka.connection import KafkaConnection
 from fanout.kafka.options import KafkaOptions
+from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.retries import with_retries
-from fanout.kafka.reading.client import open_client
+from fanout.kafka.reading.client import start_client
 from fanout.kafka.reading.columns import KAFKA_LAYOUT, SCHEMA, arrival
 from fanout.kafka.reading.commits import open_committer
 from fanout.kafka.reading.fetcher import Fetcher
@@ -21,7 +22,6 @@ from fanout.kafka.reading.partition_catalog import PartitionCatalog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from contextlib import AbstractAsyncContextManager
 
     import pyarrow as pa
 
@@ -80,27 +80,22 @@ class KafkaSource(KafkaOptions):
 async def open_kafka_transport(
     options: KafkaOptions, random: Random
 ) -> AsyncIterator[KafkaTransport]:
-    """Connect to the cluster, with attempts for `connect_timeout`; see `KafkaSource.connect`.
+    """Connect to the cluster, within its `connect_timeout`; see `KafkaSource.connect`.
 
     Args:
         options: The user's options.
         random: The source of randomness for waits.
     """
-
-    def opening() -> AbstractAsyncContextManager[KafkaTransport]:
-        return open_client(
-            options.cluster.named("source"),
-            client_rack=options.client_rack or "",
-            isolation_level=options.isolation_level,
-            options=options.fetching,
-        )
-
-    async with AsyncExitStack() as stack:
+    async with open_cluster(options.cluster.named("source"), options.fetching) as connections:
         yield await with_retries(
-            "the cluster cannot be reached",
-            lambda: stack.enter_async_context(opening()),
+            "the cluster cannot be described",
+            lambda: start_client(
+                connections,
+                options.fetching,
+                client_rack=options.client_rack or "",
+                isolation_level=options.isolation_level,
+            ),
             FullJitter(options.pacing.backoff, random),
-            patience=options.cluster.connect_timeout,
         )
 
 

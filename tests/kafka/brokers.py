@@ -14,7 +14,8 @@ from fanout.errors import OptionError
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.client import open_client
+from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.reading.client import start_client
 from fanout.kafka.reading.transport import Fetched, OffsetSpec, PartitionFetch
 from fanout.kafka.security import Security
 
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
 
 HERE = Security(protocol="PLAINTEXT")
+
+
+@asynccontextmanager
+async def open_client(
+    cluster: Cluster, *, options: ConsumerOptions | None = None, **more: Any
+) -> AsyncIterator[KafkaTransport]:
+    """Connect to a cluster in one attempt."""
+    options = options or ConsumerOptions()
+    async with open_connections(cluster, options) as connections:
+        yield await start_client(connections, options, **more)
 
 
 @asynccontextmanager

@@ -15,9 +15,17 @@ from confluent_kafka.admin import AdminClient
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.client import open_client
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
-from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce, produce_batch
+from tests.kafka.brokers import (
+    HERE,
+    connect,
+    create,
+    fetch,
+    open_client,
+    persist,
+    produce,
+    produce_batch,
+)
 
 if TYPE_CHECKING:
     from fanout.kafka.reading.transport import KafkaTransport

@@ -10,9 +10,8 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError, RequestTimedOutError
 
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.reading.client import open_client
 from fanout.kafka.reading.transport import OffsetSpec
-from tests.kafka.brokers import HERE, connect, create, fetch, persist, produce
+from tests.kafka.brokers import HERE, connect, create, fetch, open_client, persist, produce
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -19,9 +19,8 @@ from aiokafka.errors import (
 )
 
 from fanout.kafka.cluster import Cluster, Server
-from fanout.kafka.reading.client import open_client
 from fanout.kafka.security import Security
-from tests.kafka.brokers import create, fetch, produce
+from tests.kafka.brokers import create, fetch, open_client, produce
 from tests.kafka.certificates import KEY_PASSWORD, make_certificates
 from tests.kafka.secured import PASSWORD, WRONG, token
 

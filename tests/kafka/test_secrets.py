@@ -86,14 +86,12 @@ async def refused_token() -> NoReturn:
 async def test_a_cluster_that_cannot_be_reached_tells_no_secret(
     output: Output,
     unused_tcp_port: int,
-    monkeypatch: pytest.MonkeyPatch,
     protocol: Any,
     secrets: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr("fanout.kafka.protocol.retries._PATIENCE", 0.1)
     security = Security(protocol=protocol, **secrets)
-    servers = f"127.0.0.1:{unused_tcp_port}"
-    source = KafkaSource(cluster=Cluster(servers, security=security), topics="t")
+    cluster = Cluster(f"127.0.0.1:{unused_tcp_port}", security=security, connect_timeout=0.1)
+    source = KafkaSource(cluster=cluster, topics="t")
     output.add(security, source.fetching, source.pacing, source.selection)
     await drive(source, output, records=1)
     assert "cannot be reached" in str(output.errors[0])

@@ -59,13 +59,10 @@ async def test_a_broker_that_hangs_is_waited_for(kafka_broker: KafkaBroker) -> N
     assert reader.log == topic.log
 
 
-async def test_no_broker_is_one_clear_sentence(
-    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fanout.kafka.protocol.retries._PATIENCE", 0.1)
-    source = KafkaSource(
-        cluster=Cluster(f"127.0.0.1:{unused_tcp_port}", security=PLAINTEXT), topics="orders"
-    )
+async def test_no_broker_is_one_clear_sentence(unused_tcp_port: int) -> None:
+    servers = f"127.0.0.1:{unused_tcp_port}"
+    cluster = Cluster(servers, security=PLAINTEXT, connect_timeout=0.1)
+    source = KafkaSource(cluster=cluster, topics="orders")
     with pytest.raises(ServiceError, match=r"^the cluster cannot be reached: .*127\.0\.0\.1"):
         async with fanout.open(source):
             pass

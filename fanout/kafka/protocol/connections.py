@@ -17,6 +17,8 @@ from aiokafka.errors import (
     StaleMetadata,
 )
 
+from fanout.core.error_text import text_of
+from fanout.errors import FanOutError
 from fanout.kafka.protocol.broker_connection import (
     BrokerConnection,
     TokenProvider,
@@ -118,6 +120,16 @@ class Connections:
         self._opening: defaultdict[tuple[Server, Lane], asyncio.Lock] = defaultdict(asyncio.Lock)
         keep_freed_memory()
 
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """The first brokers to connect to."""
+        return self._servers
+
+    @property
+    def security(self) -> Security:
+        """Encryption and authentication."""
+        return self._security
+
     def set_brokers(self, brokers: Mapping[int, Server]) -> None:
         """Replace the addresses of brokers by those in the latest metadata."""
         self._brokers = dict(brokers)
@@ -146,6 +158,14 @@ class Connections:
         if server is None:
             raise StaleMetadata(f"broker {broker} is not in the latest metadata of the cluster")
         return await self._send(server, request, lane, answered=answered)
+
+    async def send_to(self, server: Server, request: Any) -> Any:
+        """Send a request to a server by its address, and return its answer.
+
+        Raises:
+            KafkaError: As `send`.
+        """
+        return await self._send(server, request, Lane.CALLS)
 
     async def send_to_any(self, request: Any) -> Any:
         """Send a request to one broker after the other until one answers.
@@ -230,11 +250,13 @@ class Connections:
             if _is_tls_refusal(error.__cause__):
                 raise _refused(server, error.__cause__) from error
             raise
+        except FanOutError:  # an OptionError is a ValueError
+            raise
         except (OSError, ValueError) as error:
             # aiokafka raises ValueError for a broker that does not know the SCRAM password either.
             if isinstance(error, ValueError) or _is_tls_refusal(error):
                 raise _refused(server, error) from error
-            raise KafkaConnectionError(f"cannot connect to {server}: {error}") from error
+            raise KafkaConnectionError(f"cannot connect to {server}: {text_of(error)}") from error
         return connection
 
     def _timed_out(self, server: Server) -> KafkaError:
@@ -252,6 +274,6 @@ def _is_tls_refusal(error: BaseException | None) -> bool:
 
 def _refused(server: Server, error: BaseException | None) -> KafkaError:
     refused: KafkaError = AuthenticationFailedError(
-        f"{server} and this client cannot authenticate each other: {error}"
+        f"{server} and this client cannot authenticate each other: {error and text_of(error)}"
     )
     return refused

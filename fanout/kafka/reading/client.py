@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from aiokafka.errors import (
@@ -22,19 +21,19 @@ from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import by_topic, numbers_by_topic, partition_rows
-from fanout.kafka.protocol.connections import Connections, Lane, open_connections
+from fanout.kafka.protocol.connections import Lane
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
 from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, error_of, raise_for_code
 from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.reading.transport import AbortedTransaction, Fetched, FetchRefused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from fanout.kafka.cluster import Cluster
+    from fanout.kafka.consumer_options import ConsumerOptions
     from fanout.kafka.partitions import Partition
+    from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.reading.transport import (
         FetchAnswer,
         KafkaTransport,
@@ -53,37 +52,32 @@ _NO_MEMBER = (-1, "", -1)
 _REPLICA_SECONDS = 300.0
 
 
-@asynccontextmanager
-async def open_client(
-    cluster: Cluster,
+async def start_client(
+    connections: Connections,
+    options: ConsumerOptions,
     *,
-    client_rack: str | None = None,
+    client_rack: str = "",
     isolation_level: IsolationLevel = "read_committed",
-    options: ConsumerOptions | None = None,
-) -> AsyncIterator[KafkaTransport]:
-    """Connect to a cluster; leaving the context closes every connection at once.
+) -> KafkaTransport:
+    """Return the calls for reading from a cluster, after the first of them.
 
     Args:
-        cluster: The cluster.
-        client_rack: The rack of this client, so that a near replica is read; None for none.
-        isolation_level: Whether records of open and aborted transactions are read.
+        connections: The connections to the cluster.
         options: The consumer options with Kafka's own names.
+        client_rack: The rack of this client, so that a near replica is read; empty for none.
+        isolation_level: Whether records of open and aborted transactions are read.
 
     Raises:
-        OptionError: If a server would be used without TLS, or a file cannot be used.
-        KafkaError: If the cluster cannot be reached, refuses the client, or is older than Kafka
-            0.11.
+        KafkaError: If no broker answers, or they are older than Kafka 0.11.
     """
-    options = options or ConsumerOptions()
-    async with open_connections(cluster, options) as connections:
-        client = _Client(
-            connections,
-            client_rack=client_rack or "",
-            isolation_level=int(isolation_level == "read_committed"),
-            options=options,
-        )
-        await client.start()
-        yield client
+    client = _Client(
+        connections,
+        client_rack=client_rack,
+        isolation_level=int(isolation_level == "read_committed"),
+        options=options,
+    )
+    await client.start()
+    return client
 
 
 @final

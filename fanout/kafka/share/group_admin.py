@@ -27,9 +27,9 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.kafka.partitions import Partition
-from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
 from fanout.kafka.protocol.error_codes import raise_for_code
+from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.messages.share_groups import (
     AlterGroupRequest,
     GroupMembersRequest,
@@ -237,7 +237,7 @@ async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
     async def retried(call: Callable[[], Awaitable[_T]]) -> _T:
         return await with_retries(f"the share group {group} cannot be described", call, jitter)
 
-    async with open_connections(cluster.named("describe"), ClientOptions()) as connections:
+    async with open_cluster(cluster.named("describe"), ClientOptions()) as connections:
         admin = ShareGroupAdmin(connections, group)
         state, members = await retried(admin.members)
         start_offsets = await retried(admin.start_offsets)

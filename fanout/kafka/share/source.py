@@ -13,8 +13,8 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 from fanout.core.backoff import FullJitter
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError, ServiceError
-from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.error_codes import raise_if_refused
+from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.reading.columns import arrival
@@ -87,7 +87,7 @@ class KafkaShareSource(ShareOptions):
 
         async with AsyncExitStack() as stack:
             connections = await stack.enter_async_context(
-                open_connections(self.cluster.named("share"), self.client_options)
+                open_cluster(self.cluster.named("share"), self.client_options)
             )
             topic = self.dead_letter_topic
             topics = self.topic_names if topic is None else (*self.topic_names, topic)

@@ -19,8 +19,8 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.option_checks import whole
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.consumer_options import ConsumerOptions
-from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.error_codes import raise_for_code, raise_if_refused
+from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.protocol.retries import with_retries
 
@@ -95,11 +95,11 @@ async def ensure_topic(cluster: Cluster, topic: ShuffleTopic) -> None:
     Raises:
         OptionError: If a server would be used without TLS, or a file cannot be used.
         ServiceError: If the topic has another configuration, or may not be created or described,
-            or no broker responds for half a minute.
+            or no broker responds.
     """
     jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
     timeouts = ConsumerOptions(request_timeout=_REQUEST_SECONDS)
-    async with open_connections(cluster.named("shuffle"), timeouts) as connections:
+    async with open_cluster(cluster.named("shuffle"), timeouts) as connections:
         doing = f"the topic {topic.name!r} can be neither found nor created"
         replicas = await with_retries(doing, lambda: _find_or_create(connections, topic), jitter)
         check_partition_count(topic.name, len(replicas), topic.partition_count)

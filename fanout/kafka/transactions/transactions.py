@@ -18,7 +18,7 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.option_checks import number
 from fanout.errors import OptionError
 from fanout.kafka.consumer_options import ConsumerOptions
-from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.transactions.calls import Markers, NotYetError, TransactionCalls
 from fanout.kafka.transactions.outcome import (
@@ -62,10 +62,11 @@ async def open_transactions(
 
     Raises:
         OptionError: A file cannot be used, or a server would be used without TLS.
+        ServiceError: No broker answers within the cluster's `connect_timeout`.
     """
     jitter = FullJitter(_WAITS, random or Random())  # noqa: S311 - jitter, no secret
     timeouts = ConsumerOptions(request_timeout=request_timeout)
-    async with open_connections(cluster, timeouts) as connections:
+    async with open_cluster(cluster, timeouts) as connections:
         yield Transactions(TransactionCalls(connections), jitter=jitter, patience=patience)
 
 

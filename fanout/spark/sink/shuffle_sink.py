@@ -131,7 +131,7 @@ def create_shuffle_topic(
 ) -> None:
     """Create the topic of a shuffle, or check that one that exists fits.
 
-    It blocks, for half a minute at most.
+    It blocks, for the `connect_timeout` of the cluster where no broker answers.
 
     Args:
         sink: The sink; its `partition_count` is the number of partitions, for ever: as many

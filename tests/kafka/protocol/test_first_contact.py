@@ -1,0 +1,251 @@
+"""The first contact with servers that are down, slow, or something else than a Kafka broker."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.errors import OptionError, ServiceError
+from fanout.kafka.cluster import Cluster
+from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.protocol.first_contact import open_cluster
+from fanout.kafka.protocol.peer_probe import Peer, PeerKind, probe
+from fanout.kafka.security import Security
+from tests.kafka.certificates import make_certificates
+from tests.kafka.protocol.listeners import broker, closing, greeting, http, listening, silent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fanout.kafka.protocol.connections import Connections
+    from tests.kafka.protocol.listeners import Serve
+
+SOON = 10.0
+LATE = 600.0  # a bound that no test waits for
+PLAINTEXT = Security(protocol="PLAINTEXT")
+SASL = Security(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="u", password="canary")
+SCRAM = Security(protocol="SASL_PLAINTEXT", username="u", password="canary")
+TLS = Security(protocol="SSL")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanout.kafka.protocol.first_contact._FIRST_ATTEMPT", 0.1)
+    monkeypatch.setattr("fanout.kafka.protocol.peer_probe._PATIENCE", 0.1)
+
+
+async def reach(servers: Any, security: Security, seconds: float = LATE) -> Connections:
+    cluster = Cluster(servers, security=security, connect_timeout=seconds)
+    async with asyncio.timeout(SOON), open_cluster(cluster, ConsumerOptions()) as connections:
+        return connections
+
+
+async def refusal(servers: Any, security: Security, seconds: float = LATE) -> str:
+    with pytest.raises(ServiceError) as caught:
+        await reach(servers, security, seconds)
+    assert "canary" not in str(caught.value)
+    assert caught.value.__cause__ is not None
+    return str(caught.value)
+
+
+def closed(port: int) -> str:
+    return f"127.0.0.1:{port}"
+
+
+# The reason ends the contact at once, although there is much time left.
+FINAL: list[tuple[Serve, Security, str]] = [
+    (http, PLAINTEXT, "an HTTP server answers, not a Kafka broker; check the port"),
+    (http, TLS, "an HTTP server answers, not a Kafka broker; check the port"),
+    (greeting, PLAINTEXT, "a server of another protocol answers, not a Kafka broker"),
+    (broker(), TLS, "a Kafka listener of the protocol PLAINTEXT answers; set the protocol to "),
+    (broker(), SASL, "the protocol PLAINTEXT answers; set the protocol to PLAINTEXT, or use the "),
+    (broker("PLAIN"), TLS, "the protocol SASL_PLAINTEXT answers, with PLAIN; set the protocol to"),
+    (broker("PLAIN"), PLAINTEXT, "SASL_PLAINTEXT answers, with PLAIN; set the protocol to SASL_"),
+    (
+        broker("GSSAPI", "PLAIN"),
+        SCRAM,
+        "the broker does not take the mechanism SCRAM-SHA-512; set the mechanism to one of GSSAPI,",
+    ),
+]
+
+
+@pytest.mark.parametrize(("serve", "security", "reason"), FINAL)
+async def test_a_wrong_protocol_is_named_at_once(
+    serve: Serve, security: Security, reason: str
+) -> None:
+    async with listening(serve) as server:
+        text = await refusal(str(server), security)
+    assert text.startswith(f"the cluster cannot be reached: {server}: ")
+    assert reason in text
+    assert text.endswith(f"(tried with the protocol {security.protocol})")
+
+
+# These may pass, so the whole time is used.
+PASSING: list[tuple[Serve, str]] = [
+    (silent, "the connection is accepted, but nothing answers; check the port and the broker"),
+    (closing, "the connection is accepted, and closed without an answer; check the port"),
+]
+
+
+@pytest.mark.parametrize("security", [PLAINTEXT, TLS], ids=lambda security: security.protocol)
+@pytest.mark.parametrize(("serve", "reason"), PASSING)
+async def test_a_server_without_an_answer_is_tried_until_the_end(
+    serve: Serve, reason: str, security: Security
+) -> None:
+    async with listening(serve) as server:
+        text = await refusal(str(server), security, 2.0)
+    assert reason in text
+    assert text.endswith(f"(tried with the protocol {security.protocol} for 2 seconds)")
+
+
+async def test_a_closed_port_is_tried_until_the_end(unused_tcp_port: int) -> None:
+    text = await refusal(closed(unused_tcp_port), PLAINTEXT, 1.0)
+    assert "no server listens; check that the broker runs, and the port" in text
+    assert "for 1 seconds" in text
+
+
+async def test_a_time_that_is_too_short_for_any_reason_is_an_error_with_a_text() -> None:
+    async with listening(silent) as server:
+        with pytest.raises(ServiceError, match="nothing answers in time; check the address"):
+            await reach(str(server), PLAINTEXT, 0.05)
+
+
+async def test_a_broker_that_starts_meanwhile_is_reached(unused_tcp_port: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        reaching = group.create_task(reach(closed(unused_tcp_port), PLAINTEXT))
+        await asyncio.sleep(0.3)
+        async with listening(broker(), unused_tcp_port):
+            await reaching
+
+
+async def test_a_broker_that_answers_slowly_is_reached() -> None:
+    first = True
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal first
+        if first:
+            first = False
+            await silent(reader, writer)
+        await broker()(reader, writer)
+
+    async with listening(serve) as server:
+        await reach(str(server), PLAINTEXT)
+
+
+@pytest.mark.parametrize("dead", [silent, closing, http, broker("PLAIN"), None])
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_dead_server_hides_no_living_one(
+    dead: Serve | None, unused_tcp_port: int, *, first: bool
+) -> None:
+    async with AsyncExitStack() as stack:
+        alive = str(await stack.enter_async_context(listening(broker())))
+        other = closed(unused_tcp_port)
+        if dead is not None:
+            other = str(await stack.enter_async_context(listening(dead)))
+        await reach([other, alive] if first else [alive, other], PLAINTEXT)
+
+
+async def test_of_dead_servers_each_is_named_once(unused_tcp_port_factory: Any) -> None:
+    ports = [closed(unused_tcp_port_factory()) for _ in range(7)]
+    async with listening(http) as server:
+        text = await refusal([*ports, ports[0], str(server)], PLAINTEXT, 2.0)
+    for port in ports[:5]:
+        assert text.count(port) == 1
+    assert f"{ports[4]} and 2 more: no server listens" in text
+    assert f"; {server}: an HTTP server answers" in text
+
+
+@pytest.mark.parametrize(
+    ("code", "final"), [(socket.EAI_NONAME, True), (socket.EAI_AGAIN, False)], ids=["none", "again"]
+)
+async def test_a_name_that_is_not_found_is_final_unless_it_may_come(
+    monkeypatch: pytest.MonkeyPatch, code: int, *, final: bool
+) -> None:
+    def fail(*_: object, **__: object) -> Any:
+        raise socket.gaierror(code, "not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    text = await refusal("kafka.example:9093", TLS, LATE if final else 0.3)
+    assert "kafka.example:9093: the name cannot be resolved (not known); check the host" in text
+
+
+@pytest.mark.parametrize("serve", [broker(), silent, http])
+@pytest.mark.parametrize("asks", [False, True], ids=["for nothing", "for a certificate"])
+async def test_a_client_without_tls_learns_that_the_listener_has_it(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext], serve: Serve, *, asks: bool
+) -> None:
+    async with listening(serve, tls=tls[asks]) as server:
+        text = await refusal(str(server), PLAINTEXT)
+    assert "set the protocol to SSL" in text or (serve is http and "an HTTP server" in text)
+
+
+async def test_a_name_that_is_no_name_is_said_so() -> None:
+    text = await refusal("broker..example:9093", TLS)
+    assert "the host is not a valid name" in text
+
+
+async def test_a_token_that_is_none_is_an_error_of_the_option() -> None:
+    async def token() -> Any:
+        return 7
+
+    security = Security(protocol="SASL_PLAINTEXT", token=token)
+    async with listening(broker("OAUTHBEARER")) as server:
+        with pytest.raises(OptionError, match="the token must be a string, not int"):
+            await reach(str(server), security)
+
+
+@pytest.mark.parametrize("serve", [silent, broker(), closing])
+async def test_a_contact_that_is_cancelled_leaves_nothing(serve: Serve) -> None:
+    async with listening(serve) as server, listening(silent) as other:
+        before = asyncio.all_tasks()
+        for turns in range(8):
+            reaching = asyncio.create_task(reach([str(other), str(server)], TLS))
+            await asyncio.sleep(0.05 * turns)
+            reaching.cancel()
+            await asyncio.wait([reaching])
+            assert reaching.cancelled()
+        await asyncio.sleep(0.05)  # the servers end the connections that were closed
+        mine = {task for task in asyncio.all_tasks() - before if "handle" not in repr(task)}
+        assert mine == set()
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Contexts of servers: one that takes everybody, one that asks for a certificate."""
+    files = make_certificates(tmp_path)
+    contexts = []
+    for verify in (ssl.CERT_NONE, ssl.CERT_REQUIRED):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files.broker)
+        context.load_verify_locations(files.ca)
+        context.verify_mode = verify
+        contexts.append(context)
+    return contexts[0], contexts[1]
+
+
+async def test_a_probe_says_what_listens(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext], unused_tcp_port: int
+) -> None:
+    served: list[tuple[Serve, ssl.SSLContext | None, Peer]] = [
+        (broker(), None, Peer(PeerKind.KAFKA)),
+        (broker("PLAIN", "X"), None, Peer(PeerKind.KAFKA, mechanisms=("PLAIN", "X"))),
+        (broker(), tls[0], Peer(PeerKind.KAFKA, tls=True)),
+        (broker("PLAIN"), tls[0], Peer(PeerKind.KAFKA, tls=True, mechanisms=("PLAIN",))),
+        (broker(), tls[1], Peer(PeerKind.TLS, tls=True)),
+        (silent, tls[0], Peer(PeerKind.SILENT, tls=True)),
+        (http, None, Peer(PeerKind.HTTP)),
+        (http, tls[0], Peer(PeerKind.HTTP, tls=True)),
+        (greeting, None, Peer(PeerKind.FOREIGN)),
+        (closing, None, Peer(PeerKind.CLOSING)),
+        (silent, None, Peer(PeerKind.SILENT)),
+    ]
+    for serve, context, peer in served:
+        async with listening(serve, tls=context) as server:
+            assert await probe(server) == peer
+    (server,) = Cluster(closed(unused_tcp_port), security=PLAINTEXT).addresses
+    assert await probe(server) == Peer(PeerKind.NONE)
