@@ -14,13 +14,14 @@ PROVE ?=
 # The tests start hundreds of processes; none compiles again what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-oldest prove sim crash live check bench clean
+.PHONY: help demo test test-oldest prove prove-oldest sim crash live check bench clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
 	@echo "make test         the tests of behaviour, Spark ones on the newest pyspark"
 	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
 	@echo "make prove        the campaigns: simulated failures, planted bugs, kills at every step"
+	@echo "make prove-oldest the campaign that needs $(SPARK_OLDEST): kills of a job that writes to Delta"
 	@echo "make sim          simulate failures, by seed: make sim SEEDS=20000 [FIRST=...] [ARGS=--json]"
 	@echo "make crash        kill a Spark job into Kafka at every step: make crash ROUNDS=30 [ARGS=--json]"
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
@@ -39,6 +40,10 @@ test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest
 
 prove: $(VENV)/ready java kafka s3a spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m prove $(PROVE)
+
+# Delta has no jars for the newest pyspark.
+prove-oldest: $(OLDEST)/ready java spark-classes-oldest
+	$(OLDEST)/bin/python -m pytest -m prove tests/examples/test_kinesis_to_delta.py
 
 sim: $(VENV)/ready
 	$(BIN)/python -m tests.provers sim run --seeds $(SEEDS) --first $(FIRST) $(ARGS)

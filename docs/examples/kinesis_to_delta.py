@@ -5,14 +5,16 @@ committed: https://docs.delta.io/latest/delta-streaming.html#idempotent-table-wr
 
 Setup:
 
-    pip install 'fanout-streams[kinesis,spark]' 'pyspark==4.2.*' 'delta-spark==4.4.*'  # and Java
-    export AWS_REGION=eu-west-1                        # and credentials, as for any AWS SDK
-    export TABLE=/var/lib/orders/table CHECKPOINT=/var/lib/orders/to-delta   # or s3a://...
-    aws kinesis create-stream --stream-name orders --shard-count 2
+    pip install 'fanout-streams[kinesis,spark]' 'pyspark==4.2.*'    # and Java 17 or newer
     export PYSPARK_SUBMIT_ARGS='--packages io.delta:delta-spark_4.2_2.13:4.4.0 pyspark-shell'
+    export AWS_REGION=eu-west-1                            # and credentials, as for any AWS SDK
+    export TABLE=/var/lib/orders/table                     # or s3a://...
+    export CHECKPOINT=/var/lib/orders/to-delta             # or s3a://..., see README.md
+    aws kinesis create-stream --stream-name orders --shard-count 2
     python kinesis_to_delta.py
 
-With pyspark 3.5 take delta-spark==3.3.* and io.delta:delta-spark_2.12:3.3.3.
+Delta's jars are for one version of Spark each. For pyspark 3.5 they are
+io.delta:delta-spark_2.12:3.3.2; there are none for 4.3 yet.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""docs/examples/kinesis_to_kafka.py: run as it stands, and killed at each step of a batch."""
+"""docs/examples/kinesis_to_kafka.py: run as it stands, and killed at each step of a batch.
+
+Once its checkpoint is on the local disk, and once on S3: moto's server, with Hadoop's own S3A.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ import pytest
 
 from tests.examples.doomed import Kill
 from tests.examples.harness import AFTER_HANDLER, IN_HANDLER, Example
+from tests.examples.s3 import BUCKET, names_of_objects, s3_server
 from tests.examples.waves import committed, put_wave, sent
+from tests.jars.fetch import s3a_set, spark_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from fanout.testing.kafka.broker import KafkaBroker
@@ -32,19 +37,44 @@ KILLS = (
 def test_kills_lose_and_repeat_nothing(
     kinesis_server: KinesisServer, start_kafka_broker: Callable[..., KafkaBroker], tmp_path: Path
 ) -> None:
-    kinesis_server.create_stream("orders", 2)
-    broker = start_kafka_broker()
+    kill_and_compare(kinesis_server, start_kafka_broker(), tmp_path)
+
+
+def test_kills_lose_and_repeat_nothing_with_a_checkpoint_on_s3(
+    kinesis_server: KinesisServer, start_kafka_broker: Callable[..., KafkaBroker], tmp_path: Path
+) -> None:
+    with s3_server(tmp_path / "moto.log") as endpoint:
+        settings = {
+            "spark.jars": spark_jars(s3a_set()),
+            "spark.hadoop.fs.s3a.endpoint": endpoint,
+            "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+        }
+        checkpoint = {"CHECKPOINT": f"s3a://{BUCKET}/_chk/orders"}
+        kill_and_compare(kinesis_server, start_kafka_broker(), tmp_path, checkpoint, settings)
+        assert any("/fanout/" in name for name in names_of_objects(endpoint))
+
+
+def kill_and_compare(
+    kinesis: KinesisServer,
+    broker: KafkaBroker,
+    directory: Path,
+    checkpoint: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> None:
+    kinesis.create_stream("orders", 2)
     broker.create_topic("orders-copy", 2)
     environment = {
         "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
         "KAFKA_PROTOCOL": "PLAINTEXT",
-        **kinesis_server.environment,
+        **kinesis.environment,
+        **(checkpoint or {}),
     }
-    example = Example("kinesis_to_kafka.py", tmp_path, environment)
+    example = Example("kinesis_to_kafka.py", directory, environment, settings)
     for number, kill in enumerate(KILLS):
-        put_wave(kinesis_server, number)
+        put_wave(kinesis, number)
         example.run_and_kill(kill)
-    put_wave(kinesis_server, len(KILLS))
+    put_wave(kinesis, len(KILLS))
     last = sent(len(KILLS) + 1)[-1]
     example.run_until(lambda: last in committed(broker, "orders-copy"))
     assert committed(broker, "orders-copy") == sent(len(KILLS) + 1)
