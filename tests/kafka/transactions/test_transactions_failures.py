@@ -7,15 +7,17 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from aiokafka.protocol.transaction import EndTxnRequest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from fanout.errors import ServiceError
 from fanout.kafka.cluster import Cluster
+from fanout.kafka.protocol.broker_connection import BrokerConnection
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from tests.kafka.brokers import create
 from tests.kafka.permissions import grant, permission
 from tests.kafka.topics import eventually
-from tests.kafka.transactions.transacting import LONG, Sink, new_sink, transactions
+from tests.kafka.transactions.transacting import LONG, Sink, new_sink, reported, transactions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -44,16 +46,39 @@ async def test_a_transaction_outlives_a_broker_that_is_killed_before_the_commit(
     await sink.until_committed(b"batch 0")
 
 
-async def test_a_commit_whose_answer_a_killed_broker_never_gave_has_a_known_outcome(
-    mortal_broker: KafkaBroker,
+# A kill while the markers are written is no case here. Kafka 4.3 then drops some of them as it
+# starts again, so a partition never shows what its coordinator has committed (KAFKA-20734).
+@pytest.mark.parametrize("lost", ["request", "answer"])
+async def test_a_commit_that_a_killed_broker_never_answered_has_a_known_outcome(
+    mortal_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     sink = await new_sink(mortal_broker)
+    send = BrokerConnection.send
+    ends: list[Any] = []
+    killed = asyncio.Event()
+
+    async def kill_at_the_end(self: BrokerConnection, request: Any, **options: Any) -> Any:
+        if not isinstance(request, EndTxnRequest) or ends:
+            return await send(self, request, **options)
+        ends.append(request)
+        if lost == "request":
+            await asyncio.to_thread(mortal_broker.pause)
+        answer = send(self, request, **options)
+        if lost == "answer":
+            await answer
+            await reported(mortal_broker, sink.id)
+        await asyncio.to_thread(mortal_broker.kill)
+        killed.set()
+        if lost == "request":
+            await answer
+        raise ConnectionResetError
+
     async with transactions(mortal_broker, request_timeout=5.0) as connection:
         token = await sink.open(connection)
+        monkeypatch.setattr(BrokerConnection, "send", kill_at_the_end)
         committing = asyncio.create_task(connection.commit(token))
         try:
-            await asyncio.sleep(0.002)
-            await asyncio.to_thread(mortal_broker.kill)
+            await killed.wait()
         finally:
             await asyncio.to_thread(mortal_broker.restart)
         assert await committing is TransactionOutcome.COMMITTED
