@@ -1,9 +1,8 @@
-"""Options, exit codes and printing that the commands share."""
+"""Options and printing that the commands share."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from contextlib import contextmanager
@@ -12,30 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from fanout._exports import naming_extras
-from fanout.errors import FanOutError
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fanout.kafka.security import Security
     from fanout.kinesis.options import KinesisOptions
 
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-UNUSABLE: Final = 2
-INTERRUPTED: Final = 130
 
 Stream = Annotated[str, typer.Argument(help="The stream's name or ARN.")]
 Region = Annotated[str | None, typer.Option(help="The AWS region.")]
 Endpoint = Annotated[str | None, typer.Option(help="Another endpoint than the region's.")]
 Role = Annotated[str | None, typer.Option(help="A role to assume.")]
-Brokers = Annotated[str, typer.Option(help="Brokers to begin with, as host:port.")]
-Protocol = Annotated[str, typer.Option(help="SASL_SSL, SSL, SASL_PLAINTEXT or PLAINTEXT.")]
-Username = Annotated[str | None, typer.Option(help="The user; KAFKA_PASSWORD holds the password.")]
-CaFile = Annotated[
-    str | None, typer.Option(help="The certificates (PEM) that sign those of the brokers.")
-]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
@@ -72,19 +58,6 @@ def stream_options(
     )
 
 
-def kafka_security(protocol: str, username: str | None, ca_file: str | None) -> Security:
-    """Return the security of connections to brokers.
-
-    Raises:
-        OptionError: Two options contradict each other, or a file cannot be used.
-    """
-    # Help and usage errors do not load Kafka's library.
-    from fanout.kafka import Security  # noqa: PLC0415
-
-    more: Any = {"protocol": protocol, "username": username, "ca_file": ca_file}
-    return Security(**more, password=os.environ.get("KAFKA_PASSWORD"))
-
-
 def print_json(answer: dict[str, Any]) -> None:
     """Print an object on one line."""
     typer.echo(json.dumps(answer, separators=(",", ":")))
@@ -113,25 +86,6 @@ def age(text: str) -> timedelta:
     if match is None:
         raise typer.BadParameter(f"{text!r} is not an age such as 90m, 12h, 7d or 2w")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
-
-
-@contextmanager
-def errors_printed(command: str) -> Iterator[None]:
-    """Print an error of fanout in one line and exit with 2; exit with 130 on Ctrl-C.
-
-    A library that the block imports and that is not installed is such an error.
-
-    Args:
-        command: The command's name, before the message.
-    """
-    try:
-        with naming_extras("it"):
-            yield
-    except FanOutError as error:
-        typer.echo(f"fanout {command}: {error}", err=True)
-        raise typer.Exit(UNUSABLE) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
+from fanout.cli.command import ExitCode, fanout_command
 from fanout.cli.common import (
     Endpoint,
     Json,
@@ -17,7 +18,6 @@ from fanout.cli.common import (
     Stream,
     age,
     calling_the_service,
-    errors_printed,
     print_json,
     print_table,
     stream_options,
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     Deletion: TypeAlias = tuple[str, Sequence[ConsumerDescription], Mapping[str, FanOutError]]
 
 Answer = TypeVar("Answer")
-
-_NOT_ALL = 1
 
 # The most of a price or of GB: more is a typing error, and infinity has no JSON.
 _MOST = 1_000_000_000
@@ -55,6 +53,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it, rather than print what 
 
 
 @consumers.command("list")
+@fanout_command("consumers")
 def list_(
     stream: Stream,
     *,
@@ -73,9 +72,10 @@ def list_(
 
 
 @consumers.command()
+@fanout_command("consumers")
 def register(
     stream: Stream,
-    name: Annotated[str, typer.Argument(help="The consumer's name.")],
+    consumer: Annotated[str, typer.Argument(help="The consumer's name.")],
     *,
     region: Region = None,
     endpoint_url: Endpoint = None,
@@ -85,16 +85,17 @@ def register(
     """Register a consumer unless it exists, and wait until it is ACTIVE, for a minute at most."""
 
     async def command(opened: StreamConsumers) -> tuple[str, ConsumerDescription, bool]:
-        return opened.stream.name, *await opened.register(name)
+        return opened.stream.name, *await opened.register(consumer)
 
-    stream_name, consumer, new = _run(
-        command, stream, name, region=region, endpoint_url=endpoint_url, role_arn=role_arn
+    name, registered, new = _run(
+        command, stream, consumer, region=region, endpoint_url=endpoint_url, role_arn=role_arn
     )
-    answer = {"stream": stream_name, "registered": new, "consumers": _to_json([consumer])}
-    _show([consumer], answer, json=json)
+    answer = {"stream": name, "registered": new, "consumers": _to_json([registered])}
+    _show([registered], answer, json=json)
 
 
 @consumers.command()
+@fanout_command("consumers")
 def deregister(
     stream: Stream,
     consumer: Annotated[str, typer.Argument(help="The consumer's name or ARN.")],
@@ -117,6 +118,7 @@ def deregister(
 
 
 @consumers.command()
+@fanout_command("consumers")
 def gc(
     stream: Stream,
     *,
@@ -143,6 +145,7 @@ def gc(
 
 
 @consumers.command()
+@fanout_command("consumers")
 def cost(
     stream: Stream,
     *,
@@ -208,13 +211,12 @@ def _run(
         async with open_consumers(options) as opened:
             return await command(opened)
 
-    with errors_printed("consumers"):
-        # Help and usage errors do not load the AWS SDK.
-        from fanout.kinesis.consumers import open_consumers  # noqa: PLC0415
+    # Help and usage errors do not load the AWS SDK.
+    from fanout.kinesis.consumers import open_consumers  # noqa: PLC0415
 
-        options = stream_options(stream, consumer, **where)
-        with calling_the_service():
-            return asyncio.run(main())
+    options = stream_options(stream, consumer, **where)
+    with calling_the_service():
+        return asyncio.run(main())
 
 
 async def _deregister(
@@ -241,7 +243,7 @@ def _report(deletion: Deletion, *, yes: bool, json: bool) -> None:
     else:
         typer.echo(f"{name} has no consumer of that age")
     if failed:
-        raise typer.Exit(_NOT_ALL)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _to_json(described: Sequence[ConsumerDescription]) -> list[dict[str, str]]:

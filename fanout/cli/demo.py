@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from fanout.cli.common import INTERRUPTED, UNUSABLE, end_like_ctrl_c
+from fanout.cli.command import ExitCode, fanout_command
+from fanout.cli.common import end_like_ctrl_c
 from fanout.demo.options import (
     MAX_RECORDS,
     MAX_SHARDS,
@@ -16,13 +17,11 @@ from fanout.demo.options import (
     ServiceName,
     check_environment,
 )
-from fanout.errors import FanOutError
-
-_NOT_PROVEN = 1
 
 _DEFAULTS = DemoOptions()
 
 
+@fanout_command("demo")
 def demo(
     *,
     source: Annotated[
@@ -84,19 +83,16 @@ def demo(
     was violated. It is 1 if that was not proven, and 2 if the demo cannot run on this machine.
     """
     end_like_ctrl_c()
+    options = DemoOptions(
+        source=source, records=records, shards=shards, seed=seed, kill=kill, shuffle=shuffle
+    )
     try:
-        options = DemoOptions(
-            source=source, records=records, shards=shards, seed=seed, kill=kill, shuffle=shuffle
-        )
         proven = _run_demo(options, json=json)
-    except FanOutError as error:
+    except DemoFailedError as error:
         typer.echo(f"fanout demo: {error}", err=True)
-        code = _NOT_PROVEN if isinstance(error, DemoFailedError) else UNUSABLE
-        raise typer.Exit(code) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(ExitCode.FOUND) from error
     if not proven:
-        raise typer.Exit(_NOT_PROVEN)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _run_demo(options: DemoOptions, *, json: bool) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanout.cli.command import ExitCode, fanout_command
 from fanout.cli.common import (
     Endpoint,
     Json,
@@ -15,7 +16,6 @@ from fanout.cli.common import (
     Role,
     Stream,
     calling_the_service,
-    errors_printed,
     print_json,
     stream_options,
 )
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from fanout.core.findings import Finding
     from fanout.kinesis.options import KinesisOptions
 
-_PROBLEM = 1
-
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "bold red", "unknown": "dim"}
 
 
+@fanout_command("doctor")
 def doctor(
     stream: Stream,
     consumer: Annotated[
@@ -74,14 +73,13 @@ def doctor(
     The exit code is 1 if there is a problem, and 2 if a path or an option cannot be used; warnings
     and unknown findings leave it at 0.
     """
-    with errors_printed("doctor"):
-        options = stream_options(
-            stream, consumer, region=region, endpoint_url=endpoint_url, role_arn=role_arn
-        )
-        if subscribe and consumer is None:
-            raise OptionError("--subscribe needs a consumer: name one, or leave --subscribe out")
-        with calling_the_service():
-            findings = _examine(options, checkpoint, subscribe=subscribe)
+    options = stream_options(
+        stream, consumer, region=region, endpoint_url=endpoint_url, role_arn=role_arn
+    )
+    if subscribe and consumer is None:
+        raise OptionError("--subscribe needs a consumer: name one, or leave --subscribe out")
+    with calling_the_service():
+        findings = _examine(options, checkpoint, subscribe=subscribe)
     healthy = all(finding.status != "problem" for finding in findings)
     if json:
         answer = {"stream": stream, "healthy": healthy, "findings": list(map(asdict, findings))}
@@ -89,7 +87,7 @@ def doctor(
     else:
         _print(findings)
     if not healthy:
-        raise typer.Exit(_PROBLEM)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _examine(options: KinesisOptions, location: str | None, *, subscribe: bool) -> list[Finding]:

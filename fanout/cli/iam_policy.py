@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from json import dumps
 from typing import Annotated
 
 import typer
 
-from fanout.cli.common import errors_printed
+from fanout.cli.command import fanout_command
+from fanout.cli.common import Json, print_json
 
 Arn = Annotated[str, typer.Argument(help="The stream's ARN.", show_default=False)]
 Consumer = Annotated[
@@ -20,6 +21,7 @@ Consumer = Annotated[
 ]
 
 
+@fanout_command("iam-policy")
 def iam_policy(
     stream_arn: Arn,
     consumer_arn: Consumer = None,
@@ -33,6 +35,7 @@ def iam_policy(
     kms_key_arn: Annotated[
         str | None, typer.Option(help="The KMS key of the stream, if it is one of your own.")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Print the least IAM policy that reading a stream needs, as JSON.
 
@@ -40,14 +43,16 @@ def iam_policy(
 
     `fanout iam-policy arn:aws:kinesis:eu-west-1:111122223333:stream/orders --deploy`
     """
-    with errors_printed("iam-policy"):
-        from fanout.kinesis.iam import iam_policy as policy  # noqa: PLC0415 - loads the AWS SDK
+    from fanout.kinesis.iam import iam_policy as policy  # noqa: PLC0415 - loads the AWS SDK
 
-        document = policy(
-            stream_arn,
-            consumer_arn,
-            mode="polling" if polling else "efo",
-            deploy=deploy,
-            kms_key_arn=kms_key_arn,
-        )
-    typer.echo(json.dumps(document, indent=2))
+    document = policy(
+        stream_arn,
+        consumer_arn,
+        mode="polling" if polling else "efo",
+        deploy=deploy,
+        kms_key_arn=kms_key_arn,
+    )
+    if json:
+        print_json(document)
+    else:
+        typer.echo(dumps(document, indent=2))

@@ -7,21 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fanout.cli.common import (
-    Brokers,
-    CaFile,
-    Json,
-    Protocol,
-    Username,
-    calling_the_service,
-    errors_printed,
-    kafka_security,
-    print_json,
-    print_table,
-)
+from fanout.cli.command import fanout_command
+from fanout.cli.common import Json, calling_the_service, print_json, print_table
+from fanout.cli.kafka_options import KafkaOptions
+from fanout.errors import ServiceError
 
 if TYPE_CHECKING:
-    from fanout.kafka.security import Security
+    from fanout.kafka.cluster import Cluster
     from fanout.kafka.share.group_admin import GroupDescription
 
 share = typer.Typer(
@@ -38,24 +30,25 @@ def _share() -> None:
 
 
 @share.command()
+@fanout_command("share")
 def describe(
     group: Annotated[str, typer.Argument(help="The share group.")],
     *,
-    bootstrap_servers: Brokers,
-    protocol: Protocol = "SASL_SSL",
-    username: Username = None,
-    ca_file: CaFile = None,
+    kafka: KafkaOptions,
     json: Json = False,
 ) -> None:
     """Show the members of a share group, its start offset in each partition, and its settings.
 
     It joins nothing and reads no record. Records before the start offset are finished for good; the
-    lag counts the unfinished ones after it.
+    lag counts the unfinished ones after it. The exit code is 2 if there is no such share group.
     """
-    with errors_printed("share"):
-        security = kafka_security(protocol, username, ca_file)
-        with calling_the_service():
-            found = asyncio.run(_describe(bootstrap_servers, group, security))
+    cluster = kafka.cluster()
+    with calling_the_service():
+        found = asyncio.run(_describe(cluster, group))
+    if found.state == "Unknown":
+        raise ServiceError(
+            f"there is no share group {group!r}: it begins when its first member joins"
+        )
     if json:
         print_json(_plain(group, found))
         return
@@ -65,11 +58,10 @@ def describe(
     print_table(("setting", "value"), sorted(found.settings.items()))
 
 
-async def _describe(servers: str, group: str, security: Security) -> GroupDescription:
-    from fanout.kafka.cluster import Cluster  # noqa: PLC0415 - it loads slowly
+async def _describe(cluster: Cluster, group: str) -> GroupDescription:
     from fanout.kafka.share.group_admin import describe_group  # noqa: PLC0415 - it loads slowly
 
-    return await describe_group(Cluster(servers, security=security), group)
+    return await describe_group(cluster, group)
 
 
 def _plain(group: str, found: GroupDescription) -> dict[str, Any]:

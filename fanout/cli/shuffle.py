@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fanout.cli.common import (
-    Brokers,
-    CaFile,
-    Json,
-    Protocol,
-    Username,
-    age,
-    calling_the_service,
-    errors_printed,
-    kafka_security,
-    print_json,
-    print_table,
-)
+from fanout.cli.command import ExitCode, fanout_command
+from fanout.cli.common import Json, age, calling_the_service, print_json, print_table
+from fanout.cli.kafka_options import KafkaOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,43 +33,42 @@ def _shuffle() -> None:
 
 
 @shuffle.command()
+@fanout_command("shuffle")
 def describe(
     topic: Annotated[str, typer.Argument(help="The topic of the shuffle.")],
     *,
-    bootstrap_servers: Brokers,
+    kafka: KafkaOptions,
     since: Annotated[
         str,
         typer.Option(metavar="AGE", help="How far back to read, such as 90m, 12h, 7d or 2w."),
     ] = "1h",
-    protocol: Protocol = "SASL_SSL",
-    username: Username = None,
-    ca_file: CaFile = None,
     json: Json = False,
 ) -> None:
     """Show the producers of a shuffle, and the watermarks of its partitions.
 
     It reads all frames since then, records included; producers repeat their state at intervals. It
-    commits nothing, and disturbs no reader or writer.
+    commits nothing, and disturbs no reader or writer. The exit code is 1 if no producer has written
+    since then.
     """
     start = datetime.now(UTC) - age(since)
-    with errors_printed("shuffle"):
-        # Help and usage errors do not load Kafka's library.
-        from fanout.kafka import (  # noqa: PLC0415
-            Cluster,
-            KafkaSource,
-            ShuffleSource,
-        )
+    # Help and usage errors do not load Kafka's library.
+    from fanout.kafka import KafkaSource, ShuffleSource  # noqa: PLC0415
 
-        security = kafka_security(protocol, username, ca_file)
-        cluster = Cluster(bootstrap_servers, security=security)
-        kafka = KafkaSource(cluster=cluster, topics=topic, start=start)
-        with calling_the_service():
-            found = asyncio.run(_describe(ShuffleSource(kafka)))
+    read = KafkaSource(cluster=kafka.cluster(), topics=topic, start=start)
+    with calling_the_service():
+        found = asyncio.run(_describe(ShuffleSource(read)))
     if json:
         print_json({"topic": topic, "partitions": [*map(_plain, found, found.values())]})
     else:
         rows = [row for name, producers in found.items() for row in _rows(name, producers)]
         print_table(_COLUMNS, rows)
+    if not any(producers.seen for producers in found.values()):
+        typer.echo(
+            f"fanout shuffle: no producer has written to {topic} for {since}; --since reads "
+            f"further back",
+            err=True,
+        )
+        raise typer.Exit(ExitCode.FOUND)
 
 
 async def _describe(source: ShuffleSource) -> Mapping[str, Producers]:

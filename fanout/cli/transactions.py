@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from fanout.cli.common import Json, calling_the_service, errors_printed
+from fanout.cli.command import ExitCode, fanout_command
+from fanout.cli.common import Json, calling_the_service
+from fanout.cli.kafka_options import KafkaOptions
 from fanout.cli.transactions_report import report_list, report_results
 from fanout.errors import OptionError
 
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from fanout.landing.local_storage import LocalStorage
 
 Answer = TypeVar("Answer")
-
-_OPEN = 1
 
 # Seconds for which a call is retried: a user waits for the command.
 _PATIENCE = 20.0
@@ -53,30 +53,6 @@ Checkpoint = Annotated[
         "with a copy of its directory `fanout`.",
     ),
 ]
-Servers = Annotated[
-    str | None,
-    typer.Option(
-        "--bootstrap-servers",
-        "--bootstrap-server",
-        envvar="KAFKA_BOOTSTRAP_SERVERS",
-        help="Brokers to begin with, as host:port, several by commas.",
-        show_default=False,
-    ),
-]
-Config = Annotated[
-    str | None,
-    typer.Option(
-        "--command-config",
-        metavar="FILE",
-        envvar="KAFKA_COMMAND_CONFIG",
-        help="A properties file as Kafka's own tools take it, with security.protocol, "
-        "sasl.mechanism, sasl.jaas.config, ssl.truststore.location and so on; stores are PEM.",
-        show_default=False,
-    ),
-]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Allow plaintext to brokers on other machines.")
-]
 Sink = Annotated[
     str | None, typer.Option(help="The sink_name of one sink; all if left out.", show_default=False)
 ]
@@ -92,12 +68,11 @@ Force = Annotated[
 
 
 @transactions.command("list")
+@fanout_command("transactions")
 def list_(
     *,
     checkpoint: Checkpoint,
-    bootstrap_servers: Servers = None,
-    command_config: Config = None,
-    insecure: Insecure = False,
+    kafka: KafkaOptions,
     sink: Sink = None,
     json: Json = False,
 ) -> None:
@@ -124,29 +99,27 @@ def list_(
     A sink is listed from its first token on. The exit code is 1 if a transaction is open or being
     ended, or its outcome is unknown.
     """
-    with errors_printed("transactions"):
-        from fanout.kafka.transactions.finish_transactions import (  # noqa: PLC0415 - the same
-            describe_transactions,
-        )
-        from fanout.landing.owner import is_claimed  # noqa: PLC0415 - for help
+    from fanout.kafka.transactions.finish_transactions import (  # noqa: PLC0415 - the same
+        describe_transactions,
+    )
+    from fanout.landing.owner import is_claimed  # noqa: PLC0415 - for help
 
-        job = _Job(checkpoint, sink, bootstrap_servers, command_config, insecure)
-        storage, cluster = job.storage(), job.cluster()
-        stored, running = job.stored(storage), is_claimed(storage)
-        found = _ask(cluster, lambda calls: describe_transactions(calls, stored)) if stored else []
+    job = _Job(checkpoint, sink, kafka)
+    storage, cluster = job.storage(), job.kafka.cluster()
+    stored, running = job.stored(storage), is_claimed(storage)
+    found = _ask(cluster, lambda calls: describe_transactions(calls, stored))
     if not report_list(checkpoint, found, running=running, json=json):
-        raise typer.Exit(_OPEN)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 @transactions.command()
+@fanout_command("transactions")
 def commit(
     *,
     checkpoint: Checkpoint,
     yes: Yes = False,
     force: Force = False,
-    bootstrap_servers: Servers = None,
-    command_config: Config = None,
-    insecure: Insecure = False,
+    kafka: KafkaOptions,
     sink: Sink = None,
     json: Json = False,
 ) -> None:
@@ -155,19 +128,18 @@ def commit(
     The marker is read first: a batch is never committed twice, and a transaction without a marker
     is never committed.
     """
-    job = _Job(checkpoint, sink, bootstrap_servers, command_config, insecure)
+    job = _Job(checkpoint, sink, kafka)
     _change("commit", job, yes=yes, force=force, json=json)
 
 
 @transactions.command()
+@fanout_command("transactions")
 def abort(
     *,
     checkpoint: Checkpoint,
     yes: Yes = False,
     force: Force = False,
-    bootstrap_servers: Servers = None,
-    command_config: Config = None,
-    insecure: Insecure = False,
+    kafka: KafkaOptions,
     sink: Sink = None,
     json: Json = False,
 ) -> None:
@@ -177,7 +149,7 @@ def abort(
     when it starts, in a new transaction. A committed batch stays committed. The command begins a
     new incarnation of the transactional id, which also fences every producer that still uses it.
     """
-    job = _Job(checkpoint, sink, bootstrap_servers, command_config, insecure)
+    job = _Job(checkpoint, sink, kafka)
     _change("abort", job, yes=yes, force=force, json=json)
 
 
@@ -187,9 +159,7 @@ class _Job:
 
     checkpoint: str
     sink: str | None
-    servers: str | None
-    config: str | None
-    insecure: bool
+    kafka: KafkaOptions
 
     def storage(self) -> LocalStorage:
         from fanout.landing.entries import DIRECTORY  # noqa: PLC0415 - see above
@@ -214,47 +184,34 @@ class _Job:
             raise OptionError(f"{self.checkpoint} has no sink {self.sink!r}: {known}")
         return [each for each in stored if self.sink in {None, each.sink}]
 
-    def cluster(self) -> Cluster:
-        from fanout.kafka.client_properties import read_client_properties  # noqa: PLC0415
-        from fanout.kafka.cluster import Cluster  # noqa: PLC0415 - see above
-
-        properties = read_client_properties(self.config, insecure=self.insecure)
-        servers = self.servers or properties.bootstrap_servers
-        if servers is None:
-            raise OptionError(
-                "pass --bootstrap-servers, or set bootstrap.servers in the file of --command-config"
-            )
-        return Cluster(servers, security=properties.security)
-
 
 def _change(verb: str, job: _Job, *, yes: bool, force: bool, json: bool) -> None:
-    with errors_printed("transactions"):
-        from fanout.kafka.transactions.finish_transactions import (  # noqa: PLC0415 - the same
-            FinishAction,
-            finish_transactions,
-            record_result,
-        )
-        from fanout.landing.ownership import claim_stopped  # noqa: PLC0415 - for help
+    from fanout.kafka.transactions.finish_transactions import (  # noqa: PLC0415 - the same
+        FinishAction,
+        finish_transactions,
+        record_result,
+    )
+    from fanout.landing.ownership import claim_stopped  # noqa: PLC0415 - for help
 
-        storage, cluster = job.storage(), job.cluster()
-        with ExitStack() as resources:
-            ownership = None
-            if yes:
-                claim = claim_stopped(storage, f"fanout transactions {verb}")
-                ownership = resources.enter_context(claim)
-            stored = job.stored(storage)
+    storage, cluster = job.storage(), job.kafka.cluster()
+    with ExitStack() as resources:
+        ownership = None
+        if yes:
+            claim = claim_stopped(storage, f"fanout transactions {verb}")
+            ownership = resources.enter_context(claim)
+        stored = job.stored(storage)
 
-            async def command(calls: Transactions) -> list[FinishResult]:
-                return await finish_transactions(
-                    calls, stored, FinishAction(verb), force=force, yes=yes
-                )
+        async def command(calls: Transactions) -> list[FinishResult]:
+            return await finish_transactions(
+                calls, stored, FinishAction(verb), force=force, yes=yes
+            )
 
-            results = _ask(cluster, command) if stored else []
-            if ownership is not None:
-                for result in results:
-                    record_result(storage, ownership, result)
+        results = _ask(cluster, command)
+        if ownership is not None:
+            for result in results:
+                record_result(storage, ownership, result)
     if not report_results(job.checkpoint, verb, results, yes=yes, json=json):
-        raise typer.Exit(_OPEN)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _ask(cluster: Cluster, command: Callable[[Transactions], Awaitable[Answer]]) -> Answer:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, final
 
+from fanout.core.option_words import in_words_of_caller
 from fanout.errors import OptionError
 from fanout.kafka.security import Security
 
@@ -60,7 +62,13 @@ class ClientProperties:
     security: Security
 
 
-def read_client_properties(path: str | Path | None, *, insecure: bool = False) -> ClientProperties:
+def read_client_properties(
+    path: str | Path | None,
+    *,
+    insecure: bool = False,
+    options: Mapping[str, str] = MappingProxyType({}),
+    secrets: Mapping[str, str] = MappingProxyType({}),
+) -> ClientProperties:
     """Read a properties file of a Kafka client. It blocks.
 
     Settings of other kinds are ignored, as Kafka's own tools ignore unknown ones. As in Kafka, the
@@ -69,9 +77,14 @@ def read_client_properties(path: str | Path | None, *, insecure: bool = False) -
     Args:
         path: The file; None for the defaults of Kafka.
         insecure: Allow a plaintext protocol to a host that is not this machine.
+        options: Options of `Security` that come before the settings of the file. Where neither
+            names a protocol, a username selects SASL_SSL, and a certificate SSL.
+        secrets: The `password`, `key_password` and `token` of the environment, which come before
+            the file too. Those that the protocol does not need are ignored.
 
     Raises:
-        OptionError: If it cannot be read, or has a setting that is not supported.
+        OptionError: If it cannot be read, has a setting that is not supported, or contradicts the
+            options. The error names what comes from the file by the file's own names.
     """
     found = {} if path is None else _parse(_text(Path(path)))
     for name in found:
@@ -84,19 +97,47 @@ def read_client_properties(path: str | Path | None, *, insecure: bool = False) -
                 f"{path}: {store} must be a PEM file, declared by {kind}=PEM: Java's key stores "
                 f"cannot be read; `keytool` and `openssl pkcs12` convert them to PEM"
             )
-    settings: dict[str, Any] = {"protocol": "PLAINTEXT"}
-    if _LOGIN in found:
-        settings |= _login(found[_LOGIN], path)
-    settings |= {_NAMES[name]: value for name, value in found.items() if name in _NAMES and value}
-    if settings["protocol"].startswith("SASL_") and "mechanism" not in settings:
+    login = _login(found[_LOGIN], path) if _LOGIN in found else {}
+    named = {name: value for name, value in found.items() if name in _NAMES and value}
+    settings: dict[str, Any] = {"protocol": _default_protocol(options)} | login
+    settings |= {_NAMES[name]: value for name, value in named.items()} | dict(options)
+    if path and settings["protocol"].startswith("SASL_") and "mechanism" not in settings:
         raise OptionError(f"{path}: name the sasl.mechanism, such as SCRAM-SHA-512")
+    settings |= _needed(secrets, settings)
     try:
         security = Security(
             **settings, insecure=insecure and not settings["protocol"].endswith("SSL")
         )
     except OptionError as error:
-        raise OptionError(f"{path}: {error}") from error
+        if path is None:
+            raise
+        words = dict.fromkeys(login, _LOGIN) | {_NAMES[name]: name for name in named}
+        of_file = {name: words[name] for name in words if name not in options}
+        raise OptionError(f"{path}: {in_words_of_caller(str(error), of_file)}") from error
     return ClientProperties(found.get("bootstrap.servers") or None, security)
+
+
+def _default_protocol(options: Mapping[str, str]) -> str:
+    if "username" in options:
+        return "SASL_SSL"
+    return "SSL" if options.keys() & {"ca_file", "certificate_file"} else "PLAINTEXT"
+
+
+def _needed(secrets: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the secrets that the protocol and the mechanism need, as options of `Security`."""
+    needed: dict[str, Any] = {name: value for name, value in secrets.items() if value}
+    token, password = needed.pop("token", None), needed.pop("password", None)
+    if "certificate_file" not in settings:
+        needed.pop("key_password", None)
+    if not settings["protocol"].startswith("SASL_"):
+        return needed
+    if settings.get("mechanism") != "OAUTHBEARER":
+        return needed | ({} if password is None else {"password": password})
+
+    async def give_token() -> str:
+        return str(token)
+
+    return needed | ({} if token is None else {"token": give_token})
 
 
 def _is_known(name: str) -> bool:

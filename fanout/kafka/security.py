@@ -140,9 +140,7 @@ class Security:
                 )
         elif self.sasl == "OAUTHBEARER":
             if self.token is None:
-                raise OptionError(
-                    "mechanism='OAUTHBEARER' needs token=, an async function that returns one"
-                )
+                raise OptionError("mechanism='OAUTHBEARER' needs token=")
             if not callable(self.token):
                 raise OptionError("token must be an async function that returns a token")
             if passwords := self._given("username", "password"):

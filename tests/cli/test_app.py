@@ -185,7 +185,7 @@ def test_a_watermark_that_is_violated_is_not_proven(
 def test_a_shuffle_without_kafka_is_refused(run: CliRunner) -> None:
     result = run.invoke(app, ["demo", "--shuffle"])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "fanout demo: shuffle needs a topic of Kafka; pass source='kafka'\n"
+    assert result.stderr == "fanout demo: --shuffle needs a topic of Kafka; pass --source kafka\n"
 
 
 def test_without_the_jars_of_kafka_one_sentence_says_so(

@@ -193,8 +193,8 @@ def test_a_consumer_is_registered_and_deregistered_by_its_arn_as_well(shell: She
     [
         (["list", "payments"], "the stream 'payments' cannot be described"),
         (["deregister", "orders", "etl"], "orders has no consumer 'etl'; `fanout consumers list`"),
-        (["list", "a b"], "stream='a b' is neither a stream's name"),
-        (["register", "orders", "a/b"], "consumer='a/b' is neither a consumer's name"),
+        (["list", "a b"], "STREAM 'a b' is neither a stream's name"),
+        (["register", "orders", "a/b"], "CONSUMER 'a/b' is neither a consumer's name"),
         (["list", "orders", "--endpoint-url", "http://10.0.0.1"], "http"),
     ],
     ids=" ".join,

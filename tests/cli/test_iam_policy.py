@@ -33,5 +33,5 @@ def test_the_policy_is_printed_as_json(arguments: list[str], expected: object) -
 def test_what_is_no_arn_is_one_line_on_stderr_and_exits_with_2() -> None:
     result = CliRunner().invoke(app, ["iam-policy", "orders"])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("fanout iam-policy: stream_arn='orders' is not the ARN of a st")
+    assert result.stderr.startswith("fanout iam-policy: STREAM_ARN 'orders' is not the ARN of a st")
     assert result.stderr.count("\n") == 1

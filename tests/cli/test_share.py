@@ -60,11 +60,11 @@ def test_a_table_says_the_same(described: tuple[Group, dict[str, Any], str]) -> 
     assert table.count(f"{group.topic.name}-0") == 2
 
 
-def test_a_group_that_nobody_has_joined_is_not_known(kafka_broker: KafkaBroker) -> None:
-    code, answer = run("nobody", kafka_broker, "--json")
-    assert code == 0, answer
-    found = json.loads(answer)
-    assert (found["state"], found["members"], found["partitions"]) == ("Unknown", [], [])
+def test_a_group_that_no_member_has_joined_exits_with_2(kafka_broker: KafkaBroker) -> None:
+    for more in ([], ["--json"]):
+        code, answer = run("unknown", kafka_broker, *more)
+        assert code == 2
+        assert answer.startswith("fanout share: there is no share group 'unknown': it begins when")
 
 
 def test_a_mistake_is_one_sentence() -> None:

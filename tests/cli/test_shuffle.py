@@ -82,6 +82,13 @@ def test_a_generation_may_be_0(kafka_broker: KafkaBroker) -> None:
     assert re.search(r"│\s*0\s*│\s*0 of 1\s*│", output), output
 
 
+def test_a_topic_without_producers_exits_with_1_and_says_so(kafka_broker: KafkaBroker) -> None:
+    code, output = run(Topic(kafka_broker).name, kafka_broker, "--since", "2h")
+    assert code == 1
+    assert "no producer has written to" in output
+    assert "for 2h; --since reads further back" in output
+
+
 def test_a_topic_that_is_not_there_and_an_age_that_is_none_are_mistakes(topic: Topic) -> None:
     code, output = run("no-such-topic", topic.broker)
     assert (code, "fanout shuffle: " in output) == (2, True)

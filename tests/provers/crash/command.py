@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanout.cli.common import INTERRUPTED, UNUSABLE, end_like_ctrl_c
+from fanout.cli.command import ExitCode
+from fanout.cli.common import end_like_ctrl_c
 from fanout.errors import FanOutError, SetupError
 from tests.provers.crash.moments import Pipeline
 from tests.provers.crash.plan import MAX_ROUNDS, CampaignFailedError, CrashOptions
@@ -72,10 +73,10 @@ def crash(
         report = _run(options, json=json)
     except FanOutError as error:
         typer.echo(f"python -m tests.provers crash: {error}", err=True)
-        code = _WRONG if isinstance(error, CampaignFailedError) else UNUSABLE
+        code = _WRONG if isinstance(error, CampaignFailedError) else ExitCode.UNUSABLE
         raise typer.Exit(code) from error
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     if not report.holds:
         raise typer.Exit(_WRONG)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanout.cli.common import INTERRUPTED, UNUSABLE, Json, print_json
+from fanout.cli.command import ExitCode
+from fanout.cli.common import Json, print_json
 from fanout.errors import FanOutError, OptionError, SetupError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def run(
     if totals.failures:
         raise typer.Exit(_FAILED)
     if interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 @sim.command()
@@ -137,9 +138,9 @@ def _exit_codes() -> Iterator[None]:
         yield
     except FanOutError as error:
         typer.echo(f"python -m tests.provers sim: {error}", err=True)
-        raise typer.Exit(UNUSABLE) from error
+        raise typer.Exit(ExitCode.UNUSABLE) from error
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _prepare() -> None:

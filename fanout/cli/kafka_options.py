@@ -1,0 +1,147 @@
+"""The options by which every command about Kafka reaches a cluster."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, final
+
+import typer
+
+from fanout.cli.command import SECRETS
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from fanout.kafka.cluster import Cluster
+
+_PANEL: Final = "Connection to Kafka"
+_SECURITY: Final = (
+    "protocol",
+    "mechanism",
+    "username",
+    "ca_file",
+    "certificate_file",
+    "key_file",
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaOptions:
+    """The options of a command that reach a cluster; typer shows each with its help."""
+
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-servers",
+            "--bootstrap-server",
+            envvar="KAFKA_BOOTSTRAP_SERVERS",
+            help="Brokers to begin with, as host:port, several by commas.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    command_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="KAFKA_COMMAND_CONFIG",
+            help="A properties file as Kafka's own tools take it, with security.protocol, "
+            "sasl.mechanism, sasl.jaas.config, ssl.truststore.location and so on; stores are PEM. "
+            "The other options and environment variables come before it.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="SASL_SSL, SSL, SASL_PLAINTEXT or PLAINTEXT. Left out, it is SASL_SSL with "
+            "--username, SSL with --ca-file or --certificate-file, and PLAINTEXT otherwise.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    mechanism: Annotated[
+        str | None,
+        typer.Option(
+            help="SCRAM-SHA-512, which is the default, SCRAM-SHA-256, PLAIN, or OAUTHBEARER, whose "
+            f"token is in the environment variable {SECRETS['token']}.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    username: Annotated[
+        str | None,
+        typer.Option(
+            help=f"The user; the environment variable {SECRETS['password']} holds the password.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    ca_file: Annotated[
+        str | None,
+        typer.Option(
+            help="The certificates (PEM) that sign those of the brokers; the system's otherwise.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    certificate_file: Annotated[
+        str | None,
+        typer.Option(
+            help="The client certificate (PEM), where brokers ask for one.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    key_file: Annotated[
+        str | None,
+        typer.Option(
+            help="Its key (PEM), if it is in another file; the environment variable "
+            f"{SECRETS['key_password']} holds the password of an encrypted key.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Allow plaintext to brokers on other machines.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False
+    connect_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="How long a broker may take to answer first.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = 10.0
+
+    def cluster(self) -> Cluster:
+        """Return the cluster that the options, the environment and the file describe. It blocks.
+
+        Raises:
+            OptionError: Servers are missing, the file cannot be used, an option is malformed, or
+                two contradict each other.
+        """
+        # Help and usage errors do not load Kafka's library.
+        from fanout.kafka.client_properties import read_client_properties  # noqa: PLC0415
+        from fanout.kafka.cluster import Cluster  # noqa: PLC0415
+
+        given = {name: value for name in _SECURITY if (value := getattr(self, name)) is not None}
+        properties = read_client_properties(
+            self.command_config,
+            insecure=self.insecure,
+            options=given,
+            secrets={name: os.environ.get(variable, "") for name, variable in SECRETS.items()},
+        )
+        servers = self.bootstrap_servers or properties.bootstrap_servers
+        if servers is None:
+            raise OptionError(
+                "pass --bootstrap-servers, or set bootstrap.servers in the file of --command-config"
+            )
+        return Cluster(servers, security=properties.security, connect_timeout=self.connect_timeout)
