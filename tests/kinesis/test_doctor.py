@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
@@ -581,6 +582,30 @@ async def test_what_cannot_be_compared_is_unknown(stream: Stream) -> None:
     stream.inject(RefuseCall(action="ListShards", times=9))
     found = await examine(stream, checkpoint=stored(stream, Horizon()))
     assert found["checkpoint"].status == "unknown"
+
+
+async def test_the_lag_is_the_age_of_the_oldest_unread_record(stream: Stream) -> None:
+    checkpoint = stored(stream, after_first(stream, hours=2))
+    found = (await examine(stream, checkpoint=checkpoint))["lag"]
+    assert found.status == "ok"
+    match = re.fullmatch(r"the oldest unread record is ([0-9,.]+) s old, in (.*)", found.detail)
+    assert match is not None, found.detail
+    assert float(match[1].replace(",", "")) == pytest.approx(7200, abs=5)
+    assert match[2] == FIRST
+
+
+async def test_a_reader_at_the_end_has_no_lag(stream: Stream) -> None:
+    position = after_first(stream, unread=0, hours=2)
+    found = (await examine(stream, checkpoint=stored(stream, position)))["lag"]
+    assert (found.status, found.detail) == ("ok", "nothing is unread")
+
+
+async def test_without_permission_to_poll_the_lag_is_unknown(stream: Stream) -> None:
+    stream.inject(RefuseCall(action="GetRecords", times=9))
+    checkpoint = stored(stream, after_first(stream), newest=now())
+    found = (await examine(stream, checkpoint=checkpoint))["lag"]
+    assert found.status == "unknown"
+    assert found.detail == "kinesis:GetShardIterator and kinesis:GetRecords are not granted"
 
 
 # Secrets and cancellation

@@ -90,14 +90,16 @@ class TopicIdsRequest(Request[MetadataRequest_v10]):  # type: ignore[misc]
 
     Args:
         topics: The names of the topics.
+        operations: Whether to ask also for what the principal may do with them (KIP-430).
     """
 
     API_KEY = _METADATA
 
-    def __init__(self, topics: Sequence[str]) -> None:
+    def __init__(self, topics: Sequence[str], *, operations: bool = False) -> None:
         self._topics = topics
+        self._operations = operations
 
     def build(self, request_struct_class: Any) -> Any:
         """Return the request in the only version."""
         topics = [(ANY_TOPIC_ID, topic, NO_TAGS) for topic in self._topics]
-        return request_struct_class(topics, *[False] * 3, NO_TAGS)
+        return request_struct_class(topics, False, False, self._operations, NO_TAGS)  # noqa: FBT003 - fields

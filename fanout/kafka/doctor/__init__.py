@@ -1,0 +1,1 @@
+"""Checks of a Kafka cluster, its topics and groups, and what a principal may do."""

@@ -1,0 +1,150 @@
+"""Check whether this machine reaches every broker, and compare clocks and features."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from fanout.core.findings import Finding, fine, problem, unknown, warning
+from fanout.kafka.doctor.calls import CALL_ERRORS, CallTimeouts, reason
+from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.protocol.messages.cluster_state import (
+    FeaturesRequest,
+    QuorumRequest,
+    finalized_features,
+)
+from fanout.kafka.protocol.metadata import fetch_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from fanout.kafka.cluster import Cluster, Server
+    from fanout.kafka.doctor.calls import DoctorCalls
+
+_NOTABLE_SKEW: Final = 60_000  # milliseconds
+_SHOWN: Final = ("metadata.version", "transaction.version", "share.version")
+_ADVERTISED: Final = (
+    "clients must reach the address that a broker advertises: correct advertised.listeners of this "
+    "broker, or open the network and the name service to it"
+)
+_REACH: Final = "check the address, the listener's protocol, and the network"
+
+
+async def probe_servers(
+    cluster: Cluster, servers: Iterable[Server], cluster_id: str = ""
+) -> Mapping[Server, Exception | float]:
+    """Connect to servers, one by one as a client does, and ask each for the brokers.
+
+    Args:
+        cluster: The cluster, with its security.
+        servers: The addresses.
+        cluster_id: The cluster that each must belong to; empty for any.
+
+    Returns:
+        For each the seconds until it answered, or the error.
+    """
+
+    async def probe(server: Server) -> Exception | float:
+        begin = time.monotonic()
+        timeouts = CallTimeouts(cluster.connect_timeout)
+        try:
+            alone = replace(cluster, servers=str(server))
+            async with open_connections(alone.named("doctor"), timeouts) as connections:
+                await fetch_metadata(connections, [], cluster_id=cluster_id)
+        except CALL_ERRORS as error:
+            return error
+        return time.monotonic() - begin
+
+    async with asyncio.TaskGroup() as group:
+        tasks = {server: group.create_task(probe(server)) for server in dict.fromkeys(servers)}
+    return {server: task.result() for server, task in tasks.items()}
+
+
+def examine_bootstrap(probes: Mapping[Server, Exception | float], protocol: str) -> list[Finding]:
+    """Judge the connections to the servers that the user named.
+
+    Args:
+        probes: What came of each.
+        protocol: The security protocol of the connections.
+    """
+    return [
+        _connection(f"server {server}", f"answers to {protocol}", probe, _REACH)
+        for server, probe in probes.items()
+    ]
+
+
+def examine_advertised(
+    brokers: Mapping[int, Server], probes: Mapping[Server, Exception | float]
+) -> list[Finding]:
+    """Judge the connections to the addresses that brokers advertise.
+
+    Args:
+        brokers: The address of each broker.
+        probes: What came of each address.
+    """
+    return [
+        _connection(f"broker {broker}", f"advertises {server}", probes[server], _ADVERTISED)
+        for broker, server in sorted(brokers.items())
+    ]
+
+
+def _connection(check: str, what: str, probe: Exception | float, advice: str) -> Finding:
+    if isinstance(probe, Exception):
+        failure = f"which this machine cannot use: {reason(probe)}"
+        detail = f"{what}, {failure}" if what.startswith("advertises") else reason(probe)
+        return problem(check, detail, advice)
+    return fine(check, f"{what} within {probe * 1000:.0f} ms")
+
+
+async def examine_features(calls: DoctorCalls) -> tuple[Finding, Mapping[str, int]]:
+    """Report the levels of the features that the cluster has enabled.
+
+    Returns:
+        The finding, and the levels; empty where brokers are older than features.
+    """
+    try:
+        levels = finalized_features(await calls.send(FeaturesRequest()))
+    except CALL_ERRORS as error:
+        return unknown("features", reason(error)), {}
+    shown = ", ".join(f"{name}={levels[name]}" for name in _SHOWN if name in levels)
+    return fine("features", shown or "the brokers are older than features"), levels
+
+
+async def examine_clock(calls: DoctorCalls) -> Finding:
+    """Compare the clocks of this machine and of the leading controller (DescribeQuorum)."""
+    check = "clock"
+    before = _now()
+    try:
+        response = await calls.send(QuorumRequest())
+    except CALL_ERRORS as error:
+        return unknown(check, f"not compared: {reason(error)}")
+    there = _time_of_leader(response)
+    if there is None:
+        detail = "not compared, as DESCRIBE is not granted on the cluster"
+        return unknown(check, detail, "grant it to find out, or compare the clocks yourself")
+    here = (before + _now()) // 2
+    seconds = abs(here - there) / 1000
+    if abs(here - there) < _NOTABLE_SKEW:
+        return fine(check, f"within {max(seconds, 1):.0f} s of the controller's")
+    return warning(
+        check,
+        f"{seconds:.0f} s {'ahead of' if here > there else 'behind'} the controller's clock",
+        "times as starts, watermarks and tokens depend on it: run a time service such as chrony "
+        "here and on the brokers",
+    )
+
+
+def _time_of_leader(response: Any) -> int | None:
+    """Return the leader's own time, which it reports as that of its last fetch from itself."""
+    for _, partitions, _ in response.topics:
+        for _, code, leader, _, _, voters, _, _ in partitions:
+            times = {replica: caught_up for replica, _, _, caught_up, _ in voters}
+            if not code and times.get(leader, -1) > 0:
+                return int(times[leader])
+    return None
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,214 @@
+"""Check whether a cluster can be used as a source or a sink of fanout needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.backlog import BacklogAdvice, examine_backlogs, examine_lag
+from fanout.core.findings import fine, problem, unknown
+from fanout.core.positions import Cursor
+from fanout.errors import OptionError
+from fanout.kafka.cluster import Server
+from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.doctor.brokers import (
+    examine_advertised,
+    examine_bootstrap,
+    examine_clock,
+    examine_features,
+    probe_servers,
+)
+from fanout.kafka.doctor.calls import CALL_ERRORS, CallTimeouts, DoctorCalls, reason
+from fanout.kafka.doctor.lag import read_partition_backlogs
+from fanout.kafka.doctor.reading import (
+    examine_group,
+    examine_replicas,
+    examine_retention,
+    examine_share_group,
+    examine_topics,
+)
+from fanout.kafka.doctor.writing import (
+    examine_idempotence,
+    examine_limits,
+    examine_transactional_id,
+)
+from fanout.kafka.partitions import Partition
+from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.protocol.metadata import fetch_metadata
+from fanout.kafka.reading.client import open_client
+from fanout.kafka.reading.offsets import next_offset
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanout.core.backlog import Backlog
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.findings import Finding
+    from fanout.kafka.cluster import Cluster
+
+_ADVICE: Final = BacklogAdvice(
+    longer="a larger retention.ms of the topic keeps them meanwhile",
+    lost=(
+        "records that expired unread are lost; open the stream with on_data_loss='earliest' to "
+        "continue with the oldest record that is left"
+    ),
+    obstacles={},
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaNeeds:
+    """What a source or a sink needs of a cluster.
+
+    Args:
+        topics: The topics that are read.
+        group: The group whose offsets a KafkaSource commits.
+        share_group: The group of a KafkaShareSource.
+        sink_topics: The topics that are written to.
+        transactional_id_prefix: The beginning of the sink's transactional ids.
+        transaction_timeout: The sink's, in seconds; None for the most that brokers allow.
+    """
+
+    topics: Sequence[str] = ()
+    group: str | None = None
+    share_group: str | None = None
+    sink_topics: Sequence[str] = ()
+    transactional_id_prefix: str = "fanout"
+    transaction_timeout: float | None = None
+
+
+async def diagnose_cluster(
+    cluster: Cluster, needs: KafkaNeeds, *, checkpoint: Checkpoint | None = None
+) -> list[Finding]:
+    """Check what a source or a sink needs, and advise what to do about each problem.
+
+    No record is read or written, but for the oldest unread one of each partition. No group is
+    joined and nothing is changed.
+
+    Args:
+        cluster: The cluster.
+        needs: What is needed of it.
+        checkpoint: Stored positions, to compare with the topics and their retention.
+
+    Returns:
+        The findings, in the order of the checks. A failure is a finding, not an exception.
+
+    Cancellation: every connection is closed.
+    """
+    protocol = cluster.load_security().protocol
+    probes = await probe_servers(cluster, cluster.addresses)
+    findings = examine_bootstrap(probes, protocol)
+    if all(isinstance(probe, Exception) for probe in probes.values()):
+        return findings
+    timeouts = CallTimeouts(cluster.connect_timeout)
+    async with open_connections(cluster.named("doctor"), timeouts) as connections:
+        calls = DoctorCalls(connections, cluster.connect_timeout)
+        try:
+            metadata = await calls.retried(lambda: fetch_metadata(connections, []))
+        except CALL_ERRORS as error:
+            return [*findings, problem("cluster", reason(error), "check the brokers' log")]
+        brokers = {broker: Server(host, port) for broker, host, port, _ in metadata.brokers}
+        findings.append(fine("cluster", f"{metadata.cluster_id} has {len(brokers)} brokers"))
+        advertised = await probe_servers(cluster, brokers.values(), metadata.cluster_id)
+        features, levels = await examine_features(calls)
+        findings += examine_advertised(brokers, advertised)
+        findings += [features, await examine_clock(calls)]
+        retention = await _examine_reading(calls, needs, levels, findings)
+        if needs.sink_topics:
+            findings += await _examine_writing(calls, needs, min(brokers))
+    findings += await _examine_lag(cluster, needs, checkpoint, metadata.cluster_id, retention)
+    return findings
+
+
+async def read_lag(cluster: Cluster, checkpoint: Checkpoint) -> dict[str, Backlog]:
+    """Find out how far a checkpoint is behind the ends of its partitions.
+
+    Args:
+        cluster: The cluster.
+        checkpoint: Positions of partitions.
+
+    Raises:
+        OptionError: It is a checkpoint of another cluster, or one without partitions.
+        KafkaError: A call fails.
+    """
+    options = ConsumerOptions(request_timeout=cluster.connect_timeout)
+    async with open_client(cluster.named("doctor"), options=options) as transport:
+        offsets = _offsets_of(checkpoint, transport.cluster_id)
+        return await read_partition_backlogs(transport, offsets)
+
+
+async def _examine_reading(
+    calls: DoctorCalls, needs: KafkaNeeds, levels: Mapping[str, int], findings: list[Finding]
+) -> dict[str, float]:
+    """Add the findings about topics and groups; return the hours that topics keep records."""
+    retention = {}
+    if needs.topics:
+        found, counts = await examine_topics(calls, needs.topics, "READ", "DESCRIBE")
+        findings += found
+        for topic in counts:
+            finding, retention[topic] = await examine_retention(calls, topic)
+            findings.append(finding)
+    if needs.group is not None:
+        findings += await examine_group(calls, needs.group)
+    if needs.share_group is not None:
+        findings += await examine_share_group(calls, needs.share_group, levels)
+    return retention
+
+
+async def _examine_writing(calls: DoctorCalls, needs: KafkaNeeds, broker: int) -> list[Finding]:
+    findings, counts = await examine_topics(calls, needs.sink_topics, "WRITE", "DESCRIBE")
+    findings += [await examine_replicas(calls, topic) for topic in counts]
+    return [
+        *findings,
+        await examine_transactional_id(calls, needs.transactional_id_prefix),
+        await examine_idempotence(calls),
+        await examine_limits(calls, broker, needs.transaction_timeout),
+    ]
+
+
+async def _examine_lag(
+    cluster: Cluster,
+    needs: KafkaNeeds,
+    checkpoint: Checkpoint | None,
+    cluster_id: str,
+    retention: Mapping[str, float],
+) -> list[Finding]:
+    """Compare the positions of a checkpoint, or else of the group, with the topics."""
+    if checkpoint is None and (needs.group is None or not retention):
+        return []
+    options = ConsumerOptions(request_timeout=cluster.connect_timeout)
+    try:
+        async with open_client(cluster.named("doctor"), options=options) as transport:
+            if checkpoint is not None:
+                offsets = _offsets_of(checkpoint, cluster_id)
+            else:
+                answers = (await transport.describe(list(retention))).items()
+                found = {t: n for t, n in answers if not isinstance(n, Exception)}
+                partitions = [Partition(topic, n) for topic, ns in found.items() for n in ns]
+                committed = await transport.committed(needs.group or "", partitions)
+                offsets = {p: offset for p, offset in committed.items() if offset is not None}
+            if not offsets:
+                return [unknown("lag", "no partition is begun")]
+            backlogs = await read_partition_backlogs(transport, offsets, retention)
+    except OptionError as error:
+        advice = "resume it with the cluster that it was written for, or start with a new one"
+        return [problem("checkpoint", str(error), advice)]
+    except CALL_ERRORS as error:
+        return [unknown("lag", reason(error))]
+    return [*examine_backlogs(backlogs, _ADVICE), examine_lag(backlogs)]
+
+
+def _offsets_of(checkpoint: Checkpoint, cluster_id: str) -> dict[Partition, int | None]:
+    """Return the next offset of each partition that is not read to its end.
+
+    Raises:
+        OptionError: It is a checkpoint of another cluster, or has no partitions.
+    """
+    if checkpoint.source.removeprefix("shuffle:") != f"kafka:{cluster_id}":
+        raise OptionError(f"it belongs to {checkpoint.source}, not to kafka:{cluster_id}")
+    return {
+        Partition.of(id_): next_offset(at.position) if isinstance(at.position, Cursor) else None
+        for id_, at in checkpoint.splits.items()
+        if not at.ended
+    }

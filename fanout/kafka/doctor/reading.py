@@ -1,0 +1,197 @@
+"""Check topics and groups: whether they can be read, and how far a group is behind."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
+
+from fanout.core.backlog import MILLIS_PER_HOUR
+from fanout.core.findings import Finding, fine, problem, unknown, warning
+from fanout.kafka.doctor.calls import CALL_ERRORS, TOPIC, permissions, reason
+from fanout.kafka.protocol.coordinators import CoordinatorType
+from fanout.kafka.protocol.error_codes import error_of, raise_if_refused
+from fanout.kafka.protocol.messages.cluster_state import GroupOperationsRequest, GroupTypesRequest
+from fanout.kafka.protocol.messages.metadata import TopicIdsRequest
+from fanout.kafka.share.group_admin import NO_SHARE_GROUPS, ShareGroupAdmin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanout.kafka.doctor.calls import DoctorCalls
+
+_TIME, _BYTES, _CLEANUP, _IN_SYNC = (
+    "retention.ms",
+    "retention.bytes",
+    "cleanup.policy",
+    "min.insync.replicas",
+)
+_GRANT_GROUP: Final = "grant the principal READ and DESCRIBE on the group {}"
+_NO_GROUP: Final = {"", "Dead", "Empty"}
+
+
+async def examine_topics(
+    calls: DoctorCalls, topics: Sequence[str], *needed: str
+) -> tuple[list[Finding], Mapping[str, int]]:
+    """Check that topics exist, have leaders, and may be used.
+
+    Args:
+        calls: The calls to the cluster.
+        topics: The topics.
+        needed: The operations that the principal needs.
+
+    Returns:
+        The findings, and the number of partitions of each topic that exists.
+    """
+    try:
+        response = await calls.send(TopicIdsRequest(topics, operations=True))
+    except CALL_ERRORS as error:
+        return [unknown("topics", f"not described: {reason(error)}")], {}
+    findings: list[Finding] = []
+    counts = {}
+    for code, topic, _, _, partitions, operations, _ in response.topics:
+        refused = error_of(code, topic)
+        if refused is not None:
+            findings.append(_no_topic(topic, refused))
+            continue
+        counts[topic] = len(partitions)
+        findings += [
+            _partitions(topic, partitions),
+            permissions(f"topic {topic}", operations, *needed),
+        ]
+    return findings, counts
+
+
+async def examine_retention(calls: DoctorCalls, topic: str) -> tuple[Finding, float]:
+    """Report how long a topic keeps its records.
+
+    Returns:
+        The finding, and the hours; infinite for ever, or where it is not known.
+    """
+    check = f"retention of {topic}"
+    try:
+        found = await calls.settings(TOPIC, topic, _TIME, _BYTES, _CLEANUP)
+    except CALL_ERRORS as error:
+        return _unreadable(check, error, f"topic {topic}"), math.inf
+    millis, size, policy = int(found[_TIME]), int(found[_BYTES]), found[_CLEANUP]
+    hours = math.inf if millis < 0 or "delete" not in policy else millis / MILLIS_PER_HOUR
+    kept = "for ever" if hours == math.inf else f"for {hours:g} h"
+    bound = f", and {size:,} bytes of a partition at most" if size >= 0 else ""
+    return fine(check, f"records are kept {kept}{bound} ({_CLEANUP}={policy})"), hours
+
+
+async def examine_replicas(calls: DoctorCalls, topic: str) -> Finding:
+    """Compare the in-sync replicas of a topic with those that a write waits for."""
+    check = f"replicas of {topic}"
+    try:
+        found = await calls.settings(TOPIC, topic, _IN_SYNC)
+        response = await calls.send(TopicIdsRequest([topic]))
+    except CALL_ERRORS as error:
+        return _unreadable(check, error, f"topic {topic}")
+    least = int(found[_IN_SYNC])
+    ((*_, partitions, _, _),) = response.topics
+    short = [str(row[1]) for row in partitions if len(row[5]) < least]
+    if short:
+        detail = f"partitions {', '.join(short)} have fewer than {_IN_SYNC}={least} in sync"
+        return problem(check, detail, "writes are refused until the missing brokers are back")
+    return fine(check, f"each partition has at least {_IN_SYNC}={least} in sync")
+
+
+async def examine_group(calls: DoctorCalls, group: str) -> list[Finding]:
+    """Check a group whose offsets a KafkaSource commits without being a member."""
+    try:
+        state, kind, members, operations = await _describe_group(calls, group)
+    except CALL_ERRORS as error:
+        return [problem(f"group {group}", reason(error), _GRANT_GROUP.format(group))]
+    return [_group_state(group, state, kind, members), _may_use(group, operations)]
+
+
+async def examine_share_group(
+    calls: DoctorCalls, group: str, features: Mapping[str, int]
+) -> list[Finding]:
+    """Check a share group: whether the cluster has any, its state, and its permissions."""
+    if features.get("share.version", 0) < 1:
+        advice = "upgrade the brokers, or read with a KafkaSource"
+        return [problem("share groups", NO_SHARE_GROUPS, advice)]
+    check, admin = f"share group {group}", ShareGroupAdmin(calls.connections, group)
+    try:
+        _, kind, _, operations = await _describe_group(calls, group)
+        if kind not in {"", "share"}:
+            return [problem(check, f"{group} is a {kind} group", "give it another group_id")]
+        state, members = await calls.retried(admin.members)
+        offsets = await calls.retried(admin.start_offsets)
+        await calls.retried(admin.settings)
+    except CALL_ERRORS as error:
+        return [problem(check, reason(error), _GRANT_GROUP.format(group))]
+    lag = [at.lag for at in offsets.values() if at.lag is not None]
+    behind = f"; {sum(lag):,} records are not finished" if lag else ""
+    detail = f"{state.lower()}, with {len(members)} members{behind}"
+    if state == "Unknown":
+        detail = "it does not exist yet, and begins with its first member"
+    return [fine(check, detail), _may_use(group, operations)]
+
+
+async def _describe_group(calls: DoctorCalls, group: str) -> tuple[str, str, int, int]:
+    """Return the state, the type, the members, and the authorized operations of a group."""
+    kind = CoordinatorType.GROUP
+    request = GroupOperationsRequest(group)
+    response = await calls.coordinate(kind, group, request)
+    ((code, _, state, _, _, members, operations, _),) = response.groups
+    raise_if_refused(code, f"the group {group} cannot be described", group=group)
+    listed = await calls.coordinate(kind, group, GroupTypesRequest())
+    types = {row[0]: (row[2], row[3].lower()) for row in listed.groups}
+    # A group of another type than classic is dead in the first answer.
+    state, type_ = types.get(group, (state, ""))
+    return state, type_, len(members), operations
+
+
+def _group_state(group: str, state: str, kind: str, members: int) -> Finding:
+    check = f"group {group}"
+    if kind == "share":
+        advice = "name it as a share group (--share-group), or give the source another group_id"
+        return problem(check, f"{group} is a share group", advice)
+    if not kind:
+        return fine(check, "it does not exist yet, and begins with the first commit")
+    if state not in _NO_GROUP:
+        counted = f" with {members} members" if members else ""
+        advice = (
+            "fanout commits without being a member, which brokers refuse while there are some: "
+            "stop those consumers, or give the source a group_id of its own"
+        )
+        return problem(check, f"a {kind} group{counted} that is {state.lower()}", advice)
+    return fine(check, f"a {kind} group that is {state.lower()}")
+
+
+def _may_use(group: str, operations: int) -> Finding:
+    return permissions(f"group {group}", operations, "READ", "DESCRIBE")
+
+
+def _partitions(topic: str, partitions: Sequence[Any]) -> Finding:
+    check, count = f"topic {topic}", len(partitions)
+    leaderless = sorted(number for _, number, leader, *_ in partitions if leader < 0)
+    if leaderless:
+        numbers = ", ".join(map(str, leaderless))
+        detail = f"{count} partitions; {numbers} of them have no leader"
+        return problem(check, detail, "start the brokers that hold them; reading waits meanwhile")
+    short = sum(len(row[5]) < len(row[4]) for row in partitions)
+    if short:
+        detail = f"{count} partitions; {short} of them have replicas that are not in sync"
+        return warning(check, detail, "check the brokers: another failure may stop reading")
+    return fine(check, f"{count} partitions")
+
+
+def _no_topic(topic: str, error: Exception) -> Finding:
+    check = f"topic {topic}"
+    match error:
+        case UnknownTopicOrPartitionError():
+            return problem(check, "it does not exist", "create it, or check name and cluster")
+        case TopicAuthorizationFailedError():
+            advice = f"grant the principal DESCRIBE on the topic {topic}, or check the name"
+            return problem(check, "it does not exist, or DESCRIBE is not granted", advice)
+        case _:
+            return problem(check, reason(error), "check the name, and the brokers' log")
+
+
+def _unreadable(check: str, error: Exception, resource: str) -> Finding:
+    return unknown(check, reason(error), f"grant DESCRIBE_CONFIGS on the {resource} to find out")
