@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fanout.core.findings import Finding, fine, problem, unknown, warning
 from fanout.kafka.doctor.calls import CALL_ERRORS, CallTimeouts, reason
 from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.protocol.diagnosis import diagnose
 from fanout.kafka.protocol.messages.cluster_state import (
     FeaturesRequest,
     QuorumRequest,
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
 
 _NOTABLE_SKEW: Final = 60_000  # milliseconds
 _SHOWN: Final = ("metadata.version", "transaction.version", "share.version")
+_REACH: Final = "check the address, and the protocol and the credentials that are given for it"
 _ADVERTISED: Final = (
     "clients must reach the address that a broker advertises: correct advertised.listeners of this "
     "broker, or open the network and the name service to it"
 )
-_REACH: Final = "check the address, the listener's protocol, and the network"
 
 
 async def probe_servers(
     cluster: Cluster, servers: Iterable[Server], cluster_id: str = ""
-) -> Mapping[Server, Exception | float]:
+) -> Mapping[Server, str | float]:
     """Connect to servers, one by one as a client does, and ask each for the brokers.
 
     Args:
@@ -43,18 +44,19 @@ async def probe_servers(
         cluster_id: The cluster that each must belong to; empty for any.
 
     Returns:
-        For each the seconds until it answered, or the error.
+        For each the seconds until it answered, or why it cannot be used.
     """
+    security = await asyncio.to_thread(cluster.load_security)
 
-    async def probe(server: Server) -> Exception | float:
+    async def probe(server: Server) -> str | float:
         begin = time.monotonic()
         timeouts = CallTimeouts(cluster.connect_timeout)
+        alone = replace(cluster, servers=str(server), security=security)
         try:
-            alone = replace(cluster, servers=str(server))
             async with open_connections(alone.named("doctor"), timeouts) as connections:
                 await fetch_metadata(connections, [], cluster_id=cluster_id)
         except CALL_ERRORS as error:
-            return error
+            return (await diagnose(server, security, error)).text
         return time.monotonic() - begin
 
     async with asyncio.TaskGroup() as group:
@@ -62,21 +64,25 @@ async def probe_servers(
     return {server: task.result() for server, task in tasks.items()}
 
 
-def examine_bootstrap(probes: Mapping[Server, Exception | float], protocol: str) -> list[Finding]:
+def examine_bootstrap(probes: Mapping[Server, str | float], protocol: str) -> list[Finding]:
     """Judge the connections to the servers that the user named.
 
     Args:
         probes: What came of each.
         protocol: The security protocol of the connections.
     """
-    return [
-        _connection(f"server {server}", f"answers to {protocol}", probe, _REACH)
-        for server, probe in probes.items()
-    ]
+    findings = []
+    for server, probe in probes.items():
+        check = f"server {server}"
+        if isinstance(probe, str):
+            findings.append(problem(check, probe, _REACH))
+        else:
+            findings.append(fine(check, f"answers to {protocol} within {probe * 1000:.0f} ms"))
+    return findings
 
 
 def examine_advertised(
-    brokers: Mapping[int, Server], probes: Mapping[Server, Exception | float]
+    brokers: Mapping[int, Server], probes: Mapping[Server, str | float]
 ) -> list[Finding]:
     """Judge the connections to the addresses that brokers advertise.
 
@@ -84,18 +90,16 @@ def examine_advertised(
         brokers: The address of each broker.
         probes: What came of each address.
     """
-    return [
-        _connection(f"broker {broker}", f"advertises {server}", probes[server], _ADVERTISED)
-        for broker, server in sorted(brokers.items())
-    ]
-
-
-def _connection(check: str, what: str, probe: Exception | float, advice: str) -> Finding:
-    if isinstance(probe, Exception):
-        failure = f"which this machine cannot use: {reason(probe)}"
-        detail = f"{what}, {failure}" if what.startswith("advertises") else reason(probe)
-        return problem(check, detail, advice)
-    return fine(check, f"{what} within {probe * 1000:.0f} ms")
+    findings = []
+    for broker, server in sorted(brokers.items()):
+        check, probe = f"broker {broker}", probes[server]
+        if isinstance(probe, str):
+            detail = f"advertises {server}, which this machine cannot use: {probe}"
+            findings.append(problem(check, detail, _ADVERTISED))
+        else:
+            detail = f"advertises {server}, which answers within {probe * 1000:.0f} ms"
+            findings.append(fine(check, detail))
+    return findings
 
 
 async def examine_features(calls: DoctorCalls) -> tuple[Finding, Mapping[str, int]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.backlog import BacklogAdvice, examine_backlogs, examine_lag
+from fanout.core.backlog import Backlog, BacklogAdvice, examine_backlogs, examine_lag
 from fanout.core.findings import fine, problem, unknown
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError
@@ -34,17 +36,19 @@ from fanout.kafka.doctor.writing import (
 )
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.metadata import fetch_metadata
-from fanout.kafka.reading.client import open_client
+from fanout.kafka.reading.client import start_client
 from fanout.kafka.reading.offsets import next_offset
+from fanout.kafka.share.group_admin import ShareGroupAdmin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fanout.core.backlog import Backlog
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.findings import Finding
     from fanout.kafka.cluster import Cluster
+    from fanout.kafka.reading.transport import KafkaTransport
 
 _ADVICE: Final = BacklogAdvice(
     longer="a larger retention.ms of the topic keeps them meanwhile",
@@ -96,13 +100,17 @@ async def diagnose_cluster(
 
     Cancellation: every connection is closed.
     """
-    protocol = cluster.load_security().protocol
+    if checkpoint is not None:
+        needs = _with_checkpoint(needs, checkpoint)
+    security = await asyncio.to_thread(cluster.load_security)
     probes = await probe_servers(cluster, cluster.addresses)
-    findings = examine_bootstrap(probes, protocol)
-    if all(isinstance(probe, Exception) for probe in probes.values()):
+    findings = examine_bootstrap(probes, security.protocol)
+    reached = [str(server) for server, probe in probes.items() if not isinstance(probe, str)]
+    if not reached:
         return findings
+    alive = replace(cluster, servers=reached, security=security)
     timeouts = CallTimeouts(cluster.connect_timeout)
-    async with open_connections(cluster.named("doctor"), timeouts) as connections:
+    async with open_connections(alive.named("doctor"), timeouts) as connections:
         calls = DoctorCalls(connections, cluster.connect_timeout)
         try:
             metadata = await calls.retried(lambda: fetch_metadata(connections, []))
@@ -117,7 +125,7 @@ async def diagnose_cluster(
         retention = await _examine_reading(calls, needs, levels, findings)
         if needs.sink_topics:
             findings += await _examine_writing(calls, needs, min(brokers))
-    findings += await _examine_lag(cluster, needs, checkpoint, metadata.cluster_id, retention)
+        findings += await _examine_lag(calls, needs, checkpoint, retention)
     return findings
 
 
@@ -132,10 +140,35 @@ async def read_lag(cluster: Cluster, checkpoint: Checkpoint) -> dict[str, Backlo
         OptionError: It is a checkpoint of another cluster, or one without partitions.
         KafkaError: A call fails.
     """
-    options = ConsumerOptions(request_timeout=cluster.connect_timeout)
-    async with open_client(cluster.named("doctor"), options=options) as transport:
-        offsets = _offsets_of(checkpoint, transport.cluster_id)
-        return await read_partition_backlogs(transport, offsets)
+    timeouts = CallTimeouts(cluster.connect_timeout)
+    async with open_cluster(cluster.named("doctor"), timeouts) as connections:
+        transport = await start_client(connections, ConsumerOptions())
+        if (group := _share_group(checkpoint)) is None:
+            offsets = _offsets_of(checkpoint, transport.cluster_id)
+            return await read_partition_backlogs(transport, offsets)
+        starts = await ShareGroupAdmin(connections, group).start_offsets()
+        return {
+            str(partition): Backlog(retention=math.inf, hours=math.inf, records=at.lag)
+            for partition, at in sorted(starts.items())
+        }
+
+
+def _with_checkpoint(needs: KafkaNeeds, checkpoint: Checkpoint) -> KafkaNeeds:
+    """Add what a checkpoint is of: its share group, or its topics where none are named."""
+    if (group := _share_group(checkpoint)) is not None:
+        return replace(needs, share_group=needs.share_group or group)
+    if needs.topics or "kafka:" not in checkpoint.source:
+        return needs
+    return replace(needs, topics=sorted({Partition.of(id_).topic for id_ in checkpoint.splits}))
+
+
+def _share_group(checkpoint: Checkpoint) -> str | None:
+    """Return the share group of a checkpoint; None for another kind of source."""
+    match checkpoint.source.split(":", 2):
+        case ["kafka-share", _, group]:
+            return group
+        case _:
+            return None
 
 
 async def _examine_reading(
@@ -168,35 +201,42 @@ async def _examine_writing(calls: DoctorCalls, needs: KafkaNeeds, broker: int) -
 
 
 async def _examine_lag(
-    cluster: Cluster,
+    calls: DoctorCalls,
     needs: KafkaNeeds,
     checkpoint: Checkpoint | None,
-    cluster_id: str,
     retention: Mapping[str, float],
 ) -> list[Finding]:
     """Compare the positions of a checkpoint, or else of the group, with the topics."""
     if checkpoint is None and (needs.group is None or not retention):
         return []
-    options = ConsumerOptions(request_timeout=cluster.connect_timeout)
+    if checkpoint is not None and _share_group(checkpoint) is not None:
+        return []  # the finding about the share group has it
     try:
-        async with open_client(cluster.named("doctor"), options=options) as transport:
-            if checkpoint is not None:
-                offsets = _offsets_of(checkpoint, cluster_id)
-            else:
-                answers = (await transport.describe(list(retention))).items()
-                found = {t: n for t, n in answers if not isinstance(n, Exception)}
-                partitions = [Partition(topic, n) for topic, ns in found.items() for n in ns]
-                committed = await transport.committed(needs.group or "", partitions)
-                offsets = {p: offset for p, offset in committed.items() if offset is not None}
-            if not offsets:
-                return [unknown("lag", "no partition is begun")]
-            backlogs = await read_partition_backlogs(transport, offsets, retention)
+        transport = await start_client(calls.connections, ConsumerOptions())
+        if checkpoint is not None:
+            offsets = _offsets_of(checkpoint, transport.cluster_id)
+        else:
+            offsets = await _committed(transport, needs.group or "", list(retention))
+        if not offsets:
+            return [unknown("lag", "no partition is begun")]
+        backlogs = await read_partition_backlogs(transport, offsets, retention)
     except OptionError as error:
         advice = "resume it with the cluster that it was written for, or start with a new one"
         return [problem("checkpoint", str(error), advice)]
     except CALL_ERRORS as error:
         return [unknown("lag", reason(error))]
     return [*examine_backlogs(backlogs, _ADVICE), examine_lag(backlogs)]
+
+
+async def _committed(
+    transport: KafkaTransport, group: str, topics: Sequence[str]
+) -> dict[Partition, int | None]:
+    """Return the offsets that a group has committed in topics."""
+    answers = (await transport.describe(topics)).items()
+    found = {topic: numbers for topic, numbers in answers if not isinstance(numbers, Exception)}
+    partitions = [Partition(topic, n) for topic, numbers in found.items() for n in numbers]
+    committed = await transport.committed(group, partitions)
+    return {p: offset for p, offset in committed.items() if offset is not None}
 
 
 def _offsets_of(checkpoint: Checkpoint, cluster_id: str) -> dict[Partition, int | None]:
