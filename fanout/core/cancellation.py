@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TypeVar
 
+from fanout.core.error_text import text_of
+
 _T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ def prefer_cancellation(error: Exception) -> None:
         CancelledError: If the task has been cancelled; the error is logged.
     """
     if cancelled_by_us():
-        log.warning("an error while stopping: %s", error)
+        log.warning("an error while stopping: %s", text_of(error))
         raise asyncio.CancelledError from error
 
 
@@ -49,6 +51,6 @@ async def finished(work: asyncio.Future[_T]) -> _T:
             cancelled = error
     if cancelled is not None:
         if (failure := work.exception()) is not None:
-            log.warning("an error while stopping: %s", failure)
+            log.warning("an error while stopping: %s", text_of(failure))
         raise cancelled
     return work.result()

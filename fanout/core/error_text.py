@@ -4,12 +4,15 @@ from __future__ import annotations
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an error says, or its type and what its cause says where it says nothing.
+    """Return what an error says, with its type or its cause where that says nothing.
 
     Args:
-        error: The error. `ConnectionResetError()`, for one, has no text.
+        error: The error. `ConnectionResetError()`, for one, has no text, and botocore's
+            HTTPClientError may end in a colon.
     """
-    if text := str(error).strip():
-        return text
-    name, cause = type(error).__name__, error.__cause__
-    return name if cause is None else f"{name} after {text_of(cause)}"
+    text, name, cause = str(error).strip(), type(error).__name__, error.__cause__
+    if text.endswith(":"):
+        return f"{text} {name if cause is None else text_of(cause)}"
+    if text or cause is None:
+        return text or name
+    return f"{name} after {text_of(cause)}"

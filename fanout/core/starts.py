@@ -12,6 +12,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, final
 
+from fanout.core.error_text import text_of
 from fanout.core.events import Split
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Start, Timestamp
 from fanout.errors import OptionError
@@ -133,7 +134,8 @@ def _chosen(choose: Chooser, splits: Sequence[Split], dialect: Dialect, option: 
         chosen = choose(splits)
     except Exception as error:
         raise OptionError(
-            f"the function that was passed as {option} raised {type(error).__name__}: {error}"
+            f"the function that was passed as {option} raised {type(error).__name__}: "
+            f"{text_of(error)}"
         ) from error
     if not isinstance(chosen, Mapping):
         raise OptionError(

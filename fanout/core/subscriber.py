@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.backoff import Retries
 from fanout.core.cancellation import cancelled_by_us, prefer_cancellation
+from fanout.core.error_text import text_of
 from fanout.core.event_time import SplitWatermark
 from fanout.core.events import Batch, End, Failure, Gap
 from fanout.core.policy import Fatal, Finish, Pace, Phase, Retry, Skip
@@ -161,7 +162,9 @@ class Subscriber:
             _forget_locals(error)
             if self._read is not None:
                 log.warning(
-                    "%s is read, but closing its subscription failed: %s", self.split, error
+                    "%s is read, but closing its subscription failed: %s",
+                    self.split,
+                    text_of(error),
                 )
                 return None
             return _Interruption(error, phase)
@@ -246,7 +249,7 @@ def _pill(split: Split, cause: Exception, hint: str = "") -> SplitFailedError:
     """Build the error that the consumer gets, with its cause."""
     if isinstance(cause, SplitFailedError):
         return cause
-    text = f"{split} cannot go on: {str(cause) or type(cause).__name__}"
+    text = f"{split} cannot go on: {text_of(cause)}"
     error = SplitFailedError(f"{text} ({hint})" if hint else text)
     error.__cause__ = cause
     return error

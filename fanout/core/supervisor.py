@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from fanout.core.backoff import Retries
 from fanout.core.cancellation import prefer_cancellation
+from fanout.core.error_text import text_of
 from fanout.core.events import End, Failure, startable
 from fanout.core.limits import MemoryLimit, SubscribeLimit
 from fanout.core.policy import Fatal, Phase, Retry
@@ -251,7 +252,7 @@ class Supervisor:
                     self._fail(listing_failure(error, verdict))
                     return
                 delay = retries.wait(verdict.pace)
-                log.warning("cannot list the splits, again in %.1f s: %s", delay, error)
+                log.warning("cannot list the splits, again in %.1f s: %s", delay, text_of(error))
                 continue
             retries.progressed(moved=True)
             delay = interval
@@ -265,7 +266,7 @@ class Supervisor:
 def listing_failure(error: Exception, verdict: Verdict) -> ServiceError:
     """Build the error of a stream whose splits cannot be listed, with its cause."""
     hint = verdict.hint if isinstance(verdict, Retry | Fatal) else ""
-    text = f"the splits cannot be listed: {error}"
+    text = f"the splits cannot be listed: {text_of(error)}"
     failure = ServiceError(f"{text} ({hint})" if hint else text)
     failure.__cause__ = error
     return failure

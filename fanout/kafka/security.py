@@ -6,6 +6,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final, get_args
 
+from fanout.core.error_text import text_of
 from fanout.core.option_checks import is_loopback, one_of
 from fanout.errors import OptionError
 
@@ -116,7 +117,9 @@ class Security:
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
         except OSError as error:
-            raise OptionError(f"ca_file={str(self.ca_file)!r} cannot be used: {error}") from error
+            raise OptionError(
+                f"ca_file={str(self.ca_file)!r} cannot be used: {text_of(error)}"
+            ) from error
         if self.certificate_file is not None:
             try:
                 # Without a password OpenSSL would prompt for one at the terminal, and block.
@@ -126,7 +129,7 @@ class Security:
             except OSError as error:
                 raise OptionError(
                     f"certificate_file={str(self.certificate_file)!r}, its key_file or its "
-                    f"key_password cannot be used: {error}"
+                    f"key_password cannot be used: {text_of(error)}"
                 ) from error
         return context
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fanout.core.error_text import text_of
 from fanout.errors import CheckpointError
 from fanout.landing.entries import SEGMENTS, SegmentFile
 
@@ -230,7 +231,7 @@ def publish(storage: Storage, segment: OpenSegment) -> SegmentFile:
     except OSError as error:
         segment.discard()
         raise CheckpointError(
-            f"a segment cannot be written to {storage.location}: {error}; its records were not "
-            f"acknowledged and come again"
+            f"a segment cannot be written to {storage.location}: {text_of(error)}; its "
+            f"records were not acknowledged and come again"
         ) from error
     return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
+from fanout.core.error_text import text_of
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.landing.entries import BatchEntry
 from fanout.landing.segments import Filled, publish
@@ -192,7 +193,8 @@ class BatchRunner:
                 self._handler(frame, entry.batch_id)
         except Exception as error:
             raise BatchFailedError(
-                f"the handler raised {type(error).__name__} in batch {entry.batch_id}: {error}"
+                f"the handler raised {type(error).__name__} in batch {entry.batch_id}: "
+                f"{text_of(error)}"
             ) from error
 
     def _verify(self, file: SegmentFile) -> None:

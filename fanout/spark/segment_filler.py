@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, final
 
+from fanout.core.error_text import text_of
 from fanout.errors import CheckpointError, FanOutError, StreamStateError
 from fanout.landing.segments import Filled
 from fanout.spark.loop_thread import in_thread
@@ -104,7 +105,9 @@ class SegmentFiller:
                 self._complete = self._complete or (self._bounded and self._stream.caught_up)
                 self._answer(arrived=arrived)
         except OSError as error:
-            closed = self.failure = CheckpointError(f"a segment cannot be written: {error}")
+            closed = self.failure = CheckpointError(
+                f"a segment cannot be written: {text_of(error)}"
+            )
             closed.__cause__ = error
         except Exception as error:
             closed = self.failure = error

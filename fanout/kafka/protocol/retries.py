@@ -9,6 +9,7 @@ from aiokafka.errors import KafkaError
 from tenacity import AsyncRetrying, retry_if_exception
 
 from fanout.core.cancellation import prefer_cancellation
+from fanout.core.error_text import text_of
 from fanout.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ async def with_retries(
                 return await call()
     except (KafkaError, OSError) as error:
         prefer_cancellation(error)
-        raise ServiceError(f"{failure}: {str(error) or type(error).__name__}") from error
+        raise ServiceError(f"{failure}: {text_of(error)}") from error
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.cancellation import prefer_cancellation
+from fanout.core.error_text import text_of
 from fanout.core.positions import Cursor
 from fanout.core.statistics import CommitStatistics
 from fanout.kafka.partitions import Partition
@@ -128,7 +129,9 @@ class Committer:
         except Exception as error:  # noqa: BLE001 - logged, counted and tried again
             prefer_cancellation(error)
             log.warning(
-                "the offsets of the group %s cannot be committed: %s", self._group_id, error
+                "the offsets of the group %s cannot be committed: %s",
+                self._group_id,
+                text_of(error),
             )
         finally:
             if left:

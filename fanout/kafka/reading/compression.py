@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from fanout.core.error_text import text_of
 from fanout.errors import MalformedEventError, SetupError
 from fanout.kafka.reading.record_batches import RECORDS_AT, ROW_BYTES, damaged_batch
 
@@ -85,7 +86,7 @@ def decompress_records(compressed: memoryview, codec: int, max_bytes: int) -> li
             whole.append(piece)
     except (OSError, ValueError) as error:
         # Arrow's message names the codec and the library's error, and quotes no data.
-        raise MalformedEventError(f"they cannot be decompressed: {error}") from error
+        raise MalformedEventError(f"they cannot be decompressed: {text_of(error)}") from error
     return whole
 
 

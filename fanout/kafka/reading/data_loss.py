@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, final
 from aiokafka.errors import UnknownTopicOrPartitionError
 
 from fanout.core.cancellation import prefer_cancellation
+from fanout.core.error_text import text_of
 from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor
 from fanout.kafka.intervals import KAFKA_INTERVALS
@@ -108,7 +109,9 @@ class DataLossCheck:
             loss = await self._check(remedy, partition, position)
         except Exception as error:  # noqa: BLE001 - the policy table decides
             prefer_cancellation(error)
-            log.warning("it is not known whether %s has lost records: %s", partition, error)
+            log.warning(
+                "it is not known whether %s has lost records: %s", partition, text_of(error)
+            )
             verdict = judge(error, first=False)
             return Retry() if isinstance(verdict, Remedy) else verdict
         if loss is None:

@@ -16,6 +16,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
+from fanout.core.error_text import text_of
 from fanout.errors import FanOutError, RemoteError, ServiceError, SetupError
 
 if TYPE_CHECKING:
@@ -128,14 +129,17 @@ def explain(error: Exception, doing: str) -> FanOutError:
             )
         case EndpointConnectionError() | HTTPClientError() | aiohttp.ClientError() | OSError():
             return ServiceError(
-                f"{doing}: the endpoint does not answer ({error}); check the region, endpoint_url "
-                f"and the network"
+                f"{doing}: the endpoint does not answer ({text_of(error)}); check the region, "
+                f"endpoint_url and the network"
             )
         case BotoCoreError():
-            return SetupError(f"{doing}: {error} (check the AWS configuration of this machine)")
+            return SetupError(
+                f"{doing}: {text_of(error)} (check the AWS configuration of this machine)"
+            )
         case _:
             hint = hint_of(error)
-            return ServiceError(f"{doing}: {error} ({hint})" if hint else f"{doing}: {error}")
+            text = f"{doing}: {text_of(error)}"
+            return ServiceError(f"{text} ({hint})" if hint else text)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import aiohttp
 from botocore.exceptions import BotoCoreError, ClientError
 
 from fanout.core.backoff import Backoff, FullJitter
+from fanout.core.error_text import text_of
 from fanout.core.events import Split
 from fanout.core.findings import Finding, fine, problem, unknown
 from fanout.core.policy import Fatal, Phase
@@ -106,7 +107,7 @@ def reason(error: Exception) -> str:
         case TimeoutError():
             return f"no answer within {CALL_TIMEOUT:g} s"
         case _:
-            return str(error) or type(error).__name__
+            return text_of(error)
 
 
 async def probe_consumer(

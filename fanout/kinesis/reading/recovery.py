@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, final
 
 from fanout.core.cancellation import prefer_cancellation
+from fanout.core.error_text import text_of
 from fanout.core.events import Batch
 from fanout.core.policy import Fatal, Finish, Pace, Phase, Retry, Skip
 from fanout.core.positions import Cursor, Horizon, Timestamp, reaches
@@ -140,7 +141,9 @@ class Recovery:
             return await self._check_consumer()
         except Exception as error:  # noqa: BLE001 - the error table judges it
             prefer_cancellation(error)
-            log.warning("the stream %s and its consumer cannot be checked: %s", self._stream, error)
+            log.warning(
+                "the stream %s and its consumer cannot be checked: %s", self._stream, text_of(error)
+            )
             return self._after_failed_check(error)
 
     async def _check_consumer(self) -> Verdict | None:

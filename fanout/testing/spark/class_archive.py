@@ -18,6 +18,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from fanout.core.error_text import text_of
 from fanout.errors import SetupError
 
 # A JVM that lives for half a minute is better off without its second compiler and its parallel
@@ -110,7 +111,7 @@ def main() -> None:
     try:
         archive_classes()
     except (SetupError, OSError, PySparkException) as error:
-        sys.exit(f"the classes of Spark cannot be kept: {error}")
+        sys.exit(f"the classes of Spark cannot be kept: {text_of(error)}")
 
 
 if __name__ == "__main__":
