@@ -7,20 +7,21 @@ the whole time. After the first contact every caller has its own rule for retrie
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.protocol.metadata import MetadataRequest
 
 from fanout.core.cancellation import prefer_cancellation
 from fanout.errors import FanOutError, ServiceError
+from fanout.kafka.cluster import Server
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.diagnosis import Diagnosis, diagnose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from fanout.kafka.cluster import Cluster, Server
+    from fanout.kafka.cluster import Cluster
     from fanout.kafka.protocol.connections import Connections, Timeouts
 
 _APART: Final = 0.25  # seconds between the beginnings with two servers: most need only the first
@@ -51,7 +52,7 @@ async def open_cluster(cluster: Cluster, options: Timeouts) -> AsyncIterator[Con
 
 
 async def make_contact(connections: Connections, seconds: float) -> None:
-    """Wait until one server of a cluster has answered a request.
+    """Wait until one server of a cluster has answered, and one at the address that it advertises.
 
     Args:
         connections: The connections to the cluster.
@@ -68,7 +69,7 @@ async def make_contact(connections: Connections, seconds: float) -> None:
 
 @final
 class _FirstContact:
-    """Try all servers side by side until one has answered, or none can be used.
+    """Try all servers side by side until one has answered, and then its brokers.
 
     Args:
         connections: The connections to the cluster.
@@ -78,23 +79,35 @@ class _FirstContact:
     def __init__(self, connections: Connections, seconds: float) -> None:
         self._connections = connections
         self._seconds = seconds
+        self._servers = [*dict.fromkeys(connections.servers)]
         self._found: dict[Server, Diagnosis] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._reached = False
+        self._answered: Server | None = None
+        self._brokers: list[Server] = []
 
     async def make(self) -> None:
-        servers = [*dict.fromkeys(self._connections.servers)]
-        apart = min(_APART, self._seconds / (2 * len(servers)))
-        in_time = False
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._seconds), asyncio.TaskGroup() as group:
-                self._tasks = [
-                    group.create_task(self._reach(server, at * apart))
-                    for at, server in enumerate(servers)
-                ]
-            in_time = True
-        if not self._reached:
-            raise self._error(servers, in_time=in_time)
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._race()
+                # Most calls go to the addresses that the brokers advertise.
+                if self._brokers and self._answered not in self._brokers:
+                    self._servers = self._brokers
+                    await self._race()
+        except TimeoutError as error:
+            raise self._error(in_time=False) from error
+
+    async def _race(self) -> None:
+        """Try all servers; return when one has answered."""
+        self._found.clear()
+        apart = min(_APART, self._seconds / (2 * len(self._servers)))
+        before = self._answered
+        async with asyncio.TaskGroup() as group:
+            self._tasks = [
+                group.create_task(self._reach(server, at * apart))
+                for at, server in enumerate(self._servers)
+            ]
+        if self._answered is before:
+            raise self._error(in_time=True)
 
     async def _reach(self, server: Server, delay: float) -> None:
         """Try one server until it answers, or cannot be used."""
@@ -103,7 +116,7 @@ class _FirstContact:
         while True:
             try:
                 async with asyncio.timeout(limit):
-                    await self._connections.send_to(server, _REQUEST)
+                    metadata = await self._connections.send_to(server, _REQUEST)
             except Exception as error:  # noqa: BLE001 - it is diagnosed
                 prefer_cancellation(error)
                 found = await diagnose(server, self._connections.security, error)
@@ -111,7 +124,8 @@ class _FirstContact:
                 if not found.passes:
                     return
             else:
-                self._reached = True
+                self._answered = server
+                self._brokers = [Server(host, port) for _, host, port, *_ in metadata.brokers]
                 for task in self._tasks:
                     if task is not asyncio.current_task():
                         task.cancel()
@@ -119,9 +133,10 @@ class _FirstContact:
             await asyncio.sleep(pause)
             pause, limit = min(2 * pause, _LONGEST_PAUSE), self._seconds
 
-    def _error(self, servers: list[Server], *, in_time: bool) -> FanOutError:
+    def _error(self, *, in_time: bool) -> FanOutError:
+        """Return the error that names each server once, and what was found there."""
         alike: dict[str, list[str]] = {}
-        for server in servers:
+        for server in self._servers:
             text = self._found[server].text if server in self._found else _UNKNOWN
             alike.setdefault(text, []).append(str(server))
         causes = [found.error for found in self._found.values()]
@@ -131,6 +146,9 @@ class _FirstContact:
         tried = f"tried with the protocol {self._connections.security.protocol}"
         if not in_time:
             tried = f"{tried} for {self._seconds:g} seconds"
+        if self._answered is not None:
+            tried = f"{tried}; {self._answered} answers, and names this address of its brokers"
+            tried = f"{tried}: see their advertised.listeners"
         error = ServiceError(f"the cluster cannot be reached: {reasons} ({tried})")
         error.__cause__ = causes[-1] if causes else None
         return error

@@ -77,11 +77,12 @@ async def greeting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     await silent(reader, writer)
 
 
-def broker(*mechanisms: str) -> Serve:
+def broker(*mechanisms: str, advertised: tuple[Server, ...] = ()) -> Serve:
     """Return a listener of Kafka, with SASL if it has mechanisms; a request without it is closed.
 
     No user can enter: the exchange of a mechanism is never answered.
     """
+    brokers = [(number, at.host, at.port, None) for number, at in enumerate(advertised)]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while (length := int.from_bytes(await reader.readexactly(4))) < _LONGEST:
@@ -95,7 +96,7 @@ def broker(*mechanisms: str) -> Serve:
                 code = 0 if wanted in mechanisms else _NO_SUCH_MECHANISM
                 answer = SaslHandShakeResponse_v1(code if mechanisms else _NO_SASL, [*mechanisms])
             elif kind == _METADATA and not mechanisms:
-                answer = MetadataResponse_v5(0, [], "scripted", -1, [])
+                answer = MetadataResponse_v5(0, brokers, "scripted", -1, [])
             else:
                 return
             writer.write(frame(number, answer.encode()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import OptionError, ServiceError
-from fanout.kafka.cluster import Cluster
+from fanout.kafka.cluster import Cluster, Server
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.peer_probe import Peer, PeerKind, probe
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SOON = 10.0
 LATE = 600.0  # a bound that no test waits for
 PLAINTEXT = Security(protocol="PLAINTEXT")
+INSECURE = Security(protocol="PLAINTEXT", insecure=True)
 SASL = Security(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="u", password="canary")
 SCRAM = Security(protocol="SASL_PLAINTEXT", username="u", password="canary")
 TLS = Security(protocol="SSL")
@@ -158,6 +159,35 @@ async def test_of_dead_servers_each_is_named_once(unused_tcp_port_factory: Any) 
         assert text.count(port) == 1
     assert f"{ports[4]} and 2 more: no server listens" in text
     assert f"; {server}: an HTTP server answers" in text
+
+
+async def test_an_address_that_brokers_advertise_is_tried_too(
+    unused_tcp_port: int,
+) -> None:
+    gone = Server("127.0.0.1", unused_tcp_port)
+    async with listening(broker(advertised=(gone,))) as server:
+        text = await refusal(str(server), PLAINTEXT, 1.0)
+        assert text.startswith(f"the cluster cannot be reached: {gone}: no server listens; ")
+        assert f"{server} answers, and names this address of its brokers" in text
+        assert text.endswith("see their advertised.listeners)")
+    nowhere = Server("broker..example", 9092)
+    async with listening(broker(advertised=(nowhere,))) as server:
+        text = await refusal(str(server), INSECURE)
+    assert f"{nowhere}: the host is not a valid name; check it" in text
+
+
+async def test_one_advertised_address_that_answers_is_enough(unused_tcp_port: int) -> None:
+    gone = Server("127.0.0.1", unused_tcp_port)
+    async with listening(broker()) as alive:
+        for advertised in ((alive,), (gone, alive), (alive, gone)):
+            async with listening(broker(advertised=advertised)) as server:
+                await reach(str(server), PLAINTEXT)
+
+
+async def test_an_advertised_address_without_tls_is_refused() -> None:
+    async with listening(broker(advertised=(Server("kafka.example", 9092),))) as server:
+        with pytest.raises(OptionError, match=r"the Kafka broker on kafka\.example would be"):
+            await reach(str(server), PLAINTEXT)
 
 
 @pytest.mark.parametrize(
