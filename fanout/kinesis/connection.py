@@ -11,6 +11,7 @@ from fanout.core.source import Capabilities
 from fanout.core.subscription import Tap
 from fanout.kinesis.aws.credential_refresh import CredentialRefresh
 from fanout.kinesis.aws.error_hints import hint_of
+from fanout.kinesis.closed_shards import ClosedShards, MeasuredEvents
 from fanout.kinesis.policy import KinesisRemedy, judge
 from fanout.kinesis.reading.deaggregation import Deaggregator
 from fanout.kinesis.reading.polling import Poller
@@ -60,6 +61,7 @@ class KinesisConnection:
         self._worked: set[Phase] = set()
         self._credential_refresh = CredentialRefresh(client.renew_credentials)
         self._catalog = ShardCatalog(client)
+        self._closed_shards = ClosedShards(self._catalog)
         self._recovery = Recovery(
             client,
             stream.name,
@@ -100,6 +102,7 @@ class KinesisConnection:
         self._worked.add(Phase.DISCOVER)
         for shard in self._catalog.listed.values():
             self._deaggregator.set_hash_range(shard.shard_id, shard.hash_range)
+        self._closed_shards.check()
         return splits
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
@@ -126,14 +129,16 @@ class KinesisConnection:
             Exception: Any error of the service or the network.
         """
         self._credential_refresh.calling(split.id)
-        async with self._reader.open(split, position, reserve) as events:
+        wait = self._closed_shards.wait(split)
+        async with self._reader.open(split, position, wait.excluding(reserve)) as events:
             self._worked.add(Phase.SUBSCRIBE)
-            yield Tap(events, self._observe)
+            yield Tap(MeasuredEvents(events, wait), self._observe)
 
     def _observe(self, event: Batch | End) -> None:
         self._worked.add(Phase.STREAM)
         self._credential_refresh.allowed(event.split.id)
         self._recovery.check_after_loss(event)
+        self._closed_shards.observe(event)
 
     async def verdict(
         self,
