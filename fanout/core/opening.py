@@ -11,6 +11,7 @@ from fanout.core.backoff import FullJitter
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.event_time import CarriedWatermarks, EventTime
 from fanout.core.fan_out import FanOut
+from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.policy import Phase
 from fanout.core.positions import Cursor
 from fanout.core.progress import Progress
@@ -66,16 +67,22 @@ async def open_stream(
             progress = await _resolved(source, connection, splits)
         else:
             progress = _resumed(source, connection, checkpoint)
+        lifecycle = LifecycleLog(progress, connection.capabilities.terms)
         supervisor = Supervisor(
             connection,
             progress,
+            lifecycle=lifecycle,
             jitter=FullJitter(connection.pacing.backoff, random or Random()),  # noqa: S311 - jitter
             on_resubscribe=on_resubscribe or _ignore,
             listed=splits,
             event_time=source.event_time if isinstance(source.event_time, EventTime) else None,
         )
-        async with supervisor.supervise():
-            yield FanOut(source, connection, progress, supervisor)
+        lifecycle.started(stored=checkpoint is not None)
+        try:
+            async with supervisor.supervise():
+                yield FanOut(source, connection, progress, supervisor)
+        finally:
+            lifecycle.stopped(supervisor.failure)
 
 
 async def resolve_start(source: Source) -> str:

@@ -173,6 +173,8 @@ class Progress:
         arrival: Returns when a row arrived at the service; see `Source.arrival`.
         kept: Splits that are not read now; each checkpoint has their positions as they are.
         watermarks: What follows the event time; None where the source has no event time.
+
+    `records`, `bytes` and `batches` count what was handed out, also of splits that have expired.
     """
 
     def __init__(
@@ -187,6 +189,7 @@ class Progress:
         self._arrival = arrival
         self._kept = {state.split.id: state for state in kept}
         self._splits: dict[str, SplitProgress] = {}
+        self.records = self.bytes = self.batches = 0
 
     def __getitem__(self, split_id: str) -> SplitProgress:
         return self._splits[split_id]
@@ -236,6 +239,10 @@ class Progress:
     def _deliver(self, event: Batch | End) -> Batch | None:
         split = self._splits[event.split.id]
         seen = split.deliver(event, self._arrival)
+        if seen is not None:
+            self.records += seen.num_records
+            self.bytes += seen.nbytes
+            self.batches += 1
         if self.watermarks is not None:
             self.watermarks.deliver(event if seen is None else seen, split.watermark)
         return seen

@@ -147,6 +147,20 @@ def _every(split: Split) -> bool:  # noqa: ARG001 - it is called as `Capabilitie
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a service calls a split and a position, for the log.
+
+    Args:
+        split: A split; an "s" makes the plural.
+        position: Returns where a position is, such as "at offset 7"; it may be empty.
+    """
+
+    split: str = "split"
+    position: Callable[[Position], str] = str
+
+
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What a connection offers beyond reading; by default nothing.
@@ -162,6 +176,7 @@ class Capabilities:
         lending: Locks records until they are acknowledged; None where records stay where they are.
         settlement: Takes acquired records back; None where they can only be acknowledged.
         spooling: Lets acquired records be made durable before a batch takes them; None where not.
+        terms: What the service calls splits and positions.
     """
 
     bounded: bool = False
@@ -170,6 +185,7 @@ class Capabilities:
     lending: Lending | None = None
     settlement: Settlement | None = None
     spooling: Spooling | None = None
+    terms: Terms = Terms()
 
 
 class Connection(Protocol):

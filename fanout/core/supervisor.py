@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fanout.core.backoff import FullJitter
     from fanout.core.event_time import EventTime
     from fanout.core.events import Batch, Split
+    from fanout.core.lifecycle_log import LifecycleLog
     from fanout.core.policy import Verdict
     from fanout.core.progress import Progress
     from fanout.core.source import Connection
@@ -48,6 +49,7 @@ class Supervisor:
         jitter: How long to wait between attempts.
         on_resubscribe: Called at each recoverable end.
         listed: The splits that the service has listed; new ones begin to be supervised.
+        lifecycle: Logs new and ended splits.
         event_time: How watermarks are computed; None for none.
     """
 
@@ -59,6 +61,7 @@ class Supervisor:
         jitter: FullJitter,
         on_resubscribe: OnResubscribe,
         listed: Sequence[Split],
+        lifecycle: LifecycleLog,
         event_time: EventTime | None = None,
     ) -> None:
         self.failure: FanOutError | None = None
@@ -69,6 +72,7 @@ class Supervisor:
         self._progress = progress
         self._jitter = jitter
         self._on_resubscribe = on_resubscribe
+        self._lifecycle = lifecycle
         self._event_time = event_time
         self._finished = {state.split.id for state in progress if state.ended}
         self._listed: set[str] = set()
@@ -209,26 +213,32 @@ class Supervisor:
 
     def _finish(self, end: End) -> None:
         self._finished.add(end.split.id)
+        self._lifecycle.ended(end)
         self._know(end.children)
         self._start()
         self._relist.set()
 
-    def _learn(self, listed: Sequence[Split]) -> None:
-        """Take in what the service has listed."""
-        self._know(listed)
+    def _learn(self, listed: Sequence[Split]) -> list[Split]:
+        """Take in what the service has listed; return the splits that are new."""
         self._listed = {split.id for split in listed}
+        return self._know(listed)
 
     def _forget_expired(self) -> None:
         self._progress.forget_expired(self._listed)
         for split_id in [id_ for id_ in self.subscribers if id_ not in self._progress]:
             del self.subscribers[split_id]
 
-    def _know(self, splits: Iterable[Split]) -> None:
-        for split in splits:
-            if split.id not in self._progress and split.id not in self._finished:
-                # The start of the stream does not apply: all records of a split that appears while
-                # the stream runs are new.
-                self._progress.add(split, Horizon())
+    def _know(self, splits: Iterable[Split]) -> list[Split]:
+        new = [
+            split
+            for split in splits
+            if split.id not in self._progress and split.id not in self._finished
+        ]
+        for split in new:
+            # The start of the stream does not apply: all records of a split that appears while
+            # the stream runs are new.
+            self._progress.add(split, Horizon())
+        return new
 
     async def _discover(self) -> None:
         """List the splits again and again, and at once when a split has ended."""
@@ -256,7 +266,7 @@ class Supervisor:
                 continue
             retries.progressed(moved=True)
             delay = interval
-            self._learn(splits)
+            self._lifecycle.found(self._learn(splits))
             # Listings in quick succession, as splits end, may all be as old as one of them.
             if not hurried:
                 self._forget_expired()

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from fanout.core.policy import Phase, Retry
-from fanout.core.source import Capabilities
+from fanout.core.source import Capabilities, Terms
 from fanout.core.subscription import Tap
 from fanout.kafka.partitions import Partition
 from fanout.kafka.policy import Remedy, judge
 from fanout.kafka.reading.data_loss import DataLossCheck
-from fanout.kafka.reading.offsets import cursor_before
+from fanout.kafka.reading.offsets import cursor_before, describe_position
 from fanout.kafka.reading.subscription import PartitionReader
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class KafkaConnection:
             bounded=stops is not None,
             reads=lambda split: selection.includes(Partition.of(split.id)),
             commits=committer,
+            terms=Terms("partition", describe_position),
         )
         self._worked: set[Phase] = {Phase.DISCOVER}
 

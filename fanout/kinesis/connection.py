@@ -7,7 +7,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, final
 
 from fanout.core.policy import Fatal, Phase, Retry
-from fanout.core.source import Capabilities
+from fanout.core.source import Capabilities, Terms
 from fanout.core.subscription import Tap
 from fanout.kinesis.aws.credential_refresh import CredentialRefresh
 from fanout.kinesis.aws.error_hints import hint_of
@@ -18,7 +18,7 @@ from fanout.kinesis.reading.polling import Poller
 from fanout.kinesis.reading.recovery import Recovery
 from fanout.kinesis.reading.subscription import DamagedFrames, EnhancedFanOut
 from fanout.kinesis.shards import ShardCatalog
-from fanout.kinesis.starting_position import resolve_start
+from fanout.kinesis.starting_position import describe_position, resolve_start
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -44,7 +44,7 @@ class KinesisConnection:
         registration: The consumer that subscribes; None to poll.
     """
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(terms=Terms("shard", describe_position))
 
     def __init__(
         self,

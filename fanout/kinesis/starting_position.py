@@ -7,6 +7,7 @@ https://docs.aws.amazon.com/kinesis/latest/APIReference/API_StartingPosition.htm
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.positions import (
@@ -21,7 +22,6 @@ from fanout.core.starts import Dialect, parse_start, start_of_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     from fanout.core.events import Split
     from fanout.core.positions import Position
@@ -35,6 +35,19 @@ def _cursor(start: object) -> Cursor | None:
     if isinstance(start, str) and _SEQUENCE_NUMBER.fullmatch(start):
         return Cursor(int(start))
     return None
+
+
+def describe_position(position: Position) -> str:
+    """Return where a shard is read from, for people."""
+    match position:
+        case Horizon():
+            return "at TRIM_HORIZON"
+        case Timestamp(millis):
+            moment = datetime.fromtimestamp(millis / 1000, UTC)
+            return f"at {moment.isoformat(timespec='milliseconds')}"
+        case Cursor(sequence, sub):
+            inside = "" if sub == WHOLE_RECORD else f"sub-sequence number {sub} of "
+            return f"after {inside}sequence number {sequence}"
 
 
 DIALECT: Final = Dialect(

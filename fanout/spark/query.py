@@ -91,6 +91,9 @@ class FanOutQuery:
         self._latest = BatchResult(-1)
         self._batches = 0
         self._total_rows = 0
+        self._total_bytes = 0
+        self._label = ""
+        self._started_at = time.monotonic()
         self._error: BaseException | None = None
         self._idle = threading.Event()
         self._idle.set()
@@ -195,7 +198,13 @@ class FanOutQuery:
         """
         with java_errors("start Spark's side of the query"):
             spark_query = writer.foreachBatch(self._run_batch).start()
-        self._started.set_result(spark_query)
+            self._started.set_result(spark_query)
+            self._label = f"{self.id} ({self.name})" if self.name else self.id
+        newest = self._ledger.newest
+        if newest is None:
+            log.info("the query %s starts on a new checkpoint", self._label)
+        else:
+            log.info("the query %s resumes after batch %d", self._label, newest.batch_id)
         self._resources = self._resources.pop_all()
         threading.Thread(target=self._watch, name="fanout query", daemon=True).start()
 
@@ -230,6 +239,7 @@ class FanOutQuery:
             self._latest = result
             self._batches += 1
             self._total_rows += result.rows
+            self._total_bytes += result.bytes
         if result.finished:
             self._finished.set()
             self._ending.set()
@@ -294,6 +304,16 @@ class FanOutQuery:
         try:
             self._resources.close()
         finally:
+            error = self.exception()
+            log.info(
+                "the query %s has %s after %.1f s: %d records, %d bytes, %d batches",
+                self._label,
+                "ended" if error is None else f"failed with {type(error).__name__}",
+                time.monotonic() - self._started_at,
+                self._total_rows,
+                self._total_bytes,
+                self._batches,
+            )
             self._terminated.set()
 
 

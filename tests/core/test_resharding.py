@@ -12,8 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from fanout.core.backoff import FullJitter
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.events import Batch, End, Split
+from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import ABSENCES, Progress
+from fanout.core.source import Terms
 from fanout.core.supervisor import Supervisor
 from fanout.testing.virtual_time.loop import SimLoop
 from tests.core.scripted import (
@@ -126,6 +128,7 @@ class Run:
             jitter=FullJitter(PACING.backoff, seeded()),
             on_resubscribe=lambda *_: None,
             listed=listed,
+            lifecycle=LifecycleLog(self.progress, Terms()),
         )
         self._task = service.loop.create_task(self._supervise())
 

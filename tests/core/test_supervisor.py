@@ -9,9 +9,11 @@ import pytest
 
 from fanout.core.backoff import FullJitter
 from fanout.core.events import Batch, End, Failure, Split
+from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.policy import Phase
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.core.progress import Progress
+from fanout.core.source import Terms
 from fanout.core.supervisor import Supervisor
 from fanout.errors import MalformedEventError, ServiceError, SplitFailedError
 from fanout.testing.virtual_time.loop import simulate
@@ -60,6 +62,7 @@ class Rig:
             jitter=FullJitter(PACING.backoff, seeded()),
             on_resubscribe=lambda *_: None,
             listed=listed,
+            lifecycle=LifecycleLog(self.progress, Terms()),
         )
         return self.supervisor
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 import fanout
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import PositionError, ServiceError, SplitFailedError
-from tests.kafka.topics import Topic, new_topic
+from tests.kafka.topics import Topic, eventually, new_topic
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
@@ -44,6 +45,53 @@ async def test_a_topic_that_does_not_exist_is_refused_by_name(topic: Topic) -> N
     with pytest.raises(ServiceError, match="there is no topic nowhere"):
         async with topic.open(topics=[topic.name, "nowhere"]):
             pass
+
+
+async def test_nothing_is_logged_before_the_error_about_a_topic(
+    topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for topics, partitions in ((["nowhere"], None), (None, ["nowhere-0"])):
+        with pytest.raises(ServiceError, match="there is no topic nowhere"):
+            async with topic.open(topics=topics, partitions=partitions):
+                pass
+    assert caplog.messages == []
+
+
+async def test_a_topic_that_is_deleted_is_named_once(
+    topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with topic.open(on_data_loss="earliest", discovery_interval=0.1) as stream:
+        await asyncio.to_thread(topic.broker.delete_topic, topic.name)
+        await eventually(lambda: "deleted" in caplog.text)
+        await asyncio.sleep(0.5)
+        assert not stream.failure
+    assert [each for each in caplog.messages if "deleted" in each] == [
+        f"the topic {topic.name} was deleted, or may no longer be described"
+    ]
+
+
+async def test_the_log_has_start_new_partitions_stop_and_resume_in_the_terms_of_kafka(
+    topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fanout.core")
+    async with topic.reading(start="earliest", discovery_interval=0.1) as reader:
+        await reader.has(10)
+        await asyncio.to_thread(topic.broker.grow_topic, topic.name, 2)
+        await eventually(lambda: "found" in caplog.text)
+        saved = reader.stream.positions
+    identity = fanout.Checkpoint.from_json(saved).source
+    async with topic.open(resume=saved):
+        pass
+    started, found, stopped, resumed, _ = caplog.messages
+    assert started == f"{identity} starts with 1 partition: {topic.name}-0 at offset 0"
+    assert found == f"found 1 new partition: {topic.name}-1"
+    assert stopped.startswith(f"{identity} stopped after ")
+    assert " s: 10 records, " in stopped
+    assert resumed == (
+        f"{identity} resumes from stored positions with 2 partitions: {topic.name}-0 at offset 10, "
+        f"{topic.name}-1 at the earliest offset"
+    )
 
 
 async def test_a_partition_that_does_not_exist_is_refused_by_name(topic: Topic) -> None:

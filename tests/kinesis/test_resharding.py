@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from dataclasses import replace
 from random import Random
@@ -209,3 +210,36 @@ async def test_a_shard_without_records_moves_in_the_positions_all_the_same(strea
                     async with asyncio.timeout(0.05):
                         await anext(opened)
         assert opened.statistics().records == 0
+
+
+async def test_the_log_has_start_reshard_stop_and_resume_in_the_terms_of_kinesis(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fanout.core")
+    stream.put(3)
+    async with stream.reading() as reader:
+        await reader.has(3)
+        left, right = stream.server.split_shard("orders", FIRST)
+        stream.put(2, shard=left)
+        stream.put(2, shard=right)
+        await reader.has(7)
+        identity = Checkpoint.from_json(reader.stream.positions).source
+        nbytes = sum(each.bytes for each in reader.stream.statistics().splits.values())
+        saved = reader.stream.positions
+    lines = [each.getMessage() for each in caplog.records if each.levelno == logging.INFO]
+    assert lines[0] == f"{identity} starts with 1 shard: {FIRST} at TRIM_HORIZON"
+    assert f"{FIRST} was read to its end; its children: {left}, {right}" in lines
+    assert lines[-1].startswith(f"{identity} stopped after ")
+    assert f" s: 7 records, {nbytes} bytes, " in lines[-1]
+    caplog.clear()
+    async with stream.open(resume=saved):
+        pass
+    splits = Checkpoint.from_json(saved).splits
+    at = [splits[shard].position for shard in (left, right)]
+    assert caplog.messages[0] == (
+        f"{identity} resumes from stored positions with 2 shards: "
+        f"{left} after sequence number {getattr(at[0], 'sequence', None)}, "
+        f"{right} after sequence number {getattr(at[1], 'sequence', None)}; "
+        f"1 more had been read to the end"
+    )
+    assert "key-" not in "".join(lines + caplog.messages)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+import re
 import threading
 import time
 from contextlib import contextmanager
@@ -101,6 +103,29 @@ def test_a_batch_is_replayed_as_often_as_it_fails(
     start(source, recorder)
     recorder.wait_for_rows(10)
     assert recorder.calls[0] == failed.calls[0]
+
+
+def test_the_log_has_start_resume_and_stop_with_totals(
+    start: Start, source: ManualSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fanout.spark.query")
+    source.put(*numbered(20))
+    first = Recorder()
+    query = start(source, first, max_records=10, query_name="orders")
+    first.wait_for_rows(20)
+    query.stop()
+    source.put(*numbered(1))
+    with pytest.raises(BatchFailedError):
+        start(source, fail).await_termination()
+    messages = [each.getMessage() for each in caplog.records if each.name == "fanout.spark.query"]
+    started, ended, resumed, failed = messages
+    label = f"the query {query.id} (orders)"
+    assert started == f"{label} starts on a new checkpoint"
+    assert re.fullmatch(
+        re.escape(label) + r" has ended after \d+\.\d s: 20 records, \d{3,} bytes, 2 batches", ended
+    )
+    assert re.fullmatch(rf"the query {query.id} resumes after batch [12]", resumed)  # 2 is empty
+    assert re.search(r"failed with BatchFailedError after .* s: 0 records, 0 bytes, 0 b", failed)
 
 
 def test_a_batch_that_was_handled_does_not_come_again(start: Start, source: ManualSource) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import FullJitter
     from fanout.core.events import Split
+    from fanout.core.positions import Position
     from fanout.core.starts import SplitStart
     from fanout.kafka.reading.transport import KafkaTransport
 
@@ -28,6 +29,13 @@ def cursor_before(offset: int) -> Cursor:
 def next_offset(position: Cursor) -> int:
     """Return the first offset after a position."""
     return position.sequence + 1
+
+
+def describe_position(position: Position) -> str:
+    """Return where a partition is read from, for people."""
+    if isinstance(position, Cursor):
+        return f"at offset {next_offset(position)}"
+    return "at the earliest offset"
 
 
 def _cursor(start: object) -> Cursor | None:

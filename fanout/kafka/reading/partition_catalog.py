@@ -83,7 +83,11 @@ class PartitionCatalog:
         for topic, answer in answers.items():
             match answer:
                 case UnknownTopicOrPartitionError():
-                    log.warning("the topic %s does not exist, or was deleted", topic)
+                    # The first listing is checked as a whole.
+                    if known is not None and topic in known:
+                        log.warning(
+                            "the topic %s was deleted, or may no longer be described", topic
+                        )
                 case Exception() if known is None:
                     raise answer
                 case Exception():

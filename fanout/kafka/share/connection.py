@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.events import Split
 from fanout.core.policy import Phase
 from fanout.core.positions import Cursor
-from fanout.core.source import Capabilities
+from fanout.core.source import Capabilities, Terms
 from fanout.core.subscription import Tap
 from fanout.errors import ServiceError
 from fanout.kafka.share.delivery import MemberDelivery
@@ -67,6 +67,7 @@ class ShareConnection:
             lending=lending,
             settlement=lending,
             spooling=lending,
+            terms=Terms("member", lambda _: ""),  # the group knows its offsets
         )
         self._missing = dict.fromkeys(options.topic_names, 0)
         self._succeeded: set[Phase] = {Phase.DISCOVER}
