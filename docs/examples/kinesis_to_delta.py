@@ -7,7 +7,7 @@ Setup:
 
     pip install 'fanout-streams[kinesis,spark]' 'pyspark==4.2.*'    # and Java 17 or newer
     export PYSPARK_SUBMIT_ARGS='--packages io.delta:delta-spark_4.2_2.13:4.4.0 pyspark-shell'
-    export AWS_REGION=eu-west-1                            # and credentials, as for any AWS SDK
+    export AWS_DEFAULT_REGION=eu-west-1                    # and credentials, as for any AWS SDK
     export TABLE=/var/lib/orders/table                     # or s3a://...
     export CHECKPOINT=/var/lib/orders/to-delta             # or s3a://..., see README.md
     aws kinesis create-stream --stream-name orders --shard-count 2

@@ -6,7 +6,7 @@ driver dies, the next run finishes or aborts its transaction, and no record is l
 Setup:
 
     pip install 'fanout-streams[kinesis,kafka,spark]'      # and Java 17 or newer
-    export AWS_REGION=eu-west-1                            # and credentials, as for any AWS SDK
+    export AWS_DEFAULT_REGION=eu-west-1                    # and credentials, as for any AWS SDK
     export KAFKA_BOOTSTRAP_SERVERS=broker-1:9093 KAFKA_USERNAME=etl KAFKA_PASSWORD=...
     export CHECKPOINT=/var/lib/orders/to-kafka             # or s3a://..., see README.md
     aws kinesis create-stream --stream-name orders --shard-count 2

@@ -7,7 +7,7 @@ will do.
 Setup:
 
     pip install 'fanout-streams[kinesis]'
-    export AWS_REGION=eu-west-1                    # and credentials, as for any AWS SDK
+    export AWS_DEFAULT_REGION=eu-west-1            # and credentials, as for any AWS SDK
     aws kinesis create-stream --stream-name orders --shard-count 2
     python kinesis_to_sqlite.py                    # stop it with Ctrl-C, and start it again
     aws kinesis put-record --stream-name orders --partition-key customer-1 --data aGVsbG8=
