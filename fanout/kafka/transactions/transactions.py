@@ -7,17 +7,19 @@ and learn from the marker how it ended.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
-from aiokafka.errors import ClusterAuthorizationFailedError
+from aiokafka.errors import ClusterAuthorizationFailedError, UnknownTopicOrPartitionError
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.option_checks import number
-from fanout.errors import OptionError
+from fanout.errors import OptionError, ServiceError
 from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.transactions.calls import Markers, NotYetError, TransactionCalls
@@ -242,8 +244,21 @@ class Transactions:
         Raises:
             ServiceError: If it does not exist, may not be described, or no broker answers.
         """
-        doing = f"the partitions of {topic} cannot be counted"
-        return await self._retried(doing, lambda: self._calls.partitions(topic))
+        clock = asyncio.get_running_loop().time
+        missing_at = clock() + KAFKA_INTERVALS.current.topic_missing_after
+
+        async def count() -> int:
+            try:
+                return await self._calls.partitions(topic)
+            except UnknownTopicOrPartitionError as error:
+                if clock() < missing_at:  # a broker that has just started may not know it yet
+                    raise
+                raise ServiceError(
+                    f"there is no topic {topic}: create it before it is written to, or check its "
+                    f"name and the cluster"
+                ) from error
+
+        return await self._retried(f"the partitions of {topic} cannot be counted", count)
 
     async def describe(self, transactional_id: str) -> TransactionDescription | None:
         """Return the description of a transactional id; None before Kafka 3.0.

@@ -315,17 +315,33 @@ async def test_a_transaction_whose_marker_went_with_its_topic_is_not_committed(
     assert await other.committed() == []
 
 
+@pytest.mark.usefixtures("fanout_fast")
+async def test_a_topic_that_does_not_exist_is_missing_long_before_the_patience_ends(
+    kafka_broker: KafkaBroker,
+) -> None:
+    sentence = (
+        "there is no topic no-such-topic: create it before it is written to, or check its name and "
+        "the cluster"
+    )
+    async with transactions(kafka_broker, patience=40.0) as connection:
+        with pytest.raises(ServiceError, match=f"^{sentence}$"):
+            await connection.partitions("no-such-topic")
+
+
 async def test_a_topic_that_does_not_exist_cannot_be_marked(kafka_broker: KafkaBroker) -> None:
     sink = await new_sink(kafka_broker)
-    async with transactions(kafka_broker, patience=0.2) as connection:
+    async with (
+        transactions(kafka_broker) as connection,
+        transactions(kafka_broker, patience=0.2) as impatient,
+    ):
         token = sink.token(await connection.begin(sink.id, LONG))
         token = replace(token, partitions={sink.topic: (0,), "no-such-topic": (0,)})
         with pytest.raises(ServiceError, match=r"batch 0 cannot .* topic no-such-topic does not"):
-            await connection.mark(token)
+            await impatient.mark(token)
         await connection.abort(sink.id, token.incarnation)
         assert await connection.marked(sink.group, token.topics) is None
         with pytest.raises(ServiceError, match="partitions of no-such-topic cannot be counted"):
-            await connection.partitions("no-such-topic")
+            await impatient.partitions("no-such-topic")
         assert await connection.partitions(sink.topic) == 2
 
 
