@@ -12,6 +12,8 @@ from fanout.errors import StreamStateError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import SparkSession
+
     from fanout.landing.ownership import Ownership
     from fanout.landing.storage import Storage
     from fanout.spark.loop_thread import LoopThread
@@ -61,7 +63,7 @@ class BatchContext:
 class RecoveringHandler(Protocol):
     """A handler that is prepared when its query starts, before any record is read."""
 
-    def prepare(self, loop: LoopThread) -> None:
+    def prepare(self, spark: SparkSession, loop: LoopThread) -> None:
         """Check that batches can be handled; raise where they cannot."""
 
     def recover(self, context: BatchContext) -> None:

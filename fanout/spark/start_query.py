@@ -77,7 +77,8 @@ def foreach_batch(
 
     Raises:
         OptionError: If an option is out of range or two contradict each other.
-        SetupError: If the session is not classic, or Java, credentials or a library are missing.
+        SetupError: If the session is not classic; Java, credentials or a library are missing; or
+            Spark's Python workers cannot run the tasks of a sink.
         ServiceError: If the source does not exist, or may not be read.
         CheckpointError: If the checkpoint is another source's, is in use, is damaged, was written
             by a newer version, or cannot be written; or if it is unknown whether an earlier run has
@@ -117,7 +118,7 @@ def foreach_batch(
             )
 
         if isinstance(handler, RecoveringHandler):
-            _recover(handler, loop, ledger, context)
+            _recover(spark, handler, loop, ledger, context)
         try:
             stream = QueryStream(
                 loop,
@@ -147,13 +148,14 @@ def foreach_batch(
 
 
 def _recover(
+    spark: SparkSession,
     handler: RecoveringHandler,
     loop: LoopThread,
     ledger: BatchLedger,
     context: Callable[[BatchEntry], BatchContext],
 ) -> None:
     """Let a handler finish the open work of an earlier run, before any split is subscribed."""
-    handler.prepare(loop)
+    handler.prepare(spark, loop)
     if (newest := ledger.newest) is not None:
         handler.recover(context(newest))
 

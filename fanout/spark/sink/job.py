@@ -15,6 +15,7 @@ from fanout.kafka.writing.producer_id import Transactional
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone
 from fanout.spark.sink.partitioned_rows import partitioned
 from fanout.spark.sink.shuffle_frames import announce
+from fanout.spark.sink.worker_check import import_error
 from fanout.spark.sink.worker_task import REPORT_SCHEMA, TaskOptions, read_report, task
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ def write_rows(
 
     Raises:
         AttemptFailedError: The job failed, or part of it may have been written twice.
+        SetupError: A worker cannot import a module.
         FanOutError: A task raised it.
     """
     spark = df.sparkSession
@@ -160,6 +162,8 @@ def write_rows(
     except (PySparkException, *JAVA_ERRORS) as error:
         if has_gone(error) or _was_cancelled(error):
             raise  # the query ends: no other attempt
+        if (lasting := import_error(error)) is not None:
+            raise lasting from error
         raise AttemptFailedError(f"the Spark job failed: {_last_line(error)}") from error
     reports = [read_report(row.report) for row in found]
     # A job without rows may be done without tasks.

@@ -9,11 +9,12 @@ from fanout.kafka.writing.write_options import WriteOptions
 from fanout.spark.sink.connection import connect
 from fanout.spark.sink.options import SinkTarget
 from fanout.spark.sink.transaction import recover_sink, write_batch
+from fanout.spark.sink.worker_check import check_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.loop_thread import LoopThread
@@ -93,19 +94,22 @@ class KafkaSink(WriteOptions):
             OptionError: The columns do not fit.
             BatchNotWrittenError: The batch cannot be written in three attempts or in time.
             UnwritableRecordError: A record is too large.
+            SetupError: Spark's Python workers cannot run the tasks of the sink.
             ServiceError: The cluster refuses the client.
             CheckpointError: A newer run has taken over the checkpoint.
             FencedError: Another job uses the transactional id.
         """
         write_batch(df if self.transform is None else self.transform(df), batch_id, self.target)
 
-    def prepare(self, loop: LoopThread) -> None:
-        """Check that the topic exists, and that brokers allow the transaction timeout.
+    def prepare(self, spark: SparkSession, loop: LoopThread) -> None:
+        """Check Spark's workers, the topic, and that brokers allow the transaction timeout.
 
         Raises:
+            SetupError: Spark's Python workers cannot run the tasks of the sink.
             OptionError: The brokers allow less than transaction_timeout.
             ServiceError: The topic does not exist, or no broker answers.
         """
+        check_workers(spark, self)
         connect(self.target, loop).check(self.target)
 
     def recover(self, context: BatchContext) -> None:

@@ -15,12 +15,13 @@ from fanout.spark.sink.connection import connect
 from fanout.spark.sink.options import SinkTarget
 from fanout.spark.sink.shuffle_frames import ShuffleFraming
 from fanout.spark.sink.transaction import recover_sink, write_batch
+from fanout.spark.sink.worker_check import check_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from fanout.spark.current_batch import BatchContext
 
@@ -106,14 +107,16 @@ class ShuffleSink(ShuffleProducerOptions):
             )
         )
 
-    def prepare(self, loop: LoopThread) -> None:
-        """Check that the topic exists and fits, and that brokers allow the transaction timeout.
+    def prepare(self, spark: SparkSession, loop: LoopThread) -> None:
+        """Check Spark's workers, the topic, and that brokers allow the transaction timeout.
 
         Raises:
+            SetupError: Spark's Python workers cannot run the tasks of the sink.
             OptionError: The brokers allow less than transaction_timeout.
             ServiceError: The topic does not exist, has another number of partitions, or no broker
                 answers.
         """
+        check_workers(spark, self)
         connect(self.target, loop).check(self.target)
 
     def recover(self, context: BatchContext) -> None:

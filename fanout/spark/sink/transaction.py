@@ -27,6 +27,7 @@ from fanout.spark.current_batch import current_batch
 from fanout.spark.sink.connection import connect
 from fanout.spark.sink.job import AttemptFailedError, SinkJob
 from fanout.spark.sink.partitioned_rows import check_columns
+from fanout.spark.sink.worker_check import check_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +60,7 @@ def write_batch(df: DataFrame, batch_id: int, target: SinkTarget) -> None:
         )
     context.enter_sink(target.name)
     check_columns(df.schema, target.options.topic, event_times=target.framing is not None)
+    check_workers(df.sparkSession, target.options)
     connection = connect(target, context.loop)
     job = SinkJob(df, target, context, connection)
     match target.options.delivery_guarantee:

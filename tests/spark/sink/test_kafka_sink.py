@@ -196,7 +196,7 @@ def test_other_guarantees_need_no_transaction(
 ) -> None:
     sink = output.sink(delivery_guarantee=guarantee)
     with run(spark, tmp_path) as here:
-        sink.prepare(here.loop)
+        sink.prepare(spark, here.loop)
         sink.recover(here.context(0))
         here.write(sink, numbered(spark, 50), 0)
         assert here.storage.list("sinks/kafka") == ()

@@ -293,7 +293,7 @@ def test_what_cannot_be_written_says_why(spark: SparkSession, topic: Topic, tmp_
             with pytest.raises(kind, match=message):
                 write()
         with pytest.raises(ServiceError, match="by partition_count it has 4"):
-            sink(topic, partition_count=4).prepare(here.loop)
+            sink(topic, partition_count=4).prepare(spark, here.loop)
     with pytest.raises(OptionError, match="share a generation"):
         sink(topic, producers=2)
     with pytest.raises(OptionError, match="pass timestamp="):

@@ -352,7 +352,7 @@ def test_a_transaction_that_brokers_do_not_allow_so_long_is_an_error_at_the_star
     with run(spark, tmp_path) as here:
         sink = output.sink(transaction_timeout=10_000)
         with pytest.raises(OptionError, match=r"10000 seconds is longer .* which is 900 seconds"):
-            sink.prepare(here.loop)
+            sink.prepare(spark, here.loop)
 
 
 def test_a_batch_without_rows_leaves_nothing(

@@ -1,0 +1,191 @@
+"""Check that Spark's Python workers can run the tasks of a sink, before a query relies on them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Final, final
+from weakref import WeakKeyDictionary
+
+import msgspec
+from pyspark.errors import PySparkException
+
+from fanout.errors import SetupError
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from fanout.kafka.writing.write_options import WriteOptions
+
+log = logging.getLogger(__name__)
+
+_DISTRIBUTION: Final = "fanout-streams"
+# The modules of fanout that tasks import; all others that they need are imported by these.
+_MODULES: Final = (
+    "fanout.spark.sink.partitioned_rows",
+    "fanout.spark.sink.shuffle_frames",
+    "fanout.spark.sink.worker_task",
+)
+# The library of these codecs, without which aiokafka can be imported.
+_CODEC_LIBRARY: Final = {"lz4": "cramjam", "snappy": "cramjam", "zstd": "cramjam"}
+
+_OTHER_PYTHON: Final = re.compile(r"different version:? \(?(\d+)[.,] ?(\d+)")
+_NOT_STARTED: Final = re.compile(r"Cannot run program .*error=\d+, (.*)")
+_PYTHON_ERROR: Final = re.compile(r"^\s*(\w+(?:Error|Exception|Exit): .*)$", re.MULTILINE)
+_IMPORT_ERROR: Final = re.compile(r"^\s*((?:ModuleNotFound|Import)Error: .*)$", re.MULTILINE)
+
+# The Pythons that each session was checked with, and for which modules.
+_checked: WeakKeyDictionary[SparkContext, set[tuple[str, tuple[str, ...]]]] = WeakKeyDictionary()
+
+
+@final
+class _Worker(msgspec.Struct, frozen=True):
+    """What a Python worker found."""
+
+    python: str
+    fanout: str | None
+    failure: str | None
+
+
+def check_workers(spark: SparkSession, options: WriteOptions) -> None:
+    """Check once for a session and its Python that workers can run the tasks of a sink.
+
+    It runs a job of one task. If the workers of a local session cannot, and PYSPARK_PYTHON does not
+    name their Python, the driver's Python is set: it is on the same machine and has the library.
+
+    Args:
+        spark: The session.
+        options: The sink.
+
+    Raises:
+        SetupError: Workers run another version of Python or of fanout, or lack a library.
+    """
+    codec = _CODEC_LIBRARY.get(options.producing.compression_type)
+    modules = _MODULES if codec is None else (*_MODULES, codec)
+    context = spark.sparkContext
+    checked = _checked.setdefault(context, set())
+    if (context.pythonExec, modules) in checked:
+        return
+    problem = _problem(context, modules)
+    if problem is not None and _may_set_python(context):
+        log.info("%s; they run %s from now on", problem, sys.executable)
+        context.pythonExec = sys.executable
+        problem = _problem(context, modules)
+    if problem is not None:
+        raise SetupError(f"{problem}; {_remedy(context)}")
+    checked.add((context.pythonExec, modules))
+
+
+def import_error(error: BaseException) -> SetupError | None:
+    """Return the error of a job that no other attempt can mend: a worker cannot import a module.
+
+    Args:
+        error: What Spark raised for the job.
+    """
+    found = _IMPORT_ERROR.findall(str(error))
+    if not found:
+        return None
+    return SetupError(
+        f"a task of the sink failed in Spark's Python worker: {found[-1]}; install it in the "
+        f"Python of the workers, which PYSPARK_PYTHON names, and start the query again"
+    )
+
+
+def _problem(context: SparkContext, modules: Sequence[str]) -> str | None:
+    """Run the check in a worker, and return what is wrong."""
+    runs = f"Spark's Python workers run {context.pythonExec}"
+    try:
+        (answer,) = context.parallelize([0], 1).mapPartitions(_check(modules)).collect()
+    except (PySparkException, *JAVA_ERRORS) as error:
+        if has_gone(error):
+            raise
+        return f"{runs}, {_why_not_started(str(error))}"
+    worker = msgspec.json.decode(answer, type=_Worker)
+    if worker.failure is not None:
+        return f"{runs} ({worker.python}), where an import fails: {worker.failure}"
+    ours = _version()
+    if ours is not None and worker.fanout is not None and ours != worker.fanout:
+        return f"{runs} ({worker.python}) with fanout {worker.fanout}, and the driver has {ours}"
+    return None
+
+
+def _check(modules: Sequence[str]) -> Callable[[Iterable[Any]], Iterator[str]]:
+    """Return the function that a worker runs.
+
+    Spark sends a function inside another one as code, not by its module's name, so that workers
+    without fanout can run it. For this reason it imports what it uses.
+    """
+
+    def check(_: Iterable[Any]) -> Iterator[str]:
+        import json  # noqa: PLC0415
+        import platform  # noqa: PLC0415
+        import sys  # noqa: PLC0415
+        from importlib import import_module, metadata  # noqa: PLC0415
+
+        failure = found = None
+        try:
+            for module in modules:
+                import_module(module)
+            found = metadata.version("fanout-streams")
+        except metadata.PackageNotFoundError:
+            pass  # it was shipped as a bare archive, which does not name its version
+        except Exception as error:  # noqa: BLE001 - a library may raise anything as it is imported
+            failure = f"{type(error).__name__}: {error}"
+        python = f"Python {platform.python_version()} at {sys.executable}"
+        yield json.dumps({"python": python, "fanout": found, "failure": failure})
+
+    return check
+
+
+def _why_not_started(text: str) -> str:
+    """Return why no worker ran the check, from the text of Spark's error."""
+    if match := _OTHER_PYTHON.search(text):
+        ours = ".".join(map(str, sys.version_info[:2]))
+        return f"which is Python {match[1]}.{match[2]}, and the driver has Python {ours}"
+    if match := _NOT_STARTED.search(text):
+        return f"which cannot be started: {match[1]}"
+    errors = _PYTHON_ERROR.findall(text)
+    return f"which fails: {errors[-1] if errors else text.strip().partition(chr(10))[0]}"
+
+
+def _version() -> str | None:
+    try:
+        return version(_DISTRIBUTION)
+    except PackageNotFoundError:
+        return None
+
+
+def _is_local(context: SparkContext) -> bool:
+    master = str(context.master)
+    return master == "local" or master.startswith("local[")
+
+
+def _may_set_python(context: SparkContext) -> bool:
+    """Return whether workers are on this machine, and the user has not chosen their Python."""
+    return (
+        _is_local(context)
+        and "PYSPARK_PYTHON" not in os.environ
+        and sys.executable not in {"", None, context.pythonExec}
+    )
+
+
+def _remedy(context: SparkContext) -> str:
+    if _is_local(context):
+        python = sys.executable
+        return (
+            f"set PYSPARK_PYTHON={python} before the session is created, or with spark-submit "
+            f"--conf spark.pyspark.python={python}"
+        )
+    release = "" if (ours := _version()) is None else f"=={ours}"
+    return (
+        f"install '{_DISTRIBUTION}[kafka,spark]{release}' there on every node; or name a Python "
+        f"that has it by PYSPARK_PYTHON before the session is created, or with spark-submit "
+        f"--conf spark.pyspark.python=PATH, where --archives ships an environment"
+    )
