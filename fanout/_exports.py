@@ -21,11 +21,13 @@ _EXTRAS: Final = {
     "boto3": "kinesis",
     "botocore": "kinesis",
     "confluent_kafka": "kafka,share",
+    "flask": "testing",
     "moto": "testing",
     "numpy": "kafka",
     "pandas": "spark",
     "py4j": "spark",
     "pyspark": "spark",
+    "werkzeug": "testing",
 }
 
 

@@ -12,6 +12,7 @@ from fanout.cli.consumers import consumers
 from fanout.cli.demo import demo
 from fanout.cli.doctor import doctor
 from fanout.cli.iam_policy import iam_policy
+from fanout.cli.servers import kafka_broker, kinesis_server
 from fanout.cli.share import share
 from fanout.cli.shuffle import shuffle
 from fanout.cli.transactions import transactions
@@ -53,3 +54,5 @@ app.add_typer(consumers)
 app.add_typer(transactions)
 app.add_typer(shuffle)
 app.add_typer(share)
+app.command()(kinesis_server)
+app.command()(kafka_broker)

@@ -10,7 +10,7 @@ import pytest
 
 CODE = """
 import sys
-for name in "aioboto3 aiobotocore boto3 botocore aiokafka confluent_kafka pyspark".split():
+for name in "aioboto3 aiobotocore boto3 botocore aiokafka confluent_kafka moto pyspark".split():
     sys.modules[name] = None
 from fanout.cli.app import app
 app(sys.argv[1:], prog_name="fanout")
@@ -26,6 +26,8 @@ BROKER = ("--bootstrap-servers", "127.0.0.1:1", "--protocol", "PLAINTEXT")
         (("doctor", "orders", "--region", "us-east-1"), "kinesis"),
         (("consumers", "list", "orders", "--region", "us-east-1"), "kinesis"),
         (("share", "describe", "group", *BROKER), "kafka"),
+        (("kinesis-server", "--port", "0"), "testing"),
+        (("kafka-broker", "--port", "0"), "kafka,share"),
         (("shuffle", "describe", "topic", *BROKER), "kafka"),
         (("transactions", "list", "--checkpoint", str(CHECKPOINT), *BROKER[:2]), "kafka"),
     ],

@@ -17,6 +17,7 @@ from fanout.testing.kafka.settings import (
     server_properties,
 )
 from fanout.testing.kafka.topics import Topics
+from fanout.testing.ports import check_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +46,7 @@ class KafkaBroker:
 
     Args:
         version: a released version of Apache Kafka, 4.1 or later.
+        port: the port on 127.0.0.1 of the listener without security; 0 takes a free one.
         settings: more properties of the server by Kafka's names, such as `message.max.bytes`.
         listeners: more listeners than the one without security, as names with one of Kafka's
             protocols each, such as `{"LOGIN": "SASL_PLAINTEXT"}`; `address` tells where each is.
@@ -60,12 +62,14 @@ class KafkaBroker:
         self,
         *,
         version: str = KAFKA_VERSION,
+        port: int = 0,
         settings: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
         fast: bool = False,
     ) -> None:
         self.version = version
         self._fast = fast
+        self._port = port
         self._settings = dict(settings or {})
         check_settings(self._settings)
         self._protocols = dict(listeners or {})
@@ -81,8 +85,8 @@ class KafkaBroker:
         """Start the broker and wait until it answers.
 
         Raises:
-            SetupError: there is no Java, the jars cannot be downloaded, or the broker does not
-                start; the end of its log is in the message.
+            SetupError: there is no Java, the jars cannot be downloaded, the port is taken, or the
+                broker does not start; the end of its log is in the message.
         """
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
@@ -209,6 +213,7 @@ class KafkaBroker:
         self._admin.delete_records(topic, partition, before)
 
     def _open(self) -> None:
+        check_port(self._port)
         home = kafka_jars(self.version)
         # It imports pyspark, which is the Java that it looks for.
         from fanout.spark.session_checks import require_java  # noqa: PLC0415
@@ -219,6 +224,8 @@ class KafkaBroker:
         self._server = KeptServer(java_command(str(require_java()), *options))
         self._cluster = secrets.token_urlsafe(16)
         self._ports = dict(zip(self._protocols, free_ports(len(self._protocols)), strict=True))
+        if self._port:
+            self._ports["PLAINTEXT"] = self._port
         properties = server_properties(self._ports, self._protocols, self._settings)
         lay_out(self._server.directory, home, self._cluster, properties)
         self._start()

@@ -1,0 +1,160 @@
+"""The commands `fanout kinesis-server` and `fanout kafka-broker`: servers for development."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+
+from fanout.cli.command import ExitCode, fanout_command
+from fanout.cli.common import Json, print_json
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_LAST_PORT: Final = 65535
+_MOST: Final = 1000  # shards or partitions on one machine; more are a typing error
+_NAME: Final = re.compile(r"([A-Za-z0-9._-]{1,128})(?:=([0-9]{1,4}))?")
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+# The broker of tests has shorter locks.
+_SETTINGS: Final = {"group.share.record.lock.duration.ms": "30000"}
+
+
+@fanout_command("kinesis-server")
+def kinesis_server(
+    *,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=_LAST_PORT, help="The port on 127.0.0.1; 0 takes a free one."),
+    ] = 4567,
+    stream: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SHARDS",
+            help="A stream to create, such as orders=4; 1 shard if left out; can be repeated.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run an embedded Kinesis for development, until Ctrl-C or SIGTERM.
+
+    It keeps the limits and times of the service, enhanced fan-out included, and holds all records
+    in memory. It prints the environment variables by which every AWS SDK on this machine reaches
+    it; the credentials are made up.
+
+    The exit code is 0 when it was told to end.
+    """
+    streams = _counts(stream, "stream")
+    _end_once()
+    from fanout.testing.kinesis.server import KinesisServer  # noqa: PLC0415 - it loads moto
+    from fanout.testing.ports import check_port  # noqa: PLC0415 - for help
+
+    check_port(port)
+    with KinesisServer(port=port) as server:
+        for name, shards in streams.items():
+            server.create_stream(name, shards)
+        address = {"endpoint_url": server.endpoint_url}
+        _serve("Kinesis", address, server.environment, {"streams": streams}, json=json)
+
+
+@fanout_command("kafka-broker")
+def kafka_broker(
+    *,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=_LAST_PORT, help="The port on 127.0.0.1; 0 takes a free one."),
+    ] = 9092,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PARTITIONS",
+            help="A topic to create, such as orders=4; 1 partition if left out; can be repeated.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a broker of Apache Kafka for development, until Ctrl-C or SIGTERM.
+
+    It is one node with the protocol PLAINTEXT, with transactions and share groups. Its data is in a
+    temporary directory, which is removed at the end. The first start downloads Kafka. It prints the
+    environment variable by which the commands of fanout reach it.
+
+    The exit code is 0 when it was told to end, and 1 if the broker ended by itself.
+    """
+    topics = _counts(topic, "topic")
+    _end_once()
+    from fanout.testing.kafka.broker import KafkaBroker  # noqa: PLC0415 - it loads confluent_kafka
+
+    with KafkaBroker(port=port, settings=_SETTINGS) as broker:
+        for name, partitions in topics.items():
+            broker.create_topic(name, partitions)
+        address = {"bootstrap_servers": broker.bootstrap_servers}
+        environment = {"KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+        _serve(
+            "Kafka",
+            address,
+            environment,
+            {"topics": topics},
+            json=json,
+            runs=lambda: broker.pid is not None,
+        )
+
+
+def _counts(given: list[str] | None, option: str) -> dict[str, int]:
+    """Read NAME=COUNT of each; without a count it is 1."""
+    counts: dict[str, int] = {}
+    for text in given or ():
+        match = _NAME.fullmatch(text)
+        if match is None or not 1 <= int(match[2] or 1) <= _MOST:
+            raise OptionError(
+                f"--{option} {shlex.quote(text)} is not a name and a number from 1 to {_MOST}, "
+                f"such as orders=4"
+            )
+        if match[1] in counts:
+            raise OptionError(f"--{option} names {match[1]} twice")
+        counts[match[1]] = int(match[2] or 1)
+    return counts
+
+
+def _end_once() -> None:
+    """Let the first Ctrl-C or SIGTERM raise KeyboardInterrupt; later ones disturb no clean-up."""
+
+    def end(*_: object) -> NoReturn:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in _SIGNALS:
+        signal.signal(number, end)
+
+
+def _serve(
+    name: str,
+    address: Mapping[str, str],
+    environment: Mapping[str, str],
+    holds: Mapping[str, Any],
+    *,
+    json: bool,
+    runs: Callable[[], bool] = lambda: True,
+) -> None:
+    """Print how to reach a server, and wait until the command is told to end."""
+    try:
+        if json:
+            print_json({**address, "environment": environment, **holds})
+        else:
+            first = f"# {name} runs at {' '.join(address.values())}; Ctrl-C ends it."
+            exports = [f"export {variable}={value}" for variable, value in environment.items()]
+            typer.echo("\n".join([first, *exports]))
+        while runs():
+            time.sleep(1)
+    except KeyboardInterrupt:
+        return
+    typer.echo(
+        f"fanout: {name} ended by itself, and its records are gone; start it again", err=True
+    )
+    raise typer.Exit(ExitCode.FOUND)

@@ -1,0 +1,225 @@
+"""The servers for development, as processes, and the examples of the page about commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.processes import ENVIRONMENT, FANOUT, fanout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+KINESIS_COMMAND, KAFKA_COMMAND = (
+    shlex.split(command)
+    for command in re.findall(r"^\$ fanout (kinesis-server.*|kafka-broker.*)$", PAGE, re.MULTILINE)
+)
+KINESIS_EXAMPLE, KAFKA_EXAMPLE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[str]
+    answer: dict[str, Any]
+    scratch: Path
+
+    @property
+    def address(self) -> tuple[str, int]:
+        text = self.answer.get("bootstrap_servers") or self.answer["endpoint_url"]
+        host, _, port = text.removeprefix("http://").partition(":")
+        return host, int(port)
+
+    def end(self, number: signal.Signals) -> tuple[int, str, str]:
+        """Send a signal, twice, and wait; return the exit code and what was printed meanwhile."""
+        self.process.send_signal(number)
+        self.process.send_signal(number)
+        stdout, stderr = self.process.communicate(timeout=30)
+        return self.process.returncode, stdout, stderr
+
+    def is_gone(self) -> bool:
+        """Return whether no process, no file and no listener is left."""
+        with socket.socket() as probe:
+            listens = probe.connect_ex(self.address) == 0
+        return not listens and descendants(self.process.pid) == [] == [*self.scratch.iterdir()]
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that descend from one, or share its directory of temporary files."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            text = path.read_bytes()
+        except OSError:
+            continue
+        other = int(path.parent.name)
+        if f"FANOUT_TEST_SERVER={os.getpid()}-".encode() in text and other != pid:
+            found.append(other)
+    return found
+
+
+@contextmanager
+def running(scratch: Path, *arguments: str) -> Iterator[Server]:
+    """Start a command, and read its first line; kill it at the end."""
+    environment = ENVIRONMENT | {
+        "TMPDIR": str(scratch),
+        "FANOUT_TEST_SERVER": f"{os.getpid()}-",
+    }
+    with subprocess.Popen(  # noqa: S603 - our own code
+        [*FANOUT, *arguments, "--json"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, process.communicate()[1]
+            yield Server(process, json.loads(line), scratch)
+        finally:
+            process.kill()
+
+
+def run_example(code: str, server: Server) -> str:
+    done = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-c", code],
+        env=ENVIRONMENT | server.answer["environment"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+ORDERS = sorted(f"order {n}" for n in range(10))
+
+
+def test_the_example_of_kinesis_works_and_sigterm_ends_the_server(tmp_path: Path) -> None:
+    with running(tmp_path, *KINESIS_COMMAND, "--port", "0") as server:
+        assert server.answer["streams"] == {"orders": 4}
+        printed = run_example(KINESIS_EXAMPLE, server)
+        assert sorted(re.findall(r"order \d", printed)) == ORDERS
+        assert server.end(signal.SIGTERM) == (0, "", "")
+        assert server.is_gone()
+
+
+def test_the_example_of_kafka_works_and_sigterm_ends_the_broker(tmp_path: Path) -> None:
+    with running(tmp_path, *KAFKA_COMMAND, "--port", "0") as server:
+        assert server.answer["topics"] == {"orders": 4}
+        printed = run_example(KAFKA_EXAMPLE, server)
+        assert sorted(re.findall(r"order \d", printed)) == ORDERS
+        assert descendants(server.process.pid) != []
+        assert server.end(signal.SIGTERM) == (0, "", "")
+        assert server.is_gone()
+
+
+def test_ctrl_c_ends_a_server_and_its_port_can_be_used_again(tmp_path: Path) -> None:
+    with running(tmp_path, "kinesis-server", "--port", "0") as server:
+        port = server.address[1]
+        assert server.end(signal.SIGINT) == (0, "", "")
+    with running(tmp_path, "kinesis-server", "--port", str(port)) as server:
+        assert server.address == ("127.0.0.1", port)
+
+
+def test_a_broker_that_ends_by_itself_is_told_with_1(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with running(tmp_path, "kafka-broker", "--port", str(port)) as server:
+        assert server.address == ("127.0.0.1", port)
+        (java,) = [
+            pid
+            for pid in descendants(server.process.pid)
+            if b"kafka.Kafka\0server.properties" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            and b"keeper" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        os.kill(java, signal.SIGKILL)
+        stdout, stderr = server.process.communicate(timeout=30)
+        assert (server.process.returncode, stdout) == (1, "")
+        assert stderr == "fanout: Kafka ended by itself, and its records are gone; start it again\n"
+        assert server.is_gone()
+
+
+@pytest.mark.parametrize("command", ["kinesis-server", "kafka-broker"])
+def test_a_port_that_is_taken_is_one_sentence(command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = fanout(command, "--port", str(port))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"fanout {command}: --port {port} cannot be used on 127.0.0.1: Address already in use; "
+        f"pass another one, or --port 0 for a free one\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["kinesis-server", "--stream", "a b=4"],
+            "--stream 'a b=4' is not a name and a number from 1 to 1000, such as orders=4",
+        ),
+        (["kinesis-server", "--stream", "a=0"], "--stream a=0 is not a name and a number"),
+        (["kafka-broker", "--topic", "a=1001"], "--topic a=1001 is not a name and a number"),
+        (["kafka-broker", "--topic", "a", "--topic", "a=2"], "--topic names a twice"),
+    ],
+)
+def test_a_malformed_name_is_one_sentence(arguments: list[str], sentence: str) -> None:
+    done = fanout(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"fanout {arguments[0]}: {sentence}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_people_get_lines_to_paste_into_a_shell(tmp_path: Path) -> None:
+    with subprocess.Popen(  # noqa: S603 - our own code
+        [*FANOUT, "kinesis-server", "--port", "0"],
+        env=ENVIRONMENT | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.terminate()
+        rest = process.stdout.read()
+    assert process.returncode == 0
+    assert re.fullmatch(r"# Kinesis runs at (http://127.0.0.1:\d+); Ctrl-C ends it.\n", lines[0])
+    assert lines[1].startswith("export AWS_ENDPOINT_URL_KINESIS=http://127.0.0.1:")
+    shown = re.findall(r"^export (\w+)=", "".join(lines) + rest, re.MULTILINE)
+    assert shown == re.findall(r"^export (AWS_\w+)=", PAGE, re.MULTILINE)
+
+
+def test_a_server_that_does_not_serve_yet_ends_with_130(tmp_path: Path) -> None:
+    code = (
+        "import fanout.testing.kinesis.server as server; print('loaded', flush=True)\n"
+        "import time; server.KinesisServer.__enter__ = lambda self: time.sleep(60)\n"
+        "from fanout.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "kinesis-server", "--port", "0"]
+    with subprocess.Popen(  # noqa: S603 - our own code
+        command, env=ENVIRONMENT | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loaded\n"
+        caught = Path(f"/proc/{process.pid}/status")
+        while not int(re.findall(r"SigCgt:\s*(\w+)", caught.read_text())[0], 16) & (
+            1 << (signal.SIGTERM - 1)
+        ):
+            select.select([], [], [], 0.01)
+        process.terminate()
+        assert process.wait(30) == 130
