@@ -12,7 +12,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from fanout.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -41,11 +41,12 @@ def hadoop_configuration(spark: SparkSession) -> Any:
 
 
 @contextmanager
-def java_errors(doing: str) -> Iterator[None]:
+def java_errors(doing: str, advice: Callable[[str], str | None] = lambda _: None) -> Iterator[None]:
     """Turn a Java exception in the block into a CheckpointError of one line.
 
     Args:
         doing: What was tried, as it follows "cannot": "read offsets/3".
+        advice: Returns what to do about an error, by its first line; None where it does not know.
 
     Raises:
         CheckpointError: A call into the JVM failed; the cause is py4j's error.
@@ -53,7 +54,10 @@ def java_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except JAVA_ERRORS as error:
-        raise CheckpointError(redact(f"cannot {doing}: {_first_line(error)}")) from error
+        line = _first_line(error)
+        remedy = advice(line)
+        text = f"cannot {doing}: {line}" if remedy is None else f"cannot {doing}: {line}; {remedy}"
+        raise CheckpointError(redact(text)) from error
 
 
 def is_java(error: BaseException, *class_names: str) -> bool:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from fanout.landing.storage import Storage, StoredFiles
 
+# Hadoop's own file systems that pyspark lacks, and the modules that have them.
+_CONNECTORS = {"S3AFileSystem": "hadoop-aws", "AzureBlobFileSystem": "hadoop-azure"}
+
 _NOT_FOUND = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
 _EXISTS = (
@@ -282,13 +285,25 @@ def open_files(spark: SparkSession, checkpoint_location: str) -> StoredFiles:
 
 def _resolve(spark: SparkSession, checkpoint_location: str) -> tuple[Any, Any, Path | None]:
     """Return the file system, fanout's directory, and that as a path if it is local."""
-    with java_errors(f"use the checkpoint location {checkpoint_location!r}"):
+    doing = f"use the checkpoint location {checkpoint_location!r}"
+    with java_errors(doing, lambda text: _advice(spark, text)):
         location = jvm(spark).org.apache.hadoop.fs.Path(checkpoint_location)
         file_system = location.getFileSystem(hadoop_configuration(spark))
         root = jvm(spark).org.apache.hadoop.fs.Path(file_system.makeQualified(location), DIRECTORY)
         uri = root.toUri()
         scheme, path = uri.getScheme(), uri.getPath()
     return file_system, root, Path(path) if scheme == "file" else None
+
+
+def _advice(spark: SparkSession, error: str) -> str | None:
+    """Return what to do about a file system that Hadoop does not have; None for other errors."""
+    if 'No FileSystem for scheme "s3"' in error:
+        return "the location of Hadoop's S3 connector begins with s3a://"
+    for class_name, module in _CONNECTORS.items():
+        if f"{class_name} not found" in error:
+            version = jvm(spark).org.apache.hadoop.util.VersionInfo.getVersion()
+            return f"start Spark with --packages org.apache.hadoop:{module}:{version}"
+    return None
 
 
 def _info(status: Any) -> FileInfo:

@@ -215,6 +215,24 @@ def test_an_unknown_scheme_is_one_clear_line(spark: SparkSession) -> None:
     assert caught.value.__cause__ is not None
 
 
+@pytest.mark.parametrize(
+    ("location", "advice"),
+    [
+        (
+            "s3a://lake/query",
+            r"start Spark with --packages org\.apache\.hadoop:hadoop-aws:3\.\d+\.\d+",
+        ),
+        ("abfss://a@b/query", r"start Spark with --packages \S+:hadoop-azure:3\.\d+\.\d+"),
+        ("s3://lake/query", "the location of Hadoop's S3 connector begins with s3a://"),
+    ],
+)
+def test_a_file_system_whose_jars_are_missing_is_named_with_them(
+    spark: SparkSession, location: str, advice: str
+) -> None:
+    with pytest.raises(CheckpointError, match=f"location '{location}': .*; {advice}$"):
+        open_storage(spark, location)
+
+
 def test_an_exception_that_pyspark_translates_is_one_clear_line_too(spark: SparkSession) -> None:
     with pytest.raises(CheckpointError, match="cannot use the checkpoint location ''"):
         open_storage(spark, "")
