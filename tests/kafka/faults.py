@@ -296,7 +296,7 @@ TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "A broker is killed or hangs between the marker and the commit, or in the middle of it.": (
         "tests/kafka/transactions/test_transactions_failures.py::test_a_transaction_outlives_a_broker_that_is_killed_before_the_commit",
-        "tests/kafka/transactions/test_transactions_failures.py::test_a_commit_whose_answer_a_killed_broker_never_gave_has_a_known_outcome",
+        "tests/kafka/transactions/test_transactions_failures.py::test_a_commit_that_a_killed_broker_never_answered_has_a_known_outcome",
         "tests/kafka/transactions/test_transactions_failures.py::test_a_commit_survives_a_broker_that_hangs",
         "tests/kafka/transactions/test_transactions_failures.py::test_a_commit_that_gets_no_answer_says_so_and_can_be_made_again",
     ),

@@ -55,10 +55,15 @@ def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
     assert [name for name in others if not name.endswith(".dist-info")] == []
 
 
-def test_the_wheel_is_smaller_than_40_000_lines(wheel: Path) -> None:
+# The library without its provers had 39,100. A commit that needs more says for which capability:
+# - 3,400 for the doctor of Kafka, `fanout status`, the first contact, and development servers.
+MAX_LINES = 43_500
+
+
+def test_the_wheel_does_not_grow_unnoticed(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         modules = [name for name in archive.namelist() if name.endswith(".py")]
-        assert sum(archive.read(name).count(b"\n") for name in modules) < 40_000
+        assert sum(archive.read(name).count(b"\n") for name in modules) < MAX_LINES
 
 
 def test_the_source_archive_has_what_errors_and_pages_name(tmp_path: Path) -> None:
