@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.kafka import Security
+    from fanout.testing.kafka.broker import KafkaBroker
 
 SECRET = "canary-password"
 COMMANDS = [
@@ -144,6 +145,32 @@ MISTAKES = [
 def test_a_mistake_is_named_by_its_option(
     command: list[str], given: list[str], says: str, checkpoint: str
 ) -> None:
+    assert run(command, checkpoint, *given) == (2, says)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=named)
+def test_a_dead_broker_is_an_error_within_the_timeout_also_with_no_token(
+    command: list[str], checkpoint: str, unused_tcp_port: int
+) -> None:
+    dead = f"127.0.0.1:{unused_tcp_port}"
+    given = ["--bootstrap-servers", dead, "--connect-timeout", "1"]
+    says = (
+        f"the cluster cannot be reached: {dead}: no server listens; check that the broker runs, "
+        "and the port (tried with the protocol PLAINTEXT for --connect-timeout 1 seconds)"
+    )
+    assert run(command, checkpoint, *given) == (2, says)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=named)
+def test_a_wrong_protocol_is_named_by_its_option(
+    command: list[str], checkpoint: str, kafka_broker: KafkaBroker
+) -> None:
+    servers = kafka_broker.bootstrap_servers
+    given = ["--bootstrap-servers", servers, "--protocol", "SSL"]
+    says = (
+        f"the cluster cannot be reached: {servers}: a Kafka listener of the protocol PLAINTEXT "
+        "answers; set --protocol to PLAINTEXT, or use the port of SSL (tried with the protocol SSL)"
+    )
     assert run(command, checkpoint, *given) == (2, says)
 
 

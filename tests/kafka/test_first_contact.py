@@ -147,5 +147,5 @@ async def test_every_first_contact_has_the_bound(
 ) -> None:
     async with listening(silent) as server, asyncio.timeout(SOON):
         cluster = Cluster(str(server), security=HERE, connect_timeout=0.2)
-        with pytest.raises(ServiceError, match=f"cannot be reached: {server}: .* 0.2 seconds"):
+        with pytest.raises(ServiceError, match=f"{server}: .* for connect_timeout=0.2 seconds"):
             await contact(cluster)

@@ -145,7 +145,7 @@ class _FirstContact:
         reasons = "; ".join(f"{_names(names)}: {text}" for text, names in alike.items())
         tried = f"tried with the protocol {self._connections.security.protocol}"
         if not in_time:
-            tried = f"{tried} for {self._seconds:g} seconds"
+            tried = f"{tried} for connect_timeout={self._seconds:g} seconds"
         if self._answered is not None:
             tried = f"{tried}; {self._answered} answers, and names this address of its brokers"
             tried = f"{tried}: see their advertised.listeners"

@@ -101,13 +101,15 @@ async def test_a_server_without_an_answer_is_tried_until_the_end(
     async with listening(serve) as server:
         text = await refusal(str(server), security, 2.0)
     assert reason in text
-    assert text.endswith(f"(tried with the protocol {security.protocol} for 2 seconds)")
+    assert text.endswith(
+        f"(tried with the protocol {security.protocol} for connect_timeout=2 seconds)"
+    )
 
 
 async def test_a_closed_port_is_tried_until_the_end(unused_tcp_port: int) -> None:
     text = await refusal(closed(unused_tcp_port), PLAINTEXT, 1.0)
     assert "no server listens; check that the broker runs, and the port" in text
-    assert "for 1 seconds" in text
+    assert "for connect_timeout=1 seconds" in text
 
 
 async def test_a_time_that_is_too_short_for_any_reason_is_an_error_with_a_text() -> None:
