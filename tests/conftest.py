@@ -48,6 +48,7 @@ _REGRESSIONS = (
 # Tests that share a JVM, by path: the tests of a group run in one process, one after the other.
 _GROUPS = {
     "tests/spark/": "Spark",
+    "tests/cli/test_exit_codes": "Kafka",
     "tests/cli/test_servers": "Kafka",
     "tests/cli/test_share": "Kafka",
     "tests/cli/test_shuffle": "Kafka",

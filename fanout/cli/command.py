@@ -84,8 +84,8 @@ def _run(name: str, words: Mapping[str, str], function: Callable[[], None]) -> N
             function()
     except FanOutError as error:
         sentence = in_words_of_caller(str(error), words)
-        # A keyword that is no option here is no remedy.
-        sentence = re.sub(r",? or pass \w+=[^,;]*", "", sentence)
+        # A remedy by a keyword that is no option of the command is left out.
+        sentence = re.sub(r"(?:,? or pass |; |(?<=\?) )\w+=[^,;]*", "", sentence)
         typer.echo(f"fanout {name}: {sentence}", err=True)
         raise typer.Exit(ExitCode.UNUSABLE) from error
     except KeyboardInterrupt:

@@ -89,6 +89,17 @@ def test_a_topic_without_producers_exits_with_1_and_says_so(kafka_broker: KafkaB
     assert "for 2h; --since reads further back" in output
 
 
+def test_a_record_of_another_program_exits_with_2_and_advises_no_keyword(
+    kafka_broker: KafkaBroker,
+) -> None:
+    topic = Topic(kafka_broker)
+    topic.write([{"value": encode_control(HelloFrame(0, 0, 1, 1))}, {"value": b"canary"}])
+    code, output = run(topic.name, topic.broker, "--json")
+    assert code == 2
+    assert f"the record of {topic.name}-0 at offset 1 is no frame of the shuffle: " in output
+    assert output.endswith("; is the topic written to by another program?\n")
+
+
 def test_a_topic_that_is_not_there_and_an_age_that_is_none_are_mistakes(topic: Topic) -> None:
     code, output = run("no-such-topic", topic.broker)
     assert (code, "fanout shuffle: " in output) == (2, True)
