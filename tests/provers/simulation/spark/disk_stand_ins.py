@@ -98,6 +98,7 @@ class FileStatus:
     """The status of a file."""
 
     st_size: int
+    st_mtime_ns: int = 0
 
 
 @final

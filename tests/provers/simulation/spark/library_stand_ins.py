@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, final
 from unittest import mock
 
-from fanout.landing import local_storage, ownership, segments, storage
+from fanout.landing import local_storage, owner, ownership, segments, storage
 from fanout.spark import query, query_stream, start_query
 from fanout.spark.hadoop import jvm_lock
 from tests.provers.simulation.spark.disk_stand_ins import DiskOs, DiskParquet, DiskPath
@@ -217,7 +217,8 @@ def library_stand_ins(
         (local_storage, {"os": DiskOs, "Path": DiskPath}),
         (segments, {"os": DiskOs, "pq": DiskParquet}),
         (storage, {"uuid": unique}),
-        (ownership, {"uuid": unique, "time": time}),
+        (owner, {"uuid": unique}),
+        (ownership, {"time": time}),
         (jvm_lock, {"JvmLock": locks}),
         (query_stream, {"concurrent": SimpleNamespace(futures=futures)}),
         (
