@@ -13,7 +13,7 @@ Setup:
     python kafka_to_postgres.py
 
 For a broker on this machine without TLS and passwords, set KAFKA_PROTOCOL=PLAINTEXT instead of the
-user and the password.
+user and the password; README.md shows how to start one.
 """
 
 import os

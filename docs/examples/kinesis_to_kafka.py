@@ -14,7 +14,7 @@ Setup:
     python kinesis_to_kafka.py
 
 For a broker on this machine without TLS and passwords, set KAFKA_PROTOCOL=PLAINTEXT instead of the
-user and the password.
+user and the password; README.md shows how to start one.
 """
 
 import os

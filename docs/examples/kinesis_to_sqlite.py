@@ -13,10 +13,11 @@ Setup:
     aws kinesis put-record --stream-name orders --partition-key customer-1 --data aGVsbG8=
     sqlite3 orders.db 'SELECT shard_id, sequence_number, data FROM orders'
 
-To read an embedded Kinesis instead, set AWS_ENDPOINT_URL_KINESIS to its address.
+README.md shows how to run it on an embedded Kinesis.
 """
 
 import asyncio
+import contextlib
 import math
 import os
 import sqlite3
@@ -66,4 +67,5 @@ async def main():
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main())
