@@ -1,0 +1,101 @@
+"""Hadoop's real s3a on an S3 that moto serves."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+from fanout.spark.hadoop.jvm import hadoop_configuration, jvm
+from fanout.spark.hadoop.storage import HadoopStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+BUCKET = "lake"
+
+
+@contextmanager
+def moto_s3() -> Iterator[str]:
+    """Serve S3 with an empty bucket.
+
+    Yields:
+        The endpoint.
+    """
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        endpoint = f"http://{host}:{port}"
+        client = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name="us-east-1",
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
+        client.create_bucket(Bucket=BUCKET)
+        client.close()
+        yield endpoint
+    finally:
+        server.stop()
+
+
+def s3a_settings(endpoint: str) -> dict[str, str]:
+    """Return the settings of a Hadoop configuration whose s3a uses an endpoint.
+
+    Args:
+        endpoint: What `moto_s3` yields.
+    """
+    return {
+        "fs.s3a.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "fs.s3a.endpoint": endpoint,
+        "fs.s3a.endpoint.region": "us-east-1",
+        "fs.s3a.path.style.access": "true",
+        "fs.s3a.access.key": "testing",
+        "fs.s3a.secret.key": "testing",
+        "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        "fs.s3a.classloader.isolation": "false",
+    }
+
+
+def class_loader(spark: SparkSession, jars: Sequence[Path]) -> Any:
+    """Return a class loader that adds jars to those of a session that runs already."""
+    java: Any = jvm(spark)
+    urls = spark.sparkContext._gateway.new_array(java.java.net.URL, len(jars))  # type: ignore[union-attr]
+    for number, jar in enumerate(jars):
+        urls[number] = java.java.io.File(str(jar)).toURI().toURL()
+    parent = java.java.lang.Thread.currentThread().getContextClassLoader()
+    return java.java.net.URLClassLoader(urls, parent)
+
+
+@contextmanager
+def s3a_storage(
+    spark: SparkSession, loader: Any, location: str, settings: dict[str, str]
+) -> Iterator[HadoopStorage]:
+    """Open a checkpoint with a file system of its own, as another driver would.
+
+    Args:
+        spark: The session.
+        loader: What `class_loader` returns.
+        location: A location on s3a.
+        settings: Of the Hadoop configuration.
+    """
+    java: Any = jvm(spark)
+    configuration = java.org.apache.hadoop.conf.Configuration(hadoop_configuration(spark))
+    configuration.setClassLoader(loader)
+    for name, value in settings.items():
+        configuration.set(name, value)
+    root = java.org.apache.hadoop.fs.Path(location)
+    file_system = java.org.apache.hadoop.fs.FileSystem.newInstance(root.toUri(), configuration)
+    storage = HadoopStorage(spark, file_system, root)
+    try:
+        yield storage
+    finally:
+        storage.close()
+        file_system.close()
