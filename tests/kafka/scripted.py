@@ -130,6 +130,8 @@ class ScriptedCluster:
         self.answer_faults: dict[Partition, deque[Exception]] = {}
         self.look_faults: deque[Exception] = deque()
         self.offset_faults: deque[Exception] = deque()
+        self.after_offsets: deque[Callable[[], None]] = deque()
+        """What happens after each look-up of offsets, before the next one."""
         self._fetch_max_bytes = fetch_max_bytes
         self._latency = latency
         self._read_committed = read_committed
@@ -166,7 +168,10 @@ class ScriptedCluster:
         await asyncio.sleep(self._latency)
         if self.offset_faults:
             raise self.offset_faults.popleft()
-        return {partition: self._offset(partition, what) for partition, what in wanted.items()}
+        found = {partition: self._offset(partition, what) for partition, what in wanted.items()}
+        if self.after_offsets:
+            self.after_offsets.popleft()()
+        return found
 
     async def committed(
         self, group_id: str, partitions: Sequence[Partition]

@@ -133,6 +133,16 @@ async def test_a_timestamp_begins_at_the_first_record_that_is_not_older_else_at_
 
 
 @in_virtual_time
+async def test_a_record_that_comes_during_the_look_up_is_not_lost() -> None:
+    cluster = ScriptedCluster()
+    cluster.log().append(3)
+    cluster.after_offsets.append(lambda: cluster.log().append(1))
+    async with reading(cluster, Timestamp(9999)) as stream:
+        await stream.until(3)
+        assert stream.offsets == [3]
+
+
+@in_virtual_time
 async def test_an_empty_partition_says_at_once_that_it_is_read_to_its_end() -> None:
     async with reading(ScriptedCluster()) as stream:
         batch = await stream.event()

@@ -84,11 +84,11 @@ class Bench:
         )
         return runner.run(batch_id, QUERY)
 
-    def filled(self, *data: bytes) -> Filled:
-        segment = self.log.open()
-        batch = Batch(SPLIT, records_of(SPLIT, data, 0), Range(Cursor(0), Cursor(len(data))))
-        segment.add(Drained((batch,), at(len(data))))
-        return Filled(segment, at(len(data)))
+    def filled(self, *data: bytes, after: int = 0) -> Filled:
+        segment, until = self.log.open(), after + len(data)
+        batch = Batch(SPLIT, records_of(SPLIT, data, after), Range(Cursor(after), Cursor(until)))
+        segment.add(Drained((batch,), at(until)))
+        return Filled(segment, at(until))
 
 
 @pytest.fixture
@@ -163,6 +163,21 @@ def test_acquired_records_of_several_segments_are_one_batch_for_ever(
     later.run(3, PendingBatch(later.ledger.pending.left), recorder)
     assert recorder.batch_ids == [0, 3]
     assert bench.again().ledger.pending.left == ()
+
+
+def test_a_batch_of_several_segments_ends_where_the_last_one_does(
+    bench: Bench, recorder: Recorder
+) -> None:
+    filled = [bench.filled(b"x", b"y", after=after) for after in (0, 2, 4)]
+    pending = [bench.ledger.pending.keep(each, "") for each in filled]
+    bench.run(0, PendingBatch(tuple(pending[:2])), recorder)
+    assert bench.ledger.read(0).positions == at(4)
+    assert bench.acknowledged == [at(4)]
+    later = bench.again()
+    assert later.ledger.positions() == at(4)
+    later.run(1, PendingBatch(later.ledger.pending.left), recorder)
+    assert bench.again().ledger.positions() == at(6)
+    assert recorder.sequences == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_an_earlier_run_has_left_pending_is_read_whole_before_it_is_handled(

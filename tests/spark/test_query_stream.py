@@ -17,12 +17,12 @@ from fanout.landing.local_storage import LocalStorage
 from fanout.landing.pending import PendingSegments
 from fanout.landing.segments import OpenSegment, SegmentLog
 from fanout.spark.loop_thread import LoopThread
-from fanout.spark.pending_queue import PendingBatch
+from fanout.spark.pending_queue import PendingBatch, PendingQueue
 from fanout.spark.query_stream import QueryStream
 from fanout.spark.segment_filler import Stopped
 from tests.landing.test_ledger import Owner
 from tests.spark.harness import PATIENCE, eventually
-from tests.spark.lending import LendingSource
+from tests.spark.lending import LendingConnection, LendingSource
 from tests.spark.manual import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def open_feed(
     *,
     bounded: bool = False,
     taken: TakenSegments | None = None,
+    max_wait: float = 1.0,
 ) -> QueryStream:
     return QueryStream(
         loop,
@@ -82,7 +83,7 @@ def open_feed(
         Checkpoint.from_json(loop.call(resolve_start(source))),
         SegmentLog(directory, 1, SCHEMA, max_records=4, max_bytes=1 << 20),
         PendingSegments(LocalStorage(directory), cast("Ownership", Owner()), taken),
-        max_wait=1.0,
+        max_wait=max_wait,
         bounded=bounded,
         on_resubscribe=None,
     )
@@ -164,6 +165,16 @@ def test_acquired_records_are_not_acknowledged_when_they_were_handled(
     split = Split("member-0")
     # A batch that is replayed may have positions that this stream has nothing to say about.
     feed.acknowledge(Checkpoint("lending:one", {split.id: SplitPosition(split, Cursor(9))}))
+
+
+@pytest.mark.parametrize(("max_wait", "used"), [(600.0, 10.0), (1.0, 1.0)])
+def test_a_segment_is_filled_for_a_third_of_its_locks_time_at_most(
+    loop: LoopThread, tmp_path: Path, max_wait: float, used: float
+) -> None:
+    feed = open_feed(loop, LendingSource(), tmp_path, max_wait=max_wait)
+    assert LendingConnection.seconds == 30.0
+    assert isinstance(feed._filler, PendingQueue)
+    assert feed._filler._filler._max_wait == used
 
 
 def test_unconfirmed_deliveries_are_known_before_a_record_can_come_again(

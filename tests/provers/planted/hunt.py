@@ -34,7 +34,17 @@ if TYPE_CHECKING:
     from tests.provers.planted.edits import Change
     from tests.provers.simulation.plans import AnyPlan
 
-__all__ = ("CHANGES", "SEEDS", "SHOWN", "BugFound", "find", "hunt", "hunters", "planted")
+__all__ = (
+    "CHANGES",
+    "SEEDS",
+    "SHOWN",
+    "BugFound",
+    "check_words",
+    "find",
+    "hunt",
+    "hunters",
+    "planted",
+)
 
 SEEDS: Final = 500
 _WRITTEN_DOWN: Final = Path(__file__).with_name("shown.json")
@@ -153,12 +163,12 @@ def _error_of(plan: AnyPlan) -> str | None:
     try:
         run_plan(plan)
     except SimulationError as error:
-        _check_words(error)
+        check_words(error)
         return str(error).partition("\n")[0]
     return None
 
 
-def _check_words(error: BaseException) -> None:
+def check_words(error: BaseException) -> None:
     """Check that an error is the product's, as a person might have made it."""
     cause: BaseException | None = error
     while cause is not None:

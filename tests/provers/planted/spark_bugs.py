@@ -26,6 +26,7 @@ find = BatchLedger.find
 prune = BatchLedger.prune
 begin = BatchLedger.__init__
 run = BatchRunner.run
+finish = BatchRunner._finish
 sweep = LocalStorage.sweep
 open_segment = SegmentLog.open
 hand_over = SegmentFiller._hand_over
@@ -75,6 +76,11 @@ def acknowledge_first(self: BatchRunner, entry: BatchEntry) -> None:
     self._acknowledge(entry.positions)
     self._ledger.write(entry)
     self._ledger.prune()
+
+
+def acknowledge_unhandled(self: BatchRunner, entry: BatchEntry, started: float) -> BatchResult:
+    self._acknowledge(entry.positions)
+    return finish(self, entry, started)
 
 
 def handle_first(self: BatchRunner, entry: BatchEntry) -> None:
@@ -172,6 +178,7 @@ SPARK_BUGS: dict[str, tuple[Any, str, Any]] = {
     "creation replaces": (RemoteStorage, "_put", put_over),
     "an entry comes before its segment": (BatchRunner, "_publish", publish_later),
     "acknowledged before the entry": (BatchRunner, "_record", acknowledge_first),
+    "acknowledged before the handler": (BatchRunner, "_finish", acknowledge_unhandled),
     "handled before the entry": (BatchRunner, "_record", handle_first),
     "the newest segment is pruned": (BatchLedger, "prune", prune_newest),
     "a segment is pruned too early": (ledger, "_KEPT_BATCHES", 9),

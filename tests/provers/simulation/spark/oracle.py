@@ -121,7 +121,7 @@ class QueryOracle:
             self._deliver(batch_id, row)
 
     def acknowledged(self, positions: Mapping[str, Position]) -> None:
-        """Check an acknowledgement: what it covers can be lost by nothing any more."""
+        """Check an acknowledgement: what it covers is durable, and the handler has returned."""
         self.acknowledgements += 1
         entries = self._durable_entries()
         if not entries:
@@ -135,6 +135,11 @@ class QueryOracle:
             # Places without a record may be acknowledged at any time: nothing of them can be lost.
             if any(durable < sequence <= acknowledged for _, sequence, _ in log.rows):
                 self.violate(f"{log.split} was acknowledged to {acknowledged}, durable is {state}")
+            if any(sequence <= acknowledged for _, sequence, _ in self._left[log.split.id]):
+                first = self._left[log.split.id][0]
+                self.violate(
+                    f"{log.split} was acknowledged to {acknowledged}, {first} is unhandled"
+                )
         self._expect_segment(newest)
 
     def accepted(self, row: Row) -> None:

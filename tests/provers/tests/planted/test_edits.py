@@ -19,6 +19,7 @@ from tests.provers.planted.edits import (
     with_value,
 )
 from tests.provers.planted.hunt import CHANGES
+from tests.provers.planted.tested_bugs import TESTED_BUGS
 from tests.provers.simulation.kafka.faults import KafkaFault
 
 
@@ -87,4 +88,10 @@ def test_a_field_is_named_that_there_is() -> None:
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_planted_bug_fits_the_library(name: str) -> None:
     for edit in CHANGES[name]:
+        edit.check()
+
+
+@pytest.mark.parametrize("name", TESTED_BUGS)
+def test_every_bug_that_a_test_finds_fits_the_library(name: str) -> None:
+    for edit in TESTED_BUGS[name].change:
         edit.check()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.provers.planted.hunt import check_words
 from tests.provers.planted.spark_bugs import SPARK_BUGS, planted
 from tests.provers.simulation.spark import (
     DriverRun,
@@ -54,6 +55,7 @@ def test_a_planted_mistake_is_found(name: str) -> None:
         for plan in (*FOUND.values(), *map(draw, range(first, first + SEEDS))):
             try:
                 run_query_plan(plan)
-            except QueryViolationError:
+            except QueryViolationError as error:
+                check_words(error)
                 return
     raise AssertionError(f"{SEEDS} runs did not show that {name}")

@@ -1,0 +1,171 @@
+"""Mistakes that no simulator reaches, each with the test of `make test` that finds it.
+
+`python -m tests.provers.planted.tested_bugs NAME` runs the test of a mistake with it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+
+from fanout.core.positions import Timestamp
+from fanout.kafka.reading.offsets import OffsetResolver
+from fanout.kafka.reading.subscription import PartitionReader
+from fanout.spark.batch_runner import BatchRunner
+from fanout.spark.hadoop.write_once import WriteOnce, _choose_creation
+from fanout.spark.query_stream import QueryStream
+from tests.provers.planted.edits import (
+    ANY,
+    Edit,
+    called,
+    case_of,
+    constant,
+    drop,
+    has,
+    node,
+    on,
+    with_body,
+    with_test,
+)
+
+if TYPE_CHECKING:
+    from tests.provers.planted.edits import Change
+
+__all__ = ("TESTED_BUGS", "TestedBug")
+
+
+class TestedBug(NamedTuple):
+    """A mistake and the test that finds it.
+
+    Args:
+        change: What is changed in the library.
+        test: The path and the name of the test.
+    """
+
+    change: Change
+    test: str
+
+
+def _attribute(name: str) -> Any:
+    return node(ast.Attribute, attr=name)
+
+
+def _method(name: str, **parts: Any) -> Any:
+    return node(ast.Call, func=_attribute(name), **parts)
+
+
+def _overwriting(made: ast.Call) -> ast.Call:
+    assert isinstance(made.func, ast.Attribute)
+    made.func.attr = "overwrite"
+    made.args = [ast.Constant(value=True)]
+    return made
+
+
+def _replacing(made: ast.Call) -> ast.Call:
+    made.args[1] = ast.Constant(value=True)
+    return made
+
+
+def _closing(abort: ast.Attribute) -> ast.Attribute:
+    abort.attr = "close"
+    return abort
+
+
+def _look_ups_swapped(body: list[ast.stmt]) -> list[ast.stmt]:
+    first, second = (n for n, each in enumerate(body) if has(_method("offsets"))(each))
+    body[first], body[second] = body[second], body[first]
+    return body
+
+
+def _first_two_swapped(body: list[ast.stmt]) -> list[ast.stmt]:
+    return [body[1], body[0], *body[2:]]
+
+
+def _of_the_first(last: ast.Attribute) -> ast.Attribute:
+    last.value = ast.parse("pending[0]", mode="eval").body
+    return last
+
+
+_FILES: Final = "tests/spark/hadoop/test_write_once.py"
+_FUNCTION: Final = node(ast.AsyncFunctionDef)
+_HSYNC: Final = node(ast.If, body=[node(ast.Expr, value=_method("hsync"))])
+_LAST_POSITIONS: Final = node(ast.Attribute, value=node(ast.Name, id="last"), attr="positions")
+
+TESTED_BUGS: Final[dict[str, TestedBug]] = {
+    "a second writer also succeeds": TestedBug(
+        (
+            Edit(
+                WriteOnce._put_if_absent,
+                on(node(ast.If, test=ast.BoolOp), with_test(constant(value=False))),
+            ),
+        ),
+        f"{_FILES}::test_of_two_writers_at_once_the_slower_one_is_refused",
+    ),
+    "a conditional put overwrites": TestedBug(
+        (Edit(WriteOnce._put_if_absent, on(_method("must"), _overwriting)),),
+        f"{_FILES}::test_a_second_writer_is_refused_and_changes_nothing",
+    ),
+    "a put overwrites": TestedBug(
+        (
+            Edit(
+                WriteOnce.write,
+                on(_method("create", args=[node(ast.Name, id="final"), ANY]), _replacing),
+            ),
+        ),
+        f"{_FILES}::test_a_second_writer_is_refused_and_changes_nothing",
+    ),
+    "a put that breaks is closed": TestedBug(
+        (Edit(WriteOnce._fill, on(_attribute("abort"), _closing)),),
+        f"{_FILES}::test_no_file_is_left_of_a_write_that_breaks_half_way",
+    ),
+    "a file is renamed before it is on disk": TestedBug(
+        (Edit(WriteOnce._fill, on(_HSYNC, drop)),),
+        f"{_FILES}::test_a_file_is_on_disk_before_it_has_its_name",
+    ),
+    "an object of GCS is renamed": TestedBug(
+        (Edit(_choose_creation, on(node(ast.IfExp), lambda either: either.orelse)),),
+        f"{_FILES}::test_an_object_is_put_under_its_own_name",
+    ),
+    "ends are looked up after times": TestedBug(
+        (Edit(OffsetResolver._look_up, on(_FUNCTION, with_body(_look_ups_swapped))),),
+        "tests/kafka/test_offsets.py::test_a_record_that_comes_during_the_look_up_is_not_lost",
+    ),
+    "the end of one partition is looked up after the time": TestedBug(
+        (
+            Edit(
+                PartitionReader._first_offset,
+                on(case_of(Timestamp), with_body(_first_two_swapped)),
+            ),
+        ),
+        "tests/kafka/test_subscription.py::test_a_record_that_comes_during_the_look_up_is_not_lost",
+    ),
+    "a segment may outlive the locks of its records": TestedBug(
+        (Edit(QueryStream._serve_acquired, on(called(min), lambda made: made.args[0])),),
+        "tests/spark/test_query_stream.py"
+        "::test_a_segment_is_filled_for_a_third_of_its_locks_time_at_most",
+    ),
+    "a batch has the positions of its first segment": TestedBug(
+        (Edit(BatchRunner.run, on(_LAST_POSITIONS, _of_the_first)),),
+        "tests/spark/test_batch_runner.py"
+        "::test_a_batch_of_several_segments_ends_where_the_last_one_does",
+    ),
+}
+
+
+def run_test_of(name: str) -> int:
+    """Run the test of a mistake with it, and return the exit code of pytest."""
+    bug = TESTED_BUGS[name]
+    with ExitStack() as edits:
+        for edit in bug.change:
+            edits.enter_context(edit.made())
+        # fanout is imported already, and needs no rewriting of its assertions.
+        imported = "-Wignore::pytest.PytestAssertRewriteWarning"
+        return pytest.main([imported, "--tb=short", "-rf", bug.test])
+
+
+if __name__ == "__main__":
+    sys.exit(run_test_of(sys.argv[1]))
