@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, final
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from fanout.core.events import End, Split
-    from fanout.core.progress import Progress
+    from fanout.core.progress import Progress, SplitProgress
     from fanout.core.source import Terms
     from fanout.errors import FanOutError
+
+    _T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
 
@@ -42,29 +45,24 @@ class LifecycleLog:
         """
         self._started = asyncio.get_running_loop().time()
         states = [state for state in self._progress if not state.ended]
-        places = [f"{state.split} {self._terms.position(state.delivered)}" for state in states]
         ended = sum(1 for _ in self._progress) - len(states)
         log.info(
             "%s %s with %s%s%s",
             self._progress.source,
             "resumes from stored positions" if stored else "starts",
             self._count(states),
-            _few([place.rstrip() for place in places]),
+            _few(states, self._place),
             f"; {ended} more had been read to the end" if ended else "",
         )
 
     def found(self, splits: Collection[Split]) -> None:
         """Log splits that have appeared while the stream runs."""
         if splits:
-            names = [
-                f"{split} (after {' and '.join(split.parents)})" if split.parents else str(split)
-                for split in splits
-            ]
-            log.info("found %s%s", self._count(splits, "new "), _few(names))
+            log.info("found %s%s", self._count(splits, "new "), _few(splits, _with_parents))
 
     def ended(self, end: End) -> None:
         """Log a split that was read to its end."""
-        children = _few([str(child) for child in end.children])
+        children = _few(end.children, str)
         log.info("%s was read to its end%s", end.split, children and f"; its children{children}")
 
     def stopped(self, failure: FanOutError | None) -> None:
@@ -84,12 +82,19 @@ class LifecycleLog:
             progress.batches,
         )
 
+    def _place(self, state: SplitProgress) -> str:
+        return f"{state.split} {self._terms.position(state.delivered)}".rstrip()
+
     def _count(self, splits: Collection[object], kind: str = "") -> str:
         return f"{len(splits)} {kind}{self._terms.split}{'' if len(splits) == 1 else 's'}"
 
 
-def _few(names: Collection[str]) -> str:
-    """Return ": " and the first few of the names; nothing where there are none."""
-    shown = ", ".join(list(names)[:_NAMED])
-    more = len(names) - _NAMED
+def _with_parents(split: Split) -> str:
+    return f"{split} (after {' and '.join(split.parents)})" if split.parents else str(split)
+
+
+def _few(items: Collection[_T], name: Callable[[_T], str]) -> str:
+    """Return ": " and the names of the first few; nothing where there are none."""
+    shown = ", ".join(name(item) for item in islice(items, _NAMED))
+    more = len(items) - _NAMED
     return (shown and f": {shown}") + (f" and {more} more" if more > 0 else "")

@@ -11,6 +11,7 @@ from fanout.errors import OptionError
 from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.read_options import KafkaReadOptions, check_text
 from fanout.kafka.reading.user_decode import UserDecode
+from fanout.kafka.security import Security
 from fanout.kafka.selection import select
 from fanout.kafka.share.client_options import ClientOptions, security_properties
 from fanout.kafka.share.poll_columns import NO_RECORDS
@@ -87,10 +88,9 @@ class ShareOptions(KafkaReadOptions):
 
     def __post_init__(self) -> None:
         self.check_client()
-        _ = (
-            self.topic_names,
-            self.client_properties(0),
-        )  # checks them
+        _ = self.topic_names, self.client_options.properties()  # checks them
+        if isinstance(self.cluster.security, Security):  # a function may block, so it comes later
+            security_properties(self.cluster.security)
         self._check_texts()
         self._check_numbers()
         self._check_bad_records()

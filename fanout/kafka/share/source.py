@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ class KafkaShareSource(ShareOptions):
                 "a share group has no end to read to: records that are locked for other members "
                 "may come at any time; read on, and stop when no record has come for a while"
             )
+        await asyncio.to_thread(self.client_properties, 0)  # checks what a function returns
         jitter = FullJitter(self.pacing.backoff, Random())  # noqa: S311 - jitter, no secret
 
         async def retried(doing: str, call: Callable[[], Awaitable[_T]]) -> _T:

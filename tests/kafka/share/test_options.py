@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import fanout
 from fanout.errors import DecodeFailedError, OptionError
 from fanout.kafka import Cluster, KafkaShareSource, Security
 from fanout.kafka.share.client_options import security_properties
@@ -126,6 +127,13 @@ async def token() -> str:
 def test_what_the_client_cannot_be_told_is_refused(security: Security) -> None:
     with pytest.raises(OptionError, match="is not for a share group"):
         source(cluster=Cluster("127.0.0.1:9092", security=security))
+
+
+async def test_what_a_function_returns_is_refused_when_the_source_is_opened() -> None:
+    chosen = source(cluster=Cluster("127.0.0.1:1", security=lambda: Security(token=token)))
+    with pytest.raises(OptionError, match="token is not for a share group yet"):
+        async with fanout.open(chosen):
+            pass
 
 
 def test_a_function_to_decode_gets_the_number_of_deliveries() -> None:
