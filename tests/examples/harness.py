@@ -24,7 +24,7 @@ __all__ = ("AFTER_HANDLER", "EXAMPLES", "IN_HANDLER", "Example")
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 # Longer than anything takes on a busy machine; it passes only if a test fails.
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 IN_HANDLER = "fanout.spark.batch_runner:BatchRunner._handle"
 AFTER_HANDLER = "fanout.spark.batch_runner:BatchRunner._finish"

@@ -1,60 +1,43 @@
-"""moto's S3 server, in a process of its own."""
+"""moto's S3 server for a test."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import boto3
+from moto.server import ThreadedMotoServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = ("BUCKET", "names_of_objects", "s3_server")
 
 BUCKET = "lake"
-PATIENCE = 30.0
 
 
 @contextmanager
-def s3_server(log: Path) -> Iterator[str]:
+def s3_server() -> Iterator[str]:
     """Run a server with an empty bucket.
-
-    Args:
-        log: The file that it writes to.
 
     Yields:
         Its endpoint.
     """
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with log.open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output)  # noqa: S603 - our own
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
     try:
-        endpoint = _endpoint(log)
+        host, port = server.get_host_and_port()
+        endpoint = f"http://{host}:{port}"
         _client(endpoint).create_bucket(Bucket=BUCKET)
         yield endpoint
     finally:
-        server.kill()
-        server.wait()
+        server.stop()
 
 
 def names_of_objects(endpoint: str) -> list[str]:
     """Return the names of objects in the bucket; there are at most a thousand."""
     found = _client(endpoint).list_objects_v2(Bucket=BUCKET)
     return [entry["Key"] for entry in found.get("Contents", [])]
-
-
-def _endpoint(log: Path) -> str:
-    deadline = time.monotonic() + PATIENCE
-    while (found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())) is None:
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
-    return found.group()
 
 
 def _client(endpoint: str) -> Any:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fanout.testing.kafka.broker import KafkaBroker
 
-pytestmark = [pytest.mark.prove, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(1200)]
 
 COMMIT = "psycopg:Connection.commit"
 # Each run but the first repeats a batch, and is killed in the one after it. The first commit of a

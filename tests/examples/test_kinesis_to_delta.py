@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fanout.testing.kinesis.server import KinesisServer
 
-pytestmark = [pytest.mark.prove, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(1200)]
 
 # Each run but the first repeats a batch, which is read and written, and is killed in the one after
 # it.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
     from fanout.testing.kinesis.server import KinesisServer
 
-pytestmark = [pytest.mark.prove, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(1200)]
 
 TRANSACTIONS = "fanout.kafka.transactions.transactions:Transactions"
 # Each run but the first repeats a batch, and is killed in the one after it.
@@ -43,7 +43,7 @@ def test_kills_lose_and_repeat_nothing(
 def test_kills_lose_and_repeat_nothing_with_a_checkpoint_on_s3(
     kinesis_server: KinesisServer, start_kafka_broker: Callable[..., KafkaBroker], tmp_path: Path
 ) -> None:
-    with s3_server(tmp_path / "moto.log") as endpoint:
+    with s3_server() as endpoint:
         settings = {
             "spark.jars": spark_jars(s3a_set()),
             "spark.hadoop.fs.s3a.endpoint": endpoint,

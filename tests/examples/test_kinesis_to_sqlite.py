@@ -49,7 +49,7 @@ def test_the_example_stores_what_was_put(
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_kills_lose_and_repeat_nothing(
     kinesis_server: KinesisServer, example: Example, tmp_path: Path
 ) -> None:
