@@ -58,7 +58,7 @@ _GROUPS = {
     "tests/testing/test_kafka": "Kafka",
 }
 # Tests that take long and share nothing may each run in another process.
-_ALONE = ("tests/demo/test_demo", "tests/provers/tests/crash/test_campaign")
+_ALONE = ("tests/demo/test_demo", "tests/examples/", "tests/provers/tests/crash/test_campaign")
 # The groups that take longest begin first, so that no process is left with one of them at the end.
 _FIRST = ("tests/spark/", "tests/kafka/", *_ALONE, "tests/provers/")
 
