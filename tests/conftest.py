@@ -52,6 +52,8 @@ _GROUPS = {
     "tests/cli/test_servers": "Kafka",
     "tests/cli/test_share": "Kafka",
     "tests/cli/test_shuffle": "Kafka",
+    "tests/cli/test_status": "Kafka",
+    "tests/cli/test_kafka_doctor": "Kafka",
     "tests/cli/test_transactions": "Kafka",
     "tests/demo/test_kafka": "Kafka",
     "tests/kafka/": "Kafka",

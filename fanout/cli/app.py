@@ -15,6 +15,7 @@ from fanout.cli.iam_policy import iam_policy
 from fanout.cli.servers import kafka_broker, kinesis_server
 from fanout.cli.share import share
 from fanout.cli.shuffle import shuffle
+from fanout.cli.status import status
 from fanout.cli.transactions import transactions
 
 app = typer.Typer(
@@ -49,6 +50,7 @@ def fanout(
 # In the order in which a new user needs them.
 app.command()(demo)
 app.command()(doctor)
+app.command()(status)
 app.command()(iam_policy)
 app.add_typer(consumers)
 app.add_typer(transactions)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from fanout.errors import OptionError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -48,14 +50,18 @@ def stream_options(
     # Help and usage errors do not load the AWS SDK.
     from fanout.kinesis.options import KinesisOptions  # noqa: PLC0415
 
-    return KinesisOptions(
-        stream=stream,
-        consumer=consumer,
-        mode="polling" if consumer is None else "efo",
-        region=region,
-        endpoint_url=endpoint_url,
-        role_arn=role_arn,
-    )
+    try:
+        return KinesisOptions(
+            stream=stream,
+            consumer=consumer,
+            mode="polling" if consumer is None else "efo",
+            region=region,
+            endpoint_url=endpoint_url,
+            role_arn=role_arn,
+        )
+    except OptionError as error:
+        # No command allows plain http to another machine.
+        raise OptionError(str(error).partition(", or pass insecure=")[0]) from error
 
 
 def print_json(answer: dict[str, Any]) -> None:

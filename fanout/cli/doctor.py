@@ -1,38 +1,97 @@
-"""The command `fanout doctor`: check what reading a stream of Kinesis needs."""
+"""The command `fanout doctor`: check what a source, a sink and a checkpoint need."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Final, final
 
 import typer
 
+from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, is_local
 from fanout.cli.command import ExitCode, fanout_command
 from fanout.cli.common import (
     Endpoint,
     Json,
     Region,
     Role,
-    Stream,
     calling_the_service,
     print_json,
     stream_options,
 )
+from fanout.cli.kafka_options import KafkaOptions
 from fanout.errors import CheckpointError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fanout.core.checkpoint import Checkpoint
     from fanout.core.findings import Finding
-    from fanout.kinesis.options import KinesisOptions
+    from fanout.kafka.doctor.diagnose import KafkaNeeds
 
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "bold red", "unknown": "dim"}
+_PANEL: Final = "What is read from Kafka, or written to it"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeedsOptions:
+    """The options that name what is needed of a cluster; typer shows each with its help."""
+
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="A topic that is read; may be repeated.", rich_help_panel=_PANEL),
+    ] = None
+    group: Annotated[
+        str | None,
+        typer.Option(help="The group_id of a KafkaSource.", rich_help_panel=_PANEL),
+    ] = None
+    share_group: Annotated[
+        str | None,
+        typer.Option(help="The group_id of a KafkaShareSource.", rich_help_panel=_PANEL),
+    ] = None
+    sink_topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A topic that a sink writes to; may be repeated.", rich_help_panel=_PANEL
+        ),
+    ] = None
+    transactional_id_prefix: Annotated[
+        str,
+        typer.Option(help="The sink's transactional_id_prefix.", rich_help_panel=_PANEL),
+    ] = "fanout"
+    transaction_timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="The sink's transaction_timeout.", rich_help_panel=_PANEL
+        ),
+    ] = None
+
+    @property
+    def given(self) -> bool:
+        """Whether one of them names a topic or a group."""
+        return bool(self.topic or self.group or self.share_group or self.sink_topic)
+
+    def needs(self) -> KafkaNeeds:
+        """Return what the options name."""
+        from fanout.kafka.doctor.diagnose import KafkaNeeds  # noqa: PLC0415 - for help
+
+        return KafkaNeeds(
+            topics=self.topic or (),
+            group=self.group,
+            share_group=self.share_group,
+            sink_topics=self.sink_topic or (),
+            transactional_id_prefix=self.transactional_id_prefix,
+            transaction_timeout=self.transaction_timeout,
+        )
 
 
 @fanout_command("doctor")
 def doctor(
-    stream: Stream,
+    stream: Annotated[
+        str | None,
+        typer.Argument(help="The stream of Kinesis, by its name or ARN.", show_default=False),
+    ] = None,
     consumer: Annotated[
         str | None,
         typer.Argument(
@@ -44,9 +103,10 @@ def doctor(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="PATH",
-            help="Compare stored positions with the retention period: the checkpoint location of a "
-            "query, or a file with the value of `stream.positions`; on a local disk.",
+            metavar="LOCATION",
+            help="Compare stored positions with the source: the checkpoint location of a query, or "
+            "a local file with the value of `stream.positions`. Another location than a path is "
+            "also checked itself, through a Spark session.",
         ),
     ] = None,
     subscribe: Annotated[
@@ -60,48 +120,105 @@ def doctor(
     region: Region = None,
     endpoint_url: Endpoint = None,
     role_arn: Role = None,
+    needs: NeedsOptions,
+    kafka: KafkaOptions,
     json: Json = False,
 ) -> None:
-    """Check what reading a stream needs, with advice for each finding.
+    """Check what a source, a sink or a checkpoint needs, with advice for each finding.
 
-    The checks cover credentials, permissions, clock, consumer, stream, key, limits of this machine,
-    and the time until the unread records of a checkpoint expire. Nothing is registered or changed.
-    For example, before a deployment and when a job is behind:
+    With a stream it checks Kinesis: credentials, permissions, clock, consumer, stream, key and the
+    limits of this machine. With a topic or a group it checks Kafka: each broker and the address
+    that it advertises, permissions, topics, groups, transactions, features and clock. With a
+    checkpoint it checks how far the reader is behind, and how long the unread records are kept;
+    a remote one also for its owner, and whether two writers exclude each other there, with a file
+    that is removed again. Nothing else is registered, written or changed. For example:
 
     `fanout doctor orders orders-etl --checkpoint /var/lib/orders/checkpoint`
+
+    `fanout doctor --topic orders --sink-topic billed --bootstrap-servers broker-1:9093`
+
+    `fanout doctor --checkpoint s3a://lake/_chk/orders`
 
     The exit code is 1 if there is a problem, and 2 if a path or an option cannot be used; warnings
     and unknown findings leave it at 0.
     """
-    options = stream_options(
-        stream, consumer, region=region, endpoint_url=endpoint_url, role_arn=role_arn
-    )
     if subscribe and consumer is None:
         raise OptionError("--subscribe needs a consumer: name one, or leave --subscribe out")
+    if stream is not None and needs.given:
+        raise OptionError(
+            "name a stream of Kinesis, or topics and groups of Kafka with --topic, --group, "
+            "--share-group and --sink-topic, not both"
+        )
+    aws = {"region": region, "endpoint_url": endpoint_url, "role_arn": role_arn}
+    options = None if stream is None else stream_options(stream, consumer, **aws)
+    cluster = kafka.cluster() if needs.given else None
+    if options is None and cluster is None and checkpoint is None:
+        raise OptionError(
+            "name what to check: a stream of Kinesis, topics or groups of Kafka with --topic, "
+            "--group, --share-group or --sink-topic, or a --checkpoint"
+        )
     with calling_the_service():
-        findings = _examine(options, checkpoint, subscribe=subscribe)
+        stored, findings = (None, []) if checkpoint is None else _examine_stored(checkpoint)
+        if stored is not None and options is None and cluster is None:
+            findings.append(_unasked(stored))
+        if options is not None:
+            from fanout.kinesis.doctor.diagnose import diagnose  # noqa: PLC0415 - loads the AWS SDK
+
+            found = asyncio.run(diagnose(options, checkpoint=stored, subscribe=subscribe))
+            findings = [*found, *findings]
+        if cluster is not None:
+            from fanout.kafka.doctor.diagnose import diagnose_cluster  # noqa: PLC0415 - for help
+
+            checking = diagnose_cluster(cluster, needs.needs(), checkpoint=stored)
+            findings = [*asyncio.run(checking), *findings]
     healthy = all(finding.status != "problem" for finding in findings)
     if json:
-        answer = {"stream": stream, "healthy": healthy, "findings": list(map(asdict, findings))}
-        print_json(answer)
+        print_json({"stream": stream, "healthy": healthy, "findings": list(map(asdict, findings))})
     else:
         _print(findings)
     if not healthy:
         raise typer.Exit(ExitCode.FOUND)
 
 
-def _examine(options: KinesisOptions, location: str | None, *, subscribe: bool) -> list[Finding]:
-    from fanout.core.findings import problem  # noqa: PLC0415 - the same
-    from fanout.kinesis.doctor.diagnose import diagnose  # noqa: PLC0415 - loads the AWS SDK
-    from fanout.landing.stored_positions import read_positions  # noqa: PLC0415 - only for a checkpoint
+def _unasked(stored: Checkpoint) -> Finding:
+    from fanout.core.findings import unknown  # noqa: PLC0415 - for help
 
-    checkpoint, damaged = None, []
-    if location is not None:
+    detail = f"{len(stored.splits)} splits of {stored.source}, which was not asked"
+    return unknown("lag", detail, "name the stream, or a topic or group of Kafka, to find out")
+
+
+def _examine_stored(location: str) -> tuple[Checkpoint | None, list[Finding]]:
+    """Read stored positions, and check the place and the owner of a remote checkpoint."""
+    from fanout.core.findings import fine, problem  # noqa: PLC0415 - for help
+    from fanout.landing.checkpoint_status import read_status  # noqa: PLC0415 - for help
+    from fanout.landing.owner import read_owner  # noqa: PLC0415 - for help
+    from fanout.landing.stored_positions import read_positions  # noqa: PLC0415 - for help
+
+    damage = "do not start a reader on it as it is"
+    if is_local(location):
         try:
-            checkpoint = read_positions(location)
+            positions = read_positions(location)
+            with checkpoint_files(location) as files:
+                owner = read_owner(files)
         except CheckpointError as error:
-            damaged = [problem("checkpoint", str(error), "do not start a reader on it as it is")]
-    return asyncio.run(diagnose(options, checkpoint=checkpoint, subscribe=subscribe)) + damaged
+            return None, [problem("checkpoint", str(error), damage)]
+        return positions, [] if owner is None else [fine("owner", describe_owner(owner))]
+    from fanout.spark.hadoop.place_checks import examine_place  # noqa: PLC0415 - loads pyspark
+    from fanout.spark.hadoop.quiet_session import quiet_session  # noqa: PLC0415 - loads pyspark
+
+    with quiet_session() as spark:
+        findings = examine_place(spark, location)
+        if any(each.status == "problem" for each in findings):
+            return None, findings
+        try:
+            with checkpoint_files(location) as files:
+                status = read_status(files)
+        except OptionError as error:
+            return None, [*findings, fine("checkpoint", str(error))]
+        except CheckpointError as error:
+            return None, [*findings, problem("checkpoint", str(error), damage)]
+    findings.append(fine("owner", describe_owner(status.owner)))
+    return status.pending.positions or status.positions, findings
 
 
 def _print(findings: Sequence[Finding]) -> None:

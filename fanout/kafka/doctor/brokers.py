@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.findings import Finding, fine, problem, unknown, warning
@@ -151,4 +152,4 @@ def _time_of_leader(response: Any) -> int | None:
 
 
 def _now() -> int:
-    return time.time_ns() // 1_000_000
+    return round(datetime.now(UTC).timestamp() * 1000)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from fanout.core.backlog import MILLIS_PER_HOUR, Backlog
@@ -92,7 +92,7 @@ async def _ages_at(
 ) -> dict[Partition, int | str | None]:
     fetches = {partition: PartitionFetch(offsets[partition], 1) for partition in partitions}
     answers = await transport.fetch(leader, fetches, max_wait=0.5)
-    now = time.time_ns() // 1_000_000
+    now = round(datetime.now(UTC).timestamp() * 1000)
     ages: dict[Partition, int | str | None] = {}
     for partition, answer in answers.items():
         if isinstance(answer, FetchRefused):
@@ -104,6 +104,6 @@ async def _ages_at(
         ):
             written = arrival(part.records, 0) if part.records.num_rows else None
             if written is not None:
-                ages[partition] = max(0, now - written)
+                ages[partition] = max(1, now - written)
                 break
     return ages

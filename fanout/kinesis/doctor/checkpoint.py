@@ -146,7 +146,8 @@ async def _backlog_of(
         return replace(backlog, obstacle=_obstacle(error))
     if arrival is None:
         return replace(backlog, hours=float(stream.retention_hours), millis=0)
-    millis = max(0, round(stream.server_time.timestamp() * 1000) - arrival)
+    # The service tells its time in whole seconds, which may lie before an arrival.
+    millis = max(1, round(stream.server_time.timestamp() * 1000) - arrival)
     if isinstance(position, Timestamp) and not hours:
         # The service starts at its oldest record and does not report that earlier ones expired.
         return replace(backlog, millis=millis)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
 from fanout.core.findings import Finding, fine, problem, unknown
-from fanout.errors import FanOutError, ServiceError
+from fanout.errors import FanOutError, OptionError, ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client, server_time
 from fanout.kinesis.aws.error_hints import ACCESS_DENIED, BAD_CREDENTIALS, explained
 from fanout.kinesis.aws.session import open_session
-from fanout.kinesis.doctor.checkpoint import examine_checkpoint
+from fanout.kinesis.connection import identity
+from fanout.kinesis.doctor.checkpoint import examine_checkpoint, read_backlogs
 from fanout.kinesis.doctor.checks import (
     available_memory,
     clock,
@@ -28,6 +29,9 @@ from fanout.kinesis.doctor.probes import READING, Probe, probe, probe_consumer, 
 from fanout.kinesis.open_files import open_files_limit
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from fanout.core.backlog import Backlog
     from fanout.core.checkpoint import Checkpoint
     from fanout.kinesis.aws.api import KinesisClient, StreamDescription
     from fanout.kinesis.options import KinesisOptions
@@ -58,23 +62,11 @@ async def diagnose(
     """
     async with AsyncExitStack() as stack:
         try:
-            with explained("AWS cannot be called"):
-                session, region = await open_session(
-                    options.session, options.resolved_region, options.role_arn
-                )
-                credentials = await session.get_credentials()
-                opening = open_kinesis_client(
-                    stream=options.stream,
-                    region=region,
-                    endpoint_url=options.endpoint_url,
-                    session=session,
-                    insecure=options.insecure,
-                )
-                client = await stack.enter_async_context(opening)
+            client, method, region = await stack.enter_async_context(_opened(options))
         except FanOutError as error:
             return [problem("credentials", str(error), "check this machine's AWS configuration")]
         described = await probe("DescribeStreamSummary", client.describe_stream())
-        caller = _caller(f"from {credentials.method}, for {region}", described)
+        caller = _caller(f"from {method}, for {region}", described)
         findings = [caller, *_clock(described), described.finding]
         if described.code == _NOT_FOUND:
             return [*findings[:-1], _no_stream(options, region)]
@@ -83,6 +75,49 @@ async def diagnose(
         return findings + await _examine(
             options, client, described.answer, checkpoint, subscribe=subscribe
         )
+
+
+async def read_stream_lag(options: KinesisOptions, checkpoint: Checkpoint) -> dict[str, Backlog]:
+    """Find out how far a checkpoint is behind in each shard that is not read to its end.
+
+    Args:
+        options: The stream.
+        checkpoint: Positions in it.
+
+    Raises:
+        OptionError: It is a checkpoint of another stream.
+        FanOutError: The service cannot be called.
+    """
+    async with _opened(options) as (client, _, _):
+        with explained("the lag cannot be read"):
+            stream = await client.describe_stream()
+            listed = {shard.shard_id for shard in await client.list_shards()}
+        if checkpoint.source != identity(stream):
+            raise OptionError(f"it belongs to {checkpoint.source}, not to {identity(stream)}")
+        splits = checkpoint.splits.items()
+        unread = [state for id_, state in splits if id_ in listed and not state.ended]
+        return await read_backlogs(client, stream, unread)
+
+
+@asynccontextmanager
+async def _opened(options: KinesisOptions) -> AsyncIterator[tuple[KinesisClient, str, str]]:
+    """Open a client; also return which provider the credentials are from, and the region."""
+    with explained("AWS cannot be called"):
+        session, region = await open_session(
+            options.session, options.resolved_region, options.role_arn
+        )
+        credentials = await session.get_credentials()
+    opening = open_kinesis_client(
+        stream=options.stream,
+        region=region,
+        endpoint_url=options.endpoint_url,
+        session=session,
+        insecure=options.insecure,
+    )
+    async with AsyncExitStack() as stack:
+        with explained("AWS cannot be called"):
+            client = await stack.enter_async_context(opening)
+        yield client, credentials.method, region
 
 
 def _caller(provider: str, described: Probe[StreamDescription]) -> Finding:

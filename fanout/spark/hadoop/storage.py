@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fanout.errors import CheckpointError
 from fanout.landing.entries import DIRECTORY
@@ -34,10 +34,11 @@ _CONNECTORS = {"S3AFileSystem": "hadoop-aws", "AzureBlobFileSystem": "hadoop-azu
 
 _NOT_FOUND = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
-_EXISTS = (
+EXISTS: Final = (
     "org.apache.hadoop.fs.FileAlreadyExistsException",
     "java.nio.file.FileAlreadyExistsException",
 )
+"""The exceptions of a file whose name is taken."""
 
 
 class HadoopFiles:
@@ -109,7 +110,7 @@ class HadoopFiles:
             try:
                 yield
             except JAVA_ERRORS as error:
-                if is_java(error, *_EXISTS):
+                if is_java(error, *EXISTS):
                     raise FileExistsError(f"{self.location}/{name}") from error
                 raise
 
@@ -265,7 +266,7 @@ def open_storage(spark: SparkSession, checkpoint_location: str) -> Storage:
     Raises:
         CheckpointError: The scheme is unknown, or the location cannot be reached or written.
     """
-    file_system, root, local = _resolve(spark, checkpoint_location)
+    file_system, root, local = resolve(spark, checkpoint_location)
     return HadoopStorage(spark, file_system, root) if local is None else LocalStorage(local)
 
 
@@ -279,11 +280,11 @@ def open_files(spark: SparkSession, checkpoint_location: str) -> StoredFiles:
     Raises:
         CheckpointError: The scheme is unknown, or the location cannot be reached.
     """
-    file_system, root, local = _resolve(spark, checkpoint_location)
+    file_system, root, local = resolve(spark, checkpoint_location)
     return HadoopFiles(spark, file_system, root) if local is None else LocalFiles(local)
 
 
-def _resolve(spark: SparkSession, checkpoint_location: str) -> tuple[Any, Any, Path | None]:
+def resolve(spark: SparkSession, checkpoint_location: str) -> tuple[Any, Any, Path | None]:
     """Return the file system, fanout's directory, and that as a path if it is local."""
     doing = f"use the checkpoint location {checkpoint_location!r}"
     with java_errors(doing, lambda text: _advice(spark, text)):

@@ -1,0 +1,62 @@
+"""Checkpoints as commands reach them: local ones without Spark, others through a quiet session."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.landing.owner import Owner
+    from fanout.landing.storage import StoredFiles
+
+
+def is_local(location: str) -> bool:
+    """Say whether a checkpoint location is a path, or a URI of the scheme `file`."""
+    try:
+        return urlsplit(location).scheme in {"", "file"}
+    except ValueError:
+        return True  # reading it says what is wrong
+
+
+@contextmanager
+def checkpoint_files(location: str) -> Iterator[StoredFiles]:
+    """Open the directory of fanout in a checkpoint location, for reading alone.
+
+    Args:
+        location: A path, or a URI; with another scheme than `file` a Spark session is started.
+
+    Raises:
+        OptionError: It is no location.
+        CheckpointError: It cannot be reached.
+        SetupError: Spark, Java or the jar of its file system is missing.
+    """
+    if is_local(location):
+        from fanout.landing.entries import DIRECTORY  # noqa: PLC0415 - for help
+        from fanout.landing.local_storage import LocalFiles  # noqa: PLC0415 - for help
+        from fanout.landing.stored_positions import local_path  # noqa: PLC0415 - for help
+
+        yield LocalFiles(local_path(location, "checkpoints") / DIRECTORY)
+        return
+    from fanout.spark.hadoop.quiet_session import quiet_session  # noqa: PLC0415 - it loads pyspark
+    from fanout.spark.hadoop.storage import open_files  # noqa: PLC0415 - it loads pyspark
+
+    with quiet_session() as spark:
+        yield open_files(spark, location)
+
+
+def describe_owner(owner: Owner | None) -> str:
+    """Say which run owns a checkpoint, since when, and whether it runs."""
+    if owner is None:
+        return "no run has claimed it yet"
+    holder = f", {owner.holder}" if owner.holder else ""
+    running = {True: "; it is running", False: "; it has ended", None: ""}[owner.running]
+    return f"run {owner.run}{holder}, since {moment(owner.since)}{running}"
+
+
+def moment(millis: int) -> str:
+    """Return a time in milliseconds since the Unix epoch as people and programs read it."""
+    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")

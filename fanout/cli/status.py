@@ -1,0 +1,237 @@
+"""The command `fanout status`: show what the checkpoint of a query holds."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, moment
+from fanout.cli.command import ExitCode, fanout_command
+from fanout.cli.common import (
+    Endpoint,
+    Json,
+    Region,
+    Role,
+    calling_the_service,
+    print_json,
+    print_table,
+    stream_options,
+)
+from fanout.cli.kafka_options import KafkaOptions
+from fanout.errors import FanOutError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fanout.core.backlog import Backlog
+    from fanout.core.checkpoint import Checkpoint, SplitPosition
+    from fanout.landing.checkpoint_status import CheckpointStatus
+
+
+@fanout_command("status")
+def status(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            help="The checkpoint location of a query: a path, or a URI such as s3a://lake/_chk."
+        ),
+    ],
+    stream: Annotated[
+        str | None,
+        typer.Argument(
+            help="The stream of Kinesis, by its name or ARN, to ask for the lag.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    region: Region = None,
+    endpoint_url: Endpoint = None,
+    role_arn: Role = None,
+    kafka: KafkaOptions,
+    json: Json = False,
+) -> None:
+    """Show the newest batch, the positions, the owner and the pending segments of a checkpoint.
+
+    It claims and writes nothing, so the query may be running. A path on the local disk needs
+    neither Spark nor Java; any other location is read through a Spark session that is started for
+    it, with the jars and settings of spark-defaults.conf and PYSPARK_SUBMIT_ARGS. With the stream,
+    or with the options of a Kafka cluster, it also asks the source for the lag of each split:
+
+    `fanout status s3a://lake/_chk/orders orders --region eu-west-1`
+
+    The exit code is 1 if the source was named and the lag could not be read, and 2 if there is no
+    checkpoint of fanout, or it is damaged, or a newer version wrote it.
+    """
+    from fanout.landing.checkpoint_status import read_status  # noqa: PLC0415 - for help
+
+    with checkpoint_files(checkpoint) as files:
+        found = read_status(files)
+    # The next run continues after the pending segments.
+    positions = found.pending.positions or found.positions
+    lags: dict[str, Backlog] = {}
+    failure = ""
+    if positions is not None:
+        aws = {"region": region, "endpoint_url": endpoint_url, "role_arn": role_arn}
+        ask = _source(positions, stream, aws, kafka)
+        if ask is not None:
+            with calling_the_service():
+                lags, failure = _lags(ask)
+    if json:
+        print_json(_plain(found, positions, lags, failure))
+    else:
+        _print(found, positions, lags, failure)
+    if failure:
+        raise typer.Exit(ExitCode.FOUND)
+
+
+def _source(
+    positions: Checkpoint,
+    stream: str | None,
+    aws: Mapping[str, str | None],
+    kafka: KafkaOptions,
+) -> Callable[[], dict[str, Backlog]] | None:
+    """Return what asks the source for the lag; None where no option names the source.
+
+    Raises:
+        OptionError: The options name a source of another kind, or are malformed.
+    """
+    if positions.source.startswith("kinesis:"):
+        if stream is None:
+            return None
+        options = stream_options(stream, **aws)
+
+        def ask_kinesis() -> dict[str, Backlog]:
+            from fanout.kinesis.doctor.diagnose import read_stream_lag  # noqa: PLC0415 - for help
+
+            return asyncio.run(read_stream_lag(options, positions))
+
+        return ask_kinesis
+    if stream is not None:
+        raise OptionError(f"the checkpoint is of {positions.source}: leave {stream!r} out")
+    if kafka.bootstrap_servers is None and kafka.command_config is None:
+        return None
+    cluster = kafka.cluster()
+
+    def ask_kafka() -> dict[str, Backlog]:
+        from fanout.kafka.doctor.diagnose import read_lag  # noqa: PLC0415 - for help
+
+        return asyncio.run(read_lag(cluster, positions))
+
+    return ask_kafka
+
+
+def _lags(ask: Callable[[], dict[str, Backlog]]) -> tuple[dict[str, Backlog], str]:
+    """Return the lag of each split, or why it could not be read."""
+    try:
+        lags = ask()
+    except FanOutError as error:
+        return {}, str(error)
+    obstacles = {lag.obstacle for lag in lags.values() if lag.obstacle}
+    return lags, "; ".join(sorted(obstacles))
+
+
+def _plain(
+    found: CheckpointStatus,
+    positions: Checkpoint | None,
+    lags: Mapping[str, Backlog],
+    failure: str,
+) -> dict[str, Any]:
+    batch, owner = found.batch, found.owner
+    answer: dict[str, Any] = {
+        "location": found.location,
+        "source": None if positions is None else positions.source,
+        "batch": None,
+        "owner": None,
+        "pending": {"segments": found.pending.segments, "rows": found.pending.rows},
+        "lag_error": failure or None,
+        "splits": [],
+    }
+    if batch is not None:
+        watermark = batch.entry.watermark
+        answer["batch"] = {
+            "id": batch.entry.batch_id,
+            "rows": batch.rows,
+            "written_at": moment(batch.written_at),
+            "watermark": None if watermark is None else moment(watermark),
+        }
+    if owner is not None:
+        holder = owner.holder
+        answer["owner"] = {
+            "run": owner.run,
+            "application": None if holder is None else holder.application,
+            "host": None if holder is None else holder.host,
+            "process": None if holder is None else holder.pid,
+            "since": moment(owner.since),
+            "running": owner.running,
+        }
+    for id_, at in _rows(positions, lags):
+        lag = lags.get(id_)
+        answer["splits"].append(
+            {
+                "split": id_,
+                "position": None if at is None else _position(at),
+                "ended": at is not None and at.ended,
+                "newest": None if at is None or at.newest is None else moment(at.newest),
+                "lag_records": None if lag is None else lag.records,
+                "lag_ms": None if lag is None else lag.millis,
+            }
+        )
+    return answer
+
+
+def _print(
+    found: CheckpointStatus,
+    positions: Checkpoint | None,
+    lags: Mapping[str, Backlog],
+    failure: str,
+) -> None:
+    typer.echo(f"{found.location}: {'not begun' if positions is None else positions.source}")
+    typer.echo(f"owner: {describe_owner(found.owner)}")
+    if (batch := found.batch) is None:
+        typer.echo("batch: none yet")
+    else:
+        seconds = max(0.0, datetime.now(UTC).timestamp() - batch.written_at / 1000)
+        written = f"{moment(batch.written_at)}, {seconds:,.0f} s ago"
+        typer.echo(f"batch: {batch.entry.batch_id} with {batch.rows:,} rows, written {written}")
+    if found.pending.segments:
+        pending = f"{found.pending.segments} segments with {found.pending.rows:,} rows"
+        typer.echo(f"pending: {pending} that no batch has taken yet")
+    rows = []
+    for id_, at in _rows(positions, lags):
+        lag = lags.get(id_)
+        position = "" if at is None else "read to its end" if at.ended else _position(at)
+        newest = "" if at is None or at.newest is None else moment(at.newest)
+        rows.append((id_, position, newest, *_lag_cells(lag)))
+    print_table(("split", "after", "newest record", "lag: records", "lag: ms"), rows)
+    if failure:
+        typer.echo(f"the lag could not be read: {failure}")
+
+
+def _rows(
+    positions: Checkpoint | None, lags: Mapping[str, Backlog]
+) -> list[tuple[str, SplitPosition | None]]:
+    """Return the splits by name; the lag of a share group is that of partitions, not of members."""
+    splits = {} if positions is None else positions.splits
+    return [(id_, splits.get(id_)) for id_ in sorted({*splits, *lags})]
+
+
+def _position(at: SplitPosition) -> str:
+    from fanout.core.positions import WHOLE_RECORD, Cursor, Timestamp  # noqa: PLC0415 - for help
+
+    match at.position:
+        case Cursor(sequence, sub):
+            return str(sequence) if sub == WHOLE_RECORD else f"{sequence} / {sub}"
+        case Timestamp(millis):
+            return moment(millis)
+        case _:
+            return "nothing yet"
+
+
+def _lag_cells(lag: Backlog | None) -> tuple[str, str]:
+    if lag is None:
+        return "", ""
+    records = "" if lag.records is None else f"{lag.records:,}"
+    return records, "" if lag.millis is None else f"{lag.millis:,}"

@@ -1,0 +1,85 @@
+"""A small Spark session for commands, which reaches the file systems of checkpoints."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from fanout.errors import CheckpointError, SetupError
+from fanout.spark.hadoop.jvm import JAVA_ERRORS
+from fanout.spark.session_checks import require_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# How Hadoop words a file system whose jar is not on the class path.
+_NO_JAR: Final = ("No FileSystem for scheme", "ClassNotFoundException", "NoClassDefFoundError")
+
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # A user waits: by default a dead name node is tried for a minute, and a silent one for 15.
+    "spark.hadoop.ipc.client.connect.timeout": "5000",
+    "spark.hadoop.ipc.client.connect.max.retries": "1",
+    "spark.hadoop.ipc.client.connect.max.retries.on.timeouts": "1",
+    "spark.hadoop.fs.s3a.attempts.maximum": "2",
+    "spark.hadoop.fs.s3a.retry.limit": "2",
+}
+
+
+@contextmanager
+def quiet_session() -> Iterator[SparkSession]:
+    """Start a session with one core that prints nothing, and stop it afterwards.
+
+    Its jars and settings are those of spark-defaults.conf and PYSPARK_SUBMIT_ARGS. A session of
+    this process is used, and goes on, where there is one.
+
+    Raises:
+        SetupError: There is no Java, Spark does not start, or the block needs a file system whose
+            jar is missing.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    require_java()
+    builder = SparkSession.builder.master("local[1]").appName("fanout command")
+    for key, value in _SETTINGS.items():
+        builder = builder.config(key, value)
+    try:
+        with _without_stderr():
+            session = builder.getOrCreate()
+    except (PySparkException, *JAVA_ERRORS) as error:
+        raise SetupError(
+            f"Spark does not start, and remote checkpoints are read through it: {error}"
+        ) from error
+    try:
+        yield session
+    except CheckpointError as error:
+        if any(text in str(error) for text in _NO_JAR):
+            raise SetupError(
+                f"{error}; name its jar and its settings in spark-defaults.conf or in "
+                f"PYSPARK_SUBMIT_ARGS, such as "
+                f"'--packages org.apache.hadoop:hadoop-aws:3.4.2 pyspark-shell'"
+            ) from error
+        raise
+    finally:
+        session.stop()
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Let a process that is started meanwhile print its warnings nowhere."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+import fanout
+from fanout.cli.app import app
+from fanout.core.checkpoint import Checkpoint, SplitPosition
+from fanout.core.positions import Cursor
+from fanout.kafka.partitions import Partition
+from fanout.kinesis import KinesisSource
+from fanout.landing.entries import (
+    BatchEntry,
+    SegmentFile,
+    TakenSegments,
+    encode_entry,
+    encode_origin,
+    entry_name,
+)
+from fanout.landing.local_storage import LocalStorage
+from fanout.landing.ownership import claim_stopped
+from fanout.landing.pending import Pending, encode_pending, pending_name
+from tests.kafka.brokers import connect, create, produce
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typer.testing import Result
+
+    from fanout.testing.kafka.broker import KafkaBroker
+    from fanout.testing.kinesis.server import KinesisServer
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["status", *arguments], env={"COLUMNS": "240", "TERM": "dumb"})
+
+
+def answer(result: Result, code: int = 0) -> Any:
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def stored(location: Path, positions: Checkpoint, *, rows: int = 20) -> LocalStorage:
+    """Write the checkpoint of a query that has ended after its batch 7."""
+    storage = LocalStorage(location / "fanout")
+    with claim_stopped(storage, "job"):
+        storage.create("origin.json", encode_origin(positions.to_json()))
+        segment = SegmentFile("segments/7.parquet", rows, 100)
+        entry = BatchEntry(7, "query", segment, positions, 1_000)
+        storage.create(entry_name(7), encode_entry(entry, run=1))
+    return storage
+
+
+def at(source: str, **offsets: int) -> Checkpoint:
+    splits = {
+        id_: SplitPosition(Partition.of(id_).split, Cursor(offset - 1), newest=0)
+        for id_, offset in offsets.items()
+    }
+    return Checkpoint(source, splits)
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KAFKA_BOOTSTRAP_SERVERS", "KAFKA_COMMAND_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_checkpoint_alone_is_read_without_its_source(tmp_path: Path) -> None:
+    stored(tmp_path, at("kafka:there", **{"orders-0": 5}))
+    found = answer(run(str(tmp_path), "--json"))
+    batch, owner = found["batch"], found["owner"]
+    assert (batch["id"], batch["rows"]) == (7, 20)
+    assert batch["watermark"] == "1970-01-01T00:00:01.000+00:00"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", batch["written_at"])
+    assert (owner["run"], owner["application"], owner["running"]) == (1, "job", False)
+    assert found["splits"] == [
+        {
+            "split": "orders-0",
+            "position": "4",
+            "ended": False,
+            "newest": "1970-01-01T00:00:00.000+00:00",
+            "lag_records": None,
+            "lag_ms": None,
+        }
+    ]
+    assert (found["source"], found["lag_error"]) == ("kafka:there", None)
+
+
+def test_people_get_lines_and_a_table(tmp_path: Path) -> None:
+    storage = stored(tmp_path, at("kafka:there", **{"orders-0": 5}), rows=1234)
+    kept = Pending(1, SegmentFile("segments/8.parquet", 30, 1), at("kafka:there"), None, "")
+    storage.create(pending_name(1), encode_pending(1, kept, run=1))
+    result = run(str(tmp_path))
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{tmp_path}/fanout: kafka:there"
+    assert re.match(r"owner: run 1, Spark application 'job', process \d+ on .*ended$", lines[1])
+    assert re.match(r"batch: 7 with 1,234 rows, written \S+, [\d,]+ s ago$", lines[2])
+    assert lines[3] == "pending: 1 segments with 30 rows that no batch has taken yet"
+
+
+def test_the_positions_are_those_after_the_pending_segments(tmp_path: Path) -> None:
+    storage = stored(tmp_path, at("kafka:there", **{"orders-0": 5}))
+    after = at("kafka:there", **{"orders-0": 9})
+    kept = Pending(3, SegmentFile("segments/8.parquet", 30, 1), after, None, "")
+    entry = BatchEntry(8, "query", None, at("kafka:there"), taken=TakenSegments(2, ""))
+    storage.create(entry_name(8), encode_entry(entry, run=1))
+    storage.create(pending_name(3), encode_pending(3, kept, run=1))
+    (split,) = answer(run(str(tmp_path), "--json"))["splits"]
+    assert split["position"] == "8"
+
+
+def test_a_query_that_has_not_begun_has_no_batch(tmp_path: Path) -> None:
+    with claim_stopped(LocalStorage(tmp_path / "fanout"), "job"):
+        pass
+    assert run(str(tmp_path)).stdout.splitlines()[2] == "batch: none yet"
+    found = answer(run(str(tmp_path), "--json"))
+    assert (found["batch"], found["source"], found["splits"]) == (None, None, [])
+
+
+def test_the_checkpoint_may_be_a_uri(tmp_path: Path) -> None:
+    stored(tmp_path, at("kafka:there"))
+    assert answer(run(tmp_path.as_uri(), "--json"))["batch"]["id"] == 7
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"[]", "is damaged"),
+        (b'{"version":2}', "has format version 2, which is newer"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_read_is_one_sentence(
+    tmp_path: Path, data: bytes, sentence: str
+) -> None:
+    stored(tmp_path, at("kafka:there")).create(entry_name(9), data)
+    result = run(str(tmp_path))
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith("fanout status: batches/000000000009.json in ")
+    assert sentence in result.stderr
+
+
+@pytest.mark.parametrize("name", ["missing", "spark"])
+def test_what_is_no_checkpoint_of_fanout_is_one_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / "spark" / "offsets").mkdir(parents=True)
+    result = run(str(tmp_path / name))
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "there is no checkpoint of fanout at" in result.stderr
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_local_checkpoint_needs_neither_spark_nor_java(tmp_path: Path) -> None:
+    stored(tmp_path, at("kafka:there"))
+    code = (
+        "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None\n"
+        "from fanout.cli.app import app; app()"
+    )
+    command = [sys.executable, "-c", code, "status", str(tmp_path), "--json"]
+    done = subprocess.run(  # noqa: S603 - our own code
+        command, capture_output=True, text=True, check=False, env={"PATH": "/nowhere"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["batch"]["id"] == 7
+
+
+def test_a_remote_checkpoint_without_pyspark_names_the_extra() -> None:
+    code = (
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.partition('.')[0] == 'pyspark':\n"
+        "            raise ModuleNotFoundError(name, name='pyspark')\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "import fanout._exports as exports; exports.find_spec = lambda name: None\n"
+        "from fanout.cli.app import app; app()"
+    )
+    command = [sys.executable, "-c", code, "status", "s3a://lake/checkpoint"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own code
+    assert (done.returncode, done.stdout) == (2, "")
+    needed = "it needs pyspark, which is not installed: pip install 'fanout-streams[spark]'"
+    assert done.stderr == f"fanout status: {needed}\n"
+
+
+# The lag
+
+
+@pytest.fixture
+def orders(
+    kinesis_server: KinesisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    aws: None,  # noqa: ARG001 - used for what it does
+) -> Path:
+    """The checkpoint of a reader of `orders` that has an unread record in one of two shards."""
+    for name, value in kinesis_server.environment.items():
+        monkeypatch.setenv(name, value)
+    kinesis_server.create_stream("orders", shards=2)
+
+    async def read() -> str:
+        source = KinesisSource(stream="orders", consumer="etl", start="TRIM_HORIZON")
+        async with fanout.open(source) as stream:
+            kinesis_server.put_records("orders", [("a", b"1")])
+            await stream.acknowledge(await stream.drain(max_records=1))
+            return stream.positions
+
+    positions = asyncio.run(read())
+    kinesis_server.put_records("orders", [("a", b"2")])
+    stored(tmp_path, Checkpoint.from_json(positions))
+    return tmp_path
+
+
+def test_the_lag_of_each_shard_is_asked_for_where_the_stream_is_named(orders: Path) -> None:
+    splits = answer(run(str(orders), "orders", "--json"))["splits"]
+    assert sorted(split["lag_ms"] > 0 for split in splits) == [False, True]
+    assert [split["lag_records"] for split in splits] == [None, None]
+    unasked = answer(run(str(orders), "--json"))["splits"]
+    assert [split["lag_ms"] for split in unasked] == [None, None]
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_lag_that_cannot_be_read_exits_with_1(orders: Path) -> None:
+    found = answer(run(str(orders), "nosuch", "--json"), code=1)
+    assert found["batch"]["id"] == 7
+    assert "nosuch" in found["lag_error"]
+    assert "the lag could not be read: " in run(str(orders), "nosuch").stdout
+
+
+def test_the_lag_of_each_partition_is_asked_for_where_brokers_are_named(
+    kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    async def prepare() -> tuple[Partition, str]:
+        partition = await create(kafka_broker, f"orders-{uuid.uuid4().hex[:8]}")
+        await produce(kafka_broker, partition, b"a", b"b", b"c")
+        async with connect(kafka_broker) as transport:
+            return partition, transport.cluster_id
+
+    partition, cluster = asyncio.run(prepare())
+    stored(tmp_path / "right", at(f"kafka:{cluster}", **{str(partition): 1}))
+    servers = ["--bootstrap-servers", kafka_broker.bootstrap_servers]
+    (split,) = answer(run(str(tmp_path / "right"), *servers, "--json"))["splits"]
+    assert split["lag_records"] == 2
+    assert split["lag_ms"] >= 0
+    assert "│ 2 " in run(str(tmp_path / "right"), *servers).stdout
+
+    stored(tmp_path / "other", at("kafka:other", **{str(partition): 1}))
+    found = answer(run(str(tmp_path / "other"), *servers, "--json"), code=1)
+    assert found["lag_error"] == f"it belongs to kafka:other, not to kafka:{cluster}"
+
+
+def test_a_stream_for_a_checkpoint_of_kafka_is_wrong_usage(tmp_path: Path) -> None:
+    stored(tmp_path, at("kafka:there", **{"orders-0": 1}))
+    result = run(str(tmp_path), "orders")
+    assert result.exit_code == 2
+    assert "the checkpoint is of kafka:there: leave 'orders' out" in result.stderr
