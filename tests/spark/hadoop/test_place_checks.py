@@ -48,7 +48,7 @@ def test_a_rename_that_replaces_a_file_excludes_no_second_writer(
     rename = WriteOnce._rename
 
     def replacing(writer: WriteOnce, temporary: Any, final: Any) -> None:
-        writer._fs.delete(final, False)
+        writer._fs.delete(final, False)  # noqa: FBT003 - Java: recursive
         rename(writer, temporary, final)
 
     monkeypatch.setattr(WriteOnce, "_rename", replacing)
