@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import (
+    CorrelationIdError,
     IllegalSaslStateError,
     KafkaConnectionError,
     KafkaError,
+    KafkaProtocolError,
     RequestTimedOutError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
@@ -42,7 +44,9 @@ _NETWORK: Final = {
 
 # What these mean depends on the server.
 _UNCLEAR: Final = (
+    CorrelationIdError,
     KafkaConnectionError,
+    KafkaProtocolError,
     RequestTimedOutError,
     IllegalSaslStateError,
     UnsupportedSaslMechanismError,

@@ -112,7 +112,7 @@ class _FirstContact:
     async def _reach(self, server: Server, delay: float) -> None:
         """Try one server until it answers, or cannot be used."""
         await asyncio.sleep(delay)
-        pause, limit = _FIRST_PAUSE, min(_FIRST_ATTEMPT, self._seconds / 2)
+        pause, limit = _FIRST_PAUSE, min(_FIRST_ATTEMPT, self._seconds / 4)
         while True:
             try:
                 async with asyncio.timeout(limit):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import ssl
 from dataclasses import dataclass
 from enum import Enum
@@ -25,6 +26,8 @@ _SHORTEST, _LONGEST = 8, 4096  # bytes of an answer
 _PATIENCE: Final = 1.0
 _LINES: Final = b"\r\n\r\n"
 _TLS_ALERT: Final = b"\x15\x03"  # the beginning of an alert in every version of TLS
+# RFC 4422, section 3.1. They are shown to people, and the peer may be anything.
+_MECHANISM: Final = re.compile("[A-Z0-9_-]{1,20}")
 
 
 @final
@@ -134,4 +137,5 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *,
         response: Any = SaslHandShakeResponse_v1.decode(io.BytesIO(answer))
     except ValueError:
         return Peer(PeerKind.FOREIGN, tls=tls)
-    return Peer(PeerKind.KAFKA, tls=tls, mechanisms=tuple(response.enabled_mechanisms or ()))
+    names = [name for name in response.enabled_mechanisms or () if _MECHANISM.fullmatch(name or "")]
+    return Peer(PeerKind.KAFKA, tls=tls, mechanisms=tuple(names))

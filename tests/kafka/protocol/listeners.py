@@ -77,6 +77,12 @@ async def greeting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     await silent(reader, writer)
 
 
+async def numbered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer with frames as a broker does, but not those of the requests."""
+    while int.from_bytes(await reader.read(1 << 16)):
+        writer.write(frame(7, b"anything"))
+
+
 def broker(*mechanisms: str, advertised: tuple[Server, ...] = ()) -> Serve:
     """Return a listener of Kafka, with SASL if it has mechanisms; a request without it is closed.
 

@@ -17,7 +17,15 @@ from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.peer_probe import Peer, PeerKind, probe
 from fanout.kafka.security import Security
 from tests.kafka.certificates import make_certificates
-from tests.kafka.protocol.listeners import broker, closing, greeting, http, listening, silent
+from tests.kafka.protocol.listeners import (
+    broker,
+    closing,
+    greeting,
+    http,
+    listening,
+    numbered,
+    silent,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +71,7 @@ FINAL: list[tuple[Serve, Security, str]] = [
     (http, PLAINTEXT, "an HTTP server answers, not a Kafka broker; check the port"),
     (http, TLS, "an HTTP server answers, not a Kafka broker; check the port"),
     (greeting, PLAINTEXT, "a server of another protocol answers, not a Kafka broker"),
+    (numbered, PLAINTEXT, "a server of another protocol answers, not a Kafka broker"),
     (broker(), TLS, "a Kafka listener of the protocol PLAINTEXT answers; set the protocol to "),
     (broker(), SASL, "the protocol PLAINTEXT answers; set the protocol to PLAINTEXT, or use the "),
     (broker("PLAIN"), TLS, "the protocol SASL_PLAINTEXT answers, with PLAIN; set the protocol to"),
@@ -266,6 +275,7 @@ async def test_a_probe_says_what_listens(
     served: list[tuple[Serve, ssl.SSLContext | None, Peer]] = [
         (broker(), None, Peer(PeerKind.KAFKA)),
         (broker("PLAIN", "X"), None, Peer(PeerKind.KAFKA, mechanisms=("PLAIN", "X"))),
+        (broker("PLAIN", "\x1b[31m", "a b"), None, Peer(PeerKind.KAFKA, mechanisms=("PLAIN",))),
         (broker(), tls[0], Peer(PeerKind.KAFKA, tls=True)),
         (broker("PLAIN"), tls[0], Peer(PeerKind.KAFKA, tls=True, mechanisms=("PLAIN",))),
         (broker(), tls[1], Peer(PeerKind.TLS, tls=True)),
