@@ -128,6 +128,7 @@ def _check(modules: Sequence[str]) -> Callable[[Iterable[Any]], Iterator[str]]:
         import platform  # noqa: PLC0415
         import sys  # noqa: PLC0415
         from importlib import import_module, metadata  # noqa: PLC0415
+        from traceback import format_exception_only  # noqa: PLC0415
 
         failure = found = None
         try:
@@ -137,7 +138,7 @@ def _check(modules: Sequence[str]) -> Callable[[Iterable[Any]], Iterator[str]]:
         except metadata.PackageNotFoundError:
             pass  # it was shipped as a bare archive, which does not name its version
         except Exception as error:  # noqa: BLE001 - a library may raise anything as it is imported
-            failure = f"{type(error).__name__}: {error}"
+            failure = format_exception_only(error)[-1].strip()
         python = f"Python {platform.python_version()} at {sys.executable}"
         yield json.dumps({"python": python, "fanout": found, "failure": failure})
 
