@@ -55,6 +55,8 @@ def test_an_older_version_is_not_named_newer() -> None:
         b"",
         b"null",
         b"\xff",
+        b'{"version": 3, "\xff": 7}',
+        '{"version": 3, "\ud800": 7}',
         b'{"size": 7}',
         b'{"version": "3", "size": 7}',
         b'{"version": 3.5, "size": 7}',
@@ -64,7 +66,7 @@ def test_an_older_version_is_not_named_newer() -> None:
         b'{"version": 3, "size": 7',
     ],
 )
-def test_what_is_not_of_the_format_is_damaged(data: bytes) -> None:
+def test_what_is_not_of_the_format_is_damaged(data: str | bytes) -> None:
     with pytest.raises(CheckpointError, match=r"^x\.json is damaged \(.+\); restore it from a ba"):
         THING.read(data, "x.json")
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -71,3 +72,26 @@ async def test_a_driver_that_is_killed_sends_nothing_more(tmp_path: Path) -> Non
         await anext(messages)
         process.kill_all()
         assert [message async for message in messages] == []
+
+
+def assert_gone(jvm_lock: Path) -> None:
+    with jvm_lock.open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+async def test_a_jvm_that_outlives_its_driver_is_killed_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.testing.spark.driver_process._JVM_GRACE", 0.1)
+    async with driver("start a JVM", tmp_path) as process:
+        await anext(process.messages())
+    assert_gone(tmp_path / "jvm.lock")
+
+
+async def test_a_driver_is_killed_together_with_its_jvm(tmp_path: Path) -> None:
+    async with driver("start a JVM", tmp_path) as process:
+        messages = aiter(process.messages())
+        await anext(messages)
+        process.kill_all()
+        assert [message async for message in messages] == []
+        assert_gone(tmp_path / "jvm.lock")
