@@ -149,12 +149,9 @@ def test_no_two_examples_share_a_consumer() -> None:
     """Of two readers of one consumer, one takes the other's subscriptions."""
     docs = Path(__file__).parent.parent / "docs"
     pages = [README, *(page.read_text() for page in docs.glob("*.md"))]
-    consumers = [
-        name
-        for page in pages
-        for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-        for name in re.findall(r"consumer=\"([^\"]*)\"", code)
-    ]
+    codes = [code for page in pages for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL)]
+    codes += [example.read_text() for example in docs.glob("examples/*.py")]
+    consumers = [name for code in codes for name in re.findall(r"consumer=\"([^\"]*)\"", code)]
     assert len(consumers) > 4
     assert len(consumers) == len(set(consumers))
 
