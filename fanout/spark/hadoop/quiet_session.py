@@ -45,7 +45,8 @@ def quiet_session() -> Iterator[SparkSession]:
     """
     active = SparkSession.getActiveSession()
     if active is not None:
-        yield active
+        with _naming_jar():
+            yield active
         return
     require_java()
     builder = SparkSession.builder.master("local[1]").appName("fanout command")
@@ -59,17 +60,25 @@ def quiet_session() -> Iterator[SparkSession]:
             f"Spark does not start, and remote checkpoints are read through it: {error}"
         ) from error
     try:
-        yield session
-    except CheckpointError as error:
-        if any(text in str(error) for text in _NO_JAR):
-            raise SetupError(
-                f"{error}; name its jar and its settings in spark-defaults.conf or in "
-                f"PYSPARK_SUBMIT_ARGS, such as "
-                f"'--packages org.apache.hadoop:hadoop-aws:3.4.2 pyspark-shell'"
-            ) from error
-        raise
+        with _naming_jar():
+            yield session
     finally:
         session.stop()
+
+
+@contextmanager
+def _naming_jar() -> Iterator[None]:
+    """Say how to add a file system whose jar is missing."""
+    try:
+        yield
+    except CheckpointError as error:
+        if not any(text in str(error) for text in _NO_JAR):
+            raise
+        raise SetupError(
+            f"{error}; name its jar and its settings in spark-defaults.conf or in "
+            f"PYSPARK_SUBMIT_ARGS, such as "
+            f"'--packages org.apache.hadoop:hadoop-aws:3.4.2 pyspark-shell'"
+        ) from error
 
 
 @contextmanager

@@ -154,27 +154,25 @@ def test_a_remote_place_without_a_checkpoint_is_one_sentence(remote_checkpoint: 
     assert f"there is no checkpoint of fanout at {remote_checkpoint}/fanout" in result.stderr
 
 
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("command", [["status"], ["doctor", "--checkpoint"]], ids=" ".join)
+def test_a_file_system_without_its_jar_names_what_to_set(command: list[str]) -> None:
+    result = run(*command, "nosuch://lake/checkpoint")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "; name its jar and its settings in spark-defaults.conf" in result.stderr
+
+
 @pytest.mark.prove
 def test_a_session_is_started_quietly_where_there_is_none(tmp_path: Path) -> None:
     mount = f"spark.hadoop.fs.viewfs.mounttable.lake.link./chk={tmp_path.as_uri()}"
     environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"--conf {mount} pyspark-shell"}
     code = "from fanout.cli.app import app; app()"
-    command = [sys.executable, "-c", code]
-
-    def ran(*arguments: str) -> tuple[int, str, str]:
-        done = subprocess.run(  # noqa: S603 - our own code
-            [*command, *arguments], capture_output=True, text=True, check=False, env=environment
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    sentence = "there is no checkpoint of fanout at viewfs://lake/chk/query/fanout: name the "
-    returned, out, err = ran("status", "viewfs://lake/chk/query")
-    assert (returned, out, err.count("\n")) == (2, "", 1), err
-    assert err.startswith(f"fanout status: {sentence}")
-    returned, out, err = ran("doctor", "--checkpoint", "viewfs://lake/chk/query", "--json")
-    assert (returned, err) == (0, "")
-    checks = [each["check"] for each in json.loads(out)["findings"]]
-    assert checks == ["checkpoint location", "exclusive create", "checkpoint"]
-    returned, out, err = ran("status", "s3a://lake/checkpoint")
-    assert (returned, out) == (2, "")
-    assert "S3AFileSystem not found; name its jar and its settings in spark-defaults" in err
+    command = [sys.executable, "-c", code, "doctor", "--checkpoint", "viewfs://lake/chk/query"]
+    done = subprocess.run(  # noqa: S603 - our own code
+        [*command, "--json"], capture_output=True, text=True, check=False, env=environment
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    checks = {each["check"]: each for each in json.loads(done.stdout)["findings"]}
+    assert [*checks] == ["checkpoint location", "exclusive create", "checkpoint"]
+    nothing = "there is no checkpoint of fanout at viewfs://lake/chk/query/fanout: name the "
+    assert checks["checkpoint"]["detail"].startswith(nothing)
