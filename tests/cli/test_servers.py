@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +45,11 @@ class Server:
         return host, int(port)
 
     def end(self, number: signal.Signals) -> tuple[int, str, str]:
-        """Send a signal, twice, and wait; return the exit code and what was printed meanwhile."""
-        self.process.send_signal(number)
-        self.process.send_signal(number)
-        stdout, stderr = self.process.communicate(timeout=30)
+        """Send a signal until the process has ended; return its exit code and what it printed."""
+        while self.process.poll() is None:
+            self.process.send_signal(number)
+            time.sleep(0.01)
+        stdout, stderr = self.process.communicate()
         return self.process.returncode, stdout, stderr
 
     def is_gone(self) -> bool:
