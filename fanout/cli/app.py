@@ -41,7 +41,11 @@ def fanout(
         ),
     ] = False,
 ) -> None:
-    """Fan Kinesis out into asyncio and Spark: nothing lost, nothing repeated."""
+    """Fan Kinesis and Kafka out into asyncio and Spark: nothing lost, nothing repeated.
+
+    Exit codes: 0 done and nothing wrong, 1 something wrong found, 2 nothing could be done,
+    130 interrupted. A server that is told to end exits with 0.
+    """
     # The clients also raise the errors that they log with a traceback; one line of it is enough.
     for sdk in ("aiobotocore", "botocore", "aiokafka"):
         logging.getLogger(sdk).addHandler(logging.NullHandler())

@@ -49,6 +49,12 @@ def test_the_page_has_the_exit_codes_of_the_code() -> None:
     assert codes == {*map(int, ExitCode)}
 
 
+def test_help_has_the_exit_codes() -> None:
+    shown = CliRunner().invoke(app, ["--help"], env={"TERM": "dumb", "COLUMNS": "200"}).stdout
+    codes = re.findall(r"\b(\d+)\b", " ".join(shown.split()).partition("Exit codes: ")[2])
+    assert [*map(int, codes[:4])] == [*ExitCode]
+
+
 def test_the_page_has_every_command() -> None:
     table = PAGE.partition("| command |")[2].partition("\n## ")[0]
     rows = [re.findall(r"`([a-z -]+)`", row.split("|")[1]) for row in table.splitlines()[2:] if row]
