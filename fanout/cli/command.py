@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from contextvars import ContextVar
 from dataclasses import is_dataclass
 from enum import IntEnum
 from functools import wraps
@@ -25,6 +26,7 @@ SECRETS: Final = {
     "token": "KAFKA_TOKEN",
 }
 _WORDS: Final = SECRETS | {"servers": "--bootstrap-servers"}
+_words_of_command: ContextVar[Mapping[str, str]] = ContextVar("words", default=_WORDS)
 
 
 class ExitCode(IntEnum):
@@ -68,7 +70,8 @@ def fanout_command(name: str) -> Callable[[Callable[..., None]], Callable[..., N
             for group, kind in groups.items():
                 own = {field: values.pop(field) for field in kind.__dataclass_fields__}
                 values[group] = kind(**own)
-            _run(name, words, lambda: function(**values))
+            _words_of_command.set(words)
+            _run(name, lambda: function(**values))
 
         # typer reads these two.
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -78,12 +81,17 @@ def fanout_command(name: str) -> Callable[[Callable[..., None]], Callable[..., N
     return decorate
 
 
-def _run(name: str, words: Mapping[str, str], function: Callable[[], None]) -> None:
+def in_words_of_options(text: str) -> str:
+    """Write keywords of Python in a text as the options of the command that runs."""
+    return in_words_of_caller(text, _words_of_command.get())
+
+
+def _run(name: str, function: Callable[[], None]) -> None:
     try:
         with naming_extras("it"):
             function()
     except FanOutError as error:
-        sentence = in_words_of_caller(str(error), words)
+        sentence = in_words_of_options(str(error))
         # A remedy by a keyword that is no option of the command is left out.
         sentence = re.sub(r"(?:,? or pass |; |(?<=\?) )\w+=[^,;]*", "", sentence)
         typer.echo(f"fanout {name}: {sentence}", err=True)

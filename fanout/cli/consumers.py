@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from fanout.cli.command import ExitCode, fanout_command
+from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import (
     Endpoint,
     Json,
@@ -230,7 +230,7 @@ def _report(deletion: Deletion, *, yes: bool, json: bool) -> None:
     """Print the consumers that were deregistered, or would be; exit with 1 if a part failed."""
     name, chosen, failed = deletion
     done = [consumer for consumer in chosen if consumer.name not in failed]
-    reasons = {consumer: str(error) for consumer, error in failed.items()}
+    reasons = {consumer: in_words_of_options(str(error)) for consumer, error in failed.items()}
     for reason in reasons.values():
         typer.echo(f"fanout consumers: {reason}", err=True)
     answer = {"stream": name, "dry_run": not yes, "consumers": _to_json(done), "failed": reasons}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final, final
 
 import typer
 
 from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, is_local
-from fanout.cli.command import ExitCode, fanout_command
+from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import (
     Endpoint,
     Json,
@@ -171,6 +171,14 @@ def doctor(
 
             checking = diagnose_cluster(cluster, needs.needs(), checkpoint=stored)
             findings = [*asyncio.run(checking), *findings]
+    findings = [
+        replace(
+            finding,
+            detail=in_words_of_options(finding.detail),
+            advice=in_words_of_options(finding.advice),
+        )
+        for finding in findings
+    ]
     healthy = all(finding.status != "problem" for finding in findings)
     if json:
         print_json({"stream": stream, "healthy": healthy, "findings": list(map(asdict, findings))})

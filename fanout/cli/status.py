@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, moment
-from fanout.cli.command import ExitCode, fanout_command
+from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import (
     Endpoint,
     Json,
@@ -128,7 +128,7 @@ def _lags(ask: Callable[[], dict[str, Backlog]]) -> tuple[dict[str, Backlog], st
     try:
         lags = ask()
     except FanOutError as error:
-        return {}, str(error)
+        return {}, in_words_of_options(str(error))
     obstacles = {lag.obstacle for lag in lags.values() if lag.obstacle}
     return lags, "; ".join(sorted(obstacles))
 

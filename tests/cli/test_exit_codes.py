@@ -89,15 +89,16 @@ def test_an_unreachable_cluster_is_2_within_seconds(
 
 def test_a_wrong_protocol_is_2_and_names_the_option(kafka_broker: KafkaBroker) -> None:
     servers = kafka_broker.bootstrap_servers
-    done = fanout(
-        *("share", "describe", "group", "--bootstrap-servers", servers, "--username", "etl"),
-        *("--protocol", "SASL_PLAINTEXT"),
-        KAFKA_PASSWORD="canary",
-    )
+    options = ["--bootstrap-servers", servers, "--username", "etl", "--protocol", "SASL_PLAINTEXT"]
+    done = fanout("share", "describe", "group", *options, KAFKA_PASSWORD="canary")
     assert (done.returncode, done.stdout) == (2, "")
     assert "a Kafka listener of the protocol PLAINTEXT answers" in done.stderr
     assert "set --protocol to PLAINTEXT" in done.stderr
     assert "canary" not in done.stderr
+    done = fanout("doctor", "--topic", "orders", "--json", *options, KAFKA_PASSWORD="canary")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "set --protocol to PLAINTEXT" in done.stdout
+    assert "canary" not in done.stdout
 
 
 def test_what_kafka_does_not_have_is_2_or_1(kafka_broker: KafkaBroker, empty: str) -> None:
