@@ -67,6 +67,11 @@ class FanOut:
         return self._progress.caught_up
 
     @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called: a loop of drains ends with it."""
+        return self._supervisor.stopping
+
+    @property
     def watermark(self) -> int | None:
         """The least watermark of all splits that are not idle, as of the last event handed out.
 
@@ -180,6 +185,16 @@ class FanOut:
             batches = self._progress.deliver(basket.events)
             return Drained(batches, self._progress.delivered(), self.watermark)
 
+    def stop(self) -> None:
+        """End the reading after the batch that was handed out, for example when SIGTERM comes.
+
+        An iteration ends, and a drain returns at once what it has. Records that were read ahead
+        come again in the next run. Leaving the block of `fanout.open` then closes the
+        subscriptions, leaves groups and releases locked records. Call it in the loop's thread, as
+        `loop.add_signal_handler(signal.SIGTERM, stream.stop)` does; idempotent.
+        """
+        self._supervisor.stop_reading()
+
     async def acknowledge(self, done: Batch | Drained | Checkpoint) -> None:
         """Say that everything up to and including `done` is durable; cumulative per split.
 
@@ -236,6 +251,8 @@ class FanOut:
             watermarks.end_wait(time())
 
     def _take(self) -> Batch | End | None:
+        if self.stopping:
+            return None
         return self._returned.popleft() if self._returned else self._supervisor.take()
 
     def _fill(self, basket: Basket) -> None:

@@ -65,6 +65,7 @@ class Supervisor:
         event_time: EventTime | None = None,
     ) -> None:
         self.failure: FanOutError | None = None
+        self.stopping = False
         self.subscribers: dict[str, Subscriber] = {}
         self.memory_limit = MemoryLimit(connection.pacing.max_bytes_in_flight)
         self._subscribe_limit = SubscribeLimit(connection.pacing.max_pending_subscribes)
@@ -124,12 +125,15 @@ class Supervisor:
         """Wait until there may be something to take; call it only when nothing is left to take.
 
         Returns:
-            False, at once, where nothing will come any more: a bounded stream is at its end.
+            False, at once, where nothing will come any more: a bounded stream is at its end, or
+            `stop_reading` was called.
 
         Raises:
             FanOutError: The failure of the stream.
             StreamStateError: If the stream is closed.
         """
+        if self.stopping:
+            return False
         bounded = self._connection.capabilities.bounded
         if bounded and all(self._is_read(state.split) for state in self._progress):
             return False
@@ -138,7 +142,12 @@ class Supervisor:
         self.check_open()
         self._changed.clear()
         await self._changed.wait()
-        return True
+        return not self.stopping
+
+    def stop_reading(self) -> None:
+        """Let `more` return False from now on, also where it waits."""
+        self.stopping = True
+        self._changed.set()
 
     def _is_read(self, split: Split) -> bool:
         """Return whether a split of a bounded stream has been read to its stop, or to its end."""
