@@ -9,6 +9,7 @@ def main() -> None:
     """Run the command line; without the extra `cli`, print how to install it and exit with 2."""
     try:
         from fanout.cli.app import app  # noqa: PLC0415 - its libraries may not be installed
+        from fanout.cli.common import end_like_ctrl_c  # noqa: PLC0415 - the same
     except ModuleNotFoundError as error:
         if error.name not in {"rich", "typer"}:
             raise
@@ -17,4 +18,5 @@ def main() -> None:
             f"pip install 'fanout-streams[cli]'\n"
         )
         sys.exit(2)
+    end_like_ctrl_c()
     app()

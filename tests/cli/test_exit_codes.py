@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.cli.command import ExitCode
-from tests.cli.processes import fanout
+from tests.cli.processes import ENVIRONMENT, FANOUT, fanout
 from tests.kafka.topics import Topic
 
 if TYPE_CHECKING:
@@ -171,3 +173,21 @@ def test_the_policy_is_json() -> None:
     assert (done.returncode, done.stdout.count("\n")) == (0, 1)
     assert json.loads(done.stdout) == json.loads(fanout("iam-policy", ARN).stdout)
     assert fanout("iam-policy", "arn").returncode == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_command_that_waits_for_a_broker_with_130(number: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = ["share", "describe", "readers", "--bootstrap-servers", servers]
+        process = subprocess.Popen(  # noqa: S603 - our own code
+            [*FANOUT, *command, "--protocol", "PLAINTEXT"],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process, silent.accept()[0]:
+            process.send_signal(number)
+            assert process.communicate() == ("", "")
+    assert process.returncode == 130
