@@ -3,8 +3,10 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import os
 import re
 import shlex
+import signal
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ from tests.readme import (
     POLLING,
     README,
     RESUME,
+    STOP_ASYNCIO,
     TESTING,
     defined_by,
 )
@@ -47,6 +50,21 @@ def orders(
         monkeypatch.setenv(name, value)
     kinesis_server.create_stream("orders", shards=2)
     return kinesis_server
+
+
+def test_the_example_of_a_clean_stop_handles_each_record_once(orders: KinesisServer) -> None:
+    handled: list[bytes] = []
+
+    async def handle(batch: fanout.Batch) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0)
+        handled.extend(batch.records.column("data").to_pylist())
+
+    source = KinesisSource(stream="orders", consumer="etl", start="TRIM_HORIZON")
+    names = {"source": source, "handle": handle}
+    orders.put_records("orders", [("customer", b"1")])
+    exec(STOP_ASYNCIO, names)  # noqa: S102 - the README is ours
+    assert handled == [b"1"]
 
 
 async def test_the_asyncio_example_prints_what_arrives(

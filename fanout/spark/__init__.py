@@ -12,6 +12,7 @@ from fanout._exports import lazy_exports
 if TYPE_CHECKING:
     from fanout.landing.ledger import LedgerBatch
     from fanout.spark.query import FanOutQuery, QueryProgress
+    from fanout.spark.signals import stop_on_signal
     from fanout.spark.sink.kafka_sink import KafkaSink
     from fanout.spark.sink.shuffle_sink import ShuffleSink, create_shuffle_topic
     from fanout.spark.start_query import foreach_batch
@@ -24,6 +25,7 @@ __all__ = (
     "ShuffleSink",
     "create_shuffle_topic",
     "foreach_batch",
+    "stop_on_signal",
 )
 
 __getattr__, __dir__ = lazy_exports(
@@ -36,5 +38,6 @@ __getattr__, __dir__ = lazy_exports(
         "ShuffleSink": "fanout.spark.sink.shuffle_sink",
         "create_shuffle_topic": "fanout.spark.sink.shuffle_sink",
         "foreach_batch": "fanout.spark.start_query",
+        "stop_on_signal": "fanout.spark.signals",
     },
 )

@@ -35,8 +35,10 @@ _LOOK = 0.5
 # How often it checks whether a newer run has taken over the checkpoint: a remote check costs 10 ms
 # or more, and Kinesis lets two runs take a shard's subscription from each other every 5 s.
 _CLAIM_LOOK = 5.0
-# How long a stop waits for Spark to commit the last batch.
-_COMMIT = 0.5
+# How long a stop waits for the next call of the batch function, which shows that Spark has
+# committed the last batch; and how long for that commit where no call comes.
+_NEXT_CALL = 0.5
+_COMMIT = 30.0
 
 
 @final
@@ -182,9 +184,10 @@ class FanOutQuery:
     def stop(self) -> None:
         """End the query and wait until all of its resources are closed; idempotent.
 
-        It takes less than a second unless a handler is running, which it waits for. Records that
-        no handler was called with come again in the next run. Called inside the handler, it returns
-        at once, and the query ends after this batch.
+        It takes less than a second unless a handler is running, which it waits for, or Spark is
+        committing its batch, for 30 seconds at most. Records that no handler was called with come
+        again in the next run. Called inside the handler, it returns at once, and the query ends
+        after this batch.
         """
         self._ending.set()
         if threading.get_ident() != self._handler_thread:
@@ -251,9 +254,8 @@ class FanOutQuery:
             self._await_end(spark_query)
             self._stream.stop()
             self._idle.wait()
-            if self._error is None and spark_query.isActive:
-                # The next call of the batch function shows that Spark has committed the last one.
-                self._finished.wait(_COMMIT)
+            if self._error is None:
+                self._await_commit(spark_query)
             spark_query.stop()
             if not self._interrupted:
                 self._error = self._error or _failure_of(spark_query)
@@ -275,6 +277,17 @@ class FanOutQuery:
             if time.monotonic() - checked >= _CLAIM_LOOK:
                 self._look_at_claim()
                 checked = time.monotonic()
+
+    def _await_commit(self, spark_query: StreamingQuery) -> None:
+        """Wait until Spark has committed the latest batch; without that the next run repeats it."""
+        deadline = time.monotonic() + _COMMIT
+        while spark_query.isActive and not self._finished.wait(_NEXT_CALL):
+            # The trigger is not due yet. Spark reports the progress of a committed batch.
+            progress = spark_query.lastProgress
+            if self._latest.batch_id <= (-1 if progress is None else progress["batchId"]):
+                return
+            if time.monotonic() >= deadline:
+                return
 
     def _look_at_claim(self) -> None:
         """End the query if a newer run owns the checkpoint, also when there is nothing to write."""

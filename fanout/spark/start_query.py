@@ -14,11 +14,12 @@ from fanout.spark.batch_runner import BatchRunner
 from fanout.spark.current_batch import BatchContext, RecoveringHandler
 from fanout.spark.hadoop.jvm import JAVA_ERRORS
 from fanout.spark.hadoop.jvm_lock import JvmProcess
-from fanout.spark.hadoop.storage import open_storage
+from fanout.spark.hadoop.storage import open_storage, sweep_offsets
 from fanout.spark.loop_thread import LoopThread
 from fanout.spark.query import FanOutQuery
 from fanout.spark.query_stream import QueryStream
 from fanout.spark.session_checks import require_classic
+from fanout.spark.signals import heed_signals, stop_with_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,12 +92,14 @@ def foreach_batch(
     if max_records < 1 or max_bytes < 1:
         raise OptionError(f"max_records={max_records} and max_bytes={max_bytes} must be at least 1")
     require_classic(spark)
+    heed_signals(spark)
     clock = _clock(spark, checkpoint_location, processing_time, query_name)
     with ExitStack() as resources:
         storage = open_storage(spark, checkpoint_location)
         resources.callback(storage.close)
         ownership = resources.enter_context(claim(storage, JvmProcess(spark)))
         storage.sweep()
+        sweep_offsets(spark, checkpoint_location)
         ledger = BatchLedger(storage, ownership)
         segments = SegmentLog(
             storage.scratch(),
@@ -144,7 +147,8 @@ def foreach_batch(
         )
         query = FanOutQuery(stream, runner, ledger, ownership, resources)
         query.start(clock)
-        return query
+    stop_with_signals(query)
+    return query
 
 
 def _recover(

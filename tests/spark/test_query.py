@@ -6,11 +6,13 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql.streaming.query import StreamingQuery
 
 import fanout.spark.batch_runner
 from fanout.core.event_time import EventTime
@@ -30,7 +32,6 @@ from tests.spark.manual import Acknowledged, ManualSource, Subscribed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -402,6 +403,49 @@ def test_stop_waits_for_a_handler_and_its_batch_counts_as_done(
     start(source, recorder)
     recorder.wait_for_rows(1)
     assert recorder.sequences == [6]
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_run_that_was_killed_as_spark_wrote_an_offset_can_be_continued(
+    start: Start, source: ManualSource, checkpoint: str, batches: int
+) -> None:
+    offsets = Path(checkpoint, "offsets")
+    offsets.mkdir(parents=True)
+    first = Recorder()
+    if batches:
+        source.put(b"one")
+        query = start(source, first)
+        first.wait_for_rows(1)
+        query.stop()
+    unfinished = offsets / ".7.272a3053-baaf-410f-9aeb-c93c1d8542cf.tmp"
+    unfinished.write_text("v1\n")
+    kept = {path.name for path in offsets.iterdir()} - {unfinished.name}
+    source.put(b"two")
+    second = Recorder()
+    start(source, second)
+    second.wait_for_rows(1)
+    assert first.sequences + second.sequences == list(range(1, batches + 2))
+    assert kept <= {path.name for path in offsets.iterdir()}
+
+
+def test_stop_waits_until_spark_has_committed_the_batch_of_a_handler(
+    start: Start, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress: Any = StreamingQuery.lastProgress
+    looks: list[object] = []
+
+    def slowly_committed(query: StreamingQuery) -> Any:
+        looks.append(query)
+        return None if len(looks) <= 3 else progress.fget(query)
+
+    monkeypatch.setattr(StreamingQuery, "lastProgress", property(slowly_committed))
+    source.put(b"one")
+    recorder = Recorder()
+    # The next call of the handler, which would show it too, is far away.
+    query = start(source, recorder, processing_time="1 hour")
+    recorder.wait_for_rows(1)
+    query.stop()
+    assert len(looks) == 4
 
 
 def test_stop_can_be_called_again(start: Start, source: ManualSource) -> None:

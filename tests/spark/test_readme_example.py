@@ -1,16 +1,20 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import signal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.kafka.topics import Topic
-from tests.readme import KAFKA_SPARK, SPARK, defined_by, on_this_machine
+from tests.readme import KAFKA_SPARK, SPARK, STOP_SPARK, defined_by, on_this_machine
+from tests.spark.harness import Recorder
+from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from fanout.testing.kafka.broker import KafkaBroker
     from fanout.testing.kinesis.server import KinesisServer
@@ -43,6 +47,23 @@ def test_the_kafka_example_writes_what_was_put(
     written = run(on_this_machine(code, kafka_broker.bootstrap_servers), tmp_path)
     rows = spark.read.parquet(written).orderBy("offset").collect()
     assert [(row.offset, bytes(row.value)) for row in rows] == topic.log[0]
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_example_of_a_clean_stop_ends_by_sigterm(tmp_path: Path) -> None:
+    source, recorder = ManualSource(), Recorder()
+    source.put(b"1", b"2")
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        recorder(df, batch_id)
+
+    names: dict[str, Any] = {"source": source, "write": write}
+    code = STOP_SPARK.replace("s3a://lake", f"file://{tmp_path}")
+    exec(code, names)  # noqa: S102 - the README is ours
+    assert recorder.sequences == [1, 2]
+    assert not names["query"].is_active
+    assert names["query"].exception() is None
 
 
 def run(code: str, directory: Path) -> str:

@@ -284,6 +284,30 @@ def open_files(spark: SparkSession, checkpoint_location: str) -> StoredFiles:
     return HadoopFiles(spark, file_system, root) if local is None else LocalFiles(local)
 
 
+def sweep_offsets(spark: SparkSession, checkpoint_location: str) -> None:
+    """Remove what a killed run left of the first entry of Spark's log of offsets.
+
+    Spark 4 starts no first batch where there is a file in `offsets`, not even a temporary one that
+    it would never read.
+
+    Args:
+        spark: A classic session.
+        checkpoint_location: See `open_storage`; the caller owns it.
+
+    Raises:
+        CheckpointError: The file system refused.
+    """
+    file_system, root, _ = resolve(spark, checkpoint_location)
+    with java_errors(f"clean offsets in {checkpoint_location}"):
+        offsets = jvm(spark).org.apache.hadoop.fs.Path(root.getParent(), "offsets")
+        if not file_system.exists(offsets):
+            return
+        files = [status.getPath() for status in file_system.listStatus(offsets)]
+        if all(file.getName().startswith(".") for file in files):
+            for file in files:
+                file_system.delete(file, False)  # noqa: FBT003 - Java: recursive
+
+
 def resolve(spark: SparkSession, checkpoint_location: str) -> tuple[Any, Any, Path | None]:
     """Return the file system, fanout's directory, and that as a path if it is local."""
     doing = f"use the checkpoint location {checkpoint_location!r}"
