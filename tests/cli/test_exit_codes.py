@@ -9,9 +9,10 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
@@ -65,6 +66,21 @@ def test_the_page_has_every_command() -> None:
     commands = set(re.findall(r"^│ ([a-z-]+) ", shown.partition("Commands")[2], re.MULTILINE))
     assert commands
     assert commands - named == set()
+
+
+def leaves(command: Any) -> list[Any]:
+    below = getattr(command, "commands", {})
+    return [leaf for each in below.values() for leaf in leaves(each)] if below else [command]
+
+
+def test_every_command_has_json() -> None:
+    commands = leaves(get_command(app))
+    assert len(commands) > 12
+    assert [each.name for each in commands if "--json" not in options_of(each)] == []
+
+
+def options_of(command: Any) -> list[str]:
+    return [option for parameter in command.params for option in parameter.opts]
 
 
 UNREACHABLE = [

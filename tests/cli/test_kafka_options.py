@@ -77,7 +77,9 @@ def run(command: list[str], checkpoint: str, *more: str) -> tuple[int, str]:
     return result.exit_code, sentence
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=named)
+@pytest.mark.parametrize(
+    "command", [*COMMANDS, ["doctor", "orders"], ["status", "checkpoint"]], ids=named
+)
 def test_every_command_has_the_same_options_and_names_the_variables(command: list[str]) -> None:
     text = CliRunner().invoke(app, [*command[:2], "--help"]).stdout
     assert [option for option in OPTIONS if f"{option} " not in text.replace(",", " ")] == []
