@@ -18,5 +18,8 @@ def main() -> None:
             f"pip install 'fanout-streams[cli]'\n"
         )
         sys.exit(2)
-    end_like_ctrl_c()
-    app()
+    try:
+        end_like_ctrl_c()
+        app()
+    except KeyboardInterrupt:  # it came before the command had begun
+        sys.exit(130)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import shlex
 import signal
 import socket
@@ -206,22 +205,25 @@ def test_people_get_lines_to_paste_into_a_shell(tmp_path: Path) -> None:
     assert shown == re.findall(r"^export (AWS_\w+)=", PAGE, re.MULTILINE)
 
 
-def test_a_server_that_does_not_serve_yet_ends_with_130(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "waits", ["fanout.testing.kinesis.server.KinesisServer.__enter__", "fanout.cli.app.app"]
+)
+def test_a_server_that_does_not_serve_yet_ends_with_130(waits: str, number: signal.Signals) -> None:
     code = (
-        "import fanout.testing.kinesis.server as server; print('loaded', flush=True)\n"
-        "import time; server.KinesisServer.__enter__ = lambda self: time.sleep(60)\n"
+        "import fanout.cli.app, fanout.testing.kinesis.server, time\n"
+        "def wait(*_):\n    print('waits', flush=True)\n    time.sleep(60)\n"
+        f"{waits} = wait\n"
         "from fanout.cli import main; main()"
     )
-    command = [sys.executable, "-c", code, "kinesis-server", "--port", "0"]
     with subprocess.Popen(  # noqa: S603 - our own code
-        command, env=ENVIRONMENT | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, "kinesis-server", "--port", "0"],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "loaded\n"
-        caught = Path(f"/proc/{process.pid}/status")
-        while not int(re.findall(r"SigCgt:\s*(\w+)", caught.read_text())[0], 16) & (
-            1 << (signal.SIGTERM - 1)
-        ):
-            select.select([], [], [], 0.01)
-        process.terminate()
-        assert process.wait(30) == 130
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(number)
+        assert (process.wait(30), process.communicate()) == (130, ("", ""))
