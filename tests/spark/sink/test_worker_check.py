@@ -33,6 +33,8 @@ pytestmark = pytest.mark.spark
 # No broker is there: workers are checked first.
 NOWHERE = Cluster("127.0.0.1:1", security=PLAINTEXT)
 
+LIBRARIES = ("aiokafka", "cramjam", "msgspec", "numpy", "pandas", "pyarrow", "tenacity")
+
 _HIDE = """
 import sys
 class Hide:
@@ -84,17 +86,21 @@ def refusal(start: Start, sink: KafkaSink | ShuffleSink) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize("missing", ["fanout", "aiokafka", "pyarrow"])
+@pytest.mark.parametrize(
+    "missing", ["fanout", *(pytest.param(one, marks=pytest.mark.prove) for one in LIBRARIES)]
+)
 def test_a_python_without_a_library_is_named_with_the_setting(
     start: Start, workers: Workers, missing: str
 ) -> None:
     python = workers(without(missing))
-    says = refusal(start, KafkaSink(cluster=NOWHERE, topic="out"))
+    compressed = {"compression.type": "zstd"}
+    says = refusal(start, KafkaSink(cluster=NOWHERE, topic="out", producer_options=compressed))
     assert says.startswith(f"Spark's Python workers run {python} (Python {sys.version_info[0]}.")
     assert f"where an import fails: ModuleNotFoundError: No module named '{missing}" in says
     assert f"set PYSPARK_PYTHON={sys.executable} before the session is created" in says
 
 
+@pytest.mark.prove
 def test_a_shuffle_needs_the_same(start: Start, workers: Workers) -> None:
     workers(without("fanout"))
     says = refusal(start, ShuffleSink(cluster=NOWHERE, topic="out"))
