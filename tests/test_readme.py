@@ -19,6 +19,7 @@ from fanout.cli.app import app
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.options import KinesisOptions
 from fanout.spark import foreach_batch
+from tests.cli.test_status import stored
 from tests.readme import (
     ASYNCIO,
     BROKER,
@@ -129,11 +130,10 @@ def test_the_broker_example_runs(
 @pytest.mark.usefixtures("orders")
 def test_every_command_works(tmp_path: Path) -> None:
     source = KinesisSource(stream="orders", consumer="orders-etl")
-    stored = tmp_path / "positions.json"
-    stored.write_text(asyncio.run(fanout.resolve_start(source)))
-    assert len(COMMANDS) == 7
+    stored(tmp_path, fanout.Checkpoint.from_json(asyncio.run(fanout.resolve_start(source))))
+    assert len(COMMANDS) == 8
     for command in COMMANDS:
-        arguments = command.replace("/var/lib/orders/checkpoint", str(stored))
+        arguments = command.replace("/var/lib/orders/checkpoint", str(tmp_path))
         result = CliRunner().invoke(app, shlex.split(arguments, comments=True)[1:])
         assert result.exit_code == 0, result.output
 
