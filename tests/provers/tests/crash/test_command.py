@@ -31,8 +31,8 @@ def crash(monkeypatch: pytest.MonkeyPatch, outcome: Any, *arguments: str) -> tup
     """Run the command with a campaign that comes to what is wanted; return what it was asked."""
     asked: list[CrashOptions] = []
 
-    def run_campaign(options: CrashOptions, *, tell: object) -> CrashReport:
-        del tell
+    def run_campaign(options: CrashOptions, *, on_round: object) -> CrashReport:
+        del on_round
         asked.append(options)
         if isinstance(outcome, BaseException):
             raise outcome
