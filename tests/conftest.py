@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -82,6 +83,10 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
+    # A shell starts what runs in the background with SIGINT ignored, and every process of a test
+    # would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -35,11 +35,6 @@ def client(aws: KinesisProcess) -> Iterator[Any]:
         yield client
 
 
-def heed_ctrl_c() -> None:
-    """Undo that a shell lets the processes that it starts in the background ignore Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def start(server: KinesisProcess, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(  # noqa: S603 - our own tests
         [sys.executable, "-m", "pytest", "tests/conformance", "-v", *arguments],
@@ -47,7 +42,6 @@ def start(server: KinesisProcess, *arguments: str) -> subprocess.Popen[str]:
         text=True,
         cwd=ROOT,
         env=os.environ | server.environment,
-        preexec_fn=heed_ctrl_c,  # noqa: PLW1509 - it takes no lock
     )
 
 
