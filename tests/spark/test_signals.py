@@ -19,6 +19,8 @@ from tests.spark.manual import ManualSource
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyspark.sql import SparkSession
+
     from fanout.spark import FanOutQuery
 
     Start = Callable[..., FanOutQuery]
@@ -59,6 +61,21 @@ def test_a_query_that_waits_for_records_ends_without_an_error(
         send(number)
         assert query.await_termination(PATIENCE)
     assert query.exception() is None
+    check_next_run(start, source, recorder)
+
+
+def test_the_main_thread_may_wait_in_the_jvm(start: Start, spark: SparkSession) -> None:
+    source, recorder = ManualSource(), Recorder()
+    source.put(b"one")
+    spark.streams.resetTerminated()
+    with stop_on_signal():
+        query = start(source, recorder)
+        recorder.wait_for_rows(1)
+        sender = threading.Timer(0.3, send)
+        sender.start()
+        spark.streams.awaitAnyTermination()
+    sender.join()
+    assert not query.is_active
     check_next_run(start, source, recorder)
 
 

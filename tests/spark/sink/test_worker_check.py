@@ -130,6 +130,7 @@ def test_a_python_that_does_not_exist_or_does_not_work_is_refused(
     assert "run /nowhere/python3, which cannot be started: No such file or directory; set" in says
 
 
+@pytest.mark.prove
 def test_a_python_that_fails_is_refused(start: Start, workers: Workers) -> None:
     workers("import sys; sys.exit('no good')")
     says = refusal(start, KafkaSink(cluster=NOWHERE, topic="out"))
@@ -156,6 +157,7 @@ def test_a_session_of_this_machine_gets_the_python_of_the_driver(
     assert spark.sparkContext.pythonExec == sys.executable
 
 
+@pytest.mark.prove
 def test_a_python_of_the_users_choice_that_works_is_left_alone(
     spark: SparkSession, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
