@@ -139,6 +139,7 @@ class _SignalWatch:
             context: Any = spark.sparkContext
             start_callbacks: Any = ensure_callback_server_started  # as Spark's foreachBatch does
             start_callbacks(context._gateway)  # noqa: SLF001 - pyspark's only door to the JVM
+            _hide_interrupts(spark)
             java = jvm(spark).sun.misc.Signal
             for number in _SIGNALS:
                 java_signal = java(number.name.removeprefix("SIG"))
@@ -224,6 +225,13 @@ class _JvmHandler:
         """Names for py4j what the class implements."""
 
         implements = ("sun.misc.SignalHandler",)
+
+
+def _hide_interrupts(spark: SparkSession) -> None:
+    """Let Hadoop log no interrupt of a chmod, with a stack trace: so Spark stops a query."""
+    log4j = jvm(spark).org.apache.logging.log4j
+    with suppress(TypeError, *JAVA_ERRORS):  # a session with another library for its log
+        log4j.core.config.Configurator.setLevel("org.apache.hadoop.util.Shell", log4j.Level.ERROR)
 
 
 def _end_by(number: signal.Signals) -> NoReturn:
