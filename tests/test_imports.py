@@ -5,6 +5,7 @@ import importlib
 import json
 import subprocess
 import sys
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,6 +95,17 @@ def test_no_module_imports_itself_through_others() -> None:
     assert sum(map(len, graph.values())) > 1_000
     order = [*TopologicalSorter(graph).static_order()]  # raises CycleError with the modules
     assert order.index("fanout.core.events") < order.index("fanout.kinesis.source")
+
+
+def test_no_class_name_exists_twice() -> None:
+    names = Counter(
+        node.name
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert len(names) > 100
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_importing_fanout_loads_no_service_and_no_spark() -> None:

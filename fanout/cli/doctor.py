@@ -19,7 +19,7 @@ from fanout.cli.common import (
     print_json,
     stream_options,
 )
-from fanout.cli.kafka_options import KafkaOptions
+from fanout.cli.kafka_options import ClusterOptions
 from fanout.errors import CheckpointError, OptionError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def doctor(
     endpoint_url: Endpoint = None,
     role_arn: Role = None,
     needs: NeedsOptions,
-    kafka: KafkaOptions,
+    kafka: ClusterOptions,
     json: Json = False,
 ) -> None:
     """Check what a source, a sink or a checkpoint needs, with advice for each finding.

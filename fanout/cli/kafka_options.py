@@ -27,7 +27,7 @@ _SECURITY: Final = (
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaOptions:
+class ClusterOptions:
     """The options of a command that reach a cluster; typer shows each with its help."""
 
     bootstrap_servers: Annotated[

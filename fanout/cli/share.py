@@ -9,7 +9,7 @@ import typer
 
 from fanout.cli.command import fanout_command
 from fanout.cli.common import Json, calling_the_service, print_json, print_table
-from fanout.cli.kafka_options import KafkaOptions
+from fanout.cli.kafka_options import ClusterOptions
 from fanout.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _share() -> None:
 def describe(
     group: Annotated[str, typer.Argument(help="The share group.")],
     *,
-    kafka: KafkaOptions,
+    kafka: ClusterOptions,
     json: Json = False,
 ) -> None:
     """Show the members of a share group, its start offset in each partition, and its settings.

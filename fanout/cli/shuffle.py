@@ -10,7 +10,7 @@ import typer
 
 from fanout.cli.command import ExitCode, fanout_command
 from fanout.cli.common import Json, age, calling_the_service, print_json, print_table
-from fanout.cli.kafka_options import KafkaOptions
+from fanout.cli.kafka_options import ClusterOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ def _shuffle() -> None:
 def describe(
     topic: Annotated[str, typer.Argument(help="The topic of the shuffle.")],
     *,
-    kafka: KafkaOptions,
+    kafka: ClusterOptions,
     since: Annotated[
         str,
         typer.Option(metavar="AGE", help="How far back to read, such as 90m, 12h, 7d or 2w."),

@@ -20,7 +20,7 @@ from fanout.cli.common import (
     print_table,
     stream_options,
 )
-from fanout.cli.kafka_options import KafkaOptions
+from fanout.cli.kafka_options import ClusterOptions
 from fanout.errors import FanOutError, OptionError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def status(
     region: Region = None,
     endpoint_url: Endpoint = None,
     role_arn: Role = None,
-    kafka: KafkaOptions,
+    kafka: ClusterOptions,
     json: Json = False,
 ) -> None:
     """Show the newest batch, the positions, the owner and the pending segments of a checkpoint.
@@ -91,7 +91,7 @@ def _source(
     positions: Checkpoint,
     stream: str | None,
     aws: Mapping[str, str | None],
-    kafka: KafkaOptions,
+    kafka: ClusterOptions,
 ) -> Callable[[], dict[str, Backlog]] | None:
     """Return what asks the source for the lag; None where no option names the source.
 

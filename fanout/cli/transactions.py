@@ -11,7 +11,7 @@ import typer
 
 from fanout.cli.command import ExitCode, fanout_command
 from fanout.cli.common import Json, calling_the_service
-from fanout.cli.kafka_options import KafkaOptions
+from fanout.cli.kafka_options import ClusterOptions
 from fanout.cli.transactions_report import report_list, report_results
 from fanout.errors import OptionError
 
@@ -72,7 +72,7 @@ Force = Annotated[
 def list_(
     *,
     checkpoint: Checkpoint,
-    kafka: KafkaOptions,
+    kafka: ClusterOptions,
     sink: Sink = None,
     json: Json = False,
 ) -> None:
@@ -119,7 +119,7 @@ def commit(
     checkpoint: Checkpoint,
     yes: Yes = False,
     force: Force = False,
-    kafka: KafkaOptions,
+    kafka: ClusterOptions,
     sink: Sink = None,
     json: Json = False,
 ) -> None:
@@ -139,7 +139,7 @@ def abort(
     checkpoint: Checkpoint,
     yes: Yes = False,
     force: Force = False,
-    kafka: KafkaOptions,
+    kafka: ClusterOptions,
     sink: Sink = None,
     json: Json = False,
 ) -> None:
@@ -159,7 +159,7 @@ class _Job:
 
     checkpoint: str
     sink: str | None
-    kafka: KafkaOptions
+    kafka: ClusterOptions
 
     def storage(self) -> LocalStorage:
         from fanout.landing.entries import DIRECTORY  # noqa: PLC0415 - see above

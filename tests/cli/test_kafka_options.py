@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from fanout.cli.kafka_options import KafkaOptions
+from fanout.cli.kafka_options import ClusterOptions
 from tests.cli.processes import fanout
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def test_what_comes_from_a_file_is_named_as_there(
 
 
 def security(**options: Any) -> Security:
-    found = KafkaOptions(**({"bootstrap_servers": "127.0.0.1:1"} | options)).cluster().security
+    found = ClusterOptions(**({"bootstrap_servers": "127.0.0.1:1"} | options)).cluster().security
     assert not callable(found)
     return found
 
