@@ -48,7 +48,7 @@ class ClusterOptions:
             envvar="KAFKA_COMMAND_CONFIG",
             help="A properties file as Kafka's own tools take it, with security.protocol, "
             "sasl.mechanism, sasl.jaas.config, ssl.truststore.location and so on; stores are PEM. "
-            "The other options and environment variables come before it.",
+            "The other options come before it; its passwords come before those of the environment.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),

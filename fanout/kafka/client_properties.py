@@ -36,6 +36,11 @@ _NAMES: Final = {
     "ssl.key.password": "key_password",
 }
 _LOGIN: Final = "sasl.jaas.config"
+# The options of `Security` that each password belongs to.
+_OWNERS: Final = {
+    "password": frozenset({"username"}),
+    "key_password": frozenset({"certificate_file", "key_file"}),
+}
 _STORES: Final = {
     "ssl.truststore.location": "ssl.truststore.type",
     "ssl.keystore.location": "ssl.keystore.type",
@@ -79,8 +84,9 @@ def read_client_properties(
         insecure: Allow a plaintext protocol to a host that is not this machine.
         options: Options of `Security` that come before the settings of the file. Where neither
             names a protocol, a username selects SASL_SSL, and a certificate SSL.
-        secrets: The `password`, `key_password` and `token` of the environment, which come before
-            the file too. Those that the protocol does not need are ignored.
+        secrets: The `password`, `key_password` and `token` of the environment. Those that the
+            protocol does not need are ignored. A password of the file comes before them, unless
+            `options` name another user, certificate or key.
 
     Raises:
         OptionError: If it cannot be read, has a setting that is not supported, or contradicts the
@@ -103,7 +109,14 @@ def read_client_properties(
     settings |= {_NAMES[name]: value for name, value in named.items()} | dict(options)
     if path and settings["protocol"].startswith("SASL_") and "mechanism" not in settings:
         raise OptionError(f"{path}: name the sasl.mechanism, such as SCRAM-SHA-512")
-    settings |= _needed(secrets, settings)
+    # A password belongs to the user or key that is named beside it.
+    kept = {name for name, owners in _OWNERS.items() if not owners & options.keys()}
+    environment = _needed(secrets, settings)
+    settings |= {
+        name: value
+        for name, value in environment.items()
+        if name not in kept or not settings.get(name)
+    }
     try:
         security = Security(
             **settings, insecure=insecure and not settings["protocol"].endswith("SSL")

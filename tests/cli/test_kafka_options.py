@@ -263,6 +263,34 @@ def test_options_and_the_environment_come_before_the_file(
     assert (found.sasl, found.username, found.password) == ("SCRAM-SHA-256", "ops", "another")
 
 
+def test_the_password_of_the_file_stays_with_its_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "client.properties"
+    monkeypatch.setenv("KAFKA_PASSWORD", "another")
+    path.write_text(FILE.replace("{secret}", SECRET))
+    found = security(command_config=str(path))
+    assert (found.username, found.password) == ("etl", SECRET)
+    path.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=etl\n")
+    found = security(command_config=str(path))
+    assert (found.username, found.password) == ("etl", "another")
+
+
+def test_the_key_password_of_the_file_stays_with_its_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "client.properties"
+    monkeypatch.setenv("KAFKA_KEY_PASSWORD", "another")
+    certificate = "security.protocol=SSL\nssl.certificate.location=client.pem\n"
+    path.write_text(certificate + f"ssl.key.password={SECRET}\n")
+    file = str(path)
+    assert security(command_config=file).key_password == SECRET
+    assert security(command_config=file, key_file="other.pem").key_password == "another"
+    assert security(command_config=file, certificate_file="x.pem").key_password == "another"
+    path.write_text(certificate)
+    assert security(command_config=file).key_password == "another"
+
+
 OTHERS = [
     (["doctor", "a b"], "STREAM 'a b' is neither a stream's name"),
     (["doctor", "s", "a b"], "CONSUMER 'a b' is neither a consumer's name"),
