@@ -200,14 +200,16 @@ def _examine_stored(location: str) -> tuple[Checkpoint | None, list[Finding]]:
     from fanout.core.findings import fine, problem  # noqa: PLC0415 - for help
     from fanout.landing.checkpoint_status import read_status  # noqa: PLC0415 - for help
     from fanout.landing.owner import read_owner  # noqa: PLC0415 - for help
-    from fanout.landing.stored_positions import read_positions  # noqa: PLC0415 - for help
+    from fanout.landing.stored_positions import local_path, read_positions  # noqa: PLC0415 - for help
 
     damage = "do not start a reader on it as it is"
     if is_local(location):
         try:
             positions = read_positions(location)
-            with checkpoint_files(location) as files:
-                owner = read_owner(files)
+            owner = None
+            if local_path(location, "positions").is_dir():
+                with checkpoint_files(location) as files:
+                    owner = read_owner(files)
         except CheckpointError as error:
             return None, [problem("checkpoint", str(error), damage)]
         return positions, [] if owner is None else [fine("owner", describe_owner(owner))]

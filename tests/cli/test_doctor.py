@@ -119,6 +119,16 @@ def test_a_checkpoint_is_examined(tmp_path: Path) -> None:
     result = run(*ORDERS, "--checkpoint", str(path), "--json")
     assert result.exit_code == 1
     assert statuses(result)["checkpoint"] == "problem"
+    (found,) = [each for each in answer(result)["findings"] if each["check"] == "checkpoint"]
+    assert found["detail"].startswith("it belongs to kinesis:another, not to kinesis:arn:")
+
+
+def test_a_file_with_positions_needs_no_directory_of_an_owner(tmp_path: Path) -> None:
+    path = tmp_path / "positions.json"
+    path.write_text(Checkpoint("kinesis:another").to_json())
+    result = run("doctor", "--checkpoint", str(path), "--json")
+    assert result.exit_code == 0, result.output
+    assert statuses(result) == {"lag": "unknown"}
 
 
 @pytest.mark.usefixtures("server")
