@@ -62,7 +62,8 @@ def status(
 
     `fanout status s3a://lake/_chk/orders orders --region eu-west-1`
 
-    The exit code is 1 if the source was named and the lag could not be read, and 2 if there is no
+    The exit code is 1 if the source was named and the lag could not be read, or unread records have
+    expired, and 2 if there is no
     checkpoint of fanout, or it is damaged, or a newer version wrote it.
     """
     from fanout.landing.checkpoint_status import read_status  # noqa: PLC0415 - for help
@@ -124,13 +125,17 @@ def _source(
 
 
 def _lags(ask: Callable[[], dict[str, Backlog]]) -> tuple[dict[str, Backlog], str]:
-    """Return the lag of each split, or why it could not be read."""
+    """Return the lag of each split, and why some are not known."""
+    from fanout.core.findings import named  # noqa: PLC0415 - for help
+
     try:
         lags = ask()
     except FanOutError as error:
         return {}, in_words_of_options(str(error))
-    obstacles = {lag.obstacle for lag in lags.values() if lag.obstacle}
-    return lags, "; ".join(sorted(obstacles))
+    failures = {lag.obstacle for lag in lags.values() if lag.obstacle}
+    if expired := [id_ for id_, lag in lags.items() if lag.expired]:
+        failures.add(f"the records that follow in {named(expired)} have expired")
+    return lags, "; ".join(sorted(failures))
 
 
 def _plain(
@@ -233,5 +238,7 @@ def _position(at: SplitPosition) -> str:
 def _lag_cells(lag: Backlog | None) -> tuple[str, str]:
     if lag is None:
         return "", ""
+    if lag.expired:
+        return "expired", ""
     records = "" if lag.records is None else f"{lag.records:,}"
     return records, "" if lag.millis is None else f"{lag.millis:,}"

@@ -39,6 +39,11 @@ class Backlog:
     millis: int | None = None
     obstacle: str = ""
 
+    @property
+    def expired(self) -> bool:
+        """Whether unread records may have expired."""
+        return not (self.hours or self.obstacle)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +53,13 @@ class BacklogAdvice:
     Args:
         longer: How to keep records for longer.
         lost: What to do about records that have expired.
+        splits: What the service calls its splits, such as `shards`.
         obstacles: What to do where the backlog is not known, by its obstacle.
     """
 
     longer: str
     lost: str
+    splits: str
     obstacles: Mapping[str, str]
 
 
@@ -70,7 +77,7 @@ def examine_backlogs(
     safe = {id_: each for id_, each in backlogs.items() if each.hours >= SHORT * each.retention}
     others = {id_: each for id_, each in backlogs.items() if id_ not in safe}
     unreliable = {id_: each for id_, each in others.items() if each.obstacle}
-    expired = {id_ for id_, each in others.items() if not (each.hours or each.obstacle)}
+    expired = {id_ for id_, each in others.items() if each.expired}
     short = {id_: each for id_, each in others.items() if each.hours and not each.obstacle}
     findings = []
     if expired:
@@ -92,11 +99,11 @@ def examine_backlogs(
     if safe:
         hours = min(each.hours for each in safe.values())
         kept = "until they are read" if hours == math.inf else f"for {hours:.1f} h or more"
-        good.append(f"unread records are kept {kept} (shards: {len(safe)})")
+        good.append(f"unread records are kept {kept} ({advice.splits}: {len(safe)})")
     if not_begun:
-        good.append(f"to be read from the oldest record on (shards: {not_begun})")
+        good.append(f"to be read from the oldest record on ({advice.splits}: {not_begun})")
     if good or not findings:
-        nothing = "of the listed shards, those that it knows were read to their end"
+        nothing = f"of the listed {advice.splits}, those that it knows were read to their end"
         findings.append(fine(check, "; ".join(good) or nothing))
     return findings
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 import fanout
 from fanout.cli.app import app
+from fanout.core.backlog import Backlog
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.positions import Cursor
 from fanout.kafka.partitions import Partition
@@ -260,3 +262,19 @@ def test_a_stream_for_a_checkpoint_of_kafka_is_wrong_usage(tmp_path: Path) -> No
     result = run(str(tmp_path), "orders")
     assert result.exit_code == 2
     assert "the checkpoint is of kafka:there: leave 'orders' out" in result.stderr
+
+
+def test_an_expired_position_is_said_and_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read_lag(*_: object) -> dict[str, Backlog]:
+        return {"orders-0": Backlog(retention=math.inf, hours=0, records=2)}
+
+    monkeypatch.setattr("fanout.kafka.doctor.diagnose.read_lag", read_lag)
+    stored(tmp_path, at("kafka:one", **{"orders-0": 1}))
+    asked = [str(tmp_path), "--bootstrap-servers", "127.0.0.1:1"]
+    found = answer(run(*asked, "--json"), code=1)
+    assert found["lag_error"] == "the records that follow in orders-0 have expired"
+    table = run(*asked).stdout
+    assert "│ expired " in table
+    assert "the records that follow in orders-0 have expired" in table

@@ -245,7 +245,7 @@ class ScriptedCluster:
             case OffsetSpec.EARLIEST:
                 return log.start
             case OffsetSpec.LATEST:
-                return log.stable
+                return log.stable if self._read_committed else log.end
             case _:
                 late = (offset for offset, millis in sorted(log.times.items()) if millis >= what)
                 return next(late, None)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, final
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, final
 
-from fanout.core.backlog import Backlog, BacklogAdvice, examine_backlogs, examine_lag
+from fanout.core.backlog import Backlog
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.findings import fine, problem, unknown
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError
@@ -21,7 +24,7 @@ from fanout.kafka.doctor.brokers import (
     probe_servers,
 )
 from fanout.kafka.doctor.calls import CALL_ERRORS, CallTimeouts, DoctorCalls, reason
-from fanout.kafka.doctor.lag import read_partition_backlogs
+from fanout.kafka.doctor.lag import examine_partitions, read_partition_backlogs
 from fanout.kafka.doctor.reading import (
     examine_group,
     examine_replicas,
@@ -38,6 +41,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.metadata import fetch_metadata
+from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.reading.client import start_client
 from fanout.kafka.reading.offsets import next_offset
 from fanout.kafka.share.group_admin import ShareGroupAdmin
@@ -48,16 +52,8 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.findings import Finding
     from fanout.kafka.cluster import Cluster
+    from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.reading.transport import KafkaTransport
-
-_ADVICE: Final = BacklogAdvice(
-    longer="a larger retention.ms of the topic keeps them meanwhile",
-    lost=(
-        "records that expired unread are lost; open the stream with on_data_loss='earliest' to "
-        "continue with the oldest record that is left"
-    ),
-    obstacles={},
-)
 
 
 @final
@@ -138,19 +134,25 @@ async def read_lag(cluster: Cluster, checkpoint: Checkpoint) -> dict[str, Backlo
 
     Raises:
         OptionError: It is a checkpoint of another cluster, or one without partitions.
-        KafkaError: A call fails.
+        ServiceError: The cluster cannot be reached, or refuses a call.
     """
     timeouts = CallTimeouts(cluster.connect_timeout)
     async with open_cluster(cluster.named("doctor"), timeouts) as connections:
-        transport = await start_client(connections, ConsumerOptions())
-        if (group := _share_group(checkpoint)) is None:
-            offsets = _offsets_of(checkpoint, transport.cluster_id)
-            return await read_partition_backlogs(transport, offsets)
-        starts = await ShareGroupAdmin(connections, group).start_offsets()
-        return {
-            str(partition): Backlog(retention=math.inf, hours=math.inf, records=at.lag)
-            for partition, at in sorted(starts.items())
-        }
+
+        async def read() -> dict[str, Backlog]:
+            if (group := _share_group(checkpoint)) is None:
+                transport = await _start_client(connections)
+                offsets = _offsets_of(checkpoint, transport.cluster_id)
+                return await read_partition_backlogs(transport, offsets)
+            starts = await ShareGroupAdmin(connections, group).start_offsets()
+            return {
+                str(partition): Backlog(retention=math.inf, hours=math.inf, records=at.lag)
+                for partition, at in sorted(starts.items())
+            }
+
+        failure = "the ends of the partitions cannot be looked up"
+        jitter = FullJitter(Backoff(base=0.2, cap=1), Random())  # noqa: S311 - jitter, no secret
+        return await with_retries(failure, read, jitter, patience=cluster.connect_timeout)
 
 
 def _with_checkpoint(needs: KafkaNeeds, checkpoint: Checkpoint) -> KafkaNeeds:
@@ -212,20 +214,26 @@ async def _examine_lag(
     if checkpoint is not None and _share_group(checkpoint) is not None:
         return []  # the finding about the share group has it
     try:
-        transport = await start_client(calls.connections, ConsumerOptions())
+        transport = await calls.retried(lambda: _start_client(calls.connections))
         if checkpoint is not None:
             offsets = _offsets_of(checkpoint, transport.cluster_id)
         else:
             offsets = await _committed(transport, needs.group or "", list(retention))
         if not offsets:
             return [unknown("lag", "no partition is begun")]
-        backlogs = await read_partition_backlogs(transport, offsets, retention)
+        read = partial(read_partition_backlogs, transport, offsets, retention)
+        backlogs = await calls.retried(read)
     except OptionError as error:
         advice = "resume it with the cluster that it was written for, or start with a new one"
         return [problem("checkpoint", str(error), advice)]
     except CALL_ERRORS as error:
         return [unknown("lag", reason(error))]
-    return [*examine_backlogs(backlogs, _ADVICE), examine_lag(backlogs)]
+    return examine_partitions(backlogs)
+
+
+async def _start_client(connections: Connections) -> KafkaTransport:
+    """Return calls that see records of open transactions too, which a reader waits for."""
+    return await start_client(connections, ConsumerOptions(), isolation_level="read_uncommitted")
 
 
 async def _committed(

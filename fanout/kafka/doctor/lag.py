@@ -7,7 +7,14 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from fanout.core.backlog import MILLIS_PER_HOUR, Backlog
+from fanout.core.backlog import (
+    MILLIS_PER_HOUR,
+    Backlog,
+    BacklogAdvice,
+    examine_backlogs,
+    examine_lag,
+)
+from fanout.core.findings import named, problem
 from fanout.kafka.doctor.calls import CALL_ERRORS, reason
 from fanout.kafka.reading.columns import arrival
 from fanout.kafka.reading.records import decode_fetched
@@ -16,12 +23,42 @@ from fanout.kafka.reading.transport import FetchRefused, OffsetSpec, PartitionFe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from fanout.core.findings import Finding
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.transport import KafkaTransport
 
 # The partitions of one fetch: a broker answers with at least one batch of each.
 _TOGETHER: Final = 16
 _MAX_BYTES: Final = 64 * 1024 * 1024
+
+BEYOND_END: Final = (
+    "the position is beyond the end: the topic was created anew, or records were lost"
+)
+"""The obstacle of a partition that ends before its position."""
+
+_CONTINUE: Final = (
+    "open the stream with on_data_loss='earliest' to continue with the oldest record that is left"
+)
+_ADVICE: Final = BacklogAdvice(
+    longer="a larger retention.ms of the topic keeps them meanwhile",
+    lost=f"records that expired unread are lost; {_CONTINUE}",
+    splits="partitions",
+    obstacles={},
+)
+
+
+def examine_partitions(backlogs: Mapping[str, Backlog]) -> list[Finding]:
+    """Judge whether unread records are kept, and how far a reader is behind.
+
+    Args:
+        backlogs: The backlog of each partition; at least one.
+    """
+    beyond = {id_ for id_, each in backlogs.items() if each.obstacle == BEYOND_END}
+    others = {id_: each for id_, each in backlogs.items() if id_ not in beyond}
+    findings = [problem("backlog", f"{named(beyond)}: {BEYOND_END}", _CONTINUE)] if beyond else []
+    if others:
+        findings += examine_backlogs(others, _ADVICE)
+    return [*findings, examine_lag(backlogs)]
 
 
 async def read_partition_backlogs(
@@ -31,10 +68,11 @@ async def read_partition_backlogs(
 ) -> dict[str, Backlog]:
     """Find out how many records are unread in partitions, and how old the oldest of each is.
 
-    Aborted records, and those that compaction has removed, are counted too.
+    Records of open and aborted transactions, and those that compaction has removed, are counted
+    too.
 
     Args:
-        transport: The calls to the cluster.
+        transport: The calls to the cluster, with read_uncommitted.
         offsets: The next offset to read of each partition; None for the oldest.
         retention: The hours for which each topic keeps its records; for ever where it is missing.
 
@@ -49,12 +87,13 @@ async def read_partition_backlogs(
     backlogs = {}
     for partition, offset in at.items():
         kept = (retention or {}).get(partition.topic, math.inf)
-        records = max(0, (ends[partition] or 0) - offset)
+        begin, end = begins[partition] or 0, ends[partition] or 0
+        records = max(0, end - max(offset, begin))
         age = ages.get(partition, 0 if not records else None)
-        obstacle = age if isinstance(age, str) else ""
-        millis = None if isinstance(age, str) else age
+        obstacle = age if isinstance(age, str) else BEYOND_END if offset > end else ""
+        millis = None if obstacle or isinstance(age, str) else age
         hours = kept if millis is None else max(0.0, kept - millis / MILLIS_PER_HOUR)
-        if offset < (begins[partition] or 0):
+        if offset < begin or offset > end:
             hours = 0.0
         elif not obstacle and not hours:
             hours = 1 / MILLIS_PER_HOUR  # it is overdue, and still there
@@ -100,7 +139,7 @@ async def _ages_at(
             continue
         ages[partition] = None
         for part in decode_fetched(
-            answer, partition, offset=offsets[partition], read_committed=True, max_bytes=_MAX_BYTES
+            answer, partition, offset=offsets[partition], read_committed=False, max_bytes=_MAX_BYTES
         ):
             written = arrival(part.records, 0) if part.records.num_rows else None
             if written is not None:

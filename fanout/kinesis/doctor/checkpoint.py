@@ -37,6 +37,7 @@ _LOST: Final = (
 _ADVICE: Final = BacklogAdvice(
     longer="a longer retention period (IncreaseStreamRetentionPeriod) keeps them meanwhile",
     lost=_LOST,
+    splits="shards",
     obstacles={_DENIED: _GRANT},
 )
 
