@@ -54,7 +54,7 @@ def java_errors(doing: str, advice: Callable[[str], str | None] = lambda _: None
     try:
         yield
     except JAVA_ERRORS as error:
-        line = _first_line(error)
+        line = first_line(error)
         remedy = advice(line)
         text = f"cannot {doing}: {line}" if remedy is None else f"cannot {doing}: {line}; {remedy}"
         raise CheckpointError(redact(text)) from error
@@ -98,13 +98,12 @@ def redact(text: str) -> str:
     return re.sub(r"(://[^/@:\s]*):[^/@\s]+@", r"\1:***@", text)
 
 
-def _origin(error: BaseException) -> Any:
-    if isinstance(error, Py4JJavaError):
-        return error.java_exception
-    return getattr(error, "_origin", None)
+def first_line(error: BaseException) -> str:
+    """Return the Java exception behind an error, its class and its message, as one line.
 
-
-def _first_line(error: BaseException) -> str:
+    Args:
+        error: What py4j or pyspark raised.
+    """
     origin = _origin(error)
     if origin is not None:
         message = origin.getMessage() or ""
@@ -112,3 +111,9 @@ def _first_line(error: BaseException) -> str:
     if isinstance(error, (Py4JNetworkError, ConnectionError)):
         return "Spark's JVM has gone away"
     return str(error).partition("\n")[0]
+
+
+def _origin(error: BaseException) -> Any:
+    if isinstance(error, Py4JJavaError):
+        return error.java_exception
+    return getattr(error, "_origin", None)

@@ -6,15 +6,18 @@ import logging
 import os
 import re
 import sys
+import threading
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final, final
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import msgspec
 from pyspark.errors import PySparkException
 
 from fanout.errors import SetupError
-from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,9 +39,13 @@ _MODULES: Final = (
 # The library of these codecs, without which aiokafka can be imported.
 _CODEC_LIBRARY: Final = {"lz4": "cramjam", "snappy": "cramjam", "zstd": "cramjam"}
 
+# Seconds for the job of the check, until an executor has run its task.
+_LONGEST: Final = 60.0
+
 _OTHER_PYTHON: Final = re.compile(r"different version:? \(?(\d+)[.,] ?(\d+)")
 _NOT_STARTED: Final = re.compile(r"Cannot run program .*error=\d+, (.*)")
 _PYTHON_ERROR: Final = re.compile(r"^\s*(\w+(?:Error|Exception|Exit): .*)$", re.MULTILINE)
+_WORKER_ERROR: Final = re.compile(r"(Python worker (?:exited|failed) .*)")
 _IMPORT_ERROR: Final = re.compile(r"^\s*((?:ModuleNotFound|Import)Error: .*)$", re.MULTILINE)
 
 # The Pythons that each session was checked with, and for which modules.
@@ -57,15 +64,17 @@ class _Worker(msgspec.Struct, frozen=True):
 def check_workers(spark: SparkSession, options: WriteOptions) -> None:
     """Check once for a session and its Python that workers can run the tasks of a sink.
 
-    It runs a job of one task. If the workers of a local session cannot, and PYSPARK_PYTHON does not
-    name their Python, the driver's Python is set: it is on the same machine and has the library.
+    It runs a job of one task, for a minute at most. If the workers of a local session cannot, and
+    PYSPARK_PYTHON does not name their Python, the driver's Python is set: it is on the same machine
+    and has the library.
 
     Args:
         spark: The session.
         options: The sink.
 
     Raises:
-        SetupError: Workers run another version of Python or of fanout, or lack a library.
+        SetupError: Workers run another version of Python or of fanout, or lack a library; no
+            executor runs the task; or the job of the check fails.
     """
     codec = _CODEC_LIBRARY.get(options.producing.compression_type)
     modules = _MODULES if codec is None else (*_MODULES, codec)
@@ -73,6 +82,7 @@ def check_workers(spark: SparkSession, options: WriteOptions) -> None:
     checked = _checked.setdefault(context, set())
     if (context.pythonExec, modules) in checked:
         return
+    log.info("checking that Spark's Python workers can run the sink: %s", context.pythonExec)
     problem = _problem(context, modules)
     if problem is not None and _may_set_python(context):
         log.info("%s; they run %s from now on", problem, sys.executable)
@@ -101,12 +111,23 @@ def import_error(error: BaseException) -> SetupError | None:
 def _problem(context: SparkContext, modules: Sequence[str]) -> str | None:
     """Run the check in a worker, and return what is wrong."""
     runs = f"Spark's Python workers run {context.pythonExec}"
+    late = threading.Event()
     try:
-        (answer,) = context.parallelize([0], 1).mapPartitions(_check(modules)).collect()
+        with _bounded(context, late):
+            (answer,) = context.parallelize([0], 1).mapPartitions(_check(modules)).collect()
     except (PySparkException, *JAVA_ERRORS) as error:
         if has_gone(error):
             raise
-        return f"{runs}, {_why_not_started(str(error))}"
+        if late.is_set():
+            raise SetupError(
+                f"no executor has run the task that checks Spark's Python workers within "
+                f"{_LONGEST:g} s; see that the cluster has a free core for this application"
+            ) from error
+        if (why := _why_not_started(str(error))) is not None:
+            return f"{runs}, {why}"
+        raise SetupError(
+            f"the job that checks Spark's Python workers has failed: {first_line(error)}"
+        ) from error
     worker = msgspec.json.decode(answer, type=_Worker)
     if worker.failure is not None:
         return f"{runs} ({worker.python}), where an import fails: {worker.failure}"
@@ -114,6 +135,26 @@ def _problem(context: SparkContext, modules: Sequence[str]) -> str | None:
     if ours is not None and worker.fanout is not None and ours != worker.fanout:
         return f"{runs} ({worker.python}) with fanout {worker.fanout}, and the driver has {ours}"
     return None
+
+
+@contextmanager
+def _bounded(context: SparkContext, late: threading.Event) -> Iterator[None]:
+    """Cancel the jobs of the block after a time, and set `late` before."""
+    tag = f"fanout-{uuid4().hex}"
+
+    def cancel() -> None:
+        late.set()
+        context.cancelJobsWithTag(tag)
+
+    timer = threading.Timer(_LONGEST, cancel)
+    timer.daemon = True
+    context.addJobTag(tag)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        context.removeJobTag(tag)
 
 
 def _check(modules: Sequence[str]) -> Callable[[Iterable[Any]], Iterator[str]]:
@@ -145,15 +186,18 @@ def _check(modules: Sequence[str]) -> Callable[[Iterable[Any]], Iterator[str]]:
     return check
 
 
-def _why_not_started(text: str) -> str:
-    """Return why no worker ran the check, from the text of Spark's error."""
+def _why_not_started(text: str) -> str | None:
+    """Return why the Python of a worker did not run the check; None if Spark's error has no such.
+
+    An executor may be lost, or the job cancelled: that is not the fault of the Python.
+    """
     if match := _OTHER_PYTHON.search(text):
         ours = ".".join(map(str, sys.version_info[:2]))
         return f"which is Python {match[1]}.{match[2]}, and the driver has Python {ours}"
     if match := _NOT_STARTED.search(text):
         return f"which cannot be started: {match[1]}"
-    errors = _PYTHON_ERROR.findall(text)
-    return f"which fails: {errors[-1] if errors else text.strip().partition(chr(10))[0]}"
+    errors = _PYTHON_ERROR.findall(text) or _WORKER_ERROR.findall(text)
+    return f"which fails: {errors[-1]}" if errors else None
 
 
 def _version() -> str | None:

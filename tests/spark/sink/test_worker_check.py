@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,13 +14,14 @@ from pyspark import TaskContext
 from fanout.errors import SetupError
 from fanout.kafka import Cluster, Security
 from fanout.spark import KafkaSink, ShuffleSink
+from fanout.spark.sink import worker_check
 from fanout.spark.sink.worker_check import check_workers
 from tests.kafka.topics import PLAINTEXT
 from tests.spark.manual import ManualSource
 from tests.spark.sink.harness import Output, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -192,6 +196,84 @@ def test_a_session_is_checked_once(spark: SparkSession, workers: Workers) -> Non
     assert jobs() == before + 2
     check_workers(spark, sink)
     assert jobs() == before + 3
+
+
+@contextmanager
+def no_free_core(spark: SparkSession, release: Path) -> Iterator[None]:
+    """Let another job hold all cores during the block."""
+    context = spark.sparkContext
+    cores = context.defaultParallelism
+
+    def hold(_: int) -> None:
+        while not release.exists():
+            time.sleep(0.05)
+
+    def active() -> int:
+        tracker = context.statusTracker()
+        stages = [tracker.getStageInfo(id_) for id_ in tracker.getActiveStageIds()]
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(context.parallelize(range(cores), cores).foreach, hold)
+        try:
+            while active() < cores:
+                assert not job.done()
+                time.sleep(0.05)
+            yield
+        finally:
+            release.touch()
+            job.exception()
+
+
+def test_a_cluster_without_a_free_executor_is_named_within_a_bound(
+    spark: SparkSession,
+    tmp_path: Path,
+    workers: Workers,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(worker_check, "_LONGEST", 0.5)
+    caplog.set_level("INFO", "fanout")
+    with no_free_core(spark, tmp_path / "release"):
+        jobs = set(spark.sparkContext.statusTracker().getActiveJobsIds())
+        python = workers()
+        with pytest.raises(SetupError, match=r"no executor has run .* within 0\.5 s; see that the"):
+            check_workers(spark, KafkaSink(cluster=NOWHERE, topic="out"))
+        assert set(spark.sparkContext.statusTracker().getActiveJobsIds()) == jobs
+    assert f"checking that Spark's Python workers can run the sink: {python}" in caplog.text
+    assert not spark.sparkContext.getJobTags()
+
+
+def test_a_job_that_is_cancelled_is_no_fault_of_the_python(
+    spark: SparkSession, tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = spark.sparkContext
+    with no_free_core(spark, tmp_path / "release"), ThreadPoolExecutor(1) as pool:
+        python = workers()
+        monkeypatch.delenv("PYSPARK_PYTHON")
+        check = pool.submit(check_workers, spark, KafkaSink(cluster=NOWHERE, topic="out"))
+        while len(context.statusTracker().getActiveJobsIds()) < 2:
+            assert not check.done()
+            time.sleep(0.05)
+        context.cancelAllJobs()
+        says = str(check.exception())
+    assert says.startswith("the job that checks Spark's Python workers has failed: SparkExc")
+    assert "PYSPARK_PYTHON" not in says
+    assert context.pythonExec == python
+
+
+def test_a_lost_executor_is_no_fault_of_the_python() -> None:
+    lost = (
+        "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
+        ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 4 times"
+        ": ExecutorLostFailure (executor 1 exited caused by one of the running tasks)\n"
+        "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2898)\n"
+    )
+    assert worker_check._why_not_started(lost) is None
+    died = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    assert worker_check._why_not_started(died) == (
+        "which fails: Python worker exited unexpectedly (crashed)"
+    )
 
 
 def test_a_handler_of_the_users_own_is_checked_before_it_writes(
