@@ -26,6 +26,11 @@ SECRETS: Final = {
     "token": "KAFKA_TOKEN",
 }
 _WORDS: Final = SECRETS | {"servers": "--bootstrap-servers"}
+# The keywords of Python that messages offer as a remedy, and that not every command has.
+OTHER_KEYWORDS: Final = frozenset({"decode", "insecure", "mode", "on_bad_frame", "on_bad_record"})
+_REMEDY: Final = re.compile(
+    rf"(?:,? or pass |; |(?<=\?) )(?:{'|'.join(sorted(OTHER_KEYWORDS))})=[^,;]*"
+)
 _words_of_command: ContextVar[Mapping[str, str]] = ContextVar("words", default=_WORDS)
 
 
@@ -93,7 +98,7 @@ def _run(name: str, function: Callable[[], None]) -> None:
     except FanOutError as error:
         sentence = in_words_of_options(str(error))
         # A remedy by a keyword that is no option of the command is left out.
-        sentence = re.sub(r"(?:,? or pass |; |(?<=\?) )\w+=[^,;]*", "", sentence)
+        sentence = _REMEDY.sub("", sentence)
         typer.echo(f"fanout {name}: {sentence}", err=True)
         raise typer.Exit(ExitCode.UNUSABLE) from error
     except KeyboardInterrupt:

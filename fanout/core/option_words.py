@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_VALUE: Final = r"(?P<value>'[^']*'|\"[^\"]*\"|True\b|[\w.+-]*)"
+_QUOTED: Final = r"'[^']*'|\"[^\"]*\""
+_VALUE: Final = rf"(?P<value>{_QUOTED}|True\b|[\w.+-]*)"
+# A part of the message that is done stands as this character until the end.
+_DONE: Final = "\0"
 # These are also words of English: they are options in `needs a username and a password`.
 _LOGIN: Final = frozenset({"username", "password", "token"})
 
@@ -18,7 +21,8 @@ def in_words_of_caller(message: str, words: Mapping[str, str]) -> str:
     """Replace the keywords in a message.
 
     Messages write a keyword as `name=value`, in `leave name out`, `set the name` or `needs a name`,
-    at their beginning before `must` or `needs`, or anywhere if it has an underscore.
+    at their beginning before `must` or `needs`, or anywhere if it has an underscore. Quoted values,
+    parts of paths and names of topics stay as they are.
 
     Args:
         message: The message.
@@ -28,6 +32,10 @@ def in_words_of_caller(message: str, words: Mapping[str, str]) -> str:
 
     def word(match: re.Match[str]) -> str:
         return words[match["name"]]
+
+    def done(match: re.Match[str]) -> str:
+        parts.append(with_value(match) if match["name"] else match[0])
+        return _DONE
 
     def with_value(match: re.Match[str]) -> str:
         name, value = word(match), match["value"]
@@ -43,15 +51,20 @@ def in_words_of_caller(message: str, words: Mapping[str, str]) -> str:
     def all_logins(match: re.Match[str]) -> str:
         return re.sub(rf"\ba (?P<name>{_any(logins)})\b", word, match[0])
 
+    parts: list[str] = []
     logins = {name for name in words if name in _LOGIN and "." not in words[name]}
     snakes = {name for name in words if "_" in name}
-    alone = rf"(?<![\w.-])(?P<name>{_any(words)})"
-    message = re.sub(f"{alone}={_VALUE}", with_value, message)
+    alone = r"(?<![\w./-])(?<!\btopic )"
+    message = re.sub(
+        rf"{alone}(?P<name>{_any(words)})={_VALUE}|(?<!\w)(?:{_QUOTED})|{_DONE}", done, message
+    )
     message = re.sub(r"(?<=\bleave )[\w ]+(?= out\b)", all_words, message)
     message = re.sub(rf"(?<=\bset )(?:the )?(?P<name>{_any(words)})\b", word, message)
     message = re.sub(rf"^(?P<name>{_any(words)})(?= (?:must|needs)\b)", word, message)
     message = re.sub(r"\b(?:needs|takes) a [a-z ,]+", all_logins, message)
-    return re.sub(rf"(?:\ban? |(?<![\w.-]))(?P<name>{_any(snakes)})\b", word, message)
+    message = re.sub(rf"(?:\ban? |{alone})(?P<name>{_any(snakes)})(?![\w/-]|\.\w)", word, message)
+    rest = iter(parts)
+    return re.sub(_DONE, lambda _: next(rest), message)
 
 
 def _any(names: Mapping[str, str] | set[str]) -> str:
