@@ -37,7 +37,7 @@ _ADVERTISED: Final = (
 async def probe_servers(
     cluster: Cluster, servers: Iterable[Server], cluster_id: str = ""
 ) -> Mapping[Server, str | float]:
-    """Connect to servers, one by one as a client does, and ask each for the brokers.
+    """Connect to all servers at once, each as a client does, and ask each for the brokers.
 
     Args:
         cluster: The cluster, with its security.

@@ -6,11 +6,18 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from aiokafka.errors import GroupLoadInProgressError, KafkaError
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    GroupLoadInProgressError,
+    KafkaError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from fanout.core.backoff import Backoff, FullJitter
-from fanout.core.findings import Finding, fine, problem
+from fanout.core.findings import Finding, fine, problem, unknown
 from fanout.errors import FanOutError, ServiceError
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
 from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, raise_for_code
@@ -32,6 +39,12 @@ TOPIC: Final = 2
 
 # The bits of operations in an answer, by their codes in AclOperation.java (KIP-430).
 _OPERATIONS: Final = {"READ": 3, "WRITE": 4, "DESCRIBE": 8}
+_REFUSED: Final = (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
 _FAILED: Final = "the call failed"
 _PASSING: Final = MOVED_COORDINATOR | {GroupLoadInProgressError.errno}
 
@@ -91,13 +104,16 @@ class DoctorCalls:
 
         Raises:
             KafkaError: If they may not be read.
-            ServiceError: If the broker does not answer.
+            ServiceError: If the broker does not answer, or does not report one of them.
         """
         request = DescribeConfigsRequest([(kind, name, list(settings))])
         response = await self.send(request, int(name) if kind == BROKER else None)
         ((code, _, _, _, entries),) = response.resources
         raise_for_code(code, f"the settings of {name} may not be read")
-        return {key: value for key, value, *_ in entries}
+        found = {key: value for key, value, *_ in entries if value is not None}
+        if missing := [key for key in settings if key not in found]:
+            raise ServiceError(f"the broker does not report {', '.join(missing)}")
+        return found
 
     async def retried(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Make a call, and again while its error may pass.
@@ -116,6 +132,24 @@ def reason(error: BaseException) -> str:
         text = text.removeprefix(f"{_FAILED}: ")
     # aiokafka puts the name of the class before its text, and its number.
     return text.partition("Error: ")[2] or text or type(error).__name__
+
+
+def refused(error: BaseException) -> bool:
+    """Say whether a call failed because a permission is missing."""
+    return isinstance(error, _REFUSED) or isinstance(error.__cause__, _REFUSED)
+
+
+def failed_call(check: str, error: BaseException, grant: str) -> Finding:
+    """Judge a failed call: a refused permission is a problem, all else leaves the check open.
+
+    Args:
+        check: The subject of the check.
+        error: The error of the call.
+        grant: What to do about a refused permission.
+    """
+    if refused(error):
+        return problem(check, reason(error), grant)
+    return unknown(check, reason(error), "try again in a minute, and check the brokers' log")
 
 
 def permissions(resource: str, operations: int, *needed: str) -> Finding:

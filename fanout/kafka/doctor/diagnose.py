@@ -113,6 +113,8 @@ async def diagnose_cluster(
         except CALL_ERRORS as error:
             return [*findings, problem("cluster", reason(error), "check the brokers' log")]
         brokers = {broker: Server(host, port) for broker, host, port, _ in metadata.brokers}
+        if not brokers:
+            return [*findings, problem("cluster", "it lists no brokers", "check the brokers' log")]
         findings.append(fine("cluster", f"{metadata.cluster_id} has {len(brokers)} brokers"))
         advertised = await probe_servers(cluster, brokers.values(), metadata.cluster_id)
         features, levels = await examine_features(calls)

@@ -9,7 +9,7 @@ from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartiti
 
 from fanout.core.backlog import MILLIS_PER_HOUR
 from fanout.core.findings import Finding, fine, problem, unknown, warning
-from fanout.kafka.doctor.calls import CALL_ERRORS, TOPIC, permissions, reason
+from fanout.kafka.doctor.calls import CALL_ERRORS, TOPIC, failed_call, permissions, reason, refused
 from fanout.kafka.protocol.coordinators import CoordinatorType
 from fanout.kafka.protocol.error_codes import error_of, raise_if_refused
 from fanout.kafka.protocol.messages.cluster_state import GroupOperationsRequest, GroupTypesRequest
@@ -103,7 +103,7 @@ async def examine_group(calls: DoctorCalls, group: str) -> list[Finding]:
     try:
         state, kind, members, operations = await _describe_group(calls, group)
     except CALL_ERRORS as error:
-        return [problem(f"group {group}", reason(error), _GRANT_GROUP.format(group))]
+        return [failed_call(f"group {group}", error, _GRANT_GROUP.format(group))]
     return [_group_state(group, state, kind, members), _may_use(group, operations)]
 
 
@@ -123,7 +123,7 @@ async def examine_share_group(
         offsets = await calls.retried(admin.start_offsets)
         await calls.retried(admin.settings)
     except CALL_ERRORS as error:
-        return [problem(check, reason(error), _GRANT_GROUP.format(group))]
+        return [failed_call(check, error, _GRANT_GROUP.format(group))]
     lag = [at.lag for at in offsets.values() if at.lag is not None]
     behind = f"; {sum(lag):,} records are not finished" if lag else ""
     detail = f"{state.lower()}, with {len(members)} members{behind}"
@@ -194,4 +194,5 @@ def _no_topic(topic: str, error: Exception) -> Finding:
 
 
 def _unreadable(check: str, error: Exception, resource: str) -> Finding:
-    return unknown(check, reason(error), f"grant DESCRIBE_CONFIGS on the {resource} to find out")
+    grant = f"grant DESCRIBE_CONFIGS on the {resource} to find out"
+    return unknown(check, reason(error), grant if refused(error) else "")

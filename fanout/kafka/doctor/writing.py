@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
+    InvalidProducerIdMapping,
+    NoError,
     TransactionalIdAuthorizationFailed,
 )
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest
 
 from fanout.core.findings import Finding, fine, problem, unknown, warning
-from fanout.kafka.doctor.calls import BROKER, CALL_ERRORS, reason
+from fanout.kafka.doctor.calls import BROKER, CALL_ERRORS, failed_call, reason, refused
 from fanout.kafka.protocol.coordinators import CoordinatorType
+from fanout.kafka.protocol.error_codes import error_of
 from fanout.kafka.writing.producer_id import Idempotent, obtain_producer_id
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ _NO_PRODUCER: Final = (-1, -1)  # its transactions do not exist, so that nothing
 
 
 async def examine_transactional_id(calls: DoctorCalls, prefix: str) -> Finding:
-    """Try whether ids and marker groups with a prefix may be used, in a transaction of nobody.
+    """Try an id and a marker group with a prefix in a transaction that does not exist.
 
     A broker checks the permissions first, and then finds that the producer has no transaction.
     """
@@ -36,14 +39,16 @@ async def examine_transactional_id(calls: DoctorCalls, prefix: str) -> Finding:
     try:
         response = await calls.coordinate(CoordinatorType.TRANSACTION, name, request)
     except CALL_ERRORS as error:
-        return problem(check, reason(error), advice)
+        return failed_call(check, error, advice)
     match response.error_code:
         case TransactionalIdAuthorizationFailed.errno:
             return problem(check, f"WRITE is not granted on {name}", advice)
         case GroupAuthorizationFailedError.errno:
             return problem(check, f"READ is not granted on the group {group}", advice)
-        case _:
+        case NoError.errno | InvalidProducerIdMapping.errno:
             return fine(check, f"WRITE is granted, and READ on the groups {prefix}-*-marker")
+        case code:
+            return unknown(check, f"not found out: {error_of(code, name)}")
 
 
 async def examine_idempotence(calls: DoctorCalls) -> Finding:
@@ -52,7 +57,7 @@ async def examine_idempotence(calls: DoctorCalls) -> Finding:
     try:
         await calls.retried(lambda: obtain_producer_id(calls.connections, Idempotent()))
     except CALL_ERRORS as error:
-        return problem(check, reason(error), "grant it, or only transactions can be written")
+        return failed_call(check, error, "grant it, or only transactions can be written")
     return fine(check, "granted")
 
 
@@ -68,8 +73,8 @@ async def examine_limits(calls: DoctorCalls, broker: int, seconds: float | None)
     try:
         found = await calls.settings(BROKER, str(broker), _MOST, _EXPIRY)
     except CALL_ERRORS as error:
-        advice = "grant DESCRIBE_CONFIGS on the cluster to find out; a sink assumes 15 minutes"
-        return unknown(check, reason(error), advice)
+        grant = "grant DESCRIBE_CONFIGS on the cluster to find out; " if refused(error) else ""
+        return unknown(check, reason(error), f"{grant}a sink assumes 15 minutes")
     most, expiry = int(found[_MOST]), int(found[_EXPIRY])
     detail = f"{_MOST}={most}, {_EXPIRY}={expiry}"
     if seconds is not None and seconds * 1000 > most:

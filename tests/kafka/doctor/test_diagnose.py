@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -123,6 +124,17 @@ async def test_an_advertised_address_that_cannot_be_reached_is_a_problem(
     what = f"advertises 127.0.0.1:{unused_tcp_port}, which this machine cannot use: "
     assert found.detail.startswith(what)
     assert "advertised.listeners" in found.advice
+
+
+async def test_a_cluster_that_lists_no_brokers_is_a_problem(
+    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fetched(*_: object) -> Any:
+        return SimpleNamespace(brokers=[], cluster_id="empty")
+
+    monkeypatch.setattr("fanout.kafka.doctor.diagnose.fetch_metadata", fetched)
+    found = (await examine(reach(kafka_broker), sink_topics=["bills"]))["cluster"]
+    assert (found.status, found.detail) == ("problem", "it lists no brokers")
 
 
 async def test_an_advertised_address_of_another_cluster_is_a_problem(
