@@ -6,11 +6,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fanout._child_process import run_command
+from fanout.testing import ivy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_the_exit_code_and_both_outputs_are_returned() -> None:
@@ -33,7 +37,14 @@ def endless(tmp_path: Path) -> tuple[list[str], Path]:
     return [sys.executable, "-c", code, str(pipe)], pipe
 
 
-def test_ctrl_c_leaves_no_child(endless: tuple[list[str], Path]) -> None:
+def run_java(command: list[str]) -> None:
+    ivy.run(command, Path.cwd(), "it failed")
+
+
+@pytest.mark.parametrize("run", [run_command, run_java])
+def test_ctrl_c_leaves_no_child(
+    endless: tuple[list[str], Path], run: Callable[[list[str]], object]
+) -> None:
     command, pipe = endless
     started: list[int] = []
     main = threading.get_ident()
@@ -47,7 +58,7 @@ def test_ctrl_c_leaves_no_child(endless: tuple[list[str], Path]) -> None:
     try:
         thread.start()
         with pytest.raises(KeyboardInterrupt) as interrupted:
-            run_command(command)
+            run(command)
         thread.join()
     finally:
         signal.signal(signal.SIGINT, before)

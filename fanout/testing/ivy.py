@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fanout._child_process import run_command
 from fanout.errors import SetupError
 
 if TYPE_CHECKING:
@@ -107,14 +108,7 @@ def run(command: list[str], directory: Path, otherwise: str) -> None:
         SetupError: It failed, or took over a quarter of an hour.
     """
     try:
-        answer = subprocess.run(  # noqa: S603 - no shell, our own arguments
-            command,
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            timeout=_RESOLVE_TIMEOUT,
-            check=False,
-        )
+        answer = run_command(command, cwd=directory, timeout=_RESOLVE_TIMEOUT)
     except subprocess.TimeoutExpired as error:
         raise SetupError(f"{otherwise} (it took over {_RESOLVE_TIMEOUT} s)") from error
     if answer.returncode:
