@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from fanout.cli.command import ExitCode, fanout_command
-from fanout.cli.common import end_like_ctrl_c
 from fanout.demo.options import (
     MAX_RECORDS,
     MAX_SHARDS,
@@ -82,7 +81,6 @@ def demo(
     The exit code is 0 if no record was lost, duplicated, altered or out of order, and no watermark
     was violated. It is 1 if that was not proven, and 2 if the demo cannot run on this machine.
     """
-    end_like_ctrl_c()
     options = DemoOptions(
         source=source, records=records, shards=shards, seed=seed, kill=kill, shuffle=shuffle
     )

@@ -27,7 +27,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
     monkeypatch.setenv("COLUMNS", "100")
     before = signal.getsignal(signal.SIGTERM)
     yield CliRunner()
-    signal.signal(signal.SIGTERM, before)
+    # Only the process of the command line sets handlers of signals.
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def report(
