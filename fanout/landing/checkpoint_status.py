@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
+from urllib.parse import urlsplit
 
 from fanout.errors import OptionError
 from fanout.landing.entries import (
@@ -101,9 +102,11 @@ def read_status(files: StoredFiles) -> CheckpointStatus:
     owner = read_owner(files)
     positions, batch = newest_positions(files)
     if owner is None and positions is None:
+        # Spark reads a path without a scheme from its default file system, which may be another.
+        local = "; this path is on the local disk; write hdfs://… if it is there"
         raise OptionError(
             f"there is no checkpoint of fanout at {files.location}: name the checkpoint_location "
-            f"of a query that has begun"
+            f"of a query that has begun{'' if urlsplit(files.location).scheme else local}"
         )
     return CheckpointStatus(files.location, positions, batch, _pending(files, batch), owner)
 

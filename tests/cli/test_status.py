@@ -156,6 +156,7 @@ def test_what_is_no_checkpoint_of_fanout_is_one_sentence(tmp_path: Path, name: s
     result = run(str(tmp_path / name))
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert "there is no checkpoint of fanout at" in result.stderr
+    assert "this path is on the local disk; write hdfs://… if it is there" in result.stderr
     assert not (tmp_path / "missing").exists()
 
 
