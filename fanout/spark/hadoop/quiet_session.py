@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from fanout.errors import CheckpointError, SetupError
-from fanout.spark.hadoop.jvm import JAVA_ERRORS
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, redact
 from fanout.spark.session_checks import require_java
 
 if TYPE_CHECKING:
@@ -52,13 +53,19 @@ def quiet_session() -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[1]").appName("fanout command")
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
-    try:
-        with _without_stderr():
-            session = builder.getOrCreate()
-    except (PySparkException, *JAVA_ERRORS) as error:
-        raise SetupError(
-            f"Spark does not start, and remote checkpoints are read through it: {error}"
-        ) from error
+    with tempfile.TemporaryFile() as printed:
+        try:
+            with _stderr_to(printed):
+                session = builder.getOrCreate()
+        except (PySparkException, *JAVA_ERRORS) as error:
+            text = "Spark does not start, and remote checkpoints are read through it: "
+            text += redact(first_line(error))
+            printed.seek(0)
+            reason = _reason(printed.read().decode(errors="replace"))
+            # An exception of Java says the reason itself; without one the JVM has not started.
+            if reason is not None and not isinstance(error, JAVA_ERRORS):
+                text = f"{text} {reason}"
+            raise SetupError(text) from error
     try:
         with _naming_jar():
             yield session
@@ -82,13 +89,19 @@ def _naming_jar() -> Iterator[None]:
 
 
 @contextmanager
-def _without_stderr() -> Iterator[None]:
-    """Let a process that is started meanwhile print its warnings nowhere."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+def _stderr_to(file: IO[bytes]) -> Iterator[None]:
+    """Let a process that is started meanwhile print its warnings and errors to a file."""
+    kept = os.dup(2)
     try:
-        os.dup2(nowhere, 2)
+        os.dup2(file.fileno(), 2)
         yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-        os.close(nowhere)
+
+
+def _reason(printed: str) -> str | None:
+    """Return the last line that names an error, or the last one; lines of a stack do not count."""
+    lines = [line for line in printed.splitlines() if line.strip() and not line.startswith("\t")]
+    errors = [line for line in lines if "Exception" in line or "Error" in line]
+    return redact((errors or lines)[-1].strip()) if lines else None
