@@ -286,6 +286,9 @@ class FanOutQuery:
             progress = spark_query.lastProgress
             if self._latest.batch_id <= (-1 if progress is None else progress["batchId"]):
                 return
+            # It may keep no reports (numRecentProgressUpdates=1): then the trigger ends after both.
+            if not spark_query.status["isTriggerActive"] and not spark_query.recentProgress:
+                return
             if time.monotonic() >= deadline:
                 return
 

@@ -448,6 +448,29 @@ def test_stop_waits_until_spark_has_committed_the_batch_of_a_handler(
     assert len(looks) == 4
 
 
+def test_stop_needs_no_reports_of_progress(
+    start: Start, source: ManualSource, spark: SparkSession
+) -> None:
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 1)  # Spark keeps one less
+    try:
+        source.put(b"one")
+        recorder = Recorder()
+        query = start(source, recorder, processing_time="1 hour")
+        recorder.wait_for_rows(1)
+        stop = threading.Thread(target=query.stop)
+        stop.start()
+        assert query.await_termination(10)
+        stop.join()
+    finally:
+        spark.conf.unset("spark.sql.streaming.numRecentProgressUpdates")
+    assert query._started.result().lastProgress is None
+    source.put(b"two")
+    second = Recorder()
+    start(source, second)
+    second.wait_for_rows(1)
+    assert second.sequences == [2]
+
+
 def test_stop_can_be_called_again(start: Start, source: ManualSource) -> None:
     query = start(source, Recorder())
     query.stop()
