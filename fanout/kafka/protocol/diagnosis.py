@@ -155,7 +155,7 @@ def _seen(peer: Peer, security: Security, error: Exception) -> tuple[str, bool]:
 
 def _listener(peer: Peer, security: Security) -> tuple[str, bool] | None:
     """Compare a listener with the protocol and the mechanism of an attempt."""
-    if peer.kind is not PeerKind.KAFKA:
+    if peer.kind is not PeerKind.KAFKA or peer.unclear:
         return None
     mechanisms = ", ".join(peer.mechanisms)
     if peer.protocol != security.protocol:

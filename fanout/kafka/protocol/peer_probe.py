@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, final
 
+from aiokafka.errors import IllegalSaslStateError
 from aiokafka.protocol.admin import SaslHandShakeRequest_v1, SaslHandShakeResponse_v1
 
 if TYPE_CHECKING:
@@ -52,11 +53,13 @@ class Peer:
         kind: What answers.
         tls: Whether it answers with TLS.
         mechanisms: The SASL mechanisms of the listener; empty without SASL.
+        unclear: Whether a broker says neither its mechanisms nor that it has no SASL.
     """
 
     kind: PeerKind
     tls: bool = False
     mechanisms: tuple[str, ...] = ()
+    unclear: bool = False
 
     @property
     def protocol(self) -> str:
@@ -138,4 +141,5 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *,
     except ValueError:
         return Peer(PeerKind.FOREIGN, tls=tls)
     names = [name for name in response.enabled_mechanisms or () if _MECHANISM.fullmatch(name or "")]
-    return Peer(PeerKind.KAFKA, tls=tls, mechanisms=tuple(names))
+    unclear = not names and response.error_code != IllegalSaslStateError.errno
+    return Peer(PeerKind.KAFKA, tls=tls, mechanisms=tuple(names), unclear=unclear)

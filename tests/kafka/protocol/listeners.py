@@ -83,10 +83,15 @@ async def numbered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         writer.write(frame(7, b"anything"))
 
 
-def broker(*mechanisms: str, advertised: tuple[Server, ...] = ()) -> Serve:
+def broker(*mechanisms: str, advertised: tuple[Server, ...] = (), without: int = _NO_SASL) -> Serve:
     """Return a listener of Kafka, with SASL if it has mechanisms; a request without it is closed.
 
     No user can enter: the exchange of a mechanism is never answered.
+
+    Args:
+        mechanisms: The SASL mechanisms.
+        advertised: The brokers in metadata.
+        without: The code of the answer to a handshake where there are no mechanisms.
     """
     brokers = [(number, at.host, at.port, None) for number, at in enumerate(advertised)]
 
@@ -100,7 +105,7 @@ def broker(*mechanisms: str, advertised: tuple[Server, ...] = ()) -> Serve:
             elif kind == _HANDSHAKE:
                 wanted = request.rpartition(b"\0")[2][1:].decode()
                 code = 0 if wanted in mechanisms else _NO_SUCH_MECHANISM
-                answer = SaslHandShakeResponse_v1(code if mechanisms else _NO_SASL, [*mechanisms])
+                answer = SaslHandShakeResponse_v1(code if mechanisms else without, [*mechanisms])
             elif kind == _METADATA and not mechanisms:
                 answer = MetadataResponse_v5(0, brokers, "scripted", -1, [])
             else:

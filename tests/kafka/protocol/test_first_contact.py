@@ -7,12 +7,15 @@ import socket
 import ssl
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.cluster import Cluster, Server
 from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.protocol.diagnosis import diagnose
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.peer_probe import Peer, PeerKind, probe
 from fanout.kafka.security import Security
@@ -274,6 +277,7 @@ async def test_a_probe_says_what_listens(
 ) -> None:
     served: list[tuple[Serve, ssl.SSLContext | None, Peer]] = [
         (broker(), None, Peer(PeerKind.KAFKA)),
+        (broker(without=33), None, Peer(PeerKind.KAFKA, unclear=True)),
         (broker("PLAIN", "X"), None, Peer(PeerKind.KAFKA, mechanisms=("PLAIN", "X"))),
         (broker("PLAIN", "\x1b[31m", "a b"), None, Peer(PeerKind.KAFKA, mechanisms=("PLAIN",))),
         (broker(), tls[0], Peer(PeerKind.KAFKA, tls=True)),
@@ -291,3 +295,16 @@ async def test_a_probe_says_what_listens(
             assert await probe(server) == peer
     (server,) = Cluster(closed(unused_tcp_port), security=PLAINTEXT).addresses
     assert await probe(server) == Peer(PeerKind.NONE)
+
+
+@pytest.mark.parametrize("security", [SASL, TLS, PLAINTEXT])
+async def test_a_broker_that_names_no_mechanism_may_answer_later(security: Security) -> None:
+    server = Server("127.0.0.1", 9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "fanout.kafka.protocol.diagnosis.probe",
+            AsyncMock(return_value=Peer(PeerKind.KAFKA, tls=security.tls, unclear=True)),
+        )
+        found = await diagnose(server, security, KafkaConnectionError("closed"))
+    assert found.passes
+    assert "closed" in found.text
