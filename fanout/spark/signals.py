@@ -64,14 +64,11 @@ def stop_on_signal(*, timeout: float = 25.0) -> Iterator[None]:
     if _current is not None:
         raise StreamStateError("a block of stop_on_signal runs already; it stops every query")
     _current = current = _SignalWatch(timeout)
-    before = {number: signal.signal(number, current.receive) for number in _SIGNALS}
     try:
         with current.watching():
             yield
     finally:
         _current = None
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def heed_signals(spark: SparkSession) -> None:
@@ -111,15 +108,20 @@ class _SignalWatch:
     def watching(self) -> Iterator[None]:
         """Watch for signals while the block runs; after one, wait for the queries to end."""
         thread = threading.Thread(target=self._watch, name="fanout signals", daemon=True)
+        before = {number: signal.signal(number, self.receive) for number in _SIGNALS}
         thread.start()
         try:
             yield
         finally:
             self._await_stops()
+            # From here on a signal of this process is for the handlers that were there before.
+            for number, handler in before.items():
+                signal.signal(number, handler)
             self._arrivals.put(None)
             thread.join()
             self._await_stops()
             self._release_jvm()
+            self._pass_on_late()
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
         """Take a signal of this process."""
@@ -202,6 +204,13 @@ class _SignalWatch:
         )
         log.error("%g s after %s the process ends: %s", self._timeout, number.name, what)
         _end_by(number)
+
+    def _pass_on_late(self) -> None:
+        """Pass a first signal that the JVM took while the block ended to the handlers of before."""
+        if not self._stopping and not self._arrivals.empty():
+            arrival = self._arrivals.get()
+            if arrival is not None:
+                signal.raise_signal(arrival[1])
 
     def _release_jvm(self) -> None:
         for restore in self._jvm_handlers:

@@ -13,6 +13,7 @@ import pytest
 from fanout.errors import OptionError, StreamStateError
 from fanout.landing.ownership import claim
 from fanout.spark import stop_on_signal
+from fanout.spark.signals import _SignalWatch
 from tests.spark.harness import PATIENCE, Gate, Recorder, eventually, fanout_threads
 from tests.spark.manual import ManualSource
 
@@ -147,6 +148,27 @@ def test_without_a_signal_queries_are_left_alone(start: Start) -> None:
     assert query.is_active
     source.put(b"one")
     recorder.wait_for_rows(1)
+
+
+@pytest.mark.parametrize("process", ["Python", "Java"])
+def test_a_signal_as_the_block_ends_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, process: str
+) -> None:
+    def signalled(watch: Any) -> None:
+        if process == "Python":
+            send()
+        else:
+            watch._arrivals.put(("Java", signal.SIGTERM))
+
+    monkeypatch.setattr(_SignalWatch, "_release_jvm", signalled)
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: seen.append(number))
+    try:
+        with stop_on_signal():
+            pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIGTERM]
 
 
 def test_wrong_uses_are_refused() -> None:
