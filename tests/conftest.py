@@ -32,12 +32,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("fanout")
 
 
-# Campaigns, and tests of the tools that run campaigns, benchmarks and live runs: `make prove` runs
-# these, and `make test` does not.
+# Campaigns, whole examples, and tests of the tools that run campaigns, benchmarks and live runs:
+# `make prove` runs these, and `make test` does not.
 _PROVE = (
     "tests/benchmarks/",
     "tests/provers/",
     "tests/spark/sink/test_benchmark.py",
+    "tests/spark/test_examples.py",
     "tests/test_live.py",
 )
 # `make test` runs these too, as they are quick: plans that once showed a defect, and whether the
@@ -47,15 +48,17 @@ _REGRESSIONS = (
     "tests/provers/tests/simulation/campaign/test_corpus.py",
 )
 # Tests that share a JVM, by path: the tests of a group run in one process, one after the other.
+# Kafka's are two groups, as one alone would be the last to end.
 _GROUPS = {
     "tests/spark/": "Spark",
-    "tests/cli/test_exit_codes": "Kafka",
-    "tests/cli/test_servers": "Kafka",
-    "tests/cli/test_share": "Kafka",
-    "tests/cli/test_shuffle": "Kafka",
-    "tests/cli/test_status": "Kafka",
-    "tests/cli/test_kafka_doctor": "Kafka",
-    "tests/cli/test_transactions": "Kafka",
+    "tests/kafka/share/": "Kafka, by commands and share groups",
+    "tests/cli/test_exit_codes": "Kafka, by commands and share groups",
+    "tests/cli/test_servers": "Kafka, by commands and share groups",
+    "tests/cli/test_share": "Kafka, by commands and share groups",
+    "tests/cli/test_shuffle": "Kafka, by commands and share groups",
+    "tests/cli/test_status": "Kafka, by commands and share groups",
+    "tests/cli/test_kafka_doctor": "Kafka, by commands and share groups",
+    "tests/cli/test_transactions": "Kafka, by commands and share groups",
     "tests/demo/test_kafka": "Kafka",
     "tests/kafka/": "Kafka",
     "tests/testing/test_kafka": "Kafka",
@@ -63,7 +66,7 @@ _GROUPS = {
 # Tests that take long and share nothing may each run in another process.
 _ALONE = ("tests/demo/test_demo", "tests/examples/", "tests/provers/tests/crash/test_campaign")
 # The groups that take longest begin first, so that no process is left with one of them at the end.
-_FIRST = ("tests/spark/", "tests/kafka/", *_ALONE, "tests/provers/")
+_FIRST = ("tests/spark/", "tests/kafka/share/", "tests/kafka/", *_ALONE, "tests/provers/")
 
 
 @final

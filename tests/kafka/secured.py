@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PASSWORD, WRONG = "canary-password", "canary-wrong-password"
-_GUARDED = ("writer", "job")
+# Each test that grants permissions has a user of its own: none finds the permissions of another.
+_GUARDED = ("writer", "job", "sharer", "examiner")
 
 
 class Secured:
     """A broker with a listener that asks for a user, and one that asks for a certificate.
 
-    A third one, `guarded`, is for the users `writer` and `job`, who may do nothing by themselves.
+    A third one, `guarded`, is for users who may do nothing by themselves.
     """
 
     def __init__(self, broker: KafkaBroker, files: Certificates) -> None:

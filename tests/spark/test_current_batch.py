@@ -50,7 +50,8 @@ class Recovering:
         assert current_batch().loop.hold("it", Held) == "held"
         self.source.trace.append(f"batch {batch_id} of {df.count()}")
 
-    def prepare(self, loop: Any) -> None:
+    def prepare(self, spark: Any, loop: Any) -> None:
+        assert spark is not None
         loop.call_soon(print)
         self.source.trace.append("prepared")
         if self.prepared is not None:

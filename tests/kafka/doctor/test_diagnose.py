@@ -69,7 +69,7 @@ async def test_a_cluster_that_has_everything_has_no_problem(kafka_broker: KafkaB
 
 
 async def allow(cluster: Secured, kind: ResourceType, id_: str, operation: AclOperation) -> None:
-    wanted = permission("writer", kind, id_, operation)
+    wanted = permission("examiner", kind, id_, operation)
     await asyncio.to_thread(grant, cluster.broker, wanted)
 
 
@@ -188,7 +188,7 @@ async def test_every_missing_permission_is_named(cluster: Secured) -> None:
     topic, sink = name("orders"), name("sink")
     for one in (topic, sink):
         await create(cluster.broker, one)
-    guarded = Cluster(cluster.guarded, security=cluster.guarded_login("writer"))
+    guarded = Cluster(cluster.guarded, security=cluster.guarded_login("examiner"))
     needs: dict[str, Any] = {"topics": [topic], "group": "g-writer", "sink_topics": [sink]}
     found = await examine(guarded, **needs)
     assert found[f"topic {topic}"].detail == "it does not exist, or DESCRIBE is not granted"

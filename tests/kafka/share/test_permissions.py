@@ -20,7 +20,7 @@ async def test_who_may_not_share_is_told_what_to_grant(cluster: Secured) -> None
     group = await new_group(cluster.broker, 5)
 
     async def share() -> None:
-        login = cluster.guarded_login("writer")
+        login = cluster.guarded_login("sharer")
         async with group.open(cluster=Cluster(cluster.guarded, security=login)) as stream:
             await take(stream, 5)
 
@@ -31,5 +31,5 @@ async def test_who_may_not_share_is_told_what_to_grant(cluster: Secured) -> None
     ):
         with pytest.raises(ServiceError, match=f"grant the principal {advice} {name}$"):
             await share()
-        grant(cluster.broker, permission("writer", kind, name, operation))
+        grant(cluster.broker, permission("sharer", kind, name, operation))
     await share()
