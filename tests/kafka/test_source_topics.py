@@ -79,6 +79,9 @@ async def test_the_log_has_start_new_partitions_stop_and_resume_in_the_terms_of_
         await reader.has(10)
         await asyncio.to_thread(topic.broker.grow_topic, topic.name, 2)
         await eventually(lambda: "found" in caplog.text)
+        # A partition without records has either the earliest offset or offset 0 as its position.
+        topic.put(3, partition=1)
+        await reader.has(13)
         saved = reader.stream.positions
     identity = fanout.Checkpoint.from_json(saved).source
     async with topic.open(resume=saved):
@@ -87,10 +90,10 @@ async def test_the_log_has_start_new_partitions_stop_and_resume_in_the_terms_of_
     assert started == f"{identity} starts with 1 partition: {topic.name}-0 at offset 0"
     assert found == f"found 1 new partition: {topic.name}-1"
     assert stopped.startswith(f"{identity} stopped after ")
-    assert " s: 10 records, " in stopped
+    assert " s: 13 records, " in stopped
     assert resumed == (
         f"{identity} resumes from stored positions with 2 partitions: {topic.name}-0 at offset 10, "
-        f"{topic.name}-1 at the earliest offset"
+        f"{topic.name}-1 at offset 3"
     )
 
 
