@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final
@@ -55,7 +56,7 @@ def quiet_session() -> Iterator[SparkSession]:
         builder = builder.config(key, value)
     with tempfile.TemporaryFile() as printed:
         try:
-            with _stderr_to(printed):
+            with _output_to(printed):
                 session = builder.getOrCreate()
         except (PySparkException, *JAVA_ERRORS) as error:
             text = "Spark does not start, and remote checkpoints are read through it: "
@@ -89,15 +90,18 @@ def _naming_jar() -> Iterator[None]:
 
 
 @contextmanager
-def _stderr_to(file: IO[bytes]) -> Iterator[None]:
-    """Let a process that is started meanwhile print its warnings and errors to a file."""
-    kept = os.dup(2)
+def _output_to(file: IO[bytes]) -> Iterator[None]:
+    """Let a process that starts meanwhile print to a file; Ivy prints to both of its outputs."""
+    sys.stdout.flush()
+    kept = {number: os.dup(number) for number in (1, 2)}
     try:
-        os.dup2(file.fileno(), 2)
+        for number in kept:
+            os.dup2(file.fileno(), number)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        for number, copy in kept.items():
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 def _reason(printed: str) -> str | None:
