@@ -50,8 +50,8 @@ class Group:
     def open(self, **options: Any) -> AbstractAsyncContextManager[fanout.FanOut]:
         return fanout.open(self.source(**options), random=seeded())
 
-    async def put(self, count: int, *, partition: int = 0) -> None:
-        await asyncio.to_thread(self.topic.put, count, partition=partition)
+    async def put(self, count: int, *, partition: int = 0, **options: Any) -> None:
+        await asyncio.to_thread(self.topic.put, count, partition=partition, **options)
 
     @property
     def written(self) -> set[tuple[int, int]]:
