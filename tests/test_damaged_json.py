@@ -56,7 +56,7 @@ STORED = Checkpoint(
     },
 )
 SEGMENT = SegmentFile(name="segments/run-000001-00000003.parquet", rows=1, size=4)
-ENTRIES = [BatchEntry(3, "query", segment, STORED) for segment in (SEGMENT, None)]
+ENTRIES = [BatchEntry(3, "query", segments, STORED) for segments in ((SEGMENT,), ())]
 RECORD = {
     "ApproximateArrivalTimestamp": 1795218308.174,
     "Data": "AAAA",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 import msgspec
 
@@ -28,6 +28,22 @@ class _ArrayHeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Before(Generic[_Wire]):
+    """The version before the one that is written, which is read too.
+
+    Args:
+        version: The version.
+        wire: What its JSON holds.
+        upgrade: Turns that into what the JSON of the newer version holds.
+    """
+
+    version: int
+    wire: type[Any]
+    upgrade: Callable[[Any], _Wire]
+
+
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFormat(Generic[_Wire]):
     """A format of JSON that runs store, and later runs read back.
@@ -40,6 +56,7 @@ class StoredFormat(Generic[_Wire]):
         version: The version that this library writes and reads.
         hint: What a user can do about damage, a clause without a full stop; empty for nothing.
         plural: Whether what is stored is named in the plural.
+        before: The version before, if it is read too.
     """
 
     wire: type[_Wire]
@@ -48,6 +65,7 @@ class StoredFormat(Generic[_Wire]):
     version: int = 1
     hint: str = ""
     plural: bool = False
+    before: Before[_Wire] | None = None
 
     def read(self, data: str | bytes, what: str) -> _Wire:
         """Read what a run has stored.
@@ -68,6 +86,8 @@ class StoredFormat(Generic[_Wire]):
             version = msgspec.json.decode(data, type=header).version
             if version == self.version:
                 return msgspec.json.decode(data, type=self.wire)
+            if self.before is not None and version == self.before.version:
+                return self.before.upgrade(msgspec.json.decode(data, type=self.before.wire))
         except MALFORMED_JSON as error:
             raise self.damaged(what, error) from error
         has, it = ("have", "them") if self.plural else ("has", "it")

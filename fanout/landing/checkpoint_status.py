@@ -49,7 +49,7 @@ class StoredBatch:
     @property
     def rows(self) -> int:
         """Its records; 0 where only idle progress was made."""
-        return sum(segment.rows for segment in self.entry.segments)
+        return self.entry.rows
 
 
 @final

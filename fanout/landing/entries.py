@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, final
 import msgspec
 
 from fanout.core.checkpoint import MAX_JSON_BYTES, Checkpoint
-from fanout.core.stored_json import StoredFormat
+from fanout.core.stored_json import Before, StoredFormat
 from fanout.errors import CheckpointError, PositionError
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ MAX_UNCONFIRMED: Final = 1024 * 1024
 MAX_ENTRY_BYTES: Final = MAX_JSON_BYTES + 2 * MAX_UNCONFIRMED + 64 * 1024
 
 VERSION: Final = 1
+"""The version of the origin and of pending segments."""
+
+ENTRY_VERSION: Final = 2
+"""The version of entries; version 1, of the releases 0.1, is read."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -50,24 +54,28 @@ class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         size: Its bytes on disk.
     """
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^segments/[a-z0-9-]+\.parquet\Z", max_length=100)]
+    name: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^segments/(date=[0-9]{4}-[0-9]{2}-[0-9]{2}/)?[a-z0-9-]+\.parquet\Z",
+            max_length=120,
+        ),
+    ]
     rows: Count
     size: Count
 
 
 @final
-class TakenSegments(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class TakenSegments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The pending segments that batches have taken; see `landing.pending`.
 
     Args:
         last: The number of the last pending segment that this batch, or one before it, has taken.
         unconfirmed: Which records the service may deliver again although a batch has them.
-        more: The segments of the batch besides its first.
     """
 
-    last: Count = msgspec.field(name="taken")
-    unconfirmed: Unconfirmed = msgspec.field(name="doubts")
-    more: tuple[SegmentFile, ...] = ()
+    last: Count
+    unconfirmed: Unconfirmed
 
 
 @final
@@ -78,7 +86,7 @@ class BatchEntry:
     Args:
         batch_id: Spark's id of the micro-batch.
         query_id: Spark's id of the query.
-        segment: Its records; None where only idle progress was made.
+        segments: Its records, in this order; none where only idle progress was made.
         positions: Every split's position after the batch.
         watermark: The stream's watermark after its records, in milliseconds since the Unix epoch;
             None where there is none.
@@ -87,33 +95,45 @@ class BatchEntry:
 
     batch_id: int
     query_id: str
-    segment: SegmentFile | None
+    segments: tuple[SegmentFile, ...]
     positions: Checkpoint
     watermark: int | None = None
     taken: TakenSegments | None = None
 
     @property
-    def segments(self) -> tuple[SegmentFile, ...]:
-        """All of its records; more than one segment only where they were pending."""
-        if self.segment is None:
-            return ()
-        return (self.segment, *(() if self.taken is None else self.taken.more))
+    def rows(self) -> int:
+        """The number of its records."""
+        return sum(segment.rows for segment in self.segments)
+
+    @property
+    def size(self) -> int:
+        """The bytes of its segments."""
+        return sum(segment.size for segment in self.segments)
 
 
+_Query = Annotated[str, msgspec.Meta(max_length=100)]
 _Wire = TypeVar("_Wire", bound=msgspec.Struct)
 
 
-def ledger_format(wire: type[_Wire]) -> StoredFormat[_Wire]:
+def ledger_format(
+    wire: type[_Wire],
+    *,
+    version: int = VERSION,
+    before: Before[_Wire] | None = None,
+) -> StoredFormat[_Wire]:
     """Return the format of a file of the ledger.
 
     Args:
         wire: What the file holds.
+        version: Its version.
+        before: The version before, if it is read too.
     """
     return StoredFormat(
         wire=wire,
         max_size=MAX_ENTRY_BYTES,
         error=CheckpointError,
-        version=VERSION,
+        version=version,
+        before=before,
         hint="restore it from a backup, or start with a new checkpoint location",
     )
 
@@ -124,18 +144,54 @@ class _OriginWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _EntryWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    version: Literal[2]
+    run: Count
+    batch: Count
+    query: _Query
+    segments: tuple[SegmentFile, ...]
+    positions: msgspec.Raw
+    watermark: Millis | None = None
+    taken: TakenSegments | None = None
+
+
+class _TakenWire1(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    taken: Count
+    doubts: Unconfirmed
+    more: tuple[SegmentFile, ...] = ()
+
+
+class _EntryWire1(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     run: Count
     batch: Count
-    query: Annotated[str, msgspec.Meta(max_length=100)]
+    query: _Query
     segment: SegmentFile | None
     positions: msgspec.Raw
     watermark: Millis | None = None
-    taken: TakenSegments | None = msgspec.field(default=None, name="lent")
+    lent: _TakenWire1 | None = None
+
+    def upgrade(self) -> _EntryWire:
+        first = () if self.segment is None else (self.segment,)
+        more = () if self.lent is None else self.lent.more
+        taken = None if self.lent is None else TakenSegments(self.lent.taken, self.lent.doubts)
+        return _EntryWire(
+            ENTRY_VERSION,
+            self.run,
+            self.batch,
+            self.query,
+            first + more,
+            self.positions,
+            self.watermark,
+            taken,
+        )
 
 
 _ORIGIN_FORMAT: Final = ledger_format(_OriginWire)
-_ENTRY_FORMAT: Final = ledger_format(_EntryWire)
+_ENTRY_FORMAT: Final = ledger_format(
+    _EntryWire,
+    version=ENTRY_VERSION,
+    before=Before(1, _EntryWire1, _EntryWire1.upgrade),
+)
 
 
 def entry_name(batch_id: int) -> str:
@@ -157,11 +213,11 @@ def encode_entry(entry: BatchEntry, *, run: int) -> bytes:
         run: The number of the run that made it.
     """
     wire = _EntryWire(
-        VERSION,
+        ENTRY_VERSION,
         run,
         entry.batch_id,
         entry.query_id,
-        entry.segment,
+        entry.segments,
         msgspec.Raw(entry.positions.to_json().encode()),
         entry.watermark,
         entry.taken,
@@ -186,7 +242,7 @@ def decode_entry(data: bytes, batch_id: int, *, location: str) -> BatchEntry:
     if wire.batch != batch_id:
         raise _ENTRY_FORMAT.damaged(f"{name} in {location}", f"it is of batch {wire.batch}")
     positions = decode_positions(name, wire.positions, location)
-    return BatchEntry(wire.batch, wire.query, wire.segment, positions, wire.watermark, wire.taken)
+    return BatchEntry(wire.batch, wire.query, wire.segments, positions, wire.watermark, wire.taken)
 
 
 def encode_origin(positions: str) -> bytes:

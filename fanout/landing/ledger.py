@@ -126,8 +126,8 @@ class BatchLedger:
             before = self.origin() if batch_id == 0 else None
         return LedgerBatch(
             batch_id,
-            rows=sum(segment.rows for segment in entry.segments),
-            bytes=sum(segment.size for segment in entry.segments),
+            rows=entry.rows,
+            bytes=entry.size,
             ranges=None if before is None else _ranges(before, entry.positions),
             watermark=entry.watermark,
         )
@@ -190,7 +190,7 @@ class BatchLedger:
         if not self._swept_orphans:
             self._delete_orphans()
             self._swept_orphans = True
-        with_segment = [id_ for id_, entry in self._entries.items() if entry.segment is not None]
+        with_segment = [id_ for id_, entry in self._entries.items() if entry.segments]
         kept = {*with_segment[-_KEPT_BATCHES:], max(self._entries)}
         for batch_id in [id_ for id_ in self._entries if id_ not in kept]:
             for segment in self._entries.pop(batch_id).segments:

@@ -200,12 +200,8 @@ class PendingSegments:
             taken: The pending segments that its batch takes.
         """
         if not taken:
-            before = TakenSegments(self._taken.last, self._taken.unconfirmed)
-            return before if self._spooled else None
-        last = taken[-1]
-        return TakenSegments(
-            last.number, last.unconfirmed, tuple(pending.segment for pending in taken[1:])
-        )
+            return self._taken if self._spooled else None
+        return TakenSegments(taken[-1].number, taken[-1].unconfirmed)
 
     def settle(self, taken: TakenSegments | None) -> None:
         """Delete the files that the newest entry has replaced.

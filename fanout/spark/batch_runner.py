@@ -141,24 +141,24 @@ class BatchRunner:
             case Filled(segment, positions):
                 started = time.perf_counter()
                 file = self._publish(segment)
-                entry = BatchEntry(batch_id, query_id, file, positions, segment.watermark)
+                entry = BatchEntry(batch_id, query_id, (file,), positions, segment.watermark)
                 self._record(entry)
                 return self._finish(entry, started)
             case PendingBatch(pending):
                 started = time.perf_counter()
                 for left in (one for one in pending if one in self._ledger.pending.left):
                     self._verify(left.segment)
-                first, last = pending[0].segment, pending[-1]
-                taking = self._ledger.pending.taking(pending)
+                segments = tuple(one.segment for one in pending)
+                last, taking = pending[-1], self._ledger.pending.taking(pending)
                 entry = BatchEntry(
-                    batch_id, query_id, first, last.positions, last.watermark, taking
+                    batch_id, query_id, segments, last.positions, last.watermark, taking
                 )
                 self._record(entry)
                 return self._finish(entry, started)
 
     def _replay(self, entry: BatchEntry) -> BatchResult:
         started = time.perf_counter()
-        if entry.segment is None:
+        if not entry.segments:
             self._acknowledge(entry.positions)
             return BatchResult(entry.batch_id)
         for segment in entry.segments:
@@ -170,8 +170,8 @@ class BatchRunner:
         self._acknowledge(entry.positions)
         return BatchResult(
             entry.batch_id,
-            sum(segment.rows for segment in entry.segments),
-            sum(segment.size for segment in entry.segments),
+            entry.rows,
+            entry.size,
             time.perf_counter() - started,
         )
 
@@ -180,7 +180,7 @@ class BatchRunner:
 
     def _without_records(self, batch_id: int, query_id: str, positions: Checkpoint) -> BatchEntry:
         taking = self._ledger.pending.taking()
-        return BatchEntry(batch_id, query_id, None, positions, taken=taking)
+        return BatchEntry(batch_id, query_id, (), positions, taken=taking)
 
     def _record(self, entry: BatchEntry) -> None:
         self._ledger.write(entry)

@@ -56,7 +56,7 @@ def stored(location: Path, positions: Checkpoint, *, rows: int = 20) -> LocalSto
     with claim_stopped(storage, "job"):
         storage.create("origin.json", encode_origin(positions.to_json()))
         segment = SegmentFile("segments/7.parquet", rows, 100)
-        entry = BatchEntry(7, "query", segment, positions, 1_000)
+        entry = BatchEntry(7, "query", (segment,), positions, 1_000)
         storage.create(entry_name(7), encode_entry(entry, run=1))
     return storage
 
@@ -113,7 +113,7 @@ def test_the_positions_are_those_after_the_pending_segments(tmp_path: Path) -> N
     storage = stored(tmp_path, at("kafka:there", **{"orders-0": 5}))
     after = at("kafka:there", **{"orders-0": 9})
     kept = Pending(3, SegmentFile("segments/8.parquet", 30, 1), after, None, "")
-    entry = BatchEntry(8, "query", None, at("kafka:there"), taken=TakenSegments(2, ""))
+    entry = BatchEntry(8, "query", (), at("kafka:there"), taken=TakenSegments(2, ""))
     storage.create(entry_name(8), encode_entry(entry, run=1))
     storage.create(pending_name(3), encode_pending(3, kept, run=1))
     (split,) = answer(run(str(tmp_path), "--json"))["splits"]
@@ -137,7 +137,7 @@ def test_the_checkpoint_may_be_a_uri(tmp_path: Path) -> None:
     ("data", "sentence"),
     [
         (b"[]", "is damaged"),
-        (b'{"version":2}', "has format version 2, which is newer"),
+        (b'{"version":3}', "has format version 3, which is newer"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_read_is_one_sentence(

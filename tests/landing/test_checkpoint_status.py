@@ -56,7 +56,7 @@ def storage(tmp_path: Path) -> LocalStorage:
     with claim_stopped(storage, "job"):
         storage.create("origin.json", encode_origin(at(0).to_json()))
         for number in (1, 2):
-            entry = BatchEntry(number, "query", segment(number, 10 * number), at(number))
+            entry = BatchEntry(number, "query", (segment(number, 10 * number),), at(number))
             storage.create(entry_name(number), encode_entry(entry, run=1))
     return storage
 
@@ -106,7 +106,7 @@ def test_a_run_that_has_not_found_its_start_yet_has_no_positions(tmp_path: Path)
 
 
 def test_pending_segments_that_no_batch_has_taken_are_counted(storage: LocalStorage) -> None:
-    entry = BatchEntry(3, "query", segment(3, 5), at(3), taken=TakenSegments(2, ""))
+    entry = BatchEntry(3, "query", (segment(3, 5),), at(3), taken=TakenSegments(2, ""))
     storage.create(entry_name(3), encode_entry(entry, run=1))
     for number in (2, 3, 4):
         kept = Pending(number, segment(number, number), at(number), None, "")
@@ -172,7 +172,7 @@ def test_an_entry_that_was_replaced_before_it_is_read_is_looked_for_again(
     def replaced(files: LocalFiles, name: str, *, limit: int) -> bytes | None:
         if name == entry_name(2) and (files.root / name).exists():
             (files.root / name).unlink()
-            entry = BatchEntry(3, "query", None, at(3))
+            entry = BatchEntry(3, "query", (), at(3))
             storage.create(entry_name(3), encode_entry(entry, run=1))
         return read(files, name, limit=limit)
 
@@ -184,7 +184,7 @@ def test_an_entry_that_was_replaced_before_it_is_read_is_looked_for_again(
     ("data", "sentence"),
     [
         (b"not json", "000000000009.json in .* is damaged .*; restore it from a backup"),
-        (b'{"version":2}', "has format version 2, which is newer: this library reads version 1"),
+        (b'{"version":3}', "has format version 3, which is newer: this library reads version 2"),
     ],
 )
 def test_an_entry_that_cannot_be_read_is_refused(

@@ -10,7 +10,7 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import CheckpointError
-from fanout.landing.entries import BatchEntry, SegmentFile
+from fanout.landing.entries import BatchEntry, SegmentFile, TakenSegments, entry_name
 from fanout.landing.ledger import BatchLedger, LedgerBatch
 from fanout.landing.local_storage import LocalStorage
 
@@ -58,11 +58,11 @@ def publish(storage: LocalStorage, name: str) -> SegmentFile:
 
 def with_segment(storage: LocalStorage, batch_id: int, run: int = 1) -> BatchEntry:
     segment = publish(storage, f"run-{run:06}-{batch_id:08}.parquet")
-    return BatchEntry(batch_id, QUERY, segment, positions(batch_id + 1))
+    return BatchEntry(batch_id, QUERY, (segment,), positions(batch_id + 1))
 
 
 def idle(batch_id: int) -> BatchEntry:
-    return BatchEntry(batch_id, QUERY, None, positions(batch_id + 1))
+    return BatchEntry(batch_id, QUERY, (), positions(batch_id + 1))
 
 
 def segments(storage: LocalStorage) -> list[str]:
@@ -317,8 +317,8 @@ def test_damaged_positions_are_refused(storage: LocalStorage, tmp_path: Path) ->
 
 def test_an_entry_of_a_newer_version_is_refused(storage: LocalStorage, tmp_path: Path) -> None:
     open_ledger(storage).write(idle(3))
-    spoil(tmp_path, ENTRY, version=2, shiny="new")
-    with pytest.raises(CheckpointError, match=r"format version 2, .* reads version 1; use"):
+    spoil(tmp_path, ENTRY, version=3, shiny="new")
+    with pytest.raises(CheckpointError, match=r"format version 3, .* reads version 2; use"):
         open_ledger(storage)
 
 
@@ -343,11 +343,36 @@ def test_the_watermark_of_a_batch_is_read_back(storage: LocalStorage) -> None:
     assert open_ledger(storage).newest == entry
 
 
-def test_an_entry_without_a_watermark_is_written_as_it_always_was(storage: LocalStorage) -> None:
+def test_an_entry_without_a_watermark_has_no_such_field(storage: LocalStorage) -> None:
     open_ledger(storage).write(idle(0))
     stored = json.loads(storage.read("batches/000000000000.json", limit=10_000) or b"")
-    assert sorted(stored) == ["batch", "positions", "query", "run", "segment", "version"]
+    assert sorted(stored) == ["batch", "positions", "query", "run", "segments", "version"]
     assert open_ledger(storage).newest == idle(0)
+
+
+@pytest.mark.parametrize("segments", [0, 1, 3])
+@pytest.mark.parametrize("taken", [None, TakenSegments(3, "[1]")])
+def test_an_entry_of_version_1_is_read(
+    storage: LocalStorage, segments: int, taken: TakenSegments | None
+) -> None:
+    files: list[dict[str, Any]] = [
+        {"name": f"segments/run-{n}.parquet", "rows": n, "size": n} for n in range(segments)
+    ]
+    stored = {
+        "version": 1,
+        "run": 1,
+        "batch": 3,
+        "query": QUERY,
+        "segment": files[0] if files else None,
+        "positions": json.loads(positions(4).to_json()),
+    }
+    named = tuple(SegmentFile(**file) for file in files)
+    if taken is None:
+        named = named[:1]
+    else:
+        stored["lent"] = {"taken": 3, "doubts": "[1]", "more": files[1:]}
+    storage.create(entry_name(3), json.dumps(stored).encode())
+    assert open_ledger(storage).newest == BatchEntry(3, QUERY, named, positions(4), None, taken)
 
 
 @pytest.mark.parametrize("watermark", ["5", 1.5, 2**63, -(2**63) - 1, [], True])

@@ -49,9 +49,9 @@ class Query:
     def write(self, batch_id: int, *taken: Pending) -> BatchEntry:
         """Write the entry of a batch, and tidy up."""
         taking = self.pending.taking(taken)
-        segment = taken[0].segment if taken else None
+        segments = tuple(one.segment for one in taken)
         positions = taken[-1].positions if taken else at(0)
-        entry = BatchEntry(batch_id, "query", segment, positions, None, taking)
+        entry = BatchEntry(batch_id, "query", segments, positions, None, taking)
         self.ledger.write(entry)
         self.ledger.prune()
         return entry
@@ -95,7 +95,9 @@ def test_what_a_batch_has_taken_is_pending_no_more(tmp_path: Path) -> None:
 def test_a_crash_before_the_files_are_deleted_repeats_nothing(tmp_path: Path) -> None:
     first = Query(tmp_path)
     kept = first.keep(1, "[1]")
-    first.ledger.write(BatchEntry(0, "query", kept.segment, at(1), None, TakenSegments(1, "[1]")))
+    first.ledger.write(
+        BatchEntry(0, "query", (kept.segment,), at(1), None, TakenSegments(1, "[1]"))
+    )
     second = Query(tmp_path, run=2)
     assert second.pending.left == ()
     assert second.pending.unconfirmed == "[1]"
@@ -179,7 +181,7 @@ def test_the_number_of_a_run_that_has_ended_goes(tmp_path: Path) -> None:
 
 def test_a_source_that_does_not_lend_leaves_no_trace(tmp_path: Path) -> None:
     query = Query(tmp_path)
-    query.ledger.write(BatchEntry(0, "query", None, at(1), taken=query.pending.taking()))
+    query.ledger.write(BatchEntry(0, "query", (), at(1), taken=query.pending.taking()))
     query.ledger.prune()
     stored = json.loads((tmp_path / "batches/000000000000.json").read_text())
     assert "lent" not in stored

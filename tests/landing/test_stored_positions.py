@@ -24,7 +24,7 @@ def write(root: Path, name: str, data: bytes) -> None:
 
 
 def write_batch(root: Path, batch_id: int) -> None:
-    entry = BatchEntry(batch_id, "query", None, at(batch_id))
+    entry = BatchEntry(batch_id, "query", (), at(batch_id))
     write(root, entry_name(batch_id), encode_entry(entry, run=1))
 
 

@@ -107,7 +107,8 @@ def test_records_are_stored_acknowledged_and_handled(bench: Bench, recorder: Rec
     result = bench.run(0, bench.filled(b"one", b"two"), recorder)
     assert recorder.sequences == [1, 2]
     assert (result.batch_id, result.rows, result.finished) == (0, 2, False)
-    assert result.bytes == bench.storage.size(bench.ledger.read(0).segment.name)  # type: ignore[union-attr]
+    (segment,) = bench.ledger.read(0).segments
+    assert result.bytes == bench.storage.size(segment.name)
     assert bench.ledger.read(0).positions == at(2)
     assert bench.acknowledged == [at(2)]
 
@@ -202,7 +203,7 @@ def test_what_an_earlier_run_has_left_pending_is_read_whole_before_it_is_handled
 @pytest.mark.parametrize("finished", [False, True])
 def test_idle_progress_is_stored(bench: Bench, recorder: Recorder, finished: bool) -> None:  # noqa: FBT001 - a parameter of the test
     assert bench.run(0, NoRecords(at(3), finished), recorder) == BatchResult(0, finished=finished)
-    assert bench.ledger.read(0) == BatchEntry(0, QUERY, None, at(3))
+    assert bench.ledger.read(0) == BatchEntry(0, QUERY, (), at(3))
     assert bench.acknowledged == [at(3)]
     assert recorder.calls == []
 
@@ -210,7 +211,7 @@ def test_idle_progress_is_stored(bench: Bench, recorder: Recorder, finished: boo
 def test_a_batch_without_any_progress_has_an_entry_too(bench: Bench, recorder: Recorder) -> None:
     bench.run(0, bench.filled(b"one"), recorder)
     assert bench.run(1, NoRecords(at(1), finished=True), recorder) == BatchResult(1, finished=True)
-    assert bench.ledger.newest == BatchEntry(1, QUERY, None, at(1))
+    assert bench.ledger.newest == BatchEntry(1, QUERY, (), at(1))
 
 
 def test_the_entry_of_a_batch_without_records_goes_with_the_next_batch(
@@ -235,14 +236,14 @@ def test_a_batch_that_a_stop_ends_has_an_entry_without_records(
 ) -> None:
     bench.run(0, bench.filled(b"one"), recorder)
     assert bench.run(1, Stopped(), recorder) == BatchResult(1, finished=True)
-    assert bench.ledger.newest == BatchEntry(1, QUERY, None, at(1))
+    assert bench.ledger.newest == BatchEntry(1, QUERY, (), at(1))
     assert bench.acknowledged == [at(1)]
 
 
 def test_a_stop_before_the_first_batch_stores_the_origin(bench: Bench, recorder: Recorder) -> None:
     bench.ledger.write_origin(at(7).to_json())
     assert bench.run(0, Stopped(), recorder) == BatchResult(0, finished=True)
-    assert bench.ledger.newest == BatchEntry(0, QUERY, None, at(7))
+    assert bench.ledger.newest == BatchEntry(0, QUERY, (), at(7))
 
 
 @pytest.mark.parametrize("handover", [Stopped(), NoRecords(at(1))])
@@ -252,7 +253,7 @@ def test_spark_takes_no_batch_for_done_that_a_newer_run_may_fill(
     bench.run(0, bench.filled(b"one"), recorder)
     storage = open_storage(spark, checkpoint)
     newer = BatchLedger(storage, bench.ownership)
-    newer.write(BatchEntry(1, QUERY, None, at(9)))
+    newer.write(BatchEntry(1, QUERY, (), at(9)))
     with pytest.raises(CheckpointError, match="another run"):
         bench.run(1, handover, recorder)
 

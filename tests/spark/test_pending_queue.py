@@ -72,9 +72,10 @@ class Run:
         return await asyncio.to_thread(self._finish, taken.pending)
 
     def _finish(self, pending: tuple[Pending, ...]) -> list[int]:
-        first, last = pending[0].segment, pending[-1]
+        segments = tuple(one.segment for one in pending)
         taking = self.ledger.pending.taking(pending)
-        self.ledger.write(BatchEntry(self.batches, "query", first, last.positions, None, taking))
+        entry = BatchEntry(self.batches, "query", segments, pending[-1].positions, None, taking)
+        self.ledger.write(entry)
         self.ledger.prune()
         self.batches += 1
         tables = [pq.read_table(self.storage.root / one.segment.name) for one in pending]
@@ -85,7 +86,7 @@ class Run:
         idle = await self.queue.next(0.01)
         assert isinstance(idle, NoRecords)
         taking = self.ledger.pending.taking()
-        entry = BatchEntry(self.batches, "query", None, idle.positions, taken=taking)
+        entry = BatchEntry(self.batches, "query", (), idle.positions, taken=taking)
         self.batches += 1
         await asyncio.to_thread(self.ledger.write, entry)
         await asyncio.to_thread(self.ledger.prune)

@@ -84,7 +84,7 @@ def acknowledge_unhandled(self: BatchRunner, entry: BatchEntry, started: float) 
 
 
 def handle_first(self: BatchRunner, entry: BatchEntry) -> None:
-    if entry.segment is not None:
+    if entry.segments:
         self._handle(entry)
     self._ledger.write(entry)
     self._acknowledge(entry.positions)
@@ -93,8 +93,8 @@ def handle_first(self: BatchRunner, entry: BatchEntry) -> None:
 
 def prune_newest(self: BatchLedger) -> None:
     prune(self)
-    if self._newest is not None and self._newest.segment is not None:
-        self._storage.delete(self._newest.segment.name)
+    for segment in () if self._newest is None else self._newest.segments:
+        self._storage.delete(segment.name)
 
 
 def prune_nothing(self: BatchLedger) -> None:
@@ -107,8 +107,7 @@ def prune_orphans_at_once(self: BatchLedger, *args: Any) -> None:
 
 
 def prune_orphans_of_newer_runs(self: BatchLedger) -> None:
-    segments = (entry.segment for entry in self._entries.values())
-    named = {segment.name for segment in segments if segment is not None}
+    named = {segment.name for entry in self._entries.values() for segment in entry.segments}
     for file in self._storage.list(SEGMENTS):
         if f"{SEGMENTS}/{file.name}" not in named:
             self._storage.delete(f"{SEGMENTS}/{file.name}")

@@ -181,7 +181,7 @@ class QueryOracle:
         runs = [self._run(entry) for entry in entries]
         if runs != sorted(runs):
             self.violate(f"an older run has written after a newer one: {runs}")
-        with_segment = [entry for entry in entries if entry.segment is not None]
+        with_segment = [entry for entry in entries if entry.segments]
         for entry in with_segment:
             self._expect_segment(entry)
         if runs and runs[-1] == run:
