@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fanout.core.error_text import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _T = TypeVar("_T")
 
@@ -54,3 +57,11 @@ async def finished(work: asyncio.Future[_T]) -> _T:
             log.warning("an error while stopping: %s", text_of(failure))
         raise cancelled
     return work.result()
+
+
+async def in_thread(work: Callable[[], _T]) -> _T:
+    """Run blocking work in a thread, such as a call of the disk.
+
+    Cancellation: it waits for the work first, so that two threads never use one segment.
+    """
+    return await finished(asyncio.get_running_loop().run_in_executor(None, work))

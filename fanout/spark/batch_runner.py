@@ -15,11 +15,11 @@ from pyspark.sql.types import StructField, StructType
 from fanout.core.error_text import text_of
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.landing.entries import BatchEntry
+from fanout.landing.segment_filler import NoRecords, Stopped
 from fanout.landing.segments import Filled, publish
 from fanout.spark.current_batch import handling
 from fanout.spark.hadoop.jvm import JAVA_ERRORS
 from fanout.spark.pending_queue import PendingBatch
-from fanout.spark.segment_filler import NoRecords, Stopped
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,8 +7,6 @@ import concurrent.futures
 import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
-from fanout.core.cancellation import finished
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
     from contextlib import AbstractAsyncContextManager
@@ -100,11 +98,3 @@ class LoopThread:
             if entered.done():
                 raise
             entered.set_exception(error)
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """Run blocking work on the disk in a thread.
-
-    Cancellation: it waits for the work first, so that two threads never use one segment.
-    """
-    return await finished(asyncio.get_running_loop().run_in_executor(None, work))

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
+from fanout.core.cancellation import in_thread
 from fanout.errors import AcknowledgementError, StreamStateError
+from fanout.landing.segment_filler import FillResult, NoRecords, Stopped
 from fanout.landing.segments import Filled
-from fanout.spark.loop_thread import in_thread
-from fanout.spark.segment_filler import FillResult, NoRecords, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.core.source import Spooling
     from fanout.landing.pending import Pending, PendingSegments
-    from fanout.spark.segment_filler import SegmentFiller
+    from fanout.landing.segment_filler import SegmentFiller
 
 log = logging.getLogger(__name__)
 

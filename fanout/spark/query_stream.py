@@ -6,11 +6,11 @@ import asyncio
 import concurrent.futures
 from typing import TYPE_CHECKING, TypeAlias, final
 
+from fanout.core.cancellation import in_thread
 from fanout.core.opening import open_stream
 from fanout.errors import StreamStateError
-from fanout.spark.loop_thread import in_thread
+from fanout.landing.segment_filler import SegmentFiller
 from fanout.spark.pending_queue import PendingQueue
-from fanout.spark.segment_filler import SegmentFiller
 
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint

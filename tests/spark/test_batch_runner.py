@@ -17,6 +17,7 @@ from fanout.errors import BatchFailedError, CheckpointError, StreamStateError
 from fanout.landing.entries import BatchEntry, TakenSegments
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
+from fanout.landing.segment_filler import NoRecords, Stopped
 from fanout.landing.segments import Filled, SegmentLog
 from fanout.spark.batch_runner import BatchResult, BatchRunner
 from fanout.spark.current_batch import BatchContext, current_batch
@@ -24,7 +25,6 @@ from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from fanout.spark.loop_thread import LoopThread
 from fanout.spark.pending_queue import PendingBatch
-from fanout.spark.segment_filler import NoRecords, Stopped
 from tests.spark.harness import Recorder, fail
 from tests.spark.manual import SCHEMA, records_of
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fanout.landing.ownership import Ownership
+    from fanout.landing.segment_filler import FillResult
     from fanout.landing.storage import Storage
     from fanout.spark.batch_runner import Handler
     from fanout.spark.pending_queue import BatchContent
-    from fanout.spark.segment_filler import FillResult
 
 pytestmark = pytest.mark.spark
 

@@ -18,9 +18,9 @@ from fanout.errors import CheckpointError, ServiceError, SplitFailedError
 from fanout.landing.entries import BatchEntry
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
+from fanout.landing.segment_filler import NoRecords, SegmentFiller, Stopped
 from fanout.landing.segments import SegmentLog
 from fanout.spark.pending_queue import PendingBatch, PendingQueue
-from fanout.spark.segment_filler import NoRecords, SegmentFiller, Stopped
 from tests.spark.lending import LendingSource
 from tests.spark.manual import SCHEMA
 

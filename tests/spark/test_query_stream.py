@@ -15,11 +15,11 @@ from fanout.errors import CheckpointError, ServiceError, SplitFailedError
 from fanout.landing.entries import TakenSegments
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.pending import PendingSegments
+from fanout.landing.segment_filler import Stopped
 from fanout.landing.segments import OpenSegment, SegmentLog
 from fanout.spark.loop_thread import LoopThread
 from fanout.spark.pending_queue import PendingBatch, PendingQueue
 from fanout.spark.query_stream import QueryStream
-from fanout.spark.segment_filler import Stopped
 from tests.landing.test_ledger import Owner
 from tests.spark.harness import PATIENCE, eventually
 from tests.spark.lending import LendingConnection, LendingSource

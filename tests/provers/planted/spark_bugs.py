@@ -11,9 +11,9 @@ from fanout.landing.entries import SEGMENTS, BatchEntry, SegmentFile
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import Ownership
+from fanout.landing.segment_filler import NoRecords, SegmentFiller, Stopped
 from fanout.landing.segments import Filled, OpenSegment, SegmentLog
 from fanout.spark.batch_runner import BatchResult, BatchRunner
-from fanout.spark.segment_filler import NoRecords, SegmentFiller, Stopped
 from tests.provers.simulation.spark.disk import DiskFile, DiskFolder
 from tests.provers.simulation.spark.disk_stand_ins import Descriptor, DiskOs
 from tests.provers.simulation.spark.object_store import RemoteStorage

@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, final
 
+from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
 from fanout.errors import CheckpointError, FanOutError, StreamStateError
 from fanout.landing.segments import Filled
-from fanout.spark.loop_thread import in_thread
 
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint

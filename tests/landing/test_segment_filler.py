@@ -11,8 +11,8 @@ import pytest
 from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, ServiceError, SplitFailedError, StreamStateError
+from fanout.landing.segment_filler import NoRecords, SegmentFiller, Stopped
 from fanout.landing.segments import Filled, OpenSegment, SegmentLog
-from fanout.spark.segment_filler import NoRecords, SegmentFiller, Stopped
 from tests.spark.manual import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.core.fan_out import FanOut
-    from fanout.spark.segment_filler import FillResult
+    from fanout.landing.segment_filler import FillResult
 
 # Longer than any test: what ends earlier was not waiting for it.
 LONG = 600.0
