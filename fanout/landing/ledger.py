@@ -6,28 +6,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
-from fanout.core.checkpoint import Checkpoint
 from fanout.core.positions import Horizon, Range
 from fanout.errors import CheckpointError
-from fanout.landing.entries import (
-    BATCHES,
-    MAX_ENTRY_BYTES,
-    ORIGIN,
-    SEGMENTS,
-    BatchEntry,
-    batch_ids,
-    decode_entry,
-    decode_origin,
-    encode_entry,
-    encode_origin,
-    entry_name,
-)
+from fanout.landing.entries import SEGMENTS, BatchEntry, entry_name
+from fanout.landing.entry_log import EntryLog
 from fanout.landing.pending import PendingSegments
 from fanout.landing.segments import run_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fanout.core.checkpoint import Checkpoint
     from fanout.landing.ownership import Ownership
     from fanout.landing.storage import Storage
 
@@ -58,7 +47,7 @@ class LedgerBatch:
 
 
 @final
-class BatchLedger:
+class BatchLedger(EntryLog):
     """Remember batches in small files below the checkpoint. Every call blocks.
 
     Args:
@@ -73,37 +62,14 @@ class BatchLedger:
     """
 
     def __init__(self, storage: Storage, ownership: Ownership) -> None:
-        self._storage = storage
-        self._ownership = ownership
-        names = (file.name for file in storage.list(BATCHES))
-        entries = [self.read(batch_id) for batch_id in batch_ids(names)]
-        self._newest = entries[-1] if entries else None
-        self._entries = {entry.batch_id: entry for entry in entries}
+        super().__init__(storage, ownership)
+        older = self._listed[:-1]
+        self._entries = {batch_id: self.read(batch_id) for batch_id in older}
+        if self._newest is not None:
+            self._entries[self._newest.batch_id] = self._newest
         self._swept_orphans = False
         taken = None if self._newest is None else self._newest.taken
         self.pending = PendingSegments(storage, ownership, taken)
-
-    @property
-    def newest(self) -> BatchEntry | None:
-        """The entry of the highest batch id; None before the first."""
-        return self._newest
-
-    def origin(self) -> Checkpoint | None:
-        """Return the positions that the first run resolved its start into; None before that.
-
-        Raises:
-            CheckpointError: If they are damaged or were written by a newer version.
-        """
-        data = self._storage.read(ORIGIN, limit=MAX_ENTRY_BYTES)
-        return None if data is None else decode_origin(data, location=self._storage.location)
-
-    def positions(self) -> Checkpoint | None:
-        """Return where to continue: after the newest batch, or at the origin before the first.
-
-        Raises:
-            CheckpointError: If the origin is damaged or was written by a newer version.
-        """
-        return self.origin() if self._newest is None else self._newest.positions
 
     def batch(self, batch_id: int) -> LedgerBatch | None:
         """Return what is known of a batch; None where it is unknown, or no longer known.
@@ -131,16 +97,6 @@ class BatchLedger:
             ranges=None if before is None else _ranges(before, entry.positions),
             watermark=entry.watermark,
         )
-
-    def write_origin(self, positions: str) -> Checkpoint:
-        """Store the resolved start, before anything is subscribed.
-
-        Raises:
-            CheckpointError: If this run no longer owns the checkpoint.
-        """
-        self._ownership.check()
-        self._create(ORIGIN, encode_origin(positions))
-        return Checkpoint.from_json(positions)
 
     def find(self, batch_id: int, query_id: str) -> BatchEntry | None:
         """Return the entry of a batch that Spark asks for; None if it is a new one.
@@ -176,9 +132,7 @@ class BatchLedger:
         Raises:
             CheckpointError: If this run no longer owns the checkpoint.
         """
-        self._ownership.check()
-        self._create(entry_name(entry.batch_id), encode_entry(entry, run=self._ownership.run))
-        self._newest = entry
+        super().write(entry)
         self._entries[entry.batch_id] = entry
 
     def prune(self) -> None:
@@ -199,21 +153,6 @@ class BatchLedger:
         if self._newest is not None:
             self.pending.settle(self._newest.taken)
 
-    def read(self, batch_id: int) -> BatchEntry:
-        """Read one entry.
-
-        Raises:
-            CheckpointError: If it is missing, damaged, or written by a newer version.
-        """
-        name = entry_name(batch_id)
-        data = self._storage.read(name, limit=MAX_ENTRY_BYTES)
-        if data is None:
-            raise CheckpointError(
-                f"{name} has gone from {self._storage.location} while it was read: another run "
-                f"writes to this checkpoint; start again when it has ended"
-            )
-        return decode_entry(data, batch_id, location=self._storage.location)
-
     def _check_query(self, query_id: str) -> None:
         if self._newest is not None and self._newest.query_id != query_id:
             raise CheckpointError(
@@ -232,15 +171,6 @@ class BatchLedger:
             # A newer run may have taken over and published a segment since this run's entry.
             if name not in named and run is not None and run < self._ownership.run:
                 self._storage.delete(name)
-
-    def _create(self, name: str, data: bytes) -> None:
-        try:
-            self._storage.create(name, data)
-        except FileExistsError as error:
-            raise CheckpointError(
-                f"{name} is already in {self._storage.location}: another run writes to this "
-                f"checkpoint; this query stops"
-            ) from error
 
 
 def _ranges(before: Checkpoint, after: Checkpoint) -> Mapping[str, Range]:

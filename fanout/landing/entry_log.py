@@ -1,0 +1,121 @@
+"""The entries of a landing: which segments each number has, and every split's position after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanout.core.checkpoint import Checkpoint
+from fanout.errors import CheckpointError
+from fanout.landing.entries import (
+    BATCHES,
+    MAX_ENTRY_BYTES,
+    ORIGIN,
+    BatchEntry,
+    batch_ids,
+    decode_entry,
+    decode_origin,
+    encode_entry,
+    encode_origin,
+    entry_name,
+)
+
+if TYPE_CHECKING:
+    from fanout.landing.ownership import Ownership
+    from fanout.landing.storage import Storage
+
+
+class EntryLog:
+    """Numbered entries, each created exclusively and in order. Every call blocks.
+
+    Args:
+        storage: Holds the entries.
+        ownership: The claim of this run; it is checked before every write.
+
+    Raises:
+        CheckpointError: If the newest entry is damaged or was written by a newer version.
+    """
+
+    def __init__(self, storage: Storage, ownership: Ownership) -> None:
+        self._storage = storage
+        self._ownership = ownership
+        self._listed = batch_ids(file.name for file in storage.list(BATCHES))
+        self._newest = self._find_newest()
+
+    @property
+    def newest(self) -> BatchEntry | None:
+        """The entry of the highest number; None before the first."""
+        return self._newest
+
+    def origin(self) -> Checkpoint | None:
+        """Return the positions that the first run resolved its start into; None before that.
+
+        Raises:
+            CheckpointError: If they are damaged or were written by a newer version.
+        """
+        data = self._storage.read(ORIGIN, limit=MAX_ENTRY_BYTES)
+        return None if data is None else decode_origin(data, location=self._storage.location)
+
+    def positions(self) -> Checkpoint | None:
+        """Return where to continue: after the newest batch, or at the origin before the first.
+
+        Raises:
+            CheckpointError: If the origin is damaged or was written by a newer version.
+        """
+        return self.origin() if self._newest is None else self._newest.positions
+
+    def write_origin(self, positions: str) -> Checkpoint:
+        """Store the resolved start, before anything is subscribed.
+
+        Raises:
+            CheckpointError: If this run no longer owns the checkpoint.
+        """
+        self._ownership.check()
+        self._create(ORIGIN, encode_origin(positions))
+        return Checkpoint.from_json(positions)
+
+    def write(self, entry: BatchEntry) -> None:
+        """Store what a batch stands for; from now on it stands for nothing else.
+
+        Raises:
+            CheckpointError: If this run no longer owns the checkpoint.
+        """
+        self._ownership.check()
+        self._create(entry_name(entry.batch_id), encode_entry(entry, run=self._ownership.run))
+        self._newest = entry
+
+    def read(self, batch_id: int) -> BatchEntry:
+        """Read one entry.
+
+        Raises:
+            CheckpointError: If it is missing, damaged, or written by a newer version.
+        """
+        entry = self._read(batch_id)
+        if entry is None:
+            raise CheckpointError(
+                f"{entry_name(batch_id)} has gone from {self._storage.location} while it was read: "
+                f"another run writes to this checkpoint; start again when it has ended"
+            )
+        return entry
+
+    def _find_newest(self) -> BatchEntry | None:
+        """Return the newest entry, also where the list of a store lags behind its files."""
+        entry = self.read(self._listed[-1]) if self._listed else None
+        while (later := self._read(0 if entry is None else entry.batch_id + 1)) is not None:
+            entry = later
+            self._listed.append(entry.batch_id)
+        return entry
+
+    def _read(self, batch_id: int) -> BatchEntry | None:
+        data = self._storage.read(entry_name(batch_id), limit=MAX_ENTRY_BYTES)
+        if data is None:
+            return None
+        return decode_entry(data, batch_id, location=self._storage.location)
+
+    def _create(self, name: str, data: bytes) -> None:
+        try:
+            self._storage.create(name, data)
+        except FileExistsError as error:
+            raise CheckpointError(
+                f"{name} is already in {self._storage.location}: another run writes to this "
+                f"checkpoint; this query stops"
+            ) from error
