@@ -117,5 +117,5 @@ class EntryLog:
         except FileExistsError as error:
             raise CheckpointError(
                 f"{name} is already in {self._storage.location}: another run writes to this "
-                f"checkpoint; this query stops"
+                f"checkpoint; this run stops"
             ) from error

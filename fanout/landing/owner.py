@@ -52,7 +52,7 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __str__(self) -> str:
         # It is read back from a file: nothing in it may forge a line of a log.
-        return f"Spark application {self.application!r}, process {self.pid} on {self.host!r}"
+        return f"application {self.application!r}, process {self.pid} on {self.host!r}"
 
 
 @final

@@ -11,7 +11,7 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self, final
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, final
 
 import msgspec
 
@@ -123,6 +123,49 @@ class LockingProcess(Protocol):
         """Return the name of the application, and the id of the process."""
 
 
+@final
+class ThisProcess:
+    """This process, without a JVM.
+
+    Args:
+        application: The name of this application, for the messages of other runs.
+    """
+
+    _locks: ClassVar[dict[Path, PosixLock]] = {}
+
+    def __init__(self, application: str) -> None:
+        self._application = application
+
+    def try_lock(self, path: Path) -> PosixLock | None:
+        """Take the lock, or return None if this process or another one has it.
+
+        Args:
+            path: The lock file, made when it is missing; its directory exists.
+
+        Raises:
+            CheckpointError: The file cannot be opened, or its file system has no locks.
+        """
+        if self.has_locked(path):
+            return None  # to open and close the file once more would free the lock
+        lock = PosixLock.try_acquire(path)
+        if lock is not None:
+            self._locks[path.resolve()] = lock
+        return lock
+
+    def has_locked(self, path: Path) -> bool:
+        """Say whether this process has the lock.
+
+        Args:
+            path: The lock file.
+        """
+        lock = self._locks.get(path.resolve())
+        return lock is not None and lock.held
+
+    def describe(self) -> tuple[str, int]:
+        """Return the name of the application, and the id of the process."""
+        return self._application, os.getpid()
+
+
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """A claim on a checkpoint, good until a newer run makes one.
@@ -143,7 +186,8 @@ class Ownership:
     def check(self) -> None:
         """Return if this run still owns the checkpoint; call it before every write.
 
-        A remote checkpoint costs a listing and a read of one small file.
+        A remote checkpoint costs two reads of small files, of which one is missing. A list would
+        cost more, and lags behind in some stores.
 
         Raises:
             CheckpointError: A newer run has taken over, or the checkpoint was removed or cannot
@@ -158,19 +202,21 @@ class Ownership:
         Raises:
             CheckpointError: The checkpoint cannot be read, so that the owner is unknown.
         """
-        newest = newest_run(self.storage)
         mark = self.storage.read(run_name(self.run), limit=MAX_RUN_BYTES)
-        if newest > self.run or (mark is not None and mark != self.mark):
+        # Runs take one number after the other.
+        next_run = self.storage.read(run_name(self.run + 1), limit=MAX_RUN_BYTES)
+        if mark == self.mark and next_run is None and (self.lock is None or self.lock.held):
+            return None
+        newer = next_run is not None or newest_run(self.storage) > self.run
+        if newer or (mark is not None and mark != self.mark):
             return CheckpointError(
                 f"the checkpoint {self.storage.location} was taken over by a newer run: "
-                f"{describe_holder(self.storage)}; this query stops"
+                f"{describe_holder(self.storage)}; this run stops"
             )
-        if mark is None or (self.lock is not None and not self.lock.held):
-            return CheckpointError(
-                f"the checkpoint {self.storage.location} was removed or unlocked while this query "
-                "ran; it stops, because another run may own it by now"
-            )
-        return None
+        return CheckpointError(
+            f"the checkpoint {self.storage.location} was removed or unlocked while it was in use; "
+            "this run stops, because another one may own it by now"
+        )
 
 
 @contextmanager
@@ -233,8 +279,8 @@ def _wait_for_lock(storage: LocalStorage, process: LockingProcess, wait: float) 
     while (lock := process.try_lock(path)) is None:
         if process.has_locked(path):
             raise CheckpointError(
-                f"the checkpoint {storage.location} is in use by another query of this Spark "
-                f"session; stop that query first, or use another checkpoint"
+                f"the checkpoint {storage.location} is in use by another run of this process; stop "
+                f"that one first, or use another checkpoint"
             )
         if time.monotonic() >= deadline:
             raise CheckpointError(
@@ -248,12 +294,14 @@ def _wait_for_lock(storage: LocalStorage, process: LockingProcess, wait: float) 
 
 def _start_run(storage: Storage, holder: Holder) -> tuple[int, bytes]:
     mark = msgspec.json.encode(holder)
+    run = 0
     for _ in range(_MAX_RACES):
-        run = newest_run(storage) + 1
+        # A run that starts at the same time may have the number; or the list lags behind.
+        run = max(newest_run(storage), run) + 1
         try:
             storage.create(run_name(run), mark)
         except FileExistsError:
-            continue  # a run that starts at the same time has the number; the next one is newer
+            continue
         return run, mark
     raise CheckpointError(
         f"cannot claim the checkpoint {storage.location}: too many runs start at once"

@@ -228,7 +228,7 @@ class PendingSegments:
         except FileExistsError as error:
             raise CheckpointError(
                 f"{pending_name(number)} is already in {self._storage.location}: another run "
-                f"writes to this checkpoint; this query stops"
+                f"writes to this checkpoint; this run stops"
             ) from error
         self._newest = number
         self._numbers.append(number)

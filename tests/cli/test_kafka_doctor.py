@@ -54,7 +54,7 @@ def test_a_source_and_a_sink_are_examined(kafka_broker: KafkaBroker, tmp_path: P
     servers = ["--bootstrap-servers", kafka_broker.bootstrap_servers]
     found = findings(run(*needs, *servers, "--checkpoint", str(tmp_path), "--json"), 0)
     assert found["lag"]["detail"].startswith("2 records; the oldest unread record is ")
-    assert found["owner"]["detail"].startswith("run 1, Spark application 'job', process ")
+    assert found["owner"]["detail"].startswith("run 1, application 'job', process ")
     assert found["transaction limits"]["status"] == "ok"
     found = findings(run("--topic", "missing-topic", *servers, "--json"), 1)
     assert found["topic missing-topic"]["advice"] == "create it, or check name and cluster"
@@ -75,7 +75,7 @@ def test_the_owner_is_that_of_the_newest_run(tmp_path: Path) -> None:
     with claim_stopped(LocalStorage(tmp_path / "fanout"), "later"):
         pass
     found = findings(run("--checkpoint", str(tmp_path), "--json"), 0)
-    assert found["owner"]["detail"].startswith("run 2, Spark application 'later'")
+    assert found["owner"]["detail"].startswith("run 2, application 'later'")
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_people_get_lines_and_a_table(tmp_path: Path) -> None:
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0] == f"{tmp_path}/fanout: kafka:there"
-    assert re.match(r"owner: run 1, Spark application 'job', process \d+ on .*ended$", lines[1])
+    assert re.match(r"owner: run 1, application 'job', process \d+ on .*ended$", lines[1])
     assert re.match(r"batch: 7 with 1,234 rows, written \S+, [\d,]+ s ago$", lines[2])
     assert lines[3] == "pending: 1 segments with 30 rows that no batch has taken yet"
 

@@ -185,7 +185,7 @@ def test_a_second_query_of_a_session_on_a_checkpoint_is_refused_at_once(
     start: Start, source: ManualSource
 ) -> None:
     start(source, Recorder())
-    with within(5.0), pytest.raises(CheckpointError, match="another query of this Spark session"):
+    with within(5.0), pytest.raises(CheckpointError, match="another run of this process"):
         start(source, Recorder())
 
 

@@ -78,7 +78,7 @@ def test_a_query_that_a_newer_run_overtook_writes_nothing_more_and_acknowledges_
         source.trace.clear()
         source.put(b"two")
         gate.open()
-        with pytest.raises(CheckpointError, match=r"taken over by a newer run.*this query stops"):
+        with pytest.raises(CheckpointError, match=r"taken over by a newer run.*this run stops"):
             query.await_termination(20)
     assert gate.sequences == [1]
     # Its own entry names the first record, which its handler was done with; not so the second.
@@ -97,7 +97,7 @@ def test_an_idle_query_that_a_newer_run_overtook_ends(
     monkeypatch.setattr(fanout.spark.query, "_CLAIM_LOOK", 0.0)
     query = start(source, Recorder())
     with closing(open_storage(spark, checkpoint)) as storage, claim(storage, JvmProcess(spark)):
-        with pytest.raises(CheckpointError, match=r"taken over by a newer run.*this query stops"):
+        with pytest.raises(CheckpointError, match=r"taken over by a newer run.*this run stops"):
             query.await_termination(20)
         assert fanout_threads() == []
 

@@ -129,7 +129,7 @@ class SinkState(StoredTokens):
         except FileExistsError as error:
             raise CheckpointError(
                 f"{name} is already in {self._storage.location}: another run writes to this "
-                f"checkpoint; this query stops"
+                f"checkpoint; this run stops"
             ) from error
 
     def record_committed(self, batch_id: int) -> None:

@@ -111,7 +111,7 @@ def test_a_second_query_in_one_jvm_is_refused_without_a_wait(
 ) -> None:
     with claim(local, JvmProcess(spark)) as first:
         began = time.monotonic()
-        with pytest.raises(CheckpointError, match=r"in use by another query of this Spark session"):
+        with pytest.raises(CheckpointError, match=r"in use by another run of this process"):
             claim(local, JvmProcess(spark), wait=600).__enter__()
         assert time.monotonic() - began < 10
         first.check()
@@ -244,7 +244,7 @@ def test_a_process_without_spark_owns_what_no_query_runs_on(
     assert local.size("owner.lock") is None, "who looks leaves nothing"
     with claim(local, JvmProcess(spark)):
         assert is_claimed(local)
-        with pytest.raises(CheckpointError, match=r"Spark application .* still running; stop it"):
+        with pytest.raises(CheckpointError, match=r"application .* still running; stop it"):
             claim_stopped(local, "tool").__enter__()
     assert not is_claimed(local)
     with claim_stopped(local, "tool") as ownership:

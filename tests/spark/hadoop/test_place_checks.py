@@ -143,7 +143,7 @@ def test_the_commands_read_a_remote_checkpoint_while_its_query_runs(
     }
     assert examined.exit_code == 0, examined.output
     checks = {each["check"]: each for each in json.loads(examined.stdout)["findings"]}
-    assert checks["owner"]["detail"].startswith("run 1, Spark application 'fanout-tests")
+    assert checks["owner"]["detail"].startswith("run 1, application 'fanout-tests")
     assert checks["checkpoint location"]["status"] == "ok"
 
 

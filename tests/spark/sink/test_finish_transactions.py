@@ -55,7 +55,7 @@ def test_a_killed_driver(
         assert transactions(output, tmp_path, "list", code=1)["running"] is True
         refusal = transactions(output, tmp_path, verb, "--yes", code=2)
         assert "is still running; stop it first" in refusal
-        assert "Spark application" in refusal
+        assert "application" in refusal
     (found,) = transactions(output, tmp_path, "list", code=1)["transactions"]
     recorded = place == "commit"
     assert found["stands"] == ("can be committed" if recorded else "open, not recorded")
