@@ -11,19 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from fanout.errors import OptionError
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from fanout.kinesis.options import KinesisOptions
 
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 Stream = Annotated[str, typer.Argument(help="The stream's name or ARN.")]
-Region = Annotated[str | None, typer.Option(help="The AWS region.")]
-Endpoint = Annotated[str | None, typer.Option(help="Another endpoint than the region's.")]
-Role = Annotated[str | None, typer.Option(help="A role to assume.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
@@ -32,36 +25,6 @@ def end_like_ctrl_c() -> None:
     # A shell starts background commands with Ctrl-C ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-
-
-def stream_options(
-    stream: str,
-    consumer: str | None = None,
-    *,
-    region: str | None,
-    endpoint_url: str | None,
-    role_arn: str | None,
-) -> KinesisOptions:
-    """Make the options of a stream from those of a command; without a consumer, those of polling.
-
-    Raises:
-        OptionError: If one of them is malformed, or two contradict each other.
-    """
-    # Help and usage errors do not load the AWS SDK.
-    from fanout.kinesis.options import KinesisOptions  # noqa: PLC0415
-
-    try:
-        return KinesisOptions(
-            stream=stream,
-            consumer=consumer,
-            mode="polling" if consumer is None else "efo",
-            region=region,
-            endpoint_url=endpoint_url,
-            role_arn=role_arn,
-        )
-    except OptionError as error:
-        # No command allows plain http to another machine.
-        raise OptionError(str(error).partition(", or pass insecure=")[0]) from error
 
 
 def print_json(answer: dict[str, Any]) -> None:

@@ -11,17 +11,14 @@ import typer
 
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import (
-    Endpoint,
     Json,
-    Region,
-    Role,
     Stream,
     age,
     calling_the_service,
     print_json,
     print_table,
-    stream_options,
 )
+from fanout.cli.kinesis_options import AwsOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -57,9 +54,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it, rather than print what 
 def list_(
     stream: Stream,
     *,
-    region: Region = None,
-    endpoint_url: Endpoint = None,
-    role_arn: Role = None,
+    aws: AwsOptions,
     json: Json = False,
 ) -> None:
     """List the consumers of a stream, the oldest first."""
@@ -67,7 +62,7 @@ def list_(
     async def command(opened: StreamConsumers) -> Listing:
         return opened.stream.name, await opened.describe_all()
 
-    name, found = _run(command, stream, region=region, endpoint_url=endpoint_url, role_arn=role_arn)
+    name, found = _run(command, aws, stream)
     _show(found, {"stream": name, "consumers": _to_json(found)}, json=json)
 
 
@@ -77,9 +72,7 @@ def register(
     stream: Stream,
     consumer: Annotated[str, typer.Argument(help="The consumer's name.")],
     *,
-    region: Region = None,
-    endpoint_url: Endpoint = None,
-    role_arn: Role = None,
+    aws: AwsOptions,
     json: Json = False,
 ) -> None:
     """Register a consumer unless it exists, and wait until it is ACTIVE, for a minute at most."""
@@ -87,9 +80,7 @@ def register(
     async def command(opened: StreamConsumers) -> tuple[str, ConsumerDescription, bool]:
         return opened.stream.name, *await opened.register(consumer)
 
-    name, registered, new = _run(
-        command, stream, consumer, region=region, endpoint_url=endpoint_url, role_arn=role_arn
-    )
+    name, registered, new = _run(command, aws, stream, consumer)
     answer = {"stream": name, "registered": new, "consumers": _to_json([registered])}
     _show([registered], answer, json=json)
 
@@ -101,9 +92,7 @@ def deregister(
     consumer: Annotated[str, typer.Argument(help="The consumer's name or ARN.")],
     *,
     yes: Yes = False,
-    region: Region = None,
-    endpoint_url: Endpoint = None,
-    role_arn: Role = None,
+    aws: AwsOptions,
     json: Json = False,
 ) -> None:
     """Deregister a consumer, which ends its subscriptions; without --yes, only print that."""
@@ -111,10 +100,7 @@ def deregister(
     async def command(opened: StreamConsumers) -> Deletion:
         return await _deregister(opened, [await opened.find(consumer)], yes=yes)
 
-    deletion = _run(
-        command, stream, consumer, region=region, endpoint_url=endpoint_url, role_arn=role_arn
-    )
-    _report(deletion, yes=yes, json=json)
+    _report(_run(command, aws, stream, consumer), yes=yes, json=json)
 
 
 @consumers.command()
@@ -127,9 +113,7 @@ def gc(
         typer.Option(parser=age, metavar="AGE", help="The age, such as 90m, 12h, 7d or 2w."),
     ],
     yes: Yes = False,
-    region: Region = None,
-    endpoint_url: Endpoint = None,
-    role_arn: Role = None,
+    aws: AwsOptions,
     json: Json = False,
 ) -> None:
     """Deregister the consumers that were registered longer ago; without --yes, only list them.
@@ -140,8 +124,7 @@ def gc(
     async def command(opened: StreamConsumers) -> Deletion:
         return await _deregister(opened, await opened.older_than(older_than), yes=yes)
 
-    deletion = _run(command, stream, region=region, endpoint_url=endpoint_url, role_arn=role_arn)
-    _report(deletion, yes=yes, json=json)
+    _report(_run(command, aws, stream), yes=yes, json=json)
 
 
 @consumers.command()
@@ -169,9 +152,7 @@ def cost(
             min=0, max=_MOST, help="The GB that the stream receives; each consumer retrieves them."
         ),
     ] = 0.0,
-    region: Region = None,
-    endpoint_url: Endpoint = None,
-    role_arn: Role = None,
+    aws: AwsOptions,
     json: Json = False,
 ) -> None:
     """Calculate the cost of a stream's consumers in a month of 730 hours, in US dollars."""
@@ -182,7 +163,7 @@ def cost(
         )
         return opened.stream.name, price
 
-    name, price = _run(command, stream, region=region, endpoint_url=endpoint_url, role_arn=role_arn)
+    name, price = _run(command, aws, stream)
     sums = {"per_consumer": round(price.per_consumer, 2), "total": round(price.total, 2)}
     if json:
         print_json({"stream": name, **asdict(price), **sums})
@@ -201,9 +182,9 @@ def cost(
 
 def _run(
     command: Callable[[StreamConsumers], Awaitable[Answer]],
+    aws: AwsOptions,
     stream: str,
     consumer: str | None = None,
-    **where: str | None,
 ) -> Answer:
     """Run the calls of a command; printing may block, so it comes after the event loop."""
 
@@ -214,7 +195,7 @@ def _run(
     # Help and usage errors do not load the AWS SDK.
     from fanout.kinesis.consumers import open_consumers  # noqa: PLC0415
 
-    options = stream_options(stream, consumer, **where)
+    options = aws.stream(stream, consumer)
     with calling_the_service():
         return asyncio.run(main())
 

@@ -11,15 +11,12 @@ import typer
 from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, is_local
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import (
-    Endpoint,
     Json,
-    Region,
-    Role,
     calling_the_service,
     print_json,
-    stream_options,
 )
 from fanout.cli.kafka_options import ClusterOptions
+from fanout.cli.kinesis_options import AwsOptions
 from fanout.errors import CheckpointError, OptionError
 
 if TYPE_CHECKING:
@@ -117,9 +114,7 @@ def doctor(
             "consumer.",
         ),
     ] = False,
-    region: Region = None,
-    endpoint_url: Endpoint = None,
-    role_arn: Role = None,
+    aws: AwsOptions,
     needs: NeedsOptions,
     kafka: ClusterOptions,
     json: Json = False,
@@ -149,8 +144,7 @@ def doctor(
             "name a stream of Kinesis, or topics and groups of Kafka with --topic, --group, "
             "--share-group and --sink-topic, not both"
         )
-    aws = {"region": region, "endpoint_url": endpoint_url, "role_arn": role_arn}
-    options = None if stream is None else stream_options(stream, consumer, **aws)
+    options = None if stream is None else aws.stream(stream, consumer)
     cluster = kafka.cluster() if needs.given else None
     if options is None and cluster is None and checkpoint is None:
         raise OptionError(

@@ -11,16 +11,13 @@ import typer
 from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, moment
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import (
-    Endpoint,
     Json,
-    Region,
-    Role,
     calling_the_service,
     print_json,
     print_table,
-    stream_options,
 )
 from fanout.cli.kafka_options import ClusterOptions
+from fanout.cli.kinesis_options import AwsOptions
 from fanout.errors import FanOutError, OptionError
 
 if TYPE_CHECKING:
@@ -47,9 +44,7 @@ def status(
         ),
     ] = None,
     *,
-    region: Region = None,
-    endpoint_url: Endpoint = None,
-    role_arn: Role = None,
+    aws: AwsOptions,
     kafka: ClusterOptions,
     json: Json = False,
 ) -> None:
@@ -63,8 +58,8 @@ def status(
     `fanout status s3a://lake/_chk/orders orders --region eu-west-1`
 
     The exit code is 1 if the source was named and the lag could not be read, or unread records have
-    expired, and 2 if there is no
-    checkpoint of fanout, or it is damaged, or a newer version wrote it.
+    expired. It is 2 if there is no checkpoint of fanout, or it is damaged, or a newer version wrote
+    it.
     """
     from fanout.landing.checkpoint_status import read_status  # noqa: PLC0415 - for help
 
@@ -75,7 +70,6 @@ def status(
     lags: dict[str, Backlog] = {}
     failure = ""
     if positions is not None:
-        aws = {"region": region, "endpoint_url": endpoint_url, "role_arn": role_arn}
         ask = _source(positions, stream, aws, kafka)
         if ask is not None:
             with calling_the_service():
@@ -91,7 +85,7 @@ def status(
 def _source(
     positions: Checkpoint,
     stream: str | None,
-    aws: Mapping[str, str | None],
+    aws: AwsOptions,
     kafka: ClusterOptions,
 ) -> Callable[[], dict[str, Backlog]] | None:
     """Return what asks the source for the lag; None where no option names the source.
@@ -102,7 +96,7 @@ def _source(
     if positions.source.startswith("kinesis:"):
         if stream is None:
             return None
-        options = stream_options(stream, **aws)
+        options = aws.stream(stream)
 
         def ask_kinesis() -> dict[str, Backlog]:
             from fanout.kinesis.doctor.diagnose import read_stream_lag  # noqa: PLC0415 - for help

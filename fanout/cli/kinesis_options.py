@@ -1,0 +1,51 @@
+"""The options by which every command about Kinesis reaches the service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, final
+
+import typer
+
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from fanout.kinesis.options import KinesisOptions
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsOptions:
+    """The options of a command that reach AWS; typer shows each with its help."""
+
+    region: Annotated[str | None, typer.Option(help="The AWS region.")] = None
+    endpoint_url: Annotated[
+        str | None, typer.Option(help="Another endpoint than the region's.")
+    ] = None
+    role_arn: Annotated[str | None, typer.Option(help="A role to assume.")] = None
+
+    def stream(self, stream: str, consumer: str | None = None) -> KinesisOptions:
+        """Return the options of a stream; without a consumer, those of polling.
+
+        Args:
+            stream: The name or ARN.
+            consumer: The name or ARN of a consumer.
+
+        Raises:
+            OptionError: One of them is malformed, or two contradict each other.
+        """
+        # Help and usage errors do not load the AWS SDK.
+        from fanout.kinesis.options import KinesisOptions  # noqa: PLC0415
+
+        try:
+            return KinesisOptions(
+                stream=stream,
+                consumer=consumer,
+                mode="polling" if consumer is None else "efo",
+                region=self.region,
+                endpoint_url=self.endpoint_url,
+                role_arn=self.role_arn,
+            )
+        except OptionError as error:
+            # No command allows plain http to another machine.
+            raise OptionError(str(error).partition(", or pass insecure=")[0]) from error
