@@ -206,7 +206,8 @@ def _print(
         rows.append((id_, position, newest, *_lag_cells(lag)))
     print_table(("split", "after", "newest record", "lag: records", "lag: ms"), rows)
     if failure:
-        typer.echo(f"the lag could not be read: {failure}")
+        expired = any(lag.expired for lag in lags.values())
+        typer.echo(failure if expired else f"the lag could not be read: {failure}")
 
 
 def _rows(
