@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # How Hadoop words a file system whose jar is not on the class path.
 _NO_JAR: Final = ("No FileSystem for scheme", "ClassNotFoundException", "NoClassDefFoundError")
+# No jar has this one: a location is to begin with s3a://.
+_WRONG_SCHEME: Final = 'No FileSystem for scheme "s3"'
 
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -76,16 +78,18 @@ def quiet_session() -> Iterator[SparkSession]:
 
 @contextmanager
 def _naming_jar() -> Iterator[None]:
-    """Say how to add a file system whose jar is missing."""
+    """Say where to name the jar of a file system that Spark lacks.
+
+    The error names the package itself where it is known.
+    """
     try:
         yield
     except CheckpointError as error:
-        if not any(text in str(error) for text in _NO_JAR):
+        if _WRONG_SCHEME in str(error) or not any(text in str(error) for text in _NO_JAR):
             raise
         raise SetupError(
-            f"{error}; name its jar and its settings in spark-defaults.conf or in "
-            f"PYSPARK_SUBMIT_ARGS, such as "
-            f"'--packages org.apache.hadoop:hadoop-aws:3.4.2 pyspark-shell'"
+            f"{error}; name its jar and its settings in spark-defaults.conf, or in "
+            f"PYSPARK_SUBMIT_ARGS as '--packages GROUP:NAME:VERSION pyspark-shell'"
         ) from error
 
 

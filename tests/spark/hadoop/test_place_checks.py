@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.errors import CheckpointError
 from fanout.landing.ownership import claim
+from fanout.spark.hadoop.jvm import jvm
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.place_checks import examine_place
 from fanout.spark.hadoop.storage import open_storage
@@ -160,6 +162,21 @@ def test_a_file_system_without_its_jar_names_what_to_set(command: list[str]) -> 
     result = run(*command, "nosuch://lake/checkpoint")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert "; name its jar and its settings in spark-defaults.conf" in result.stderr
+
+
+def test_a_missing_jar_is_named_in_the_version_of_sparks_hadoop_alone(spark: SparkSession) -> None:
+    hadoop = jvm(spark).org.apache.hadoop.util.VersionInfo.getVersion()
+    result = run("status", "s3a://lake/checkpoint")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert re.findall(r"\d+\.\d+\.\d+", result.stderr) == [hadoop]
+    assert f"--packages org.apache.hadoop:hadoop-aws:{hadoop}; name its jar and" in result.stderr
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_scheme_that_no_jar_has_names_the_right_one() -> None:
+    result = run("status", "s3://lake/checkpoint")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith("the location of Hadoop's S3 connector begins with s3a://\n")
 
 
 @pytest.mark.prove
