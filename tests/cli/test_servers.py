@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.processes import ENVIRONMENT, FANOUT, fanout
+from tests.process_list import running_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +38,7 @@ class Server:
     process: subprocess.Popen[str]
     answer: dict[str, Any]
     scratch: Path
+    mark: str
 
     @property
     def address(self) -> tuple[str, int]:
@@ -47,7 +50,7 @@ class Server:
         """Send a signal until the process has ended; return its exit code and what it printed."""
         while self.process.poll() is None:
             self.process.send_signal(number)
-            time.sleep(0.01)
+            time.sleep(0.01)  # the next one comes during the clean-up, which it must not disturb
         stdout, stderr = self.process.communicate()
         return self.process.returncode, stdout, stderr
 
@@ -55,30 +58,20 @@ class Server:
         """Return whether no process, no file and no listener is left."""
         with socket.socket() as probe:
             listens = probe.connect_ex(self.address) == 0
-        return not listens and descendants(self.process.pid) == [] == [*self.scratch.iterdir()]
+        return not listens and self.children() == {} and [*self.scratch.iterdir()] == []
 
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes that descend from one, or share its directory of temporary files."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            text = path.read_bytes()
-        except OSError:
-            continue
-        other = int(path.parent.name)
-        if f"FANOUT_TEST_SERVER={os.getpid()}-".encode() in text and other != pid:
-            found.append(other)
-    return found
+    def children(self) -> dict[int, str]:
+        """Return the command lines of the processes that it has started, by process id."""
+        found = running_with(self.mark)
+        found.pop(self.process.pid, None)
+        return found
 
 
 @contextmanager
 def running(scratch: Path, *arguments: str) -> Iterator[Server]:
     """Start a command, and read its first line; kill it at the end."""
-    environment = ENVIRONMENT | {
-        "TMPDIR": str(scratch),
-        "FANOUT_TEST_SERVER": f"{os.getpid()}-",
-    }
+    mark = uuid.uuid4().hex  # all processes that it starts inherit it
+    environment = ENVIRONMENT | {"TMPDIR": str(scratch), "FANOUT_TEST_SERVER": mark}
     with subprocess.Popen(  # noqa: S603 - our own code
         [*FANOUT, *arguments, "--json"],
         env=environment,
@@ -90,7 +83,7 @@ def running(scratch: Path, *arguments: str) -> Iterator[Server]:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line, process.communicate()[1]
-            yield Server(process, json.loads(line), scratch)
+            yield Server(process, json.loads(line), scratch, mark)
         finally:
             process.kill()
 
@@ -124,7 +117,7 @@ def test_the_example_of_kafka_works_and_sigterm_ends_the_broker(tmp_path: Path) 
         assert server.answer["topics"] == {"orders": 4}
         printed = run_example(KAFKA_EXAMPLE, server)
         assert sorted(re.findall(r"order \d", printed)) == ORDERS
-        assert descendants(server.process.pid) != []
+        assert server.children() != {}
         assert server.end(signal.SIGTERM) == (0, "", "")
         assert server.is_gone()
 
@@ -145,9 +138,8 @@ def test_a_broker_that_ends_by_itself_is_told_with_1(tmp_path: Path) -> None:
         assert server.address == ("127.0.0.1", port)
         (java,) = [
             pid
-            for pid in descendants(server.process.pid)
-            if b"kafka.Kafka\0server.properties" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            and b"keeper" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+            for pid, command in server.children().items()
+            if "kafka.Kafka\0server.properties" in command and "keeper" not in command
         ]
         os.kill(java, signal.SIGKILL)
         stdout, stderr = server.process.communicate(timeout=30)

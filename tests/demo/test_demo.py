@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.process_list import running_with
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,19 +42,6 @@ def demo(temporary: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
             process.kill()
 
 
-def living(mark: str) -> list[str]:
-    """Return the command lines of the processes that carry the mark."""
-    wanted = f"{_MARK}={mark}".encode()
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if wanted in (process / "environ").read_bytes().split(b"\0"):
-                found.append((process / "cmdline").read_text())
-        except OSError:
-            continue  # another user's, or it has just ended
-    return found
-
-
 @pytest.mark.prove
 @pytest.mark.spark
 @pytest.mark.timeout(120)  # three JVMs start in it, one after the other
@@ -60,7 +49,7 @@ def test_nothing_is_lost_although_the_driver_is_killed(tmp_path: Path) -> None:
     with demo(tmp_path, "--records", "4000", "--kill", "--json") as (process, mark):
         output, errors = process.communicate()
         assert (process.returncode, errors) == (0, "")
-        assert living(mark) == []
+        assert running_with(mark) == {}
     result = json.loads(output)
     assert {
         "source": "kinesis",
@@ -92,7 +81,7 @@ def test_nothing_is_lost_or_repeated_by_a_share_group_whose_members_are_killed(
     with demo(tmp_path, *arguments) as (process, mark):
         output, errors = process.communicate()
         assert (process.returncode, errors) == (0, "")
-        assert living(mark) == []
+        assert running_with(mark) == {}
     result = json.loads(output)
     assert {
         "source": "kafka-share",
@@ -119,7 +108,7 @@ def test_nothing_is_lost_in_a_shuffle_although_both_of_its_sides_are_killed(tmp_
     with demo(tmp_path, *arguments) as (process, mark):
         output, errors = process.communicate()
         assert (process.returncode, errors) == (0, "")
-        assert living(mark) == []
+        assert running_with(mark) == {}
     result = json.loads(output)
     assert {
         "source": "kafka",
@@ -145,9 +134,9 @@ def test_nothing_is_lost_in_a_shuffle_although_both_of_its_sides_are_killed(tmp_
 
 def test_a_demo_that_is_ended_as_spark_starts_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as (process, mark):
-        while not any("java" in command for command in living(mark)):
+        while not any("java" in command for command in running_with(mark).values()):
             assert process.poll() is None
-            time.sleep(0.05)
+            time.sleep(0.05)  # the demo does not report that Spark starts
         ended(process, mark, signal.SIGTERM)
     assert list(tmp_path.iterdir()) == []
 
@@ -157,7 +146,7 @@ def test_an_interrupted_demo_of_kafka_leaves_nothing_behind(tmp_path: Path) -> N
     with demo(tmp_path, "--source", "kafka") as (process, mark):
         assert process.stdout is not None
         assert "the query runs" in process.stdout.readline()
-        assert any("java" in command for command in living(mark))
+        assert any("java" in command for command in running_with(mark).values())
         ended(process, mark, signal.SIGINT)
     assert list(tmp_path.iterdir()) == []
 
@@ -167,4 +156,4 @@ def ended(process: subprocess.Popen[str], mark: str, number: signal.Signals) -> 
     process.send_signal(number)
     _, errors = process.communicate()
     assert (process.returncode, errors) == (130, "")
-    assert living(mark) == []
+    assert running_with(mark) == {}

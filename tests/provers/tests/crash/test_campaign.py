@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.process_list import running_with
 from tests.provers.crash.campaign import LOG, run_campaign
 from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
 from tests.provers.crash.plan import CampaignFailedError, CrashOptions, Round
@@ -32,20 +33,7 @@ def temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
     directory.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(directory))
     yield directory
-    assert left_of(directory) == []
-
-
-def left_of(directory: Path) -> list[str]:
-    """Return the command lines of processes that were started for a campaign, and still run."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = (process / "environ").read_bytes()
-        except OSError:
-            continue  # another user's, or it has just ended
-        if process.name != str(os.getpid()) and os.fsencode(directory) in environment:
-            found.append((process / "cmdline").read_text())
-    return found
+    assert running_with(str(directory)) == {}
 
 
 def struck(moment: CrashMoment, kind: StrikeKind, pipeline: Pipeline) -> Round:
