@@ -151,6 +151,7 @@ def _serve(
             exports = [f"export {variable}={value}" for variable, value in environment.items()]
             typer.echo("\n".join([first, *exports]))
         while runs():
+            # A signal ends it at once; only a server that ends by itself is seen up to 1 s later.
             time.sleep(1)
     except KeyboardInterrupt:
         return

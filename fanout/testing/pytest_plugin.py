@@ -86,4 +86,5 @@ def _kafka_jars() -> None:
     except SetupError as error:
         if os.environ.get(_REQUIRE):
             raise
+        # Without a network a user's other tests still run.
         pytest.skip(str(error))

@@ -90,7 +90,7 @@ class Example:
             while not done():
                 assert process.poll() is None, f"the example ended: {self.log()}"
                 assert time.monotonic() < deadline, f"in vain: {self.log()}"
-                time.sleep(0.1)
+                time.sleep(0.1)  # an example does not report what it has stored
             process.terminate()
             process.wait(PATIENCE)
         finally:

@@ -223,7 +223,7 @@ def _check_that_it_ran_once(spark: SparkSession, stage: int, tasks: int) -> None
             raise AttemptFailedError("Spark began its stage anew, so rows may be there twice")
         if stage_info is not None and stage_info.numCompletedTasks == tasks:
             return
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_LOOK_SECONDS)  # the tracker cannot be waited for
     raise AttemptFailedError(
         f"Spark did not report within {_STAGE_REPORT_SECONDS:g} s whether its stage ran once: its "
         f"listeners are too slow, or spark.ui.retainedStages is too small"

@@ -108,7 +108,7 @@ class Topics:
         while self._led(topic) != count:
             if time.monotonic() > deadline:
                 raise StreamStateError(f"the broker did not lead {count} partitions of {topic!r}")
-            time.sleep(0.01)  # nothing tells when it has
+            time.sleep(0.01)  # a broker does not report that it has heard
 
     def _led(self, topic: str) -> int:
         """Count the partitions of a topic that have a leader."""
@@ -124,7 +124,7 @@ class Topics:
             except OptionError as error:
                 if _FENCED not in str(error) or time.monotonic() > deadline:
                     raise
-            time.sleep(0.05)  # its next heartbeat lets it in
+            time.sleep(0.05)  # the controller counts the broker in again at its next heartbeat
 
     def _wait(self, futures: dict[Any, Any]) -> None:
         for future in futures.values():
