@@ -86,8 +86,8 @@ def test_without_extras_it_imports_and_names_the_extra_of_each_part(empty: Path)
         "    except SetupError as error:\n"
         "        print(error)\n"
     )
-    message = succeed(empty / "python", "-c", code).splitlines()
-    assert [line.rpartition(": ")[2] for line in message] == [
+    lines = succeed(empty / "python", "-c", code).splitlines()
+    assert [line.rpartition(": ")[2] for line in lines] == [
         "pip install 'fanout-streams[kinesis]'",
         "pip install 'fanout-streams[kafka]'",
         "pip install 'fanout-streams[spark]'",

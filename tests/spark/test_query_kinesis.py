@@ -203,10 +203,10 @@ def test_a_secret_is_nowhere(
     query = start(source, handler)
     with pytest.raises(BatchFailedError) as caught:
         query.await_termination(20)
-    message = [repr(source), repr(query), str(query.statistics()), *plans, *caplog.messages]
-    message += traceback.format_exception(caught.value)
+    lines = [repr(source), repr(query), str(query.statistics()), *plans, *caplog.messages]
+    lines += traceback.format_exception(caught.value)
     assert "Scan parquet" in plans[0] or "FileScan parquet" in plans[0]
-    assert not [line for line in message if CANARY in line or RECORD in line]
+    assert not [line for line in lines if CANARY in line or RECORD in line]
     files = [path for path in Path(checkpoint).rglob("*") if path.is_file()]
     assert not [path for path in files if CANARY.encode() in path.read_bytes()]
     holders = {path.suffix for path in files if RECORD.encode() in path.read_bytes()}

@@ -141,15 +141,15 @@ def test_the_commands_of_the_page_work(kafka_broker: KafkaBroker, tmp_path: Path
 
 
 def test_the_page_names_every_option_with_its_default() -> None:
-    reported = dict(table("Options"))
+    documented = dict(table("Options"))
     parameters = inspect.signature(KafkaSink).parameters
-    assert reported.keys() == parameters.keys()
+    assert documented.keys() == parameters.keys()
     for name, parameter in parameters.items():
         default = parameter.default
         if name == "producer_options":
             default = {}
-        message = "required" if default is inspect.Parameter.empty else default
-        assert reported[name].strip('"') == str(message), name
+        expected = "required" if default is inspect.Parameter.empty else default
+        assert documented[name].strip('"') == str(expected), name
 
 
 def test_the_page_names_every_producer_option_with_its_default() -> None:
@@ -158,7 +158,7 @@ def test_the_page_names_every_producer_option_with_its_default() -> None:
     for name in (*_OPTIONS.numbers, *_OPTIONS.words):
         default = getattr(defaults, name.removesuffix(".ms").replace(".", "_"))
         expected[name] = str(round(default * 1000) if name.endswith(".ms") else default)
-    assert {name: reported.strip('"') for name, reported in table("Options", 1)} == expected
+    assert {name: value.strip('"') for name, value in table("Options", 1)} == expected
 
 
 def test_the_page_names_every_column_every_guarantee_and_every_verdict() -> None:
@@ -172,16 +172,16 @@ def test_the_page_names_every_column_every_guarantee_and_every_verdict() -> None
 def granted_by(command: str) -> AclBinding:
     """Return the permission that a command of the page grants."""
     words = shlex.split(command)
-    message = dict(zip(words[2::2], words[3::2], strict=True))
+    options = dict(zip(words[2::2], words[3::2], strict=True))
     kinds = {"--transactional-id": ResourceType.TRANSACTIONAL_ID}
     kinds |= {"--group": ResourceType.GROUP, "--topic": ResourceType.TOPIC}
-    (kind,) = kinds.keys() & message.keys()
+    (kind,) = kinds.keys() & options.keys()
     return permission(
-        message["--allow-principal"].removeprefix("User:"),
+        options["--allow-principal"].removeprefix("User:"),
         kinds[kind],
-        message[kind],
-        AclOperation[message["--operation"].upper()],
-        pattern=ResourcePatternType[message.get("--resource-pattern-type", "literal").upper()],
+        options[kind],
+        AclOperation[options["--operation"].upper()],
+        pattern=ResourcePatternType[options.get("--resource-pattern-type", "literal").upper()],
     )
 
 

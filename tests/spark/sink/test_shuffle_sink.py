@@ -196,13 +196,13 @@ def test_a_query_that_was_killed_goes_on_as_a_newer_generation(
 def test_an_attempt_that_failed_leaves_no_watermark(
     spark: SparkSession, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text: list[object] = []
+    announced: list[object] = []
     original = shuffle_frames.announce
 
     async def fail_once(delivery: Any, *args: Any) -> Any:
         written = await original(delivery, *args)
-        text.append(delivery.mode)
-        if len(text) == 1:
+        announced.append(delivery.mode)
+        if len(announced) == 1:
             raise UnwritableRecordError("no")
         return written
 
