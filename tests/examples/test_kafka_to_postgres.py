@@ -9,7 +9,7 @@ import pytest
 from tests.examples.doomed import Kill
 from tests.examples.harness import AFTER_HANDLER, IN_HANDLER, Example
 from tests.examples.postgres import stored
-from tests.examples.waves import produce_wave, sent
+from tests.examples.waves import last_of_each_key, produce_wave, sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +45,6 @@ def test_kills_lose_and_repeat_nothing(
         produce_wave(broker, number)
         example.run_and_kill(kill)
     produce_wave(broker, len(KILLS))
-    last = sent(len(KILLS) + 1)[-1]
-    example.run_until(lambda: last in stored(database_url))
+    newest = last_of_each_key(len(KILLS) + 1)
+    example.run_until(lambda: newest.issubset(stored(database_url)))
     assert stored(database_url) == sent(len(KILLS) + 1)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.examples.doomed import Kill
 from tests.examples.harness import AFTER_HANDLER, IN_HANDLER, Example
-from tests.examples.waves import committed, put_wave, sent
+from tests.examples.waves import committed, last_of_each_key, put_wave, sent
 from tests.jars.fetch import s3a_set, spark_jars
 from tests.spark.hadoop.s3a import BUCKET, moto_s3
 
@@ -75,6 +75,6 @@ def kill_and_compare(
         put_wave(kinesis, number)
         example.run_and_kill(kill)
     put_wave(kinesis, len(KILLS))
-    last = sent(len(KILLS) + 1)[-1]
-    example.run_until(lambda: last in committed(broker, "orders-copy"))
+    newest = last_of_each_key(len(KILLS) + 1)
+    example.run_until(lambda: newest.issubset(committed(broker, "orders-copy")))
     assert committed(broker, "orders-copy") == sent(len(KILLS) + 1)

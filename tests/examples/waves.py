@@ -10,15 +10,16 @@ if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
     from fanout.testing.kinesis.server import KinesisServer
 
-__all__ = ("committed", "produce_wave", "put_wave", "records_of", "sent")
+__all__ = ("committed", "last_of_each_key", "produce_wave", "put_wave", "records_of", "sent")
 
-# Records in a wave.
+# Records in a wave, and their keys.
 WAVE = 40
+KEYS = 7
 
 
 def records_of(wave: int) -> list[tuple[str, bytes]]:
     """Return the keys and data of a wave."""
-    return [(f"customer-{n % 7}", b"order %03d-%03d" % (wave, n)) for n in range(WAVE)]
+    return [(f"customer-{n % KEYS}", b"order %03d-%03d" % (wave, n)) for n in range(WAVE)]
 
 
 def put_wave(server: KinesisServer, wave: int) -> None:
@@ -68,3 +69,8 @@ def committed(broker: KafkaBroker, topic: str) -> list[bytes]:
 def sent(waves: int) -> list[bytes]:
     """Return the data of all records of the first waves, in order."""
     return sorted(data for wave in range(waves) for _, data in records_of(wave))
+
+
+def last_of_each_key(waves: int) -> set[bytes]:
+    """Return the newest record of each key: who has these has read every split to its end."""
+    return set(sent(waves)[-KEYS:])
