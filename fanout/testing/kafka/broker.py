@@ -37,7 +37,7 @@ _PORT_ATTEMPTS = 3
 class KafkaBroker:
     """Run one Kafka node, broker and controller, while the `with` block lasts.
 
-    It is Apache Kafka itself, in a process of its own, at a free port of 127.0.0.1, with its data
+    It is Apache Kafka itself, in a process of its own, on 127.0.0.1 at `port`, with its data
     in a temporary directory. Process and directory are gone when the block ends, and also when
     this process is killed. The first start of a version downloads its jars; see `kafka_jars`.
     Transactions and share groups work, and retention and compaction act within a second.
