@@ -108,7 +108,7 @@ spark-classes-oldest: $(OLDEST)/ready java
 $(VENV)/ready: pyproject.toml constraints.txt | python
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --group dev --editable '.[kinesis,kafka,spark,testing,cli]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --group dev --editable '.[kinesis,kafka,spark,testing,object-storage,cli]'
 	touch $@
 
 $(OLDEST)/ready: pyproject.toml constraints.txt | python
@@ -116,5 +116,5 @@ $(OLDEST)/ready: pyproject.toml constraints.txt | python
 	grep -v -E '^(pyspark|py4j)==' constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/pip install --quiet --upgrade --constraint constraints.txt pip
 	$(OLDEST)/bin/pip install --quiet --constraint $(OLDEST)/constraints.txt --group dev \
-	  --editable '.[kinesis,kafka,spark,testing,cli]' '$(SPARK_OLDEST)'
+	  --editable '.[kinesis,kafka,spark,testing,object-storage,cli]' '$(SPARK_OLDEST)'
 	touch $@

@@ -24,6 +24,7 @@ _EXTRAS: Final = {
     "flask": "testing",
     "moto": "testing",
     "numpy": "kafka",
+    "obstore": "object-storage",
     "pandas": "spark",
     "py4j": "spark",
     "pyspark": "spark",

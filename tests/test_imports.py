@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "core": {"core", "errors"},
     "kinesis": {"kinesis", "_exports", "core", "errors"},
     "kafka": {"kafka", "_exports", "landing", "core", "errors"},
-    "landing": {"landing", "core", "errors"},
+    "landing": {"landing", "_exports", "core", "errors"},
     "spark": {"spark", "_child_process", "_exports", "kafka", "landing", "core", "errors"},
 }
 MAY_IMPORT_EVERYTHING = {
@@ -37,7 +37,16 @@ MAY_IMPORT_EVERYTHING = {
     "cli",
     "demo",
 }
-HEAVY = ["pyspark", "aioboto3", "aiobotocore", "aiokafka", "pyarrow.parquet", "moto", "numpy"]
+HEAVY = [
+    "pyspark",
+    "aioboto3",
+    "aiobotocore",
+    "aiokafka",
+    "pyarrow.parquet",
+    "moto",
+    "numpy",
+    "obstore",
+]
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -13,7 +13,7 @@ from tests.examples.doomed import Kill
 from tests.examples.harness import AFTER_HANDLER, IN_HANDLER, Example
 from tests.examples.waves import committed, last_of_each_key, put_wave, sent
 from tests.jars.fetch import s3a_set, spark_jars
-from tests.spark.hadoop.s3a import BUCKET, moto_s3
+from tests.landing.s3 import BUCKET, moto_s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

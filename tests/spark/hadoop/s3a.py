@@ -1,12 +1,9 @@
-"""Hadoop's real s3a on an S3 that moto serves."""
+"""Hadoop's real s3a."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-import boto3
-from moto.server import ThreadedMotoServer
 
 from fanout.spark.hadoop.jvm import hadoop_configuration, jvm
 from fanout.spark.hadoop.storage import HadoopStorage
@@ -16,34 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-
-BUCKET = "lake"
-
-
-@contextmanager
-def moto_s3() -> Iterator[str]:
-    """Serve S3 with an empty bucket.
-
-    Yields:
-        The endpoint.
-    """
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
-        client = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
-        client.create_bucket(Bucket=BUCKET)
-        client.close()
-        yield endpoint
-    finally:
-        server.stop()
 
 
 def s3a_settings(endpoint: str) -> dict[str, str]:

@@ -11,7 +11,8 @@ from fanout.landing.storage import FileInfo
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, jvm
 from fanout.spark.hadoop.write_once import Creation
 from tests.jars.fetch import s3a_set
-from tests.spark.hadoop.s3a import BUCKET, class_loader, moto_s3, s3a_settings, s3a_storage
+from tests.landing.s3 import BUCKET, moto_s3
+from tests.spark.hadoop.s3a import class_loader, s3a_settings, s3a_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

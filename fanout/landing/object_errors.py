@@ -1,0 +1,156 @@
+"""Errors of object stores, as one sentence in the words of the user."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from obstore.exceptions import AlreadyExistsError, BaseError
+
+from fanout.core.error_text import text_of
+from fanout.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STORE_ERRORS: Final = (BaseError, OSError, ValueError)
+"""What a call into obstore raises, and what a local file does."""
+
+# The codes that S3, Google Cloud Storage and Azure put into their answers, and what they mean.
+_NO_BUCKET: Final = "the bucket {bucket!r} does not exist; create it, or correct the location"
+_EXPIRED: Final = "the credentials have expired ({code}); renew them"
+_REFUSED: Final = (
+    "the service does not accept the credentials ({code}); check them, and the endpoint"
+)
+_FORBIDDEN: Final = (
+    "the credentials do not allow it ({code}); allow reading, writing, listing and deleting in "
+    "the bucket {bucket!r}"
+)
+_OTHER_REGION: Final = "the bucket {bucket!r} is in another region ({code}); give the option region"
+_MEANINGS: Final = {
+    "NoSuchBucket": _NO_BUCKET,
+    "ContainerNotFound": _NO_BUCKET,
+    "ExpiredToken": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "AuthenticationFailed": _REFUSED,
+    "InvalidAccessKeyId": _REFUSED,
+    "InvalidAuthenticationInfo": _REFUSED,
+    "InvalidSecurity": _REFUSED,
+    "InvalidToken": _REFUSED,
+    "SignatureDoesNotMatch": _REFUSED,
+    "401": _REFUSED,
+    "403": _FORBIDDEN,
+    "AuthorizationHeaderMalformed": _OTHER_REGION,
+    "PermanentRedirect": _OTHER_REGION,
+}
+_SERVER_ERRORS: Final = 500
+_CONFLICTS: Final = frozenset({404, 409, 412})
+
+
+@contextmanager
+def object_errors(doing: str, bucket: str) -> Iterator[None]:
+    """Turn an error of obstore in the block into a CheckpointError of one sentence.
+
+    Args:
+        doing: What was tried, as it follows "cannot": "read s3://lake/runs/1".
+        bucket: The name of the bucket, for messages.
+
+    Raises:
+        CheckpointError: A call failed; its cause is the error without the body of the answer,
+            which may hold the id of a key.
+        FileExistsError: The block raised it.
+    """
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except STORE_ERRORS as error:
+        raise CheckpointError(f"cannot {doing}: {_reason(error, bucket)}") from _short(error)
+
+
+def is_missing(error: FileNotFoundError) -> bool:
+    """Say whether there is no such object, in a bucket that exists."""
+    return _MEANINGS.get(_code(error)) is not _NO_BUCKET
+
+
+def may_have_written(error: Exception) -> bool:
+    """Say whether a put that failed with `error` may have taken effect.
+
+    It may where the name is taken, or where the answer was lost, or was an error of the service
+    itself. It has not where the service refused it, or was never reached.
+    """
+    if isinstance(error, AlreadyExistsError):
+        return True
+    if is_server_error(error):
+        return True
+    if (status := _status(error)) is not None:
+        return status in _CONFLICTS and _MEANINGS.get(_code(error)) is not _NO_BUCKET
+    return isinstance(error, BaseError) and "kind: Connect" not in str(error)
+
+
+def is_server_error(error: Exception) -> bool:
+    """Say whether the service answered that it failed, the last time that it was asked."""
+    return (_status(error) or 0) >= _SERVER_ERRORS
+
+
+def _status(error: Exception) -> int | None:
+    """Return the HTTP status of the answer; None if there was none."""
+    found = re.search(r"non-2xx status code: (\d{3})", str(error))
+    return int(found[1]) if found else None
+
+
+def _reason(error: Exception, bucket: str) -> str:
+    """Return why a call failed, and what to do about it."""
+    status = "" if (number := _status(error)) is None else str(number)
+    if "Received redirect without LOCATION" in str(error):
+        code = "PermanentRedirect"
+    else:
+        code = _code(error) or status
+    meaning = _MEANINGS.get(code) or _MEANINGS.get(status)
+    if meaning is not None:
+        return meaning.format(bucket=bucket, code=code)
+    if status:
+        return f"the service answered {status}{_tries(error)}" + (f" ({code})" if code else "")
+    return _without_answer(error)
+
+
+def _without_answer(error: Exception) -> str:
+    """Return why there was no answer."""
+    line = _first_line(error)
+    if "credential provider: " in line:
+        return f"no credentials: {line.partition('credential provider: ')[2]}"
+    if re.search(r"//169\.254\.|//metadata\.google|//fd00:ec2:", line):
+        return "no credentials were found: give them in the environment or as options"
+    host = re.search(r"https?://([^/\s]+)", line)
+    at = f" at {host[1]}" if host else ""
+    if "HTTP error" in line:
+        kind = re.search(r"kind: (Connect|Timeout)", str(error))
+        how = {"Connect": "cannot be reached", "Timeout": "did not answer in time"}.get(
+            kind[1] if kind else "", "cut the connection"
+        )
+        return f"the service{at} {how}{_tries(error)}; check the endpoint and the network"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return line.removeprefix("Generic ")
+
+
+def _tries(error: Exception) -> str:
+    found = re.search(r"after (\d+) retries", str(error))
+    return f", {int(found[1]) + 1} times" if found else ""
+
+
+def _code(error: Exception) -> str:
+    found = re.search(r"<Code>(\w+)</Code>", str(error))
+    return found[1] if found else ""
+
+
+def _first_line(error: Exception) -> str:
+    """Return what obstore says, without the body of an answer and without its dump."""
+    return text_of(error).partition("\n")[0].partition("<")[0].rstrip(" :")
+
+
+def _short(error: Exception) -> Exception:
+    if isinstance(error, BaseError):
+        error.args = (_first_line(error),)
+    return error

@@ -1,0 +1,259 @@
+"""A checkpoint or a landing on object storage, without a JVM."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, final
+
+from obstore.exceptions import BaseError
+
+from fanout.errors import CheckpointError
+from fanout.landing.object_errors import (
+    is_missing,
+    is_server_error,
+    may_have_written,
+    object_errors,
+)
+from fanout.landing.storage import FileInfo, check_name, readable_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.landing.object_clients import Store
+    from fanout.landing.object_location import ObjectLocation
+
+_MAX_SINGLE_PUT: Final = 64 << 20
+_PART: Final = 16 << 20
+_PARALLEL_PARTS: Final = 4
+# How often a put is tried whose answer is lost. obstore retries what was refused for a while.
+_ATTEMPTS: Final = 3
+
+
+@final
+class ObjectStorage:
+    """Objects below one prefix of a bucket.
+
+    Files up to 64 MiB are written by one conditional put, which the service refuses when the name
+    is taken: exclusively, atomically and durably. A put whose answer is lost is made again; where
+    the name is taken then, the object's bytes tell whether this put wrote it. So an attempt to
+    write the same bytes twice succeeds, and different writers must write different bytes.
+
+    A larger file is uploaded in parts, atomically and durably, after a look whether its name is
+    taken: two writers of one name can both succeed, so its name must be unique. A process that is
+    killed meanwhile leaves parts that no listing shows: let a rule of the bucket's lifecycle abort
+    uploads that stay incomplete.
+
+    Args:
+        place: The location.
+        store: obstore's client, with the prefix.
+        uploads: The same for requests that may take long.
+    """
+
+    def __init__(self, place: ObjectLocation, store: Store, uploads: Store) -> None:
+        self.location = place.uri
+        self._bucket = place.bucket
+        self._store: Any = store
+        self._uploads: Any = uploads
+        self._scratch: Path | None = None
+
+    def read(self, name: str, *, limit: int) -> bytes | None:
+        """Return an object's bytes, or None if there is no such object.
+
+        Args:
+            name: The object.
+            limit: Bytes that it may have at most.
+
+        Raises:
+            CheckpointError: The object is larger, or the service refused or did not answer.
+        """
+        with self._errors("read", name):
+            try:
+                found = self._store.get(name)
+            except FileNotFoundError as error:
+                if is_missing(error):
+                    return None
+                raise
+            if found.meta["size"] <= limit:
+                return bytes(found.bytes())
+        raise CheckpointError(f"{self.location}/{name} is larger than {limit} bytes: damaged")
+
+    def list(self, directory: str) -> tuple[FileInfo, ...]:
+        """Return the objects of a directory, by name; none if there are none.
+
+        Args:
+            directory: The directory; what lies deeper is not listed.
+
+        Raises:
+            CheckpointError: The service refused or did not answer.
+        """
+        with self._errors("list", directory):
+            found = self._store.list_with_delimiter(directory)["objects"]
+        infos = (
+            FileInfo(
+                each["path"].rpartition("/")[2],
+                each["size"],
+                int(each["last_modified"].timestamp() * 1_000),
+            )
+            for each in found
+        )
+        visible = (info for info in infos if info.name and info.name[0] not in "_.")
+        return tuple(sorted(visible, key=lambda info: info.name))
+
+    def create(self, name: str, data: bytes) -> None:
+        """Create an object: exclusively, atomically and durably.
+
+        Args:
+            name: The object.
+            data: All of its bytes, which no other writer writes.
+
+        Raises:
+            FileExistsError: The name is taken, perhaps by a writer who was faster.
+            CheckpointError: The service refused or did not answer. If it did not answer, the object
+                may be there.
+        """
+        with self._errors("write", name):
+            self._put(self._store, name, data)
+
+    def size(self, name: str) -> int | None:
+        """Return an object's size in bytes, or None if there is no such object.
+
+        Args:
+            name: The object.
+
+        Raises:
+            CheckpointError: The service refused or did not answer.
+        """
+        with self._errors("read", name):
+            try:
+                return int(self._store.head(name)["size"])
+            except FileNotFoundError:
+                return None
+
+    def delete(self, name: str) -> None:
+        """Delete an object; one that does not exist is no error.
+
+        Args:
+            name: The object.
+
+        Raises:
+            CheckpointError: The service refused or did not answer.
+        """
+        with self._errors("delete", name):
+            try:
+                self._store.delete(name)
+            except FileNotFoundError as error:
+                if not is_missing(error):
+                    raise
+
+    def publish(self, local_file: Path, name: str) -> None:
+        """Upload a finished file of `scratch()` to its final name, as the class promises.
+
+        Args:
+            local_file: The file, closed by its writer; it is gone afterwards.
+            name: The final name.
+
+        Raises:
+            FileExistsError: The name is taken.
+            CheckpointError: The service refused or did not answer. If it did not answer, the object
+                may be there.
+        """
+        with self._errors("write", name):
+            if local_file.stat().st_size <= _MAX_SINGLE_PUT:
+                self._put(self._uploads, name, local_file.read_bytes())
+            else:
+                self._put_in_parts(name, local_file)
+            local_file.unlink()
+
+    def scratch(self) -> Path:
+        """Return the local directory in which a file is written before `publish`.
+
+        Raises:
+            CheckpointError: It cannot be made.
+        """
+        if self._scratch is None:
+            try:
+                self._scratch = Path(tempfile.mkdtemp(prefix="fanout-"))
+            except OSError as error:
+                raise CheckpointError(
+                    f"cannot make a directory for temporary files: {error.strerror}"
+                ) from error
+        return self._scratch
+
+    def uri(self, name: str) -> str:
+        """Return what `spark.read` takes for an object, with the scheme of the location.
+
+        Args:
+            name: The object.
+        """
+        return readable_path(f"{self.location}/{check_name(name)}")
+
+    def sweep(self) -> None:
+        """Do nothing: an object is there as a whole, or not at all."""
+
+    def close(self) -> None:
+        """Remove the scratch directory."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    def _put(self, store: Any, name: str, data: bytes) -> None:
+        """Put an object under a name that is not taken, or find that an earlier attempt did."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                store.put(name, data, mode="create")
+            except (BaseError, FileNotFoundError) as error:
+                if not may_have_written(error):
+                    raise
+                if self._holds(store, name, io.BytesIO(data), len(data)):
+                    return
+                # obstore has repeated what the service answered with 5xx for long enough.
+                if attempt == _ATTEMPTS or is_server_error(error):
+                    raise
+            else:
+                return
+
+    def _put_in_parts(self, name: str, local_file: Path) -> None:
+        def taken() -> bool:
+            with local_file.open("rb") as file:
+                return self._holds(self._uploads, name, file, local_file.stat().st_size)
+
+        if taken():
+            return
+        try:
+            self._uploads.put(
+                name,
+                local_file,
+                use_multipart=True,
+                chunk_size=_PART,
+                max_concurrency=_PARALLEL_PARTS,
+            )
+        except (BaseError, FileNotFoundError) as error:
+            # Once the parts are one object, a repeated request for it finds no upload.
+            if not may_have_written(error) or not taken():
+                raise
+
+    def _holds(self, store: Any, name: str, content: BinaryIO, size: int) -> bool:
+        """Say whether an object is there, with these bytes.
+
+        Raises:
+            FileExistsError: It has other bytes.
+        """
+        try:
+            found = store.get(name)
+        except FileNotFoundError:
+            return False
+        if found.meta["size"] != size or any(
+            content.read(len(chunk)) != bytes(chunk) for chunk in found
+        ):
+            raise FileExistsError(f"{self.location}/{name}")
+        return True
+
+    @contextmanager
+    def _errors(self, doing: str, name: str) -> Iterator[None]:
+        check_name(name)
+        with object_errors(f"{doing} {self.location}/{name}", self._bucket):
+            yield
