@@ -43,6 +43,8 @@ _MEANINGS: Final = {
     "403": _FORBIDDEN,
     "AuthorizationHeaderMalformed": _OTHER_REGION,
     "PermanentRedirect": _OTHER_REGION,
+    "NotImplemented": "the store does not know what was asked of it ({code}); use one with "
+    "conditional writes",
 }
 _SERVER_ERRORS: Final = 500
 _CONFLICTS: Final = frozenset({404, 409, 412})
@@ -80,13 +82,16 @@ def may_have_written(error: Exception) -> bool:
     It may where the name is taken, or where the answer was lost, or was an error of the service
     itself. It has not where the service refused it, or was never reached.
     """
-    if isinstance(error, AlreadyExistsError):
-        return True
-    if is_server_error(error):
+    if isinstance(error, AlreadyExistsError) or is_server_error(error):
         return True
     if (status := _status(error)) is not None:
         return status in _CONFLICTS and _MEANINGS.get(_code(error)) is not _NO_BUCKET
-    return isinstance(error, BaseError) and "kind: Connect" not in str(error)
+    return isinstance(error, BaseError) and _transport(error) != "Connect"
+
+
+def is_lost(error: Exception) -> bool:
+    """Say whether a request was sent, and had no answer."""
+    return _transport(error) not in {"", "Connect"}
 
 
 def is_server_error(error: Exception) -> bool:
@@ -100,6 +105,12 @@ def _status(error: Exception) -> int | None:
     return int(found[1]) if found else None
 
 
+def _transport(error: Exception) -> str:
+    """Return obstore's word for how a request ended that had no answer."""
+    found = re.search(r"HttpError \{\s*kind: (\w+)", str(error))
+    return found[1] if found else ""
+
+
 def _reason(error: Exception, bucket: str) -> str:
     """Return why a call failed, and what to do about it."""
     status = "" if (number := _status(error)) is None else str(number)
@@ -111,7 +122,8 @@ def _reason(error: Exception, bucket: str) -> str:
     if meaning is not None:
         return meaning.format(bucket=bucket, code=code)
     if status:
-        return f"the service answered {status}{_tries(error)}" + (f" ({code})" if code else "")
+        named = "" if code == status else f" ({code})"
+        return f"the service answered {status}{named}{_tries(error)}"
     return _without_answer(error)
 
 
@@ -125,9 +137,8 @@ def _without_answer(error: Exception) -> str:
     host = re.search(r"https?://([^/\s]+)", line)
     at = f" at {host[1]}" if host else ""
     if "HTTP error" in line:
-        kind = re.search(r"kind: (Connect|Timeout)", str(error))
         how = {"Connect": "cannot be reached", "Timeout": "did not answer in time"}.get(
-            kind[1] if kind else "", "cut the connection"
+            _transport(error), "cut the connection"
         )
         return f"the service{at} {how}{_tries(error)}; check the endpoint and the network"
     if isinstance(error, OSError) and error.strerror:
@@ -151,6 +162,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _short(error: Exception) -> Exception:
-    if isinstance(error, BaseError):
+    if getattr(error, "errno", None) is None:  # it is obstore's
         error.args = (_first_line(error),)
     return error

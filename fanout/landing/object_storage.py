@@ -13,6 +13,7 @@ from obstore.exceptions import BaseError
 
 from fanout.errors import CheckpointError
 from fanout.landing.object_errors import (
+    is_lost,
     is_missing,
     is_server_error,
     may_have_written,
@@ -143,11 +144,17 @@ class ObjectStorage:
             CheckpointError: The service refused or did not answer.
         """
         with self._errors("delete", name):
-            try:
-                self._store.delete(name)
-            except FileNotFoundError as error:
-                if not is_missing(error):
-                    raise
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    self._store.delete(name)
+                except FileNotFoundError as error:
+                    if not is_missing(error):
+                        raise
+                except BaseError as error:
+                    if attempt == _ATTEMPTS or not is_lost(error):
+                        raise
+                    continue
+                return
 
     def publish(self, local_file: Path, name: str) -> None:
         """Upload a finished file of `scratch()` to its final name, as the class promises.
@@ -213,8 +220,8 @@ class ObjectStorage:
                 # obstore has repeated what the service answered with 5xx for long enough.
                 if attempt == _ATTEMPTS or is_server_error(error):
                     raise
-            else:
-                return
+                continue
+            return
 
     def _put_in_parts(self, name: str, local_file: Path) -> None:
         def taken() -> bool:

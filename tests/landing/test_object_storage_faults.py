@@ -1,0 +1,327 @@
+"""Object storage whose S3 fails, and loses answers."""
+
+from __future__ import annotations
+
+import traceback
+import uuid
+from contextlib import closing
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.errors import CheckpointError
+from fanout.landing import object_clients, object_storage
+from fanout.landing.conditional_create import check_conditional_create
+from fanout.landing.locations import open_object_storage
+from tests.landing.s3 import BUCKET, moto_s3, s3_client, s3_options
+from tests.landing.s3_faults import (
+    FaultyS3,
+    after,
+    answer_half_sent,
+    answer_lost,
+    answered,
+    closed_without_answer,
+    condition_ignored,
+    cut_in_the_middle,
+    faulty_s3,
+    one_page_each,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fanout.landing.object_storage import ObjectStorage
+    from tests.landing.s3_faults import Fault
+
+    Write = Callable[[ObjectStorage, bytes], None]
+
+NAME = "segments/1"
+OURS, THEIRS = b"ours" * 1_000, b"rows" * 1_000
+PASSING: dict[str, Fault] = {
+    "500": answered(500, "InternalError"),
+    "503": answered(503, "SlowDown"),
+    "429": answered(429, "TooManyRequests"),
+    "409": answered(409, "ConditionalRequestConflict"),
+    "cut": cut_in_the_middle,
+    "lost": answer_lost,
+    "closed": closed_without_answer,
+}
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    with moto_s3() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3(moto: str) -> Iterator[FaultyS3]:
+    with faulty_s3(moto) as proxy:
+        yield proxy
+
+
+@pytest.fixture(autouse=True)
+def few_quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = timedelta(milliseconds=1)
+    backoff = {"init_backoff": moment, "max_backoff": moment}
+    monkeypatch.setattr(
+        object_clients, "_RETRY", {**object_clients._RETRY, "max_retries": 2, "backoff": backoff}
+    )
+
+
+@pytest.fixture
+def location() -> str:
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def storage(s3: FaultyS3, location: str) -> Iterator[ObjectStorage]:
+    with closing(open_object_storage(location, s3_options(s3.endpoint))) as storage:
+        yield storage
+
+
+@pytest.fixture
+def theirs(moto: str, location: str) -> Iterator[Callable[[], None]]:
+    """Write as another writer, who meets no faults."""
+    key = f"{location.removeprefix(f's3://{BUCKET}/')}/{NAME}"
+    with closing(s3_client(moto)) as client:
+        yield lambda: client.put_object(Bucket=BUCKET, Key=key, Body=THEIRS)
+
+
+def create(storage: ObjectStorage, data: bytes) -> None:
+    storage.create(NAME, data)
+
+
+def publish(storage: ObjectStorage, data: bytes) -> None:
+    file = storage.scratch() / "part"
+    file.write_bytes(data)
+    storage.publish(file, NAME)
+    assert not file.exists()
+
+
+WRITES = pytest.mark.parametrize("write", [create, publish])
+
+
+@WRITES
+@pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+def test_a_put_that_meets_a_passing_fault_is_made_again(
+    s3: FaultyS3, storage: ObjectStorage, write: Write, fault: Fault
+) -> None:
+    s3.next("PUT", fault)
+    write(storage, OURS)
+    # One whose answer was lost is found there.
+    assert s3.count("PUT") == (1 if fault is answer_lost else 2)
+    assert storage.read(NAME, limit=len(OURS)) == OURS
+
+
+@WRITES
+@pytest.mark.parametrize("fault", [answer_lost, closed_without_answer])
+def test_a_put_whose_answers_are_all_lost_finds_its_own_object(
+    s3: FaultyS3, storage: ObjectStorage, write: Write, fault: Fault
+) -> None:
+    s3.always("PUT", fault)
+    write(storage, OURS)
+    assert storage.read(NAME, limit=len(OURS)) == OURS
+
+
+@WRITES
+@pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+def test_a_put_that_is_made_again_does_not_replace_another_writers_object(
+    s3: FaultyS3,
+    storage: ObjectStorage,
+    theirs: Callable[[], None],
+    write: Write,
+    fault: Fault,
+) -> None:
+    s3.next("PUT", after(theirs, fault))
+    with pytest.raises(FileExistsError):
+        write(storage, OURS)
+    assert storage.read(NAME, limit=len(OURS)) == THEIRS
+
+
+@WRITES
+def test_a_put_that_always_meets_a_fault_is_a_clear_error(
+    s3: FaultyS3, storage: ObjectStorage, write: Write
+) -> None:
+    s3.always("PUT", answered(503, "SlowDown"))
+    with pytest.raises(CheckpointError) as caught:
+        write(storage, OURS)
+    assert str(caught.value) == (
+        f"cannot write {storage.location}/{NAME}: the service answered 503 (SlowDown), 3 times"
+    )
+    assert storage.list("segments") == ()
+
+
+@WRITES
+def test_a_put_that_is_always_cut_is_a_clear_error(
+    s3: FaultyS3, storage: ObjectStorage, write: Write
+) -> None:
+    s3.always("PUT", cut_in_the_middle)
+    with pytest.raises(CheckpointError) as caught:
+        write(storage, OURS)
+    assert str(caught.value) == (
+        f"cannot write {storage.location}/{NAME}: the service at {s3.endpoint[7:]} cut the "
+        "connection; check the endpoint and the network"
+    )
+
+
+@pytest.mark.parametrize("fault", [fault for name, fault in PASSING.items() if name != "409"])
+def test_what_is_asked_again_is_answered(
+    s3: FaultyS3, storage: ObjectStorage, fault: Fault
+) -> None:
+    storage.create(NAME, OURS)
+    s3.next("GET", fault, fault)
+    assert storage.read(NAME, limit=len(OURS)) == OURS
+    s3.next("GET", fault)
+    assert [info.name for info in storage.list("segments")] == ["1"]
+    s3.next("HEAD", fault)
+    assert storage.size(NAME) == len(OURS)
+    s3.next("DELETE", fault)
+    storage.delete(NAME)
+    assert storage.size(NAME) is None
+
+
+def test_an_object_is_read_whole_when_the_connection_is_cut(
+    s3: FaultyS3, storage: ObjectStorage
+) -> None:
+    storage.create(NAME, OURS)
+    s3.next("GET", answer_half_sent)
+    assert storage.read(NAME, limit=len(OURS)) == OURS
+
+
+def test_a_list_of_many_pages_is_whole(s3: FaultyS3, storage: ObjectStorage) -> None:
+    for number in range(5):
+        storage.create(f"entries/{number}", b"")
+    s3.always("GET", one_page_each)
+    assert [info.name for info in storage.list("entries")] == ["0", "1", "2", "3", "4"]
+    assert s3.count("GET") == 5
+
+
+@pytest.mark.parametrize("fault", [PASSING[name] for name in ("500", "cut", "lost", "closed")])
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+def test_a_segment_in_parts_that_meets_a_fault_is_there_once(
+    s3: FaultyS3,
+    storage: ObjectStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    fault: Fault,
+) -> None:
+    monkeypatch.setattr(object_storage, "_MAX_SINGLE_PUT", 1_000)
+    monkeypatch.setattr(object_storage, "_PART", 5 << 20)
+    s3.next(method, fault)
+    data = OURS * 2_000
+    publish(storage, data)
+    assert storage.read(NAME, limit=len(data)) == data
+    with pytest.raises(FileExistsError):
+        publish(storage, data[:-1] + b"!")
+
+
+SECRETS = {"access_key_id": "canary-id", "secret_access_key": "canary-secret"}
+REFUSALS = {
+    (403, "AccessDenied"): (
+        "the credentials do not allow it (AccessDenied); allow reading, writing, listing and "
+        f"deleting in the bucket '{BUCKET}'"
+    ),
+    (403, "InvalidAccessKeyId"): (
+        "the service does not accept the credentials (InvalidAccessKeyId); check them, and the "
+        "endpoint"
+    ),
+    (403, "SignatureDoesNotMatch"): (
+        "the service does not accept the credentials (SignatureDoesNotMatch); check them, and the "
+        "endpoint"
+    ),
+    (400, "ExpiredToken"): "the credentials have expired (ExpiredToken); renew them",
+    (401, "canary-secret"): (
+        "the service does not accept the credentials (401); check them, and the endpoint"
+    ),
+    (400, "AuthorizationHeaderMalformed"): (
+        f"the bucket '{BUCKET}' is in another region (AuthorizationHeaderMalformed); give the "
+        "option region"
+    ),
+    (301, "PermanentRedirect"): (
+        f"the bucket '{BUCKET}' is in another region (PermanentRedirect); give the option region"
+    ),
+    (400, "Strange"): "the service answered 400 (Strange)",
+}
+
+
+@pytest.mark.parametrize(("answer", "reason"), REFUSALS.items())
+def test_a_refusal_is_one_clear_line_without_keys(
+    s3: FaultyS3, location: str, answer: tuple[int, str], reason: str
+) -> None:
+    status, code = answer
+    for method in ("GET", "PUT", "DELETE"):
+        s3.always(method, answered(status, f"{code}</Code><AWSKey>canary-id</AWSKey><Code>"))
+    calls: list[Callable[[ObjectStorage], object]] = [
+        lambda storage: storage.create(NAME, b""),
+        lambda storage: storage.read(NAME, limit=1),
+        lambda storage: storage.list("segments"),
+        lambda storage: storage.delete(NAME),
+    ]
+    options = s3_options(s3.endpoint) | SECRETS
+    with closing(open_object_storage(location, options)) as storage:
+        for call in calls:
+            with pytest.raises(CheckpointError) as caught:
+                call(storage)
+            assert str(caught.value).endswith(f": {reason}")
+            assert "\n" not in str(caught.value)
+            assert caught.value.__cause__ is not None
+            assert "canary" not in "".join(traceback.format_exception(caught.value))
+    assert s3.count("PUT") == 1
+
+
+def test_a_bucket_that_is_read_only_can_be_read(
+    s3: FaultyS3, storage: ObjectStorage, theirs: Callable[[], None]
+) -> None:
+    theirs()
+    for method in ("PUT", "POST", "DELETE"):
+        s3.always(method, answered(403, "AccessDenied"))
+    assert storage.read(NAME, limit=len(THEIRS)) == THEIRS
+    with pytest.raises(CheckpointError, match="the credentials do not allow it"):
+        publish(storage, OURS)
+    with pytest.raises(CheckpointError, match=r"cannot write .*/probes/.*do not allow it"):
+        check_conditional_create(storage)
+
+
+def test_a_store_with_conditional_puts_passes_and_keeps_no_probe(storage: ObjectStorage) -> None:
+    check_conditional_create(storage)
+    assert storage.list("probes") == ()
+
+
+def test_a_store_that_ignores_the_condition_is_refused(
+    s3: FaultyS3, storage: ObjectStorage
+) -> None:
+    s3.always("PUT", condition_ignored)
+    with pytest.raises(CheckpointError) as caught:
+        check_conditional_create(storage)
+    assert str(caught.value) == (
+        f"cannot use {storage.location}: the store ignores the condition of a put (If-None-Match) "
+        "and replaced an object that it was to keep, so two runs could both write one entry; use "
+        "a store with conditional writes, as AWS, Google and Azure have"
+    )
+    assert storage.list("probes") == ()
+
+
+def test_a_store_that_does_not_know_the_condition_is_refused(
+    s3: FaultyS3, storage: ObjectStorage
+) -> None:
+    s3.always("PUT", answered(501, "NotImplemented"))
+    with pytest.raises(CheckpointError) as caught:
+        check_conditional_create(storage)
+    assert str(caught.value).endswith(
+        ": the store does not know what was asked of it (NotImplemented); use one with "
+        "conditional writes"
+    )
+
+
+def test_a_service_that_is_gone_is_a_clear_error(location: str) -> None:
+    with faulty_s3("http://unused") as gone:
+        pass
+    with closing(open_object_storage(location, s3_options(gone.endpoint))) as storage:
+        with pytest.raises(CheckpointError) as caught:
+            create(storage, OURS)
+        assert str(caught.value) == (
+            f"cannot write {location}/{NAME}: the service at {gone.endpoint[7:]} cannot be "
+            "reached, 3 times; check the endpoint and the network"
+        )
