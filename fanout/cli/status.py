@@ -120,7 +120,7 @@ def _source(
 
 def _lags(ask: Callable[[], dict[str, Backlog]]) -> tuple[dict[str, Backlog], str]:
     """Return the lag of each split, and why some are not known."""
-    from fanout.core.findings import named  # noqa: PLC0415 - for help
+    from fanout.core.naming import few  # noqa: PLC0415 - for help
 
     try:
         lags = ask()
@@ -128,7 +128,7 @@ def _lags(ask: Callable[[], dict[str, Backlog]]) -> tuple[dict[str, Backlog], st
         return {}, in_words_of_options(str(error))
     failures = {lag.obstacle for lag in lags.values() if lag.obstacle}
     if expired := [id_ for id_, lag in lags.items() if lag.expired]:
-        failures.add(f"the records that follow in {named(expired)} have expired")
+        failures.add(f"the records that follow in {few(sorted(expired))} have expired")
     return lags, "; ".join(sorted(failures))
 
 
