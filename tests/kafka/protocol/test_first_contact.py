@@ -28,6 +28,7 @@ from tests.kafka.protocol.listeners import (
     listening,
     numbered,
     silent,
+    until_alone,
 )
 
 if TYPE_CHECKING:
@@ -253,9 +254,7 @@ async def test_a_contact_that_is_cancelled_leaves_nothing(serve: Serve) -> None:
             reaching.cancel()
             await asyncio.wait([reaching])
             assert reaching.cancelled()
-        await asyncio.sleep(0.05)  # the servers end the connections that were closed
-        mine = {task for task in asyncio.all_tasks() - before if "handle" not in repr(task)}
-        assert mine == set()
+            await until_alone(before)
 
 
 @pytest.fixture
