@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, moment
+from fanout.cli.checkpoint_files import checkpoint_files, describe_owner
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import (
     Json,
@@ -18,6 +18,7 @@ from fanout.cli.common import (
 )
 from fanout.cli.kafka_options import ClusterOptions
 from fanout.cli.kinesis_options import AwsOptions
+from fanout.core.positions import WHOLE_RECORD, Cursor, Timestamp, moment
 from fanout.errors import FanOutError, OptionError
 
 if TYPE_CHECKING:
@@ -219,8 +220,6 @@ def _rows(
 
 
 def _position(at: SplitPosition) -> str:
-    from fanout.core.positions import WHOLE_RECORD, Cursor, Timestamp  # noqa: PLC0415 - for help
-
     match at.position:
         case Cursor(sequence, sub):
             return str(sequence) if sub == WHOLE_RECORD else f"{sequence} / {sub}"
