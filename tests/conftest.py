@@ -32,13 +32,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("fanout")
 
 
-# Campaigns, whole examples, and tests of the tools that run campaigns, benchmarks and live runs:
-# `make prove` runs these, and `make test` does not.
+# Campaigns, and tests of the tools that run campaigns, benchmarks and live runs: `make prove` runs
+# these, and `make test` does not.
 _PROVE = (
     "tests/benchmarks/",
     "tests/provers/",
     "tests/spark/sink/test_benchmark.py",
-    "tests/spark/test_examples.py",
     "tests/test_live.py",
 )
 # `make test` runs these too, as they are quick: plans that once showed a defect, and whether the
