@@ -6,9 +6,14 @@
             await stream.acknowledge(batch)
 
 Sources come from their sub-packages, for example `fanout.kinesis.KinesisSource`; `fanout.spark`
-hands the same streams to Spark.
+hands the same streams to Spark, and `fanout.land` writes them to Parquet files.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanout._exports import lazy_exports
 from fanout.core.backoff import Backoff
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.drain import Drained
@@ -50,6 +55,11 @@ from fanout.errors import (
     WriteTimeoutError,
 )
 
+if TYPE_CHECKING:
+    from fanout.landing.followed import followed
+    from fanout.landing.landed_entry import LandedEntry
+    from fanout.landing.lander import Landing, land
+
 __all__ = (
     "AcknowledgementError",
     "Backoff",
@@ -72,6 +82,8 @@ __all__ = (
     "FencedError",
     "Gap",
     "Horizon",
+    "LandedEntry",
+    "Landing",
     "Latest",
     "LendingStatistics",
     "MalformedEventError",
@@ -97,6 +109,23 @@ __all__ = (
     "UnconfirmedEndError",
     "UnwritableRecordError",
     "WriteTimeoutError",
+    "followed",
+    "land",
     "open",
     "resolve_start",
 )
+
+# Parquet is loaded when something is landed.
+__getattr__, _ = lazy_exports(
+    __name__,
+    {
+        "LandedEntry": "fanout.landing.landed_entry",
+        "Landing": "fanout.landing.lander",
+        "followed": "fanout.landing.followed",
+        "land": "fanout.landing.lander",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

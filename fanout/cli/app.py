@@ -12,6 +12,7 @@ from fanout.cli.consumers import consumers
 from fanout.cli.demo import demo
 from fanout.cli.doctor import doctor
 from fanout.cli.iam_policy import iam_policy
+from fanout.cli.land import land
 from fanout.cli.servers import kafka_broker, kinesis_server
 from fanout.cli.share import share
 from fanout.cli.shuffle import shuffle
@@ -54,6 +55,7 @@ def fanout(
 # In the order in which a new user needs them.
 app.command()(demo)
 app.command()(doctor)
+app.command()(land)
 app.command()(status)
 app.command()(iam_policy)
 app.add_typer(consumers)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-from fanout.core.positions import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,3 +55,8 @@ def describe_owner(owner: Owner | None) -> str:
     holder = f", {owner.holder}" if owner.holder else ""
     running = {True: "; it is running", False: "; it has ended", None: ""}[owner.running]
     return f"run {owner.run}{holder}, since {moment(owner.since)}{running}"
+
+
+def moment(millis: int) -> str:
+    """Return a time in milliseconds since the Unix epoch as people and programs read it."""
+    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")

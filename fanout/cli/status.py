@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fanout.cli.checkpoint_files import checkpoint_files, describe_owner
+from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, moment
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import (
     Json,
@@ -18,7 +18,6 @@ from fanout.cli.common import (
 )
 from fanout.cli.kafka_options import ClusterOptions
 from fanout.cli.kinesis_options import AwsOptions
-from fanout.core.positions import WHOLE_RECORD, Cursor, Timestamp, moment
 from fanout.errors import FanOutError, OptionError
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _source(
 
 def _lags(ask: Callable[[], dict[str, Backlog]]) -> tuple[dict[str, Backlog], str]:
     """Return the lag of each split, and why some are not known."""
-    from fanout.core.naming import few  # noqa: PLC0415 - for help
+    from fanout.core.findings import named  # noqa: PLC0415 - for help
 
     try:
         lags = ask()
@@ -129,7 +128,7 @@ def _lags(ask: Callable[[], dict[str, Backlog]]) -> tuple[dict[str, Backlog], st
         return {}, in_words_of_options(str(error))
     failures = {lag.obstacle for lag in lags.values() if lag.obstacle}
     if expired := [id_ for id_, lag in lags.items() if lag.expired]:
-        failures.add(f"the records that follow in {few(sorted(expired))} have expired")
+        failures.add(f"the records that follow in {named(expired)} have expired")
     return lags, "; ".join(sorted(failures))
 
 
@@ -220,6 +219,8 @@ def _rows(
 
 
 def _position(at: SplitPosition) -> str:
+    from fanout.core.positions import WHOLE_RECORD, Cursor, Timestamp  # noqa: PLC0415 - for help
+
     match at.position:
         case Cursor(sequence, sub):
             return str(sequence) if sub == WHOLE_RECORD else f"{sequence} / {sub}"

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.findings import fine, problem, unknown, warning
-from fanout.core.naming import few
+from fanout.core.findings import fine, named, problem, unknown, warning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,18 +81,19 @@ def examine_backlogs(
     short = {id_: each for id_, each in others.items() if each.hours and not each.obstacle}
     findings = []
     if expired:
-        detail = f"the records that follow in {few(sorted(expired))} have expired"
+        detail = f"the records that follow in {named(expired)} have expired"
         findings.append(problem(check, detail, advice.lost))
     if short:
         least = min(short.values(), key=lambda each: each.hours)
-        when = f"in {least.hours:.1f} of {least.retention:g} h"
-        detail = f"unread records of {few(sorted(short))} expire {when}"
+        detail = (
+            f"unread records of {named(short)} expire in {least.hours:.1f} of {least.retention:g} h"
+        )
         todo = f"start the reader, or make it faster, before they expire; {advice.longer}"
         findings.append(warning(check, detail, todo))
     if unreliable:
         obstacles = sorted({each.obstacle for each in unreliable.values()})
         todo = next((advice.obstacles[one] for one in obstacles if one in advice.obstacles), "")
-        detail = f"not found out for {few(sorted(unreliable))}: {'; '.join(obstacles)}"
+        detail = f"not found out for {named(unreliable)}: {'; '.join(obstacles)}"
         findings.append(unknown(check, detail, todo or "try again in a minute"))
     good = []
     if safe:

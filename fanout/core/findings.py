@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Status: TypeAlias = Literal["ok", "warning", "problem", "unknown"]
+
+# The splits that a finding names; it counts the others.
+_NAMED: Final = 5
 
 
 @final
@@ -46,3 +52,10 @@ def problem(check: str, detail: str, advice: str) -> Finding:
 def unknown(check: str, detail: str, advice: str = "") -> Finding:
     """Return the finding of a check that could not be made."""
     return Finding(check, "unknown", detail, advice)
+
+
+def named(ids: Iterable[str]) -> str:
+    """Name a few splits, and count the others."""
+    names = sorted(ids)
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, TypeVar, final
-
-from fanout.core.naming import few
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
+
+# A stream may have thousands of splits, and a line names a few of them.
+_NAMED: Final = 5
 
 
 @final
@@ -49,18 +51,18 @@ class LifecycleLog:
             self._progress.source,
             "resumes from stored positions" if stored else "starts",
             self._count(states),
-            _list(states, self._place),
+            _few(states, self._place),
             f"; {ended} more had been read to the end" if ended else "",
         )
 
     def found(self, splits: Collection[Split]) -> None:
         """Log splits that have appeared while the stream runs."""
         if splits:
-            log.info("found %s%s", self._count(splits, "new "), _list(splits, _with_parents))
+            log.info("found %s%s", self._count(splits, "new "), _few(splits, _with_parents))
 
     def ended(self, end: End) -> None:
         """Log a split that was read to its end."""
-        children = _list(end.children)
+        children = _few(end.children, str)
         log.info("%s was read to its end%s", end.split, children and f"; its children{children}")
 
     def stopped(self, failure: FanOutError | None) -> None:
@@ -91,6 +93,8 @@ def _with_parents(split: Split) -> str:
     return f"{split} (after {' and '.join(split.parents)})" if split.parents else str(split)
 
 
-def _list(items: Collection[_T], name: Callable[[_T], str] = str) -> str:
+def _few(items: Collection[_T], name: Callable[[_T], str]) -> str:
     """Return ": " and the names of the first few; nothing where there are none."""
-    return f": {few(items, name)}" if items else ""
+    shown = ", ".join(name(item) for item in islice(items, _NAMED))
+    more = len(items) - _NAMED
+    return (shown and f": {shown}") + (f" and {more} more" if more > 0 else "")

@@ -17,11 +17,6 @@ from fanout.errors import OptionError
 WHOLE_RECORD: Final = 2**63 - 1
 
 
-def moment(millis: int) -> str:
-    """Return a time in milliseconds since the Unix epoch as people and programs read it."""
-    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Horizon:

@@ -52,7 +52,8 @@ class Cluster:
             is 9092 where it is left out.
         security: TLS and SASL. Or a function that returns a `Security`: it is called in a thread
             whenever connections are opened, and it is what Spark's workers need, because a
-            `Security` with a secret is not sent to them.
+            `Security` with a secret is not sent to them. A `KafkaShareSource` also calls it once
+            when it is made, to check the options of its client.
         client_id: The beginning of the client ids in the brokers' logs, metrics and quotas.
         connect_timeout: The seconds within which a broker must have answered when a source, a sink
             or a command begins. After that first answer, calls are retried as long as before.

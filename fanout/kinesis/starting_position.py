@@ -7,6 +7,7 @@ https://docs.aws.amazon.com/kinesis/latest/APIReference/API_StartingPosition.htm
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.positions import (
@@ -16,13 +17,11 @@ from fanout.core.positions import (
     Horizon,
     Latest,
     Timestamp,
-    moment,
 )
 from fanout.core.starts import Dialect, parse_start, start_of_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     from fanout.core.events import Split
     from fanout.core.positions import Position
@@ -44,7 +43,8 @@ def describe_position(position: Position) -> str:
         case Horizon():
             return "at TRIM_HORIZON"
         case Timestamp(millis):
-            return f"at {moment(millis)}"
+            moment = datetime.fromtimestamp(millis / 1000, UTC)
+            return f"at {moment.isoformat(timespec='milliseconds')}"
         case Cursor(sequence, sub):
             inside = "" if sub == WHOLE_RECORD else f"sub-sequence number {sub} of "
             return f"after {inside}sequence number {sequence}"

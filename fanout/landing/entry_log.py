@@ -21,7 +21,21 @@ from fanout.landing.entries import (
 
 if TYPE_CHECKING:
     from fanout.landing.ownership import Ownership
-    from fanout.landing.storage import Storage
+    from fanout.landing.storage import Storage, StoredFiles
+
+
+def read_entry(files: StoredFiles, number: int) -> BatchEntry | None:
+    """Read one entry; None where there is none. It blocks.
+
+    Args:
+        files: Where it is.
+        number: Its number.
+
+    Raises:
+        CheckpointError: If it is damaged, or written by a newer version.
+    """
+    data = files.read(entry_name(number), limit=MAX_ENTRY_BYTES)
+    return None if data is None else decode_entry(data, number, location=files.location)
 
 
 class EntryLog:
@@ -45,6 +59,16 @@ class EntryLog:
     def newest(self) -> BatchEntry | None:
         """The entry of the highest number; None before the first."""
         return self._newest
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the entries that were there when the log was opened, in order."""
+        return tuple(self._listed)
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next entry."""
+        return 0 if self._newest is None else self._newest.batch_id + 1
 
     def origin(self) -> Checkpoint | None:
         """Return the positions that the first run resolved its start into; None before that.
@@ -89,7 +113,7 @@ class EntryLog:
         Raises:
             CheckpointError: If it is missing, damaged, or written by a newer version.
         """
-        entry = self._read(batch_id)
+        entry = self.look_up(batch_id)
         if entry is None:
             raise CheckpointError(
                 f"{entry_name(batch_id)} has gone from {self._storage.location} while it was read: "
@@ -100,16 +124,18 @@ class EntryLog:
     def _find_newest(self) -> BatchEntry | None:
         """Return the newest entry, also where the list of a store lags behind its files."""
         entry = self.read(self._listed[-1]) if self._listed else None
-        while (later := self._read(0 if entry is None else entry.batch_id + 1)) is not None:
+        while (later := self.look_up(0 if entry is None else entry.batch_id + 1)) is not None:
             entry = later
             self._listed.append(entry.batch_id)
         return entry
 
-    def _read(self, batch_id: int) -> BatchEntry | None:
-        data = self._storage.read(entry_name(batch_id), limit=MAX_ENTRY_BYTES)
-        if data is None:
-            return None
-        return decode_entry(data, batch_id, location=self._storage.location)
+    def look_up(self, batch_id: int) -> BatchEntry | None:
+        """Read one entry; None where there is none.
+
+        Raises:
+            CheckpointError: If it is damaged, or written by a newer version.
+        """
+        return read_entry(self._storage, batch_id)
 
     def _create(self, name: str, data: bytes) -> None:
         try:

@@ -90,9 +90,6 @@ def read_owner(files: StoredFiles) -> Owner | None:
 def is_claimed(files: LocalFiles) -> bool:
     """Say whether another process runs a query on a local checkpoint. The lock is not taken.
 
-    Do not call it in a block of `claim_stopped`: POSIX frees the locks of a process on a file when
-    the process closes any descriptor of the file.
-
     Raises:
         CheckpointError: Its lock cannot be looked at.
     """

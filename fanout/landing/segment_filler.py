@@ -69,6 +69,8 @@ class SegmentFiller:
         stream: The stream.
         log: Opens segments.
         max_wait: Seconds to go on filling while Spark waits and records keep coming.
+        eager: Hand a segment over as soon as no record has come for 10 ms; otherwise it is filled
+            until it is full, or until `max_wait` is over.
         bounded: Finish when every split has once reached its newest record; later records are left
             to the next run. A stream that ends by itself is finished in any case.
 
@@ -76,10 +78,19 @@ class SegmentFiller:
         failure: The error that ended `run`; None while it runs, and after a cancellation.
     """
 
-    def __init__(self, stream: FanOut, log: SegmentLog, *, max_wait: float, bounded: bool) -> None:
+    def __init__(
+        self,
+        stream: FanOut,
+        log: SegmentLog,
+        *,
+        max_wait: float,
+        bounded: bool,
+        eager: bool = True,
+    ) -> None:
         self._stream = stream
         self._log = log
         self._max_wait = max_wait
+        self._eager = eager
         self._bounded = bounded
         self.failure: Exception | None = None
         self._segment = log.open()
@@ -98,7 +109,7 @@ class SegmentFiller:
         Cancellation: the open segment is discarded; its records were not acknowledged and come
         again.
         """
-        closed: Exception = StreamStateError("the query has stopped")
+        closed: Exception = StreamStateError("reading has stopped")
         try:
             while True:
                 arrived = await self._drain()
@@ -215,7 +226,10 @@ class SegmentFiller:
         if self._stopping:
             return now
         if self._segment.rows:
-            return now + _QUIET
+            if self._eager:
+                return now + _QUIET
+            until = self._first_record_at + self._max_wait
+            return min(until, now + _LOOK) if self._bounded else until
         return min(self._request.deadline, now + _LOOK) if self._bounded else self._request.deadline
 
     def _answer(self, *, arrived: bool) -> None:
@@ -227,7 +241,8 @@ class SegmentFiller:
             request.answer.set_result(Stopped())
         elif segment.rows:
             waited = now >= self._first_record_at + self._max_wait
-            if not arrived or self._full or self._complete or waited:
+            quiet = self._eager and not arrived
+            if quiet or self._full or self._complete or waited:
                 request.answer.set_result(self._hand_over())
         elif self._stream_failure is not None:
             request.answer.set_exception(self._stream_failure)

@@ -1,7 +1,9 @@
 """Sealed Parquet files of drained records.
 
 A segment is written once, row group by row group, and never changed. Uncompressed Parquet without
-dictionaries or statistics is the cheapest thing that Spark's executors can read in parallel.
+dictionaries or statistics is the cheapest thing that Spark's executors can read in parallel: for
+the segments of a query, which are read once. Those of a landing are kept: they are compressed and
+have statistics.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from fanout.core.drain import Drained
     from fanout.landing.storage import Storage
 
-_NAME = re.compile(r"run-([0-9]{6,})-[0-9]{8,}\.parquet")
+_NAME = re.compile(r"run-([0-9]{6,})-([0-9]{8,})\.parquet")
 # Two or more tasks can share a segment when it has a few row groups.
 _ROW_GROUPS = 4
 
@@ -56,9 +58,18 @@ class OpenSegment:
         schema: The records' schema.
         max_records: The records after which it is full.
         max_bytes: The bytes in memory after which it is full.
+        compression: As Parquet names it; None for a file that is read once.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, *, max_records: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        schema: pa.Schema,
+        *,
+        max_records: int,
+        max_bytes: int,
+        compression: str | None = None,
+    ) -> None:
         self.rows = 0
         self.nbytes = 0
         self.positions: Checkpoint | None = None
@@ -67,6 +78,7 @@ class OpenSegment:
         self._schema = schema
         self._max_records = max_records
         self._max_bytes = max_bytes
+        self._compression = compression
         self._unwritten: list[pa.RecordBatch] = []
         self._unwritten_bytes = 0
         self._unwritten_rows = 0
@@ -140,6 +152,14 @@ class OpenSegment:
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 
+    @property
+    def _described(self) -> list[str] | bool:
+        """The columns with a dictionary and statistics; payloads have neither."""
+        if self._compression is None:
+            return False
+        flat = (one for one in self._schema if not pa.types.is_nested(one.type))
+        return [one.name for one in flat if not pa.types.is_binary(one.type)]
+
     def _write(self, row_groups: int) -> None:
         if not self._unwritten:
             return
@@ -147,9 +167,9 @@ class OpenSegment:
             self._writer = pq.ParquetWriter(
                 self._path,
                 self._schema,
-                compression="none",
-                use_dictionary=False,
-                write_statistics=False,
+                compression=self._compression or "none",
+                use_dictionary=self._described,
+                write_statistics=self._described,
                 # A replay must find the same records or an error: Parquet checks only with these.
                 write_page_checksum=True,
             )
@@ -183,15 +203,24 @@ class SegmentLog:
         schema: The records' schema.
         max_records: The most records in a segment, at least 1.
         max_bytes: The most bytes of records in a segment, at least 1.
+        compression: As Parquet names it; None for files that are read once.
     """
 
     def __init__(
-        self, directory: Path, run: int, schema: pa.Schema, *, max_records: int, max_bytes: int
+        self,
+        directory: Path,
+        run: int,
+        schema: pa.Schema,
+        *,
+        max_records: int,
+        max_bytes: int,
+        compression: str | None = None,
     ) -> None:
         self._directory = directory
         self._run = run
         self.max_records = max_records
         self.max_bytes = max_bytes
+        self._compression = compression
         self._schema = schema
         self._count = 0
 
@@ -201,7 +230,11 @@ class SegmentLog:
         # Spark takes a file whose name begins with "_" or "." for hidden and reads no rows.
         path = self._directory / f"run-{self._run:06}-{self._count:08}.parquet"
         return OpenSegment(
-            path, self._schema, max_records=self.max_records, max_bytes=self.max_bytes
+            path,
+            self._schema,
+            max_records=self.max_records,
+            max_bytes=self.max_bytes,
+            compression=self._compression,
         )
 
 
@@ -214,8 +247,22 @@ def run_of(name: str) -> int | None:
     Returns:
         The number; None for a name that no run gave.
     """
+    place = place_of(name)
+    return None if place is None else place[0]
+
+
+def place_of(name: str) -> tuple[int, int] | None:
+    """Return the number of the run that named a segment, and the segment's own in the run.
+
+    Args:
+        name: The segment's file name.
+
+    Returns:
+        The numbers, which grow from one segment of a location to the next; None for a name that no
+        run gave.
+    """
     match = _NAME.fullmatch(name)
-    return None if match is None else int(match[1])
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def publish(storage: Storage, segment: OpenSegment) -> SegmentFile:

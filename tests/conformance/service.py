@@ -90,7 +90,7 @@ class Service:
             try:
                 placed = self.producer.put_record(StreamARN=self.arn, **record)
             except self.producer.exceptions.ProvisionedThroughputExceededException:
-                time.sleep(1)  # a shard takes 1 MiB a second; the timeout of the test is the bound
+                time.sleep(1)  # a shard takes 1 MiB a second
             else:
                 return str(placed["SequenceNumber"])
 
@@ -242,7 +242,7 @@ def _await_active(client: Any, consumer_arn: str) -> None:
         described = client.describe_stream_consumer(ConsumerARN=consumer_arn)
         if described["ConsumerDescription"]["ConsumerStatus"] == "ACTIVE":
             return
-        time.sleep(1)  # the service has no call that waits for a consumer
+        time.sleep(1)
     raise TimeoutError(f"the consumer {consumer_arn} is not ACTIVE after a minute")
 
 

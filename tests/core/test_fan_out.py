@@ -428,10 +428,10 @@ async def test_an_error_while_opening_comes_out_as_itself() -> None:
 @in_virtual_time
 async def test_an_error_of_the_service_while_opening_is_explained_and_kept_as_the_cause() -> None:
     refused = PermissionError("not allowed")
-    with pytest.raises(ServiceError, match="the splits cannot be listed: not allowed") as caught:
+    with pytest.raises(ServiceError, match="the splits cannot be listed: not allowed") as reports:
         async with fanout.open(ScriptedSource(logs=[], listings=[refused])):
             pass
-    assert caught.value.__cause__ is refused
+    assert reports.value.__cause__ is refused
 
 
 @in_virtual_time
@@ -685,8 +685,8 @@ def test_the_positions_stay_before_a_loss_until_it_is_told() -> None:
                 await stream.acknowledge(await anext(stream))
             assert await nothing_comes(stream)
             assert stream.statistics().gaps == 1
-            for stored in (stream.positions, stream.delivered.to_json()):
-                assert Checkpoint.from_json(stored).splits["a"].position == Cursor(2)
+            for message in (stream.positions, stream.delivered.to_json()):
+                assert Checkpoint.from_json(message).splits["a"].position == Cursor(2)
             assert stream.caught_up
 
     simulate(read)

@@ -140,11 +140,6 @@ async def test_a_stream_that_cannot_be_opened_logs_no_life(
         (kafka.describe_position, Cursor(-1), "at offset 0"),
         (kafka.describe_position, Cursor(41), "at offset 42"),
         (kafka.describe_position, Horizon(), "at the earliest offset"),
-        (
-            kafka.describe_position,
-            Timestamp(1_700_000_000_123),
-            "at 2023-11-14T22:13:20.123+00:00",
-        ),
     ],
 )
 def test_positions_are_in_the_terms_of_the_service(

@@ -23,8 +23,7 @@ __all__ = ("AFTER_HANDLER", "EXAMPLES", "IN_HANDLER", "Example")
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
-# It passes only if a test fails. A run needs 16 to 19 s of CPU, most of it for the start of Spark:
-# 150 s on a core that it shares with seven other processes. The tests' own limit is five runs.
+# Longer than anything takes on a busy machine; it passes only if a test fails.
 PATIENCE = 180.0
 
 IN_HANDLER = "fanout.spark.batch_runner:BatchRunner._handle"

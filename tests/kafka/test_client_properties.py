@@ -35,9 +35,9 @@ def test_the_file_of_a_java_client_is_read(file: Path) -> None:
         request.timeout.ms=1000
         """
     )
-    properties = read_client_properties(file)
-    security = properties.security
-    assert properties.bootstrap_servers == "broker-1:9093,broker-2:9093"
+    message = read_client_properties(file)
+    security = message.security
+    assert message.bootstrap_servers == "broker-1:9093,broker-2:9093"
     assert (security.protocol, security.sasl) == ("SASL_SSL", "SCRAM-SHA-256")
     assert (security.username, security.password) == ("etl", 'pass="word\\A#!')
     assert security.ca_file == "/etc/kafka/ca.pem"
@@ -65,9 +65,9 @@ def test_a_client_certificate_is_read(file: Path) -> None:
 
 @pytest.mark.parametrize("insecure", [True, False])
 def test_without_a_file_it_is_plaintext_as_in_kafka(*, insecure: bool) -> None:
-    properties = read_client_properties(None, insecure=insecure)
-    assert properties.bootstrap_servers is None
-    assert (properties.security.protocol, properties.security.insecure) == ("PLAINTEXT", insecure)
+    message = read_client_properties(None, insecure=insecure)
+    assert message.bootstrap_servers is None
+    assert (message.security.protocol, message.security.insecure) == ("PLAINTEXT", insecure)
 
 
 LOGIN = f'sasl.jaas.config={MODULES}.plain.PlainLoginModule required username="etl" '

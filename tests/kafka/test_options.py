@@ -123,8 +123,10 @@ def test_limits_that_are_just_kept_are_taken() -> None:
 def test_each_call_of_a_subscription_times_out_before_the_subscription_does(
     millis: int, timeout: float
 ) -> None:
-    limits = {"request.timeout.ms": millis}
-    assert options(silence_timeout=600, consumer_options=limits).pacing.subscribe_timeout == timeout
+    reported = {"request.timeout.ms": millis}
+    assert (
+        options(silence_timeout=600, consumer_options=reported).pacing.subscribe_timeout == timeout
+    )
 
 
 @pytest.mark.parametrize(

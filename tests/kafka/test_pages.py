@@ -83,19 +83,19 @@ async def read(topic: Topic, decode: Any) -> list[Any]:
 
 
 def test_the_page_names_every_option_with_its_default() -> None:
-    documented: dict[str, str] = {}
+    reported: dict[str, str] = {}
     for names, defaults in table("Options"):
         every = re.findall(r"`(\w+)`", names)
-        documented.update(zip(every, re.split(r", (?![^()]*\))", defaults), strict=True))
-    assert documented.keys() == {option.name for option in fields(KafkaOptions)}
+        reported.update(zip(every, re.split(r", (?![^()]*\))", defaults), strict=True))
+    assert reported.keys() == {option.name for option in fields(KafkaOptions)}
     security = Security(protocol="PLAINTEXT")
     options = KafkaOptions(cluster=Cluster("127.0.0.1:1", security=security), topics="orders")
     said_otherwise = {"backoff", "cluster", "topics", "start"}
-    assert eval(documented["backoff"].strip("`"), {"Backoff": Backoff}) == options.backoff  # noqa: S307 - the page is ours
+    assert eval(reported["backoff"].strip("`"), {"Backoff": Backoff}) == options.backoff  # noqa: S307 - the page is ours
     assert options.start == Horizon()
-    assert documented["start"] == '`"earliest"`'
-    for name in documented.keys() - said_otherwise:
-        assert value(documented[name]) == getattr(options, name), name
+    assert reported["start"] == '`"earliest"`'
+    for name in reported.keys() - said_otherwise:
+        assert value(reported[name]) == getattr(options, name), name
 
 
 def test_the_page_names_every_consumer_option_with_its_default() -> None:
@@ -104,9 +104,7 @@ def test_the_page_names_every_consumer_option_with_its_default() -> None:
     for name in _NUMBERS:
         default = getattr(defaults, name.removesuffix(".ms").replace(".", "_"))
         expected[name] = default * 1000 if name.endswith(".ms") else default
-    assert {
-        name.strip("`"): value(documented) for name, documented in table("Options", 1)
-    } == expected
+    assert {name.strip("`"): value(reported) for name, reported in table("Options", 1)} == expected
 
 
 def test_the_page_names_every_column() -> None:

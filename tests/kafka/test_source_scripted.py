@@ -47,8 +47,8 @@ class Cluster(ScriptedCluster):
 @in_virtual_time
 async def test_a_fetch_is_as_the_options_of_kafkas_consumer_say() -> None:
     cluster = ScriptedCluster()
-    limits = {"fetch.max.wait.ms": 250, "max.partition.fetch.bytes": 20_000}
-    async with fanout.open(ScriptedSource(cluster, consumer_options=limits)) as stream:
+    reported = {"fetch.max.wait.ms": 250, "max.partition.fetch.bytes": 20_000}
+    async with fanout.open(ScriptedSource(cluster, consumer_options=reported)) as stream:
         cluster.log().append(1)
         await anext(stream)
     request = cluster.fetches[-1]

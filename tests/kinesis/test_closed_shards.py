@@ -21,7 +21,6 @@ from fanout.kinesis.aws.api import (
     ShardDescription,
     StreamDescription,
 )
-from fanout.kinesis.closed_shards import Wait
 from fanout.kinesis.source import open_kinesis_connection
 from fanout.testing.kinesis.frames import encode_event, encode_record
 from tests.virtual_time import in_virtual_time
@@ -234,21 +233,3 @@ async def test_a_slow_consumer_is_no_silent_server(caplog: pytest.LogCaptureFixt
     server = Endless(records=(1, 2, 3, 4, 5, 6), ends_at=0.0)
     await read(server, 800.0, slow=100.0)
     assert warnings(caplog) == []
-
-
-@in_virtual_time
-async def test_a_wait_for_memory_is_no_silence_of_the_server() -> None:
-    async def reserve(nbytes: int) -> None:
-        await asyncio.sleep(100 * nbytes)
-
-    wait = Wait(closed=True)
-    reserved = wait.excluding(reserve)
-    wait.start()
-    await asyncio.sleep(5)
-    await reserved(1)
-    assert wait.seconds == 5
-    await asyncio.sleep(2)
-    assert wait.seconds == 7
-    wait.stop()
-    await reserved(1)
-    assert wait.seconds == 7

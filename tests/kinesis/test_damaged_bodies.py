@@ -47,7 +47,7 @@ LARGEST = 64 * 1024
 HEADER_VALUES = [b"", b"\x00\x05event", b"\xff\xffevent", b"\x7f" * 8, b"\x00\x01\xff", bytes(16)]
 
 
-def content(*records: tuple[int, bytes], **more: Any) -> dict[str, Any]:
+def text(*records: tuple[int, bytes], **more: Any) -> dict[str, Any]:
     made = [
         {
             "SequenceNumber": str(number),
@@ -67,9 +67,9 @@ def payloads(draw: st.DrawFn, number: int) -> tuple[bytes, int]:
     numbers = [number + 1 + place for place in range(count)]
     records = [(each, draw(st.sampled_from(DATA))) for each in numbers]
     until = number + count
-    event = content(*records, ContinuationSequenceNumber=str(until))
+    event = text(*records, ContinuationSequenceNumber=str(until))
     if draw(st.integers(0, 5)) == 0:
-        event = content(*records, ChildShards=[CHILD])
+        event = text(*records, ChildShards=[CHILD])
     if draw(st.integers(0, 2)) == 0:
         return draw(documents([event]) | damaged(st.just(json.dumps(event).encode()))), until
     return json.dumps(event).encode(), until
@@ -201,11 +201,11 @@ def test_however_a_body_is_cut_it_says_the_same(
 
 SHORT = (
     encode_event("initial-response", b"{}")
-    + encode_event("SubscribeToShardEvent", json.dumps(content((11, AGGREGATE))).encode())[:-1]
+    + encode_event("SubscribeToShardEvent", json.dumps(text((11, AGGREGATE))).encode())[:-1]
     + b"!"
     + encode_event(
         "SubscribeToShardEvent",
-        json.dumps(content((12, b"1"), ContinuationSequenceNumber="12")).encode(),
+        json.dumps(text((12, b"1"), ContinuationSequenceNumber="12")).encode(),
     )
     + encode_exception("InternalFailureException", "sorry")
 )
@@ -288,7 +288,7 @@ def test_frames_that_nobody_keeps_take_little_memory(size: int) -> None:
 
 
 def rows(*data: bytes) -> pa.RecordBatch:
-    records = json.dumps(content(*enumerate(data, 11), ContinuationSequenceNumber="99")).encode()
+    records = json.dumps(text(*enumerate(data, 11), ContinuationSequenceNumber="99")).encode()
     return decode_event(records, stream="orders", shard_id=SHARD.id).records
 
 

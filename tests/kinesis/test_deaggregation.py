@@ -179,9 +179,9 @@ def test_an_explicit_hash_key_that_is_no_number_is_malformed_where_it_is_needed(
     assert kept(kpl(data), child_of(HashRange())) == [b"before", b"d", b"after"]
     with pytest.raises(
         MalformedEventError, match=r"record 12 .* has an explicit hash key"
-    ) as caught:
+    ) as reported:
         kept(kpl(data), child_of())
-    assert "canary" not in str(caught.value)
+    assert "canary" not in str(reported.value)
 
 
 def test_a_bad_aggregate_that_is_left_out_is_named_and_not_quoted() -> None:

@@ -40,6 +40,6 @@ def test_what_is_not_an_http_url_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_an_endpoint_with_a_password_is_refused_without_naming_it(scheme: str) -> None:
-    with pytest.raises(OptionError, match="must not hold a user or a password") as caught:
+    with pytest.raises(OptionError, match="must not hold a user or a password") as reported:
         check_endpoint(f"{scheme}://me:canary@kinesis.example:1", insecure=True)
-    assert "canary" not in str(caught.value)
+    assert "canary" not in str(reported.value)

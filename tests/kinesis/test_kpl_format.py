@@ -79,7 +79,7 @@ def test_of_a_field_that_comes_twice_the_last_one_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"),
+    ("message", "error"),
     [
         pytest.param(b"\x0a\x02k", "longer than what holds it", id="length"),
         pytest.param(b"\x0a" + b"\xff" * 8 + b"\x01", "longer than what holds it", id="2**56"),
@@ -111,8 +111,8 @@ def test_of_a_field_that_comes_twice_the_last_one_counts() -> None:
         pytest.param(b"\x0a\x81\x02" + b"k" * 257, "more than 256 characters", id="long key"),
     ],
 )
-def test_a_message_that_breaks_the_format_is_malformed(message: bytes, reason: str) -> None:
-    assert reason in refused(message)
+def test_a_message_that_breaks_the_format_is_malformed(message: bytes, error: str) -> None:
+    assert error in refused(message)
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,9 @@ def test_an_option_that_cannot_work_is_refused_by_name(
 
 
 def test_the_credentials_of_a_refused_endpoint_are_in_no_message() -> None:
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError) as reported:
         source(endpoint_url="https://me:canary@kinesis.example")
-    assert "canary" not in str(caught.value)
+    assert "canary" not in str(reported.value)
 
 
 def test_an_unknown_option_is_named() -> None:

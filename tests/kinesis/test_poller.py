@@ -95,16 +95,16 @@ class Service:
     ) -> AsyncIterator[UnreadRecords]:
         assert stream_arn == STREAM.arn
         self.calls.append((asyncio.get_running_loop().time(), shard_iterator))
-        page = self.script.pop(0)
-        if isinstance(page, Exception):
-            raise page
-        yield UnreadRecords(len(page) if self.sized else None, self._body(page))
+        message = self.script.pop(0)
+        if isinstance(message, Exception):
+            raise message
+        yield UnreadRecords(len(message) if self.sized else None, self._body(message))
 
-    async def _body(self, page: bytes) -> AsyncIterator[bytes]:
+    async def _body(self, message: bytes) -> AsyncIterator[bytes]:
         self.bodies += 1
         await asyncio.sleep(self.transfer)
-        for start in range(0, len(page), 65_536):
-            yield page[start : start + 65_536]
+        for start in range(0, len(message), 65_536):
+            yield message[start : start + 65_536]
 
     @property
     def times(self) -> list[float]:
@@ -128,28 +128,28 @@ async def read(
     service: Service, position: Position | None = None, poller: Poller | None = None
 ) -> list[Batch | End]:
     """Read until the script is over."""
-    events_read: list[Batch | End] = []
+    message: list[Batch | End] = []
     poller = poller or service.poller()
     async with poller.open(SPLIT, position or Horizon(), free) as events:
         while True:
-            events_read.append(await anext(events))
-            if isinstance(events_read[-1], End) or not service.script:
-                return events_read
+            message.append(await anext(events))
+            if isinstance(message[-1], End) or not service.script:
+                return message
 
 
 async def take(events: AsyncIterator[Batch | End]) -> Batch | End:
     return await anext(events)
 
 
-def untils(events_read: list[Batch | End]) -> list[Position]:
-    return [event.range.until for event in events_read if isinstance(event, Batch)]
+def untils(message: list[Batch | End]) -> list[Position]:
+    return [event.range.until for event in message if isinstance(event, Batch)]
 
 
 def test_a_batch_reaches_to_its_last_record() -> None:
     service = Service([answer(1, 2, behind=7000), answer(3)])
-    events_read = simulate(read, service)
-    assert untils(events_read) == [Cursor(2), Cursor(3)]
-    assert [event.lag for event in events_read if isinstance(event, Batch)] == [7.0, 0.0]
+    message = simulate(read, service)
+    assert untils(message) == [Cursor(2), Cursor(3)]
+    assert [event.lag for event in message if isinstance(event, Batch)] == [7.0, 0.0]
     assert [what for _, what in service.calls] == ["iterator", "first", "next"]
 
 
@@ -315,9 +315,9 @@ def test_an_expired_iterator_is_replaced_from_the_position(sub: int) -> None:
         assert untils(simulate(read, service)) == [Cursor(7), Cursor(8)]
         resumed = {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": "7"}
     else:
-        events_read = simulate(read, service, Cursor(7, sub))
-        assert isinstance(events_read[-1], Batch)
-        assert events_read[-1].records.column("data").to_pylist() == [b"c"]
+        message = simulate(read, service, Cursor(7, sub))
+        assert isinstance(message[-1], Batch)
+        assert message[-1].records.column("data").to_pylist() == [b"c"]
         resumed = {"Type": "AT_SEQUENCE_NUMBER", "SequenceNumber": "7"}
     assert service.positions[1] == resumed
 

@@ -116,7 +116,10 @@ def test_pending_segments_that_no_batch_has_taken_are_counted(storage: LocalStor
     assert (pending.segments, pending.rows, pending.positions) == (2, 7, at(4))
 
 
-def test_a_running_owner_is_seen(storage: LocalStorage, holder: subprocess.Popen[str]) -> None:
+@pytest.mark.usefixtures("holder")
+def test_a_running_owner_is_seen_and_not_disturbed(
+    storage: LocalStorage, holder: subprocess.Popen[str]
+) -> None:
     owner = read_owner(storage)
     assert owner is not None
     assert owner.holder is not None

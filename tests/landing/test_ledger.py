@@ -391,14 +391,14 @@ def test_the_ledger_tells_what_a_batch_covers(storage: LocalStorage) -> None:
     ledger.write(replace(with_segment(storage, 0), watermark=9))
     ledger.write(idle(1))
     ledger.write(with_segment(storage, 2))
-    for opened in (ledger, open_ledger(storage)):
+    for reported in (ledger, open_ledger(storage)):
         covered = {"a": Range(Cursor(0), Cursor(1))}
-        assert opened.batch(0) == LedgerBatch(0, rows=1, bytes=4, ranges=covered, watermark=9)
+        assert reported.batch(0) == LedgerBatch(0, rows=1, bytes=4, ranges=covered, watermark=9)
         covered = {"a": Range(Cursor(1), Cursor(2))}
-        assert opened.batch(1) == LedgerBatch(1, rows=0, bytes=0, ranges=covered, watermark=None)
+        assert reported.batch(1) == LedgerBatch(1, rows=0, bytes=0, ranges=covered, watermark=None)
         covered = {"a": Range(Cursor(2), Cursor(3))}
-        assert opened.batch(2) == LedgerBatch(2, rows=1, bytes=4, ranges=covered, watermark=None)
-        assert opened.batch(3) is None
+        assert reported.batch(2) == LedgerBatch(2, rows=1, bytes=4, ranges=covered, watermark=None)
+        assert reported.batch(3) is None
 
 
 def test_a_batch_covers_what_was_idle_before_it_where_that_is_forgotten(
@@ -409,9 +409,9 @@ def test_a_batch_covers_what_was_idle_before_it_where_that_is_forgotten(
     for batch_id in range(20):
         ledger.write(idle(batch_id) if batch_id % 2 else with_segment(storage, batch_id))
         ledger.prune()
-    batch = ledger.batch(18)
-    assert batch is not None
-    assert batch.ranges == {"a": Range(Cursor(17), Cursor(19))}
+    reported = ledger.batch(18)
+    assert reported is not None
+    assert reported.ranges == {"a": Range(Cursor(17), Cursor(19))}
     oldest = ledger.batch(0)
     assert oldest is not None
     assert oldest.ranges == {"a": Range(Cursor(0), Cursor(1))}
@@ -433,9 +433,9 @@ def test_a_batch_covers_the_splits_that_have_moved(storage: LocalStorage) -> Non
     ledger = open_ledger(storage)
     ledger.write_origin(at(a=1, b=1).to_json())
     ledger.write(replace(with_segment(storage, 0), positions=at(a=1, b=5, new=3)))
-    batch = ledger.batch(0)
-    assert batch is not None
-    assert batch.ranges == {
+    reported = ledger.batch(0)
+    assert reported is not None
+    assert reported.ranges == {
         "b": Range(Cursor(1), Cursor(5)),
         "new": Range(Horizon(), Cursor(3)),
     }

@@ -35,7 +35,7 @@ def records(first: int, count: int, size: int = 10) -> Drained:
 
 
 def open_log(tmp_path: Path, **limits: int) -> SegmentLog:
-    defaults = {"max_records": 100, "max_bytes": 1 << 20}
+    defaults: dict[str, Any] = {"max_records": 100, "max_bytes": 1 << 20}
     return SegmentLog(tmp_path, 7, SCHEMA, **(defaults | limits))
 
 

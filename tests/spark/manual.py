@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SCHEMA = pa.schema([("shard", pa.string()), ("sequence", pa.int64()), ("data", pa.binary())])
 
+pa.array([b""])  # the first array imports pandas, which reads files: not in an event loop
+
 PACING = Pacing(
     floor=0.0,
     spacing=0.0,

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-# After all waits of a test: a query that does not end fails its test, and not the whole process.
-LATEST = 4 * PATIENCE
-
 
 @pytest.fixture(autouse=True)
 def signals_as_before() -> Any:
@@ -59,7 +56,7 @@ def test_a_query_that_waits_for_records_ends_without_an_error(
 ) -> None:
     source, recorder = ManualSource(), Recorder()
     source.put(b"one", b"two")
-    with stop_on_signal(timeout=LATEST):
+    with stop_on_signal():
         query = start(source, recorder)
         recorder.wait_for_rows(2)
         send(number)
@@ -72,7 +69,7 @@ def test_the_main_thread_may_wait_in_the_jvm(start: Start, spark: SparkSession) 
     source, recorder = ManualSource(), Recorder()
     source.put(b"one")
     spark.streams.resetTerminated()
-    with stop_on_signal(timeout=LATEST):
+    with stop_on_signal():
         query = start(source, recorder)
         recorder.wait_for_rows(1)
         sender = threading.Timer(0.3, send)
@@ -86,7 +83,7 @@ def test_the_main_thread_may_wait_in_the_jvm(start: Start, spark: SparkSession) 
 def test_a_handler_finishes_its_batch_and_no_other_begins(start: Start) -> None:
     source, gate = ManualSource(), Gate()
     source.put(b"one", b"two", b"three")
-    with stop_on_signal(timeout=LATEST):
+    with stop_on_signal():
         query = start(source, gate, max_records=2)
         gate.wait_until_entered()
         send()
@@ -110,7 +107,7 @@ def test_a_signal_during_the_start_stops_the_query_once_it_has_started(
 
     monkeypatch.setattr("fanout.spark.start_query.claim", signalled)
     source, recorder = ManualSource(), Recorder()
-    with stop_on_signal(timeout=LATEST):
+    with stop_on_signal():
         query = start(source, recorder)
         assert query.await_termination(PATIENCE)
     monkeypatch.undo()
@@ -119,7 +116,7 @@ def test_a_signal_during_the_start_stops_the_query_once_it_has_started(
 
 def test_every_query_is_stopped(start: Start, tmp_path: Any) -> None:
     recorders = [Recorder(), Recorder()]
-    with stop_on_signal(timeout=LATEST):
+    with stop_on_signal():
         queries = []
         for name, recorder in zip("ab", recorders, strict=True):
             source = ManualSource(identity=name)
@@ -146,7 +143,7 @@ def test_a_signal_before_the_first_query_ends_the_program_with_0() -> None:
 
 def test_without_a_signal_queries_are_left_alone(start: Start) -> None:
     source, recorder = ManualSource(), Recorder()
-    with stop_on_signal(timeout=LATEST):
+    with stop_on_signal():
         query = start(source, recorder)
     assert query.is_active
     source.put(b"one")

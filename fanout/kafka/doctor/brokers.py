@@ -52,9 +52,8 @@ async def probe_servers(
     async def probe(server: Server) -> str | float:
         begin = time.monotonic()
         timeouts = CallTimeouts(cluster.connect_timeout)
+        alone = replace(cluster, servers=str(server), security=security)
         try:
-            # Without TLS, the address of another machine is refused here.
-            alone = replace(cluster, servers=str(server), security=security)
             async with open_connections(alone.named("doctor"), timeouts) as connections:
                 await fetch_metadata(connections, [], cluster_id=cluster_id)
         except CALL_ERRORS as error:

@@ -14,6 +14,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
+from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.findings import Finding, fine, problem, unknown
@@ -21,7 +22,6 @@ from fanout.errors import FanOutError, ServiceError
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
 from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, raise_for_code
 from fanout.kafka.protocol.retries import with_retries
-from fanout.kafka.protocol.settings import require_settings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 CALL_ERRORS: Final = (KafkaError, FanOutError, OSError)
 """The errors of brokers, of the network, and of options that do not fit a broker."""
+
+BROKER: Final = 4
+TOPIC: Final = 2
+"""The types of resources whose configuration is requested."""
 
 # The bits of operations in an answer, by their codes in AclOperation.java (KIP-430).
 _OPERATIONS: Final = {"READ": 3, "WRITE": 4, "DESCRIBE": 8}
@@ -70,13 +74,15 @@ class DoctorCalls:
             kind: Coordinators(connections, kind, _has_moved) for kind in CoordinatorType
         }
 
-    async def send(self, request: Any) -> Any:
-        """Send a request to any broker, and return the answer.
+    async def send(self, request: Any, broker: int | None = None) -> Any:
+        """Send a request to a broker, or to any, and return the answer.
 
         Raises:
             ServiceError: If no broker answers.
         """
-        return await self.retried(lambda: self.connections.send_to_any(request))
+        if broker is None:
+            return await self.retried(lambda: self.connections.send_to_any(request))
+        return await self.retried(lambda: self.connections.send(broker, request))
 
     async def coordinate(self, kind: CoordinatorType, key: str, request: Any) -> Any:
         """Send a request to the coordinator of a group or a transactional id.
@@ -94,16 +100,20 @@ class DoctorCalls:
         return await self.retried(call)
 
     async def settings(self, kind: int, name: str, *settings: str) -> Mapping[str, str]:
-        """Return some settings of a topic or a broker.
+        """Return some settings of a topic or a broker (DescribeConfigs).
 
         Raises:
-            ServiceError: If they may not be read, or the broker does not answer, or does not report
-                one of them.
+            KafkaError: If they may not be read.
+            ServiceError: If the broker does not answer, or does not report one of them.
         """
-        refusal = f"the settings of {name} may not be read"
-        return await self.retried(
-            lambda: require_settings(self.connections, kind, name, settings, refusal=refusal)
-        )
+        request = DescribeConfigsRequest([(kind, name, list(settings))])
+        response = await self.send(request, int(name) if kind == BROKER else None)
+        ((code, _, _, _, entries),) = response.resources
+        raise_for_code(code, f"the settings of {name} may not be read")
+        found = {key: value for key, value, *_ in entries if value is not None}
+        if missing := [key for key in settings if key not in found]:
+            raise ServiceError(f"the broker does not report {', '.join(missing)}")
+        return found
 
     async def retried(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Make a call, and again while its error may pass.

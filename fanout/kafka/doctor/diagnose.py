@@ -94,21 +94,17 @@ async def diagnose_cluster(
     Returns:
         The findings, in the order of the checks. A failure is a finding, not an exception.
 
-    Raises:
-        OptionError: The security cannot be used, or a server would be used without TLS.
-
     Cancellation: every connection is closed.
     """
     if checkpoint is not None:
         needs = _with_checkpoint(needs, checkpoint)
     security = await asyncio.to_thread(cluster.load_security)
-    cluster = replace(cluster, security=security)
     probes = await probe_servers(cluster, cluster.addresses)
     findings = examine_bootstrap(probes, security.protocol)
     reached = [str(server) for server, probe in probes.items() if not isinstance(probe, str)]
     if not reached:
         return findings
-    alive = replace(cluster, servers=reached)
+    alive = replace(cluster, servers=reached, security=security)
     timeouts = CallTimeouts(cluster.connect_timeout)
     async with open_connections(alive.named("doctor"), timeouts) as connections:
         calls = DoctorCalls(connections, cluster.connect_timeout)

@@ -14,8 +14,7 @@ from fanout.core.backlog import (
     examine_backlogs,
     examine_lag,
 )
-from fanout.core.findings import problem
-from fanout.core.naming import few
+from fanout.core.findings import named, problem
 from fanout.kafka.doctor.calls import CALL_ERRORS, reason
 from fanout.kafka.reading.columns import arrival
 from fanout.kafka.reading.records import decode_fetched
@@ -56,10 +55,7 @@ def examine_partitions(backlogs: Mapping[str, Backlog]) -> list[Finding]:
     """
     beyond = {id_ for id_, each in backlogs.items() if each.obstacle == BEYOND_END}
     others = {id_: each for id_, each in backlogs.items() if id_ not in beyond}
-    findings = []
-    if beyond:
-        detail = f"{few(sorted(beyond))}: {BEYOND_END}"
-        findings.append(problem("backlog", detail, _CONTINUE))
+    findings = [problem("backlog", f"{named(beyond)}: {BEYOND_END}", _CONTINUE)] if beyond else []
     if others:
         findings += examine_backlogs(others, _ADVICE)
     return [*findings, examine_lag(backlogs)]

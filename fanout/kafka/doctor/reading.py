@@ -9,12 +9,11 @@ from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartiti
 
 from fanout.core.backlog import MILLIS_PER_HOUR
 from fanout.core.findings import Finding, fine, problem, unknown, warning
-from fanout.kafka.doctor.calls import CALL_ERRORS, failed_call, permissions, reason, refused
+from fanout.kafka.doctor.calls import CALL_ERRORS, TOPIC, failed_call, permissions, reason, refused
 from fanout.kafka.protocol.coordinators import CoordinatorType
 from fanout.kafka.protocol.error_codes import error_of, raise_if_refused
 from fanout.kafka.protocol.messages.cluster_state import GroupOperationsRequest, GroupTypesRequest
 from fanout.kafka.protocol.messages.metadata import TopicIdsRequest
-from fanout.kafka.protocol.settings import TOPIC
 from fanout.kafka.share.group_admin import NO_SHARE_GROUPS, ShareGroupAdmin
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from aiokafka.errors import (
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest
 
 from fanout.core.findings import Finding, fine, problem, unknown, warning
-from fanout.kafka.doctor.calls import CALL_ERRORS, failed_call, reason, refused
+from fanout.kafka.doctor.calls import BROKER, CALL_ERRORS, failed_call, reason, refused
 from fanout.kafka.protocol.coordinators import CoordinatorType
 from fanout.kafka.protocol.error_codes import error_of
-from fanout.kafka.protocol.settings import BROKER
 from fanout.kafka.writing.producer_id import Idempotent, obtain_producer_id
 
 if TYPE_CHECKING:

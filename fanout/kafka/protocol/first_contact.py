@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, final
 from aiokafka.protocol.metadata import MetadataRequest
 
 from fanout.core.cancellation import prefer_cancellation
-from fanout.core.naming import few
 from fanout.errors import FanOutError, ServiceError
 from fanout.kafka.cluster import Server
 from fanout.kafka.protocol.connections import open_connections
@@ -29,6 +28,7 @@ _APART: Final = 0.25  # seconds between the beginnings with two servers: most ne
 # Seconds of the first attempt at a server: then it is probed whether another one can help.
 _FIRST_ATTEMPT: Final = 3.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # seconds between two attempts at one server
+_MOST_NAMED: Final = 5
 _UNKNOWN: Final = "nothing answers in time; check the address, the firewall and the broker"
 # Every listener answers a request for versions; this one only after authentication.
 _REQUEST: Final = MetadataRequest([], allow_auto_topic_creation=False)
@@ -142,7 +142,7 @@ class _FirstContact:
         causes = [found.error for found in self._found.values()]
         if own := [cause for cause in causes if isinstance(cause, FanOutError)]:
             return own[0]
-        reasons = "; ".join(f"{few(names)}: {text}" for text, names in alike.items())
+        reasons = "; ".join(f"{_names(names)}: {text}" for text, names in alike.items())
         tried = f"tried with the protocol {self._connections.security.protocol}"
         if not in_time:
             tried = f"{tried} for connect_timeout={self._seconds:g} seconds"
@@ -152,3 +152,8 @@ class _FirstContact:
         error = ServiceError(f"the cluster cannot be reached: {reasons} ({tried})")
         error.__cause__ = causes[-1] if causes else None
         return error
+
+
+def _names(servers: list[str]) -> str:
+    more = len(servers) - _MOST_NAMED
+    return ", ".join(servers[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.positions import Committed, Cursor, Horizon, Latest, Timestamp, moment
+from fanout.core.positions import Committed, Cursor, Horizon, Latest, Timestamp
 from fanout.core.starts import Dialect, parse_start, start_of_each
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.partitions import Partition
@@ -33,13 +33,9 @@ def next_offset(position: Cursor) -> int:
 
 def describe_position(position: Position) -> str:
     """Return where a partition is read from, for people."""
-    match position:
-        case Horizon():
-            return "at the earliest offset"
-        case Timestamp(millis):
-            return f"at {moment(millis)}"
-        case Cursor():
-            return f"at offset {next_offset(position)}"
+    if isinstance(position, Cursor):
+        return f"at offset {next_offset(position)}"
+    return "at the earliest offset"
 
 
 def _cursor(start: object) -> Cursor | None:

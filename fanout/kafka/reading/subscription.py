@@ -106,7 +106,7 @@ class PartitionReader:
         await self.fetcher.leaders.of(partition)
         try:
             return (await self._transport.offsets({partition: spec}))[partition]
-        except Exception:  # raised again; perhaps another broker leads the partition by now
+        except Exception:  # another broker may lead the partition by now
             self.fetcher.leaders.mark_stale(partition)
             raise
 

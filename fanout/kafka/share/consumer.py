@@ -241,7 +241,6 @@ class BlockingShareConsumer:
         while self._awaiting and time.monotonic() < deadline:
             consumer.commit_async()  # it calls the callback, for what was committed before
             if self._awaiting:
-                # In the member's own thread. The client calls back only within its calls.
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_WAIT)
         self._awaiting = []

@@ -13,17 +13,16 @@ from aiokafka.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka.protocol.admin import CreateTopicsRequest
+from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.option_checks import whole
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.consumer_options import ConsumerOptions
-from fanout.kafka.protocol.error_codes import raise_if_refused
+from fanout.kafka.protocol.error_codes import raise_for_code, raise_if_refused
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.protocol.retries import with_retries
-from fanout.kafka.protocol.settings import TOPIC, require_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.reading.transport import KafkaTransport
 
+_TOPIC: Final = 2  # the type of the resource in requests about configurations
 
 _CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
 
@@ -104,12 +104,7 @@ async def ensure_topic(cluster: Cluster, topic: ShuffleTopic) -> None:
         replicas = await with_retries(doing, lambda: _find_or_create(connections, topic), jitter)
         check_partition_count(topic.name, len(replicas), topic.partition_count)
         doing = f"the configuration of the topic {topic.name!r} cannot be read"
-        refusal = f"grant the principal DESCRIBE_CONFIGS on the topic {topic.name}"
-        configs = await with_retries(
-            doing,
-            lambda: require_settings(connections, TOPIC, topic.name, _CONFIGS, refusal=refusal),
-            jitter,
-        )
+        configs = await with_retries(doing, lambda: _configs(connections, topic.name), jitter)
     _check(topic, min(replicas), configs)
 
 
@@ -146,6 +141,14 @@ async def _create(connections: Connections, controller: int, topic: ShuffleTopic
     if code != TopicAlreadyExistsError.errno:
         what = message[0] if message and message[0] else topic.name
         raise_if_refused(code, what, topic=topic.name, operation="CREATE")
+
+
+async def _configs(connections: Connections, name: str) -> Mapping[str, str]:
+    response = await connections.send_to_any(DescribeConfigsRequest([(_TOPIC, name, [*_CONFIGS])]))
+    ((code, _, _, _, entries),) = response.resources
+    raise_for_code(code, f"grant the principal DESCRIBE_CONFIGS on the topic {name}")
+    found: dict[str, Any] = {key: value for key, value, *_ in entries}
+    return found
 
 
 def _check(topic: ShuffleTopic, replicas: int, configs: Mapping[str, str]) -> None:

@@ -38,6 +38,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
+from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
     EndTxnRequest,
@@ -46,13 +47,12 @@ from aiokafka.protocol.transaction import (
 )
 
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, raise_if_refused
+from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, raise_for_code, raise_if_refused
 from fanout.kafka.protocol.messages.transactions import (
     CommittedOffsetsRequest,
     DescribeTransactionsRequest,
 )
 from fanout.kafka.protocol.metadata import fetch_metadata
-from fanout.kafka.protocol.settings import BROKER, read_settings
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.transactions.outcome import TransactionDescription, TransactionState
 
@@ -70,6 +70,7 @@ _NOT_OPEN: Final = {
 _UNSTABLE_OFFSET: Final = 88
 _ID_NOT_FOUND: Final = 105
 _MARKED_PARTITION: Final = 0
+_BROKER: Final = 4  # the type of a resource whose configuration is requested
 _MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 
 
@@ -238,16 +239,18 @@ class TransactionCalls:
         raise_if_refused(code, topic, topic=topic, operation="DESCRIBE")
         return len(partitions)
 
-    async def max_timeout(self) -> float | None:
-        """Return the longest timeout that a broker allows, in seconds; None if it reports none."""
+    async def max_timeout(self) -> float:
+        """Return the longest timeout that a broker allows, in seconds."""
         response = await fetch_metadata(self._connections, [])
         if not response.brokers:
             raise NodeNotReadyError("the broker is just starting, and lists no brokers")
-        broker = str(response.brokers[0][0])
-        found = await read_settings(
-            self._connections, BROKER, broker, [_MAX_TIMEOUT], refusal=_MAX_TIMEOUT
-        )
-        return int(found[_MAX_TIMEOUT]) / 1000 if found else None
+        broker = response.brokers[0][0]
+        request = DescribeConfigsRequest([(_BROKER, str(broker), [_MAX_TIMEOUT])])
+        response = await self._connections.send(broker, request)
+        ((code, _, _, _, entries),) = response.resources
+        raise_for_code(code, _MAX_TIMEOUT)
+        ((_, value, *_),) = entries
+        return int(value) / 1000
 
 
 def _has_moved(response: Any) -> bool:

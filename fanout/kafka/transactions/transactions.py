@@ -94,8 +94,8 @@ class Transactions:
     async def max_timeout(self) -> float:
         """Return the longest timeout of a transaction that a broker allows, in seconds.
 
-        Without permission to read its configuration (DESCRIBE_CONFIGS on the cluster), and where
-        the broker does not report it, that is Kafka's default, 15 minutes.
+        Without permission to read its configuration (DESCRIBE_CONFIGS on the cluster), that is
+        Kafka's default, 15 minutes.
 
         Raises:
             ServiceError: No broker answers.
@@ -103,10 +103,9 @@ class Transactions:
 
         async def call() -> float:
             try:
-                longest = await self._calls.max_timeout()
+                return await self._calls.max_timeout()
             except ClusterAuthorizationFailedError:
-                longest = None
-            return _DEFAULT_MAX_TIMEOUT if longest is None else longest
+                return _DEFAULT_MAX_TIMEOUT
 
         return await self._retried("the longest timeout of a transaction cannot be read", call)
 

@@ -13,8 +13,7 @@ from fanout.core.backlog import (
     examine_backlogs,
     examine_lag,
 )
-from fanout.core.findings import Finding, fine, problem, unknown
-from fanout.core.naming import few
+from fanout.core.findings import Finding, fine, named, problem, unknown
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.kinesis.aws.error_hints import ACCESS_DENIED, code_of
 from fanout.kinesis.connection import identity
@@ -95,7 +94,7 @@ def _examine_shards(checkpoint: Checkpoint, listed: set[str]) -> list[Finding]:
         findings.append(
             problem(
                 "expired shards",
-                f"{few(sorted(expired))}: not read to the end, and no longer listed",
+                f"{named(expired)}: not read to the end, and no longer listed",
                 _LOST,
             )
         )

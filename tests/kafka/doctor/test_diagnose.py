@@ -126,15 +126,6 @@ async def test_an_advertised_address_that_cannot_be_reached_is_a_problem(
     assert "advertised.listeners" in found.advice
 
 
-async def test_an_advertised_address_that_is_used_without_tls_is_a_problem(
-    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    advertising(monkeypatch, Server("kafka.example", 9092))
-    found = (await examine(reach(kafka_broker)))["broker 1"]
-    assert found.status == "problem"
-    assert "the Kafka broker on kafka.example would be used without TLS" in found.detail
-
-
 async def test_a_cluster_that_lists_no_brokers_is_a_problem(
     kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,22 +275,6 @@ async def test_brokers_without_share_groups_are_a_problem() -> None:
     assert "Kafka 4.2 or later" in found.detail
 
 
-async def test_the_function_for_the_security_is_called_once(kafka_broker: KafkaBroker) -> None:
-    """It may ask a vault."""
-    calls: list[int] = []
-
-    def security() -> Security:
-        calls.append(1)
-        return HERE
-
-    topic = (await create(kafka_broker, name("orders"))).topic
-    found = await examine(
-        Cluster(kafka_broker.bootstrap_servers, security=security), topics=[topic]
-    )
-    assert found[f"topic {topic}"].status == "ok"
-    assert len(calls) == 1
-
-
 # The limits of transactions
 
 
@@ -370,6 +345,7 @@ async def test_unread_records_that_soon_expire_are_a_warning(kafka_broker: Kafka
     topic = name("short")
     await asyncio.to_thread(kafka_broker.create_topic, topic, 1, {"retention.ms": str(10 * HOUR)})
     partition = Partition(topic, 0)
+    await create(kafka_broker, name("other"))
     written = time.time_ns() // 1_000_000 - 9 * HOUR
     await produce(kafka_broker, partition, b"a", stamp=written)
     checkpoint = await checkpoint_of(kafka_broker, **{str(partition): 0})

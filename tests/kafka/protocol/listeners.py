@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from aiokafka.protocol.admin import ApiVersionResponse_v0, SaslHandShakeResponse_v1
 from aiokafka.protocol.metadata import MetadataResponse_v5
@@ -21,7 +21,6 @@ Serve: TypeAlias = "Callable[[asyncio.StreamReader, asyncio.StreamWriter], Await
 _VERSIONS, _HANDSHAKE, _METADATA = 18, 17, 3
 _LONGEST = 100 * 1024 * 1024  # a broker's socket.request.max.bytes
 _NO_SASL, _NO_SUCH_MECHANISM = 34, 33
-_SOON = 10.0  # seconds
 
 
 @asynccontextmanager
@@ -52,13 +51,6 @@ async def listening(
         for task in [*tasks]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def until_alone(before: set[asyncio.Task[Any]]) -> None:
-    """Wait until no task is left but those of before; a server has one for each connection."""
-    async with asyncio.timeout(_SOON):
-        while asyncio.all_tasks() - before:  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.005)
 
 
 async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:

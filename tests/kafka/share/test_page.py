@@ -50,15 +50,15 @@ def test_the_example_for_bad_records_is_one_that_can_be() -> None:
 
 def test_the_table_has_every_option_with_its_default() -> None:
     section = PAGE.split("## Options")[1]
-    documented: dict[str, str] = {}
+    message: dict[str, str] = {}
     for names, defaults in re.findall(r"^\| (`[a-z_`, ]+`) \| ([^|]+) \|", section, re.MULTILINE):
         several = defaults.split(",") if "," in names else [defaults]
-        documented |= dict(zip(re.findall("[a-z_]+", names), several, strict=True))
-    assert documented.keys() == {field.name for field in fields(ShareOptions)}
+        message |= dict(zip(re.findall("[a-z_]+", names), several, strict=True))
+    assert message.keys() == {field.name for field in fields(ShareOptions)}
     for field in fields(ShareOptions):
         if field.default is not MISSING and field.name not in {"backoff", "max_bytes_in_flight"}:
-            assert documented[field.name].strip(' `"') == f"{field.default}".removesuffix(".0")
-    backoff = eval(documented["backoff"].strip(" `"), {"Backoff": Backoff})  # noqa: S307 - the page is ours
+            assert message[field.name].strip(' `"') == f"{field.default}".removesuffix(".0")
+    backoff = eval(message["backoff"].strip(" `"), {"Backoff": Backoff})  # noqa: S307 - the page is ours
     assert backoff == ShareOptions.__dataclass_fields__["backoff"].default
 
 

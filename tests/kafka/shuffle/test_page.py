@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.kafka.shuffle.reading import drain
 from tests.kafka.topics import Topic
-from tests.kafka.transactions.transacting import until_ended
+from tests.kafka.transactions.transacting import reported
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
@@ -24,7 +24,7 @@ def test_the_example_of_asyncio_writes_its_rows(kafka_broker: KafkaBroker) -> No
     code = code.replace('"SSL"', '"PLAINTEXT"').replace("orders-by-user", topic.name)
     names: dict[str, Any] = {}
     exec(code, names)  # noqa: S102 - the page is ours
-    asyncio.run(until_ended(kafka_broker, f"fanout-{topic.name}-producer-0"))
+    asyncio.run(reported(kafka_broker, f"fanout-{topic.name}-producer-0"))
     found = asyncio.run(drain(topic))
     assert sorted(row for part in found.records.values() for row in part) == [
         ("ann", "7", 1_700_000_000_000),

@@ -60,14 +60,6 @@ async def test_a_topic_that_deletes_records_by_its_size_is_refused(
         await ensure(kafka_broker, wanted("shuffle-bounded"))
 
 
-async def test_a_setting_that_the_broker_does_not_report_is_named(
-    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fanout.kafka.shuffle.topic._CONFIGS", ("cleanup.policy", "no.such.ms"))
-    with pytest.raises(ServiceError, match=r"^the broker does not report no\.such\.ms$"):
-        await ensure(kafka_broker, wanted("unreported"))
-
-
 async def test_what_the_cluster_refuses_is_said(kafka_broker: KafkaBroker) -> None:
     with pytest.raises(ServiceError, match=r"can be neither found nor created: .*replication"):
         await ensure(kafka_broker, wanted("three", replication_factor=3))

@@ -30,7 +30,7 @@ from tests.kafka.brokers import HERE
 from tests.kafka.shuffle.reading import Drained
 from tests.kafka.shuffle.reading import drain as drain_now
 from tests.kafka.topics import Topic, new_topic
-from tests.kafka.transactions.transacting import transactions, until_ended
+from tests.kafka.transactions.transacting import reported, transactions
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -78,7 +78,7 @@ def at(millis: int) -> datetime:
 
 async def drain(topic: Topic, **options: Any) -> Drained:
     """Read all committed frames; the partitions are committed one by one."""
-    await until_ended(topic.broker, *(f"fanout-{topic.name}-producer-{n}" for n in range(3)))
+    await reported(topic.broker, *(f"fanout-{topic.name}-producer-{n}" for n in range(3)))
     return await drain_now(topic, **options)
 
 

@@ -26,7 +26,7 @@ ABORTED = {
 COMMITTED = {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}
 
 
-def outcome(state: TransactionState, incarnation: Incarnation | None) -> TransactionOutcome:
+def reported(state: TransactionState, incarnation: Incarnation | None) -> TransactionOutcome:
     description = TransactionDescription(state=state, incarnation=incarnation, partitions={})
     return outcome_without_marker(OURS, description)
 
@@ -35,14 +35,14 @@ def outcome(state: TransactionState, incarnation: Incarnation | None) -> Transac
 def test_what_has_become_of_a_transaction_is_told_from_the_state_of_its_id(
     state: TransactionState,
 ) -> None:
-    assert outcome(state, None) is TransactionOutcome.EXPIRED
-    assert outcome(state, OURS) is (
+    assert reported(state, None) is TransactionOutcome.EXPIRED
+    assert reported(state, OURS) is (
         TransactionOutcome.COMMITTED if state in COMMITTED else TransactionOutcome.ABORTED
     )
-    assert outcome(state, NEWER) is (
+    assert reported(state, NEWER) is (
         TransactionOutcome.EXPIRED if state in ABORTED else TransactionOutcome.FENCED
     )
-    assert outcome(state, OTHER) is TransactionOutcome.FENCED
+    assert reported(state, OTHER) is TransactionOutcome.FENCED
 
 
 @pytest.mark.parametrize("state", TransactionState)

@@ -265,9 +265,3 @@ def test_a_configuration_that_may_not_be_read_is_taken_for_kafkas_default() -> N
     one_broker = "Metadata", MetadataResponse_v5(0, [(3, "a", 1, None)], "id", 1, [])
     configs = "DescribeConfigs", DescribeConfigsResponse_v0(0, [(31, "", 4, "3", [])])
     assert Scripted(one_broker, configs).run(lambda t: t.max_timeout()) == 900.0
-
-
-def test_a_limit_that_the_broker_does_not_report_is_taken_for_kafkas_default() -> None:
-    one_broker = "Metadata", MetadataResponse_v5(0, [(3, "a", 1, None)], "id", 1, [])
-    configs = "DescribeConfigs", DescribeConfigsResponse_v0(0, [(0, "", 4, "3", [])])
-    assert Scripted(one_broker, configs).run(lambda t: t.max_timeout()) == 900.0

@@ -17,7 +17,7 @@ from fanout.kafka.transactions.outcome import TransactionOutcome
 from tests.kafka.brokers import create
 from tests.kafka.permissions import grant, permission
 from tests.kafka.topics import eventually
-from tests.kafka.transactions.transacting import LONG, Sink, new_sink, transactions, until_ended
+from tests.kafka.transactions.transacting import LONG, Sink, new_sink, reported, transactions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -66,7 +66,7 @@ async def test_a_commit_that_a_killed_broker_never_answered_has_a_known_outcome(
         answer = send(self, request, **options)
         if lost == "answer":
             await answer
-            await until_ended(mortal_broker, sink.id)
+            await reported(mortal_broker, sink.id)
         await asyncio.to_thread(mortal_broker.kill)
         killed.set()
         if lost == "request":

@@ -147,7 +147,7 @@ async def ended(connection: Transactions, sink: Sink) -> None:
     await until(settled)
 
 
-async def until_ended(broker: KafkaBroker, *ids: str) -> None:
+async def reported(broker: KafkaBroker, *ids: str) -> None:
     """Wait until every partition has the end markers of the transactions of some ids."""
     async with transactions(broker) as connection:
         for id_ in ids:

@@ -17,7 +17,7 @@ from fanout.spark.sink import job, shuffle_frames
 from fanout.spark.sink.transaction import ExactlyOnce
 from tests.kafka.shuffle.reading import Drained, drain
 from tests.kafka.topics import PLAINTEXT, Topic
-from tests.kafka.transactions.transacting import until_ended
+from tests.kafka.transactions.transacting import reported
 from tests.spark.sink.harness import Run, run
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def rows(spark: SparkSession, first: int, behind: int, keys: int = 5) -> DataFra
 
 
 def read(topic: Topic, here: Run) -> Drained:
-    asyncio.run(until_ended(topic.broker, f"fanout-{here.query_id}-shuffle"))
+    asyncio.run(reported(topic.broker, f"fanout-{here.query_id}-shuffle"))
     found = asyncio.run(drain(topic))
     assert set(found.producers) == set(range(PARTITIONS)), (
         "each partition has the frames of all producers"

@@ -1,0 +1,252 @@
+"""The command `fanout land`: write a stream or topics to Parquet files, exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final, final
+
+import typer
+
+from fanout.cli.command import ExitCode, fanout_command
+from fanout.cli.common import Json, age, print_json
+from fanout.cli.kafka_options import ClusterOptions
+from fanout.cli.kinesis_options import AwsOptions
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from fanout.core.source import Source
+    from fanout.landing.landed_entry import LandedEntry
+    from fanout.landing.lander import Landing
+
+_SOURCE: Final = re.compile(r"(kinesis|kafka)://(.+)", re.DOTALL)
+# An option would show in the list of processes.
+_SECRET: Final = re.compile(r"key|secret|token|password|credential", re.IGNORECASE)
+
+
+@fanout_command("land")
+def land(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="kinesis://STREAM, by name or ARN, or kafka://TOPIC, several topics by commas."
+        ),
+    ],
+    location: Annotated[
+        str,
+        typer.Argument(help="A directory, or a URI such as s3://lake/orders or gs://lake/orders."),
+    ],
+    *,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the first run begins: TRIM_HORIZON or LATEST of Kinesis, earliest or "
+            "latest of Kafka, or a time such as 2026-11-22T08:00:00+00:00. The oldest record is "
+            "the default. Later runs continue.",
+            show_default=False,
+        ),
+    ] = None,
+    available_now: Annotated[
+        bool,
+        typer.Option("--available-now", help="End when everything that is there has been landed."),
+    ] = False,
+    max_wait: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long a file is filled.")
+    ] = 60.0,
+    max_records: Annotated[int, typer.Option(help="The most records in a file.")] = 5_000_000,
+    max_bytes: Annotated[
+        int, typer.Option(help="The most bytes of records in a file, before compression.")
+    ] = 128 * 1024 * 1024,
+    compression: Annotated[
+        str, typer.Option(help="Of the files: zstd, snappy, lz4, gzip or none.")
+    ] = "zstd",
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE",
+            help="Delete what was written longer ago, such as 12h, 7d or 2w. Everything is kept "
+            "if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    storage_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A setting of the object store, such as region=eu-west-1 or "
+            "endpoint=https://minio.example; can be repeated. Credentials are found as the "
+            "service's SDK finds them.",
+            show_default=False,
+        ),
+    ] = None,
+    consumer: Annotated[
+        str | None,
+        typer.Option(
+            help="The enhanced fan-out consumer of Kinesis, registered if it does not exist; the "
+            "stream is polled if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    aws: AwsOptions,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help="The group of Kafka to which landed offsets are committed, so that tools show "
+            "the lag.",
+            show_default=False,
+        ),
+    ] = None,
+    kafka: ClusterOptions,
+    json: Json = False,
+) -> None:
+    """Land a stream of Kinesis or topics of Kafka in Parquet files, exactly once.
+
+    The files are in LOCATION/segments. Everything that reads Parquet reads them. The command
+    continues where the last one on the same location stopped, also after a crash. It runs until
+    SIGTERM or Ctrl-C, and lands what it has read before it ends:
+
+    `fanout land kinesis://orders s3://lake/orders --consumer lander --region eu-west-1 --keep 30d`
+
+    `fanout land kafka://orders ./orders --bootstrap-servers broker:9092 --available-now`
+
+    Each file is one line of output, with `--json` as an object. The exit code is 0 when it was told
+    to end, or has landed what was there.
+    """
+    match = _SOURCE.fullmatch(source)
+    if match is None:
+        raise OptionError(f"source={source!r} must be kinesis://STREAM or kafka://TOPIC")
+    reading = (
+        _kinesis(match[2], consumer, start, aws)
+        if match[1] == "kinesis"
+        else _kafka(match[2], kafka, start, group)
+    )
+    asyncio.run(
+        _land(
+            reading,
+            location,
+            _Report(as_json=json),
+            compression=compression,
+            keep=None if keep is None else age(keep),
+            storage_options=_pairs(storage_option or ()),
+            available_now=available_now,
+            max_wait=max_wait,
+            max_records=max_records,
+            max_bytes=max_bytes,
+        )
+    )
+
+
+@final
+class _Report:
+    """Print each entry, and count them."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._json = as_json
+        self.entries = self.rows = self.bytes = 0
+
+    def landed(self, entry: LandedEntry, landing: Landing) -> None:
+        self.entries += 1
+        self.rows += entry.rows
+        self.bytes += entry.bytes
+        lags = [one.lag for one in landing.statistics().splits.values() if one.lag is not None]
+        lag = max(lags, default=None)
+        if self._json:
+            print_json(
+                {
+                    "entry": entry.number,
+                    "files": entry.files,
+                    "rows": entry.rows,
+                    "bytes": entry.bytes,
+                    "lag": lag,
+                }
+            )
+            return
+        behind = "" if lag is None else f", {lag:.1f} s behind"
+        files = ", ".join(entry.files)
+        typer.echo(f"{files}: {entry.rows:,} records, {entry.bytes / 1e6:,.1f} MB{behind}")
+
+    def ended(self) -> None:
+        if self._json:
+            print_json({"entries": self.entries, "rows": self.rows, "bytes": self.bytes})
+        else:
+            typer.echo(
+                f"landed {self.rows:,} records in {self.entries:,} entries, "
+                f"{self.bytes / 1e6:,.1f} MB"
+            )
+
+
+async def _land(source: Source, location: str, report: _Report, **options: Any) -> None:
+    from fanout.landing.lander import land as open_landing  # noqa: PLC0415 - for help
+
+    loop = asyncio.get_running_loop()
+    async with open_landing(source, location, **options) as landing:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, _stop, landing)
+        async for entry in landing:
+            report.landed(entry, landing)
+    report.ended()
+
+
+def _stop(landing: Landing) -> None:
+    """End the iteration; a second signal ends the command at once."""
+    landing.stop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, _leave)
+
+
+def _leave() -> None:
+    raise SystemExit(ExitCode.INTERRUPTED)
+
+
+def _kinesis(stream: str, consumer: str | None, start: str | None, aws: AwsOptions) -> Source:
+    from fanout.kinesis.source import KinesisSource  # noqa: PLC0415 - for help
+
+    return KinesisSource(
+        stream=stream,
+        consumer=consumer,
+        mode="polling" if consumer is None else "efo",
+        start=_start(start, "TRIM_HORIZON"),
+        region=aws.region,
+        endpoint_url=aws.endpoint_url,
+        role_arn=aws.role_arn,
+    )
+
+
+def _kafka(topics: str, kafka: ClusterOptions, start: str | None, group: str | None) -> Source:
+    from fanout.kafka.source import KafkaSource  # noqa: PLC0415 - for help
+
+    return KafkaSource(
+        cluster=kafka.cluster(),
+        topics=topics.split(","),
+        start=_start(start, "earliest"),
+        group_id=group,
+    )
+
+
+def _start(text: str | None, default: str) -> datetime | str:
+    if text is None:
+        return default
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text
+
+
+def _pairs(options: Sequence[str]) -> Mapping[str, str]:
+    pairs = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not (name and equals):
+            raise OptionError(f"storage_option={option!r} must be NAME=VALUE")
+        if _SECRET.search(name):
+            raise OptionError(
+                f"storage_option has {name!r}: a secret would show in the list of processes; set "
+                f"it in the environment, as the service's SDK finds it"
+            )
+        pairs[name] = value
+    return pairs

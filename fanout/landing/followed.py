@@ -1,0 +1,89 @@
+"""Follow a landing: read its entries as they come, in any process and from any number on."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from fanout.core.cancellation import in_thread
+from fanout.errors import CheckpointError, OptionError
+from fanout.landing.entries import BATCHES, MAX_ENTRY_BYTES, ORIGIN, batch_ids
+from fanout.landing.entry_log import read_entry
+from fanout.landing.landed_entry import LandedEntry
+from fanout.landing.places import open_files
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from fanout.landing.storage import StoredFiles
+
+# How often a follower that waits looks whether its next entry was there, and has been deleted.
+_EXPIRY_SECONDS: Final = 60.0
+
+
+async def followed(
+    location: str,
+    *,
+    after: int | None = None,
+    poll: float = 1.0,
+    storage_options: Mapping[str, str] | None = None,
+) -> AsyncIterator[LandedEntry]:
+    """Iterate the entries of a landing in order, and wait for those that come.
+
+    Nothing is written, so any number of processes may follow one landing. Store the number of the
+    last entry that was processed, and pass it as `after` to continue. Every record is in one
+    entry, and in one only; a file that no entry names may be left by a run that was killed.
+
+    Args:
+        location: The landing, as for `fanout.land`.
+        after: The number of the last entry that is known already; None begins with the oldest.
+        poll: Seconds between two looks for a new entry.
+        storage_options: As for `fanout.land`.
+
+    Yields:
+        The entries with records.
+
+    Raises:
+        OptionError: There is no landing at the location, or an option is malformed.
+        CheckpointError: The next entry was deleted, because it is older than the landing keeps it;
+            or the location cannot be read, or an entry is damaged or was written by a newer
+            version.
+
+    Cancellation: nothing is lost; follow again after the last entry.
+    """
+    time = asyncio.get_running_loop().time
+    files = await in_thread(partial(open_files, location, storage_options))
+    number = await in_thread(partial(_first, files, after))
+    looked = time()
+    while True:
+        entry = await in_thread(partial(read_entry, files, number))
+        if entry is not None:
+            number += 1
+            if entry.segments:
+                yield LandedEntry.of(entry, files.location)
+            continue
+        if time() - looked > _EXPIRY_SECONDS:
+            looked = time()
+            await in_thread(partial(_first, files, number - 1))
+        await asyncio.sleep(poll)
+
+
+def _first(files: StoredFiles, after: int | None) -> int:
+    """Return the number of the entry to read first; the oldest if `after` is None."""
+    numbers = batch_ids(file.name for file in files.list(BATCHES))
+    if not numbers and files.read(ORIGIN, limit=MAX_ENTRY_BYTES) is None:
+        raise OptionError(
+            f"there is no landing at {files.location}: start one with fanout.land, or with "
+            f"`fanout land`"
+        )
+    oldest = numbers[0] if numbers else 0
+    if after is None:
+        return oldest
+    if oldest > after + 1:
+        raise CheckpointError(
+            f"the entries {after + 1} to {oldest - 1} of {files.location} were deleted, because "
+            f"they are older than the landing keeps them; follow it from entry {oldest} on, with "
+            f"after={oldest - 1}"
+        )
+    return after + 1

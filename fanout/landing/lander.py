@@ -1,0 +1,299 @@
+"""Land a source in Parquet files, exactly once and without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.cancellation import in_thread
+from fanout.core.opening import open_stream, resolve_start
+from fanout.core.option_checks import number, one_of, whole
+from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
+from fanout.landing.entries import BatchEntry
+from fanout.landing.entry_log import EntryLog
+from fanout.landing.landed_entry import LandedEntry
+from fanout.landing.ownership import ThisProcess, claim
+from fanout.landing.places import open_storage
+from fanout.landing.retention import Retention, sweep_orphans
+from fanout.landing.segment_filler import NoRecords, SegmentFiller
+from fanout.landing.segments import Filled, SegmentLog, publish
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.fan_out import FanOut
+    from fanout.core.source import Source
+    from fanout.core.statistics import OnResubscribe, Statistics
+    from fanout.landing.ownership import Ownership
+    from fanout.landing.storage import Storage
+
+# How often positions are stored of a stream without records: a restart after a long silence must
+# not begin at a position that the service has forgotten.
+_IDLE_SECONDS: Final = 3600.0
+# How long a process that ends may keep the lock of a landing on the local disk.
+_WAIT_FOR_LOCK: Final = 5.0
+# How often a run looks whether a newer one has taken over: Kinesis lets two runs take a shard's
+# subscription from each other every 5 s.
+_CLAIM_SECONDS: Final = 5.0
+_COMPRESSIONS: Final = ("zstd", "snappy", "lz4", "gzip", "none")
+
+
+@final
+class Landing:
+    """A source that is being landed; made by `fanout.land`. Iterate it: that moves it on.
+
+    One task iterates. Each entry is durable before it is yielded, and acknowledged to the service.
+    """
+
+    def __init__(
+        self,
+        stream: FanOut,
+        filler: SegmentFiller,
+        storage: Storage,
+        log: EntryLog,
+        retention: Retention,
+    ) -> None:
+        self._stream = stream
+        self._filler = filler
+        self._storage = storage
+        self._log = log
+        self._retention = retention
+        self._loss: CheckpointError | None = None
+
+    def __aiter__(self) -> Landing:
+        return self
+
+    async def __anext__(self) -> LandedEntry:
+        """Wait until the next entry is durable; the iteration ends where the source does.
+
+        Raises:
+            FanOutError: The failure of the source, after its last records were landed.
+            CheckpointError: The location refused, or a newer run has taken it over.
+
+        Cancellation: a write that has begun is waited for. Records that are in no entry come
+        again in the next run.
+        """
+        while True:
+            try:
+                result = await self._filler.next(_IDLE_SECONDS)
+            except StreamStateError as error:
+                raise (self._loss or error) from None
+            if isinstance(result, Filled):
+                entry = await self._land(result)
+                return LandedEntry.of(entry, self._storage.location)
+            if isinstance(result, NoRecords):
+                await self._land_positions(result.positions)
+            if not isinstance(result, NoRecords) or result.finished:
+                raise StopAsyncIteration
+
+    def stop(self) -> None:
+        """Land what was read, and end the iteration, for example when SIGTERM comes.
+
+        Call it in the loop's thread, as `loop.add_signal_handler(signal.SIGTERM, landing.stop)`
+        does; idempotent.
+        """
+        self._stream.stop()
+
+    def statistics(self) -> Statistics:
+        """Return the counters of the stream and of each split, as of now."""
+        return self._stream.statistics()
+
+    @asynccontextmanager
+    async def filling(self, ownership: Ownership) -> AsyncIterator[None]:
+        """Fill files in the background while the block runs, as long as this run owns them.
+
+        Args:
+            ownership: The claim of this run.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            filling = tasks.create_task(self._fill())
+            watching = tasks.create_task(self._watch(ownership, filling))
+            try:
+                yield
+            finally:
+                watching.cancel()
+                filling.cancel()
+
+    async def _fill(self) -> None:
+        # The next step of the iteration raises what has ended the filler.
+        with suppress(Exception):
+            await self._filler.run()
+
+    async def _watch(self, ownership: Ownership, filling: asyncio.Task[None]) -> None:
+        """End the filler when a newer run has taken over, which reads the same source."""
+        while self._loss is None:
+            await asyncio.sleep(_CLAIM_SECONDS)
+            # A store that does not answer for a while is no reason to end: nothing is written.
+            with suppress(CheckpointError):
+                self._loss = await in_thread(ownership.loss)
+        filling.cancel()
+
+    async def _land(self, filled: Filled) -> BatchEntry:
+        entry = await in_thread(lambda: self._write(filled))
+        await self._stream.acknowledge(entry.positions)
+        return entry
+
+    def _write(self, filled: Filled) -> BatchEntry:
+        file = publish(self._storage, filled.segment)
+        entry = BatchEntry(
+            self._log.next_number, "", (file,), filled.positions, filled.segment.watermark
+        )
+        try:
+            self._log.write(entry)
+        except CheckpointError:
+            self._discard_unnamed(entry)
+            raise
+        self._retention.after(entry.batch_id)
+        return entry
+
+    def _discard_unnamed(self, entry: BatchEntry) -> None:
+        """Delete files that came too late: another run has the number of their entry.
+
+        Without an entry of the number they stay, as this one may still be on its way.
+        """
+        with suppress(CheckpointError):
+            there = self._log.look_up(entry.batch_id)
+            if there is not None and there.segments != entry.segments:
+                for file in entry.segments:
+                    self._storage.delete(file.name)
+
+    async def _land_positions(self, positions: Checkpoint) -> None:
+        newest = self._log.newest
+        assert newest is not None, "a run begins with an entry"
+        if newest.positions != positions:
+            entry = BatchEntry(self._log.next_number, "", (), positions, newest.watermark)
+            await in_thread(lambda: self._log.write(entry))
+            await self._stream.acknowledge(positions)
+
+
+@asynccontextmanager
+async def land(
+    source: Source,
+    location: str,
+    *,
+    max_records: int = 5_000_000,
+    max_bytes: int = 128 * 1024 * 1024,
+    max_wait: float = 60.0,
+    compression: str = "zstd",
+    keep: timedelta | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    available_now: bool = False,
+    on_resubscribe: OnResubscribe | None = None,
+) -> AsyncIterator[Landing]:
+    """Land a source in Parquet files on a disk or in a bucket, exactly once.
+
+    The records are in `LOCATION/segments/*.parquet`; entries beside them say which files were
+    landed, in which order, and up to which positions. A run continues after the newest entry, so
+    that every record is in one entry, and in one only. A file that a killed run named in no entry
+    is deleted before the next run writes one. Of two runs on one location the newer one goes on.
+
+    Args:
+        source: The source, for example a `KinesisSource`; a share group is refused.
+        location: A directory, or a URI such as `s3://lake/orders`, `gs://lake/orders` or
+            `abfss://lake@account.dfs.core.windows.net/orders`. It belongs to the landing.
+        max_records: The most records in a file.
+        max_bytes: The most bytes of records in a file, before they are compressed.
+        max_wait: The most seconds from the first record of a file until it is written.
+        compression: Of the Parquet files: zstd, snappy, lz4, gzip or none.
+        keep: Delete entries and files that were written longer ago; None keeps them for ever.
+        storage_options: Settings of the object store by obstore's names, such as `endpoint` and
+            `region`. Credentials are found as the service's SDK finds them.
+        available_now: End when every split has once reached its newest record.
+        on_resubscribe: Called for each recoverable end of a subscription with the split, the
+            cause and the seconds until the next attempt.
+
+    Yields:
+        The landing. Iterate it.
+
+    Raises:
+        OptionError: An option is malformed, or the source locks its records.
+        SetupError: A library or credentials are missing.
+        ServiceError: The source does not exist, or we may not read it.
+        CheckpointError: The location cannot be used, is another source's or a Spark query's; on a
+            local disk also if another process lands there.
+
+    Cancellation: subscriptions are closed before the block is left. Records that are in no entry
+    come again in the next run.
+    """
+    one_of("compression", compression, *_COMPRESSIONS)
+    _check_limits(max_records, max_bytes, max_wait, keep)
+    async with AsyncExitStack() as resources:
+        storage = await in_thread(lambda: open_storage(location, storage_options))
+        resources.push_async_callback(lambda: in_thread(storage.close))
+        claims = resources.enter_context(ExitStack())
+        claiming = claim(storage, ThisProcess("fanout land"), _WAIT_FOR_LOCK)
+        ownership = await in_thread(lambda: claims.enter_context(claiming))
+        log = await in_thread(lambda: _open_log(storage, ownership))
+        positions = log.positions()
+        if positions is None:
+            origin = await resolve_start(source)
+            positions = await in_thread(lambda: log.write_origin(origin))
+        await in_thread(lambda: _fence(storage, log, ownership, positions))
+        retention = await in_thread(lambda: Retention(storage, log, keep))
+        scratch = await in_thread(storage.scratch)
+        segments = SegmentLog(
+            scratch,
+            ownership.run,
+            source.schema,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            compression=compression,
+        )
+        opening = open_stream(
+            source,
+            resume=positions.to_json(),
+            available_now=available_now,
+            on_resubscribe=on_resubscribe,
+        )
+        try:
+            stream = await resources.enter_async_context(opening)
+        except PositionError as error:
+            raise CheckpointError(f"{storage.location} cannot be continued: {error}") from error
+        _check_source(stream, positions)
+        filler = SegmentFiller(
+            stream, segments, max_wait=max_wait, bounded=available_now, eager=False
+        )
+        landing = Landing(stream, filler, storage, log, retention)
+        await resources.enter_async_context(landing.filling(ownership))
+        yield landing
+
+
+def _open_log(storage: Storage, ownership: Ownership) -> EntryLog:
+    storage.sweep()
+    log = EntryLog(storage, ownership)
+    if log.newest is not None and log.newest.query_id:
+        raise CheckpointError(
+            f"{storage.location} is the checkpoint of the Spark query {log.newest.query_id}; land "
+            f"to another location"
+        )
+    return log
+
+
+def _fence(storage: Storage, log: EntryLog, ownership: Ownership, positions: Checkpoint) -> None:
+    """Take the next number, so that no earlier run can; then sweep what those left unnamed."""
+    watermark = None if log.newest is None else log.newest.watermark
+    log.write(BatchEntry(log.next_number, "", (), positions, watermark))
+    sweep_orphans(storage, log, ownership)
+
+
+def _check_source(stream: FanOut, positions: Checkpoint) -> None:
+    if stream.capabilities.lending is not None:
+        raise OptionError(
+            f"{positions.source} is read through a share group, which cannot be landed; land its "
+            f"topics with a KafkaSource"
+        )
+
+
+def _check_limits(
+    max_records: int, max_bytes: int, max_wait: float, keep: timedelta | None
+) -> None:
+    for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
+        if whole(name, value) < 1:
+            raise OptionError(f"{name}={value} must be at least 1")
+    if number("max_wait", max_wait) < 0:
+        raise OptionError(f"max_wait={max_wait} must not be negative")
+    if keep is not None and keep <= timedelta():
+        raise OptionError(f"keep={keep} must be longer than nothing; None keeps files for ever")

@@ -1,0 +1,70 @@
+"""Where a landing is: on a local disk, or on object storage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from fanout.errors import OptionError
+from fanout.landing.conditional_create import check_conditional_create
+from fanout.landing.local_storage import LocalFiles, LocalStorage
+from fanout.landing.locations import open_object_storage
+from fanout.landing.object_location import is_object_location
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.landing.storage import Storage, StoredFiles
+
+
+def open_storage(location: str, options: Mapping[str, str] | None) -> Storage:
+    """Open a location for writing, and try what its store promises. It blocks.
+
+    Args:
+        location: A path, or a URI of the scheme `file` or of an object store.
+        options: Settings of the object store; see `open_object_storage`.
+
+    Raises:
+        OptionError: The location or an option is malformed.
+        SetupError: A library or credentials are missing.
+        CheckpointError: The location cannot be used, or its store cannot create exclusively.
+    """
+    if not is_object_location(location):
+        return LocalStorage(_local(location, options))
+    storage = open_object_storage(location, options)
+    check_conditional_create(storage)
+    return storage
+
+
+def open_files(location: str, options: Mapping[str, str] | None) -> StoredFiles:
+    """Open a location for reading. It blocks.
+
+    Args:
+        location: As for `open_storage`.
+        options: The same.
+
+    Raises:
+        OptionError: The location or an option is malformed.
+        SetupError: A library or credentials are missing.
+    """
+    if is_object_location(location):
+        return open_object_storage(location, options)
+    return LocalFiles(_local(location, options))
+
+
+def _local(location: str, options: Mapping[str, str] | None) -> Path:
+    if options:
+        raise OptionError(
+            f"storage_options are for object storage, and location={location!r} is on the disk"
+        )
+    match urlsplit(location):
+        case ("", _, path, _, _) if path:
+            return Path(location)
+        case ("file", "" | "localhost", path, _, _):
+            return Path(unquote(path))
+        case _:
+            raise OptionError(
+                f"location={location!r} must be a path, or a URI such as s3://bucket/path, "
+                f"gs://bucket/path or abfss://container@account.dfs.core.windows.net/path"
+            )

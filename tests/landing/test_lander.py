@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fanout.core.checkpoint import Checkpoint
+from fanout.errors import CheckpointError, OptionError, SplitFailedError
+from fanout.landing import lander
+from fanout.landing.entries import BatchEntry, encode_entry, entry_name
+from fanout.landing.entry_log import EntryLog
+from fanout.landing.followed import followed
+from fanout.landing.lander import land
+from fanout.landing.places import open_storage
+from fanout.landing.retention import Retention
+from tests.landing.s3 import BUCKET, moto_s3, s3_options
+from tests.spark.manual import Acknowledged, ManualSource, Subscribed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from fanout.landing.landed_entry import LandedEntry
+    from fanout.landing.lander import Landing
+    from fanout.landing.storage import Storage
+
+
+class Place:
+    """A location to land at, on a disk or in a bucket."""
+
+    def __init__(self, location: str, options: dict[str, str] | None = None) -> None:
+        self.location = location
+        self.options = options
+
+    def land(self, source: ManualSource, **options: Any) -> AbstractAsyncContextManager[Landing]:
+        chosen = {"max_wait": 0.0, "storage_options": self.options}
+        return land(source, self.location, **chosen | options)
+
+    def storage(self) -> Storage:
+        return open_storage(self.location, self.options)
+
+    async def files(self) -> list[str]:
+        """Return the files that are there, whether an entry names them or not."""
+        found = await asyncio.to_thread(lambda: self.storage().list("segments"))
+        return [f"{self.location}/segments/{file.name}" for file in found]
+
+    async def read(self, *entries: LandedEntry) -> list[bytes]:
+        return [data for entry in entries for data in await asyncio.to_thread(self._read, entry)]
+
+    def _read(self, entry: LandedEntry) -> list[bytes]:
+        found: list[bytes] = []
+        for file in entry.files:
+            data = self.storage().read(file.removeprefix(f"{self.location}/"), limit=1 << 20)
+            found += pq.read_table(pa.BufferReader(data)).column("data").to_pylist()
+        return found
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with moto_s3() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(params=["disk", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "disk":
+        return Place(str(tmp_path / "landing"))
+    endpoint = request.getfixturevalue("endpoint")
+    return Place(f"s3://{BUCKET}/{uuid.uuid4().hex}", s3_options(endpoint))
+
+
+@pytest.fixture
+def source() -> ManualSource:
+    return ManualSource()
+
+
+async def rest(landing: Landing) -> list[LandedEntry]:
+    async with asyncio.timeout(20):
+        return [entry async for entry in landing]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.01)
+
+
+async def follow(place: Place, count: int, **options: Any) -> list[LandedEntry]:
+    found: list[LandedEntry] = []
+    async with asyncio.timeout(20):
+        async for entry in followed(
+            place.location, poll=0.01, storage_options=place.options, **options
+        ):
+            found.append(entry)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_records_are_durable_and_acknowledged_before_their_entry_is_yielded(
+    place: Place, source: ManualSource
+) -> None:
+    source.put(b"one", b"two")
+    async with place.land(source) as landing:
+        entry = await anext(landing)
+        assert await place.read(entry) == [b"one", b"two"]
+        assert (entry.rows, len(entry.files)) == (2, 1)
+        assert source.trace[-1] == Acknowledged(
+            {id_: state.position for id_, state in entry.positions.splits.items()}
+        )
+        source.put(b"three")
+        second = await anext(landing)
+        assert await place.read(second) == [b"three"]
+        assert second.number == entry.number + 1
+
+
+async def test_a_run_continues_after_the_newest_entry(place: Place, source: ManualSource) -> None:
+    source.put(b"one")
+    async with place.land(source) as landing:
+        first = await anext(landing)
+    source.put(b"two")
+    async with place.land(source) as landing:
+        second = await anext(landing)
+    assert await place.read(first, second) == [b"one", b"two"]
+    # Each run takes a number before it writes, so that no earlier run can.
+    assert second.number == first.number + 2
+
+
+async def test_a_bounded_run_ends_with_what_is_there(place: Place, source: ManualSource) -> None:
+    source.put(*(b"%d" % number for number in range(10)))
+    async with place.land(source, available_now=True, max_records=4, max_wait=60.0) as landing:
+        entries = await rest(landing)
+    assert [entry.rows for entry in entries] == [4, 4, 2]
+    async with place.land(source, available_now=True) as landing:
+        assert await rest(landing) == []
+
+
+async def test_stop_lands_what_was_read(place: Place, source: ManualSource) -> None:
+    source.put(b"one")
+    async with place.land(source, max_wait=3600.0) as landing:
+        waiting = asyncio.create_task(rest(landing))
+        await until(lambda: sum(one.records for one in landing.statistics().splits.values()))
+        landing.stop()
+        (entry,) = await waiting
+    assert await place.read(entry) == [b"one"]
+
+
+async def test_the_failure_of_the_source_comes_after_its_last_records(
+    place: Place, source: ManualSource
+) -> None:
+    source.put(b"one")
+    async with place.land(source) as landing:
+        entry = await anext(landing)
+        assert entry.rows == 1
+        source.fail(ValueError("broken"))
+        with pytest.raises(SplitFailedError, match="broken"):
+            await anext(landing)
+
+
+async def test_a_file_that_a_killed_run_left_is_deleted_and_its_records_come_again(
+    place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.put(b"one")
+    async with place.land(source) as landing:
+        named = await anext(landing)
+        source.put(b"two")
+        with monkeypatch.context() as patch:
+            patch.setattr(EntryLog, "write", killed)
+            with pytest.raises(KilledError):
+                await anext(landing)
+        assert len(await place.files()) == 2
+    async with place.land(source) as landing:
+        assert len(await place.files()) == 1
+        assert await place.read(await anext(landing)) == [b"two"]
+    assert await place.read(named) == [b"one"]
+
+
+class KilledError(BaseException):
+    """The process is killed."""
+
+
+def killed(*_: object) -> None:
+    raise KilledError
+
+
+async def test_a_landing_that_another_run_has_taken_over_writes_nothing(
+    place: Place, source: ManualSource
+) -> None:
+    if place.options is None:
+        async with place.land(source):
+            with pytest.raises(CheckpointError, match="in use by another run of this process"):
+                async with place.land(source):
+                    pass
+        return
+    async with place.land(source) as older:
+        source.put(b"one")
+        async with place.land(source) as newer:
+            entry = await anext(newer)
+            with pytest.raises(CheckpointError, match="taken over by a newer run"):
+                await anext(older)
+            # What the older run had published is gone.
+            assert await place.files() == [*entry.files]
+
+
+async def test_a_run_ends_soon_after_another_has_taken_over(
+    endpoint: str, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(f"s3://{BUCKET}/{uuid.uuid4().hex}", s3_options(endpoint))
+    monkeypatch.setattr(lander, "_CLAIM_SECONDS", 0.01)
+    async with place.land(source) as older:
+        waiting = asyncio.create_task(rest(older))
+        async with place.land(source):
+            with pytest.raises(CheckpointError, match="taken over by a newer run"):
+                await waiting
+
+
+async def test_positions_without_records_are_stored(
+    place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lander, "_IDLE_SECONDS", 0.01)
+    async with place.land(source) as landing:
+        waiting = asyncio.create_task(rest(landing))
+        source.idle()
+        await until(lambda: any(isinstance(one, Acknowledged) for one in source.trace))
+        landing.stop()
+        assert await waiting == []
+    async with place.land(source):
+        pass
+    subscribed = [one.position for one in source.trace if isinstance(one, Subscribed)]
+    assert subscribed[-1] != subscribed[0]
+
+
+async def test_what_is_older_than_it_is_kept_is_deleted(
+    place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.put(b"one")
+    async with place.land(source, keep=timedelta(hours=1)) as landing:
+        await anext(landing)
+        source.put(b"two")
+        second = await anext(landing)
+        assert len(await place.files()) == 2
+    now = Retention.now()
+    monkeypatch.setattr(Retention, "now", staticmethod(lambda: now + 3_601_000))
+    source.put(b"three")
+    async with place.land(source, keep=timedelta(hours=1)) as landing:
+        third = await anext(landing)
+    assert await place.files() == [*third.files]
+    with pytest.raises(CheckpointError, match=r"were deleted, because they are older"):
+        await follow(place, 1, after=second.number - 1)
+    assert await follow(place, 1, after=third.number - 1) == [third]
+
+
+async def test_a_follower_reads_every_entry_and_waits_for_the_next(
+    place: Place, source: ManualSource
+) -> None:
+    source.put(b"one")
+    async with place.land(source) as landing:
+        first = await anext(landing)
+        following = asyncio.create_task(follow(place, 3))
+        source.put(b"two")
+        second = await anext(landing)
+        assert await follow(place, 1, after=first.number) == [second]
+    source.put(b"three")
+    async with place.land(source) as landing:
+        third = await anext(landing)
+        assert await following == [first, second, third]
+
+
+async def test_there_is_nothing_to_follow(place: Place) -> None:
+    with pytest.raises(OptionError, match=r"there is no landing at .*: start one with"):
+        await follow(place, 1)
+
+
+async def test_a_landing_of_another_source_is_refused(place: Place, source: ManualSource) -> None:
+    async with place.land(source):
+        pass
+    other = ManualSource(identity="manual:two")
+    with pytest.raises(CheckpointError, match=r"cannot be continued: .* belong to manual:one"):
+        async with place.land(other):
+            pass
+
+
+def write_batch(storage: Storage) -> None:
+    entry = BatchEntry(1, "a-query", (), Checkpoint("manual:one", {}))
+    storage.create(entry_name(1), encode_entry(entry, run=1))
+
+
+async def test_the_checkpoint_of_a_query_is_refused(place: Place, source: ManualSource) -> None:
+    async with place.land(source):
+        pass
+    await asyncio.to_thread(lambda: write_batch(place.storage()))
+    with pytest.raises(CheckpointError, match="is the checkpoint of the Spark query a-query"):
+        async with place.land(source):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_records": 0}, "max_records=0 must be at least 1"),
+        ({"max_bytes": 0}, "max_bytes=0 must be at least 1"),
+        ({"max_wait": -1.0}, "max_wait=-1.0 must not be negative"),
+        ({"keep": timedelta()}, "keep=0:00:00 must be longer"),
+        ({"compression": "tar"}, "compression='tar'"),
+        ({"storage_options": {"region": "eu"}}, "storage_options are for object storage"),
+    ],
+)
+async def test_an_option_that_makes_no_sense_is_refused(
+    tmp_path: Path, source: ManualSource, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        async with land(source, str(tmp_path), **options):
+            pass
+
+
+@pytest.mark.parametrize("location", ["hdfs://name/there", "", "http://there"])
+async def test_a_location_that_is_nowhere_is_refused(source: ManualSource, location: str) -> None:
+    with pytest.raises(OptionError, match=r"location=.* must be a path, or a URI such as"):
+        async with land(source, location):
+            pass
