@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from tests.examples.doomed import Kill
 from tests.examples.harness import AFTER_HANDLER, IN_HANDLER, Example
-from tests.examples.postgres import stored
 from tests.examples.waves import last_of_each_key, produce_wave, sent
 
 if TYPE_CHECKING:
@@ -28,6 +28,16 @@ KILLS = (
     Kill(COMMIT, "after", call=3),
     Kill(AFTER_HANDLER, "after", call=2),
 )
+
+
+def stored(url: str) -> list[bytes]:
+    """Return the data of all orders in the database, in order."""
+    with psycopg.connect(url) as database:
+        try:
+            rows = database.execute("SELECT data FROM orders").fetchall()
+        except psycopg.errors.UndefinedTable:
+            return []
+    return sorted(data.encode() for (data,) in rows)
 
 
 def test_kills_lose_and_repeat_nothing(
