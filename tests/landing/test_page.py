@@ -1,0 +1,89 @@
+"""The examples of docs/landing.md, and its table of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import fanout
+from fanout.landing import lander
+from tests.landing.s3 import BUCKET, moto_s3, s3_options
+from tests.spark.manual import ManualSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = (Path(__file__).parents[2] / "docs" / "landing.md").read_text()
+LAND, FOLLOW = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    with moto_s3() as endpoint:
+        yield endpoint
+
+
+def requests(caplog: pytest.LogCaptureFixture) -> Counter[str]:
+    """Count what the server was asked since the last call."""
+    asked = re.findall(r"(PUT|GET|DELETE|POST|HEAD) (\S+) HTTP", caplog.text)
+    caplog.clear()
+    return Counter("LIST" if "list-type=2" in path else method for method, path in asked)
+
+
+def documented(when: str) -> list[int]:
+    row = re.search(rf"^\| {when} \| (\d+) \| (\d+) \| (\d+) \| (\d+)", PAGE, re.MULTILINE)
+    assert row is not None
+    return [int(number) for number in row.groups()]
+
+
+async def test_the_table_has_the_requests_of_a_run(
+    endpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "werkzeug")
+    source = ManualSource()
+    location, options = f"s3://{BUCKET}/{uuid.uuid4().hex}", s3_options(endpoint)
+    async with fanout.land(source, location, max_wait=0.0, storage_options=options) as landing:
+        started = requests(caplog)
+        source.put(b"one")
+        await anext(landing)
+        entry = requests(caplog)
+    kinds = ("PUT", "GET", "LIST", "DELETE")
+    assert [started[kind] for kind in kinds] == documented("a run starts")
+    assert [entry[kind] for kind in kinds] == documented("an entry")
+    assert set(started) | set(entry) <= set(kinds)
+
+
+async def test_the_examples_land_and_follow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ManualSource()
+    source.put(b"one", b"two")
+    names: dict[str, Any] = {"LOCATION": str(tmp_path / "orders")}
+    exec(LAND, names)  # noqa: S102 - the page is ours
+    names["source"] = source
+    async with asyncio.TaskGroup() as tasks:
+        with monkeypatch.context() as patch:
+            patch.setattr(fanout, "land", _quickly)
+            example = tasks.create_task(names["main"]())
+            async with asyncio.timeout(20):
+                while "run-000001" not in (shown := capsys.readouterr().out):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        assert re.match(r"1 2 \('.*/orders/segments/run-000001-00000001.parquet',\)", shown)
+        exec(FOLLOW, names)  # noqa: S102 - the page is ours
+        following = tasks.create_task(names["follow"](None))
+        async with asyncio.timeout(20):
+            while capsys.readouterr().out != "2\n":  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0.01)
+        following.cancel()
+        example.cancel()
+
+
+def _quickly(source: ManualSource, location: str, **options: Any) -> Any:
+    return lander.land(source, location, **options | {"max_wait": 0.0})
