@@ -14,6 +14,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError, SetupError
+from fanout.landing.object_errors import plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,7 @@ Store: TypeAlias = AzureStore | GCSStore | S3Store
 # A service that is gone is reported within about 30 s: a request ends after 10 s, and no request
 # is repeated later than 12 s after it was made first.
 _RETRY: RetryConfig = {
-    "max_retries": 10,
+    "max_retries": 100,
     "retry_timeout": timedelta(seconds=12),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=3)},
 }
@@ -149,9 +150,8 @@ def _option_errors(service: Service) -> Iterator[None]:
             f"obstore's {_RULES[service].store.__name__} and its client have others"
         ) from error
     except (BaseError, ValueError, TypeError) as error:
-        line = text_of(error).partition("\n")[0].removeprefix("Generic ")
         raise OptionError(
-            f"the options of object storage on {service} are wrong: {line}"
+            f"the options of object storage on {service} are wrong: {plain_text(error)}"
         ) from error
 
 

@@ -41,6 +41,7 @@ _MEANINGS: Final = {
     "SignatureDoesNotMatch": _REFUSED,
     "401": _REFUSED,
     "403": _FORBIDDEN,
+    "404": "the service has nothing there ({code}); check the endpoint, and the bucket {bucket!r}",
     "AuthorizationHeaderMalformed": _OTHER_REGION,
     "PermanentRedirect": _OTHER_REGION,
     "NotImplemented": "the store does not know what was asked of it ({code}); use one with "
@@ -69,6 +70,11 @@ def object_errors(doing: str, bucket: str) -> Iterator[None]:
         raise
     except STORE_ERRORS as error:
         raise CheckpointError(f"cannot {doing}: {_reason(error, bucket)}") from _short(error)
+
+
+def plain_text(error: Exception) -> str:
+    """Return what obstore says, in one line, without the body of an answer."""
+    return re.sub(r"^Generic \w+ error: ", "", _first_line(error))
 
 
 def is_missing(error: FileNotFoundError) -> bool:
@@ -131,10 +137,10 @@ def _without_answer(error: Exception) -> str:
     """Return why there was no answer."""
     line = _first_line(error)
     if "credential provider: " in line:
-        return f"no credentials: {line.partition('credential provider: ')[2]}"
+        return f"the credentials cannot be found or renewed: {line.partition('credential provider: ')[2]}"
     if re.search(r"//169\.254\.|//metadata\.google|//fd00:ec2:", line):
         return "no credentials were found: give them in the environment or as options"
-    host = re.search(r"https?://([^/\s]+)", line)
+    host = re.search(r"https?://(?:[^/\s]*@)?([^/\s]+)", line)
     at = f" at {host[1]}" if host else ""
     if "HTTP error" in line:
         how = {"Connect": "cannot be reached", "Timeout": "did not answer in time"}.get(
@@ -143,7 +149,7 @@ def _without_answer(error: Exception) -> str:
         return f"the service{at} {how}{_tries(error)}; check the endpoint and the network"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return line.removeprefix("Generic ")
+    return plain_text(error)
 
 
 def _tries(error: Exception) -> str:

@@ -52,6 +52,12 @@ def closed_without_answer(request: _Request) -> None:
     request.close_connection = True
 
 
+def unanswered(request: _Request) -> None:
+    """Hold a request until the proxy ends."""
+    request.proxy.ending.wait()
+    request.cut()
+
+
 def answer_half_sent(request: _Request) -> None:
     """Pass a request on, and cut the connection in the middle of the answer's body."""
     status, headers, body = request.forward()
@@ -91,6 +97,7 @@ class FaultyS3:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.requests: list[str] = []
+        self.ending = threading.Event()
         self._next: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self._always: dict[str, Fault] = {}
         self._lock = threading.Lock()
@@ -138,6 +145,7 @@ def faulty_s3(endpoint: str) -> Iterator[FaultyS3]:
         yield proxy
         assert proxy.unused == 0
     finally:
+        proxy.ending.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fanout.landing.object_storage import ObjectStorage
+    from fanout.landing.storage import Storage
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def storage(endpoint: str, path: str) -> Iterator[ObjectStorage]:
         yield storage
 
 
-def publish(storage: ObjectStorage, name: str, content: bytes) -> None:
+def publish(storage: Storage, name: str, content: bytes) -> None:
     file = storage.scratch() / "part"
     file.write_bytes(content)
     storage.publish(file, name)
@@ -85,6 +86,18 @@ def test_objects_are_listed_by_name_with_sizes_and_times(storage: ObjectStorage)
     listed = storage.list("entries")
     assert listed == (FileInfo("1.json", 6), FileInfo("2.json", 6))
     assert all(before <= info.written_at <= before + 60_000 for info in listed)
+
+
+def test_other_things_in_the_bucket_are_not_listed(
+    storage: ObjectStorage, endpoint: str, path: str
+) -> None:
+    storage.create("entries/1", b"content")
+    prefix = path.removeprefix(f"{BUCKET}/")
+    others = ("", "/", "/entries", "/entries/", "/entries/1/", "/entries/2/", "/entries2", "2")
+    with closing(s3_client(endpoint)) as client:
+        for other in others:
+            client.put_object(Bucket=BUCKET, Key=f"{prefix}{other}", Body=b"")
+    assert storage.list("entries") == (FileInfo("1", 7),)
 
 
 def test_an_object_can_be_deleted_twice(storage: ObjectStorage) -> None:

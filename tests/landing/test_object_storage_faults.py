@@ -26,6 +26,7 @@ from tests.landing.s3_faults import (
     cut_in_the_middle,
     faulty_s3,
     one_page_each,
+    unanswered,
 )
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ def publish(storage: ObjectStorage, data: bytes) -> None:
     file.write_bytes(data)
     storage.publish(file, NAME)
     assert not file.exists()
+
+
+def read(storage: ObjectStorage, data: bytes) -> None:
+    storage.read(NAME, limit=len(data))
 
 
 WRITES = pytest.mark.parametrize("write", [create, publish])
@@ -325,3 +330,21 @@ def test_a_service_that_is_gone_is_a_clear_error(location: str) -> None:
             f"cannot write {location}/{NAME}: the service at {gone.endpoint[7:]} cannot be "
             "reached, 3 times; check the endpoint and the network"
         )
+
+
+def test_a_service_that_does_not_answer_is_a_clear_error(
+    s3: FaultyS3, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retry = {**object_clients._RETRY, "max_retries": 0}
+    monkeypatch.setattr(object_clients, "_RETRY", retry)
+    options = s3_options(s3.endpoint) | {"timeout": "100ms"}
+    for method in ("PUT", "GET"):
+        s3.always(method, unanswered)
+    with closing(open_object_storage(location, options)) as storage:
+        for doing, call in (("write", create), ("write", publish), ("read", read)):
+            with pytest.raises(CheckpointError) as caught:
+                call(storage, OURS)
+            assert str(caught.value) == (
+                f"cannot {doing} {location}/{NAME}: the service at {s3.endpoint[7:]} did not "
+                "answer in time; check the endpoint and the network"
+            )
