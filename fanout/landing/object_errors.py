@@ -136,8 +136,9 @@ def _reason(error: Exception, bucket: str) -> str:
 def _without_answer(error: Exception) -> str:
     """Return why there was no answer."""
     line = _first_line(error)
-    if "credential provider: " in line:
-        return f"the credentials cannot be found or renewed: {line.partition('credential provider: ')[2]}"
+    _, provider, problem = line.partition("credential provider: ")
+    if provider:
+        return f"the credentials cannot be found or renewed: {problem}"
     if re.search(r"//169\.254\.|//metadata\.google|//fd00:ec2:", line):
         return "no credentials were found: give them in the environment or as options"
     host = re.search(r"https?://(?:[^/\s]*@)?([^/\s]+)", line)

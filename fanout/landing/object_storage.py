@@ -93,15 +93,17 @@ class ObjectStorage:
         """
         with self._errors("list", directory):
             found = self._store.list_with_delimiter(directory)["objects"]
+        inside = f"{directory}/"
         infos = (
             FileInfo(
-                each["path"].rpartition("/")[2],
+                each["path"].removeprefix(inside),
                 each["size"],
                 int(each["last_modified"].timestamp() * 1_000),
             )
             for each in found
+            if each["path"].startswith(inside)  # some tools make an object of the directory itself
         )
-        visible = (info for info in infos if info.name and info.name[0] not in "_.")
+        visible = (info for info in infos if info.name[0] not in "_.")
         return tuple(sorted(visible, key=lambda info: info.name))
 
     def create(self, name: str, data: bytes) -> None:
