@@ -141,6 +141,7 @@ class EntryLog:
         try:
             self._storage.create(name, data)
         except FileExistsError as error:
+            self._ownership.check()  # its error names the newer run
             raise CheckpointError(
                 f"{name} is already in {self._storage.location}: another run writes to this "
                 f"checkpoint; this run stops"

@@ -226,6 +226,7 @@ class PendingSegments:
             data = encode_pending(number, pending, run=self._ownership.run)
             self._storage.create(pending_name(number), data)
         except FileExistsError as error:
+            self._ownership.check()  # its error names the newer run
             raise CheckpointError(
                 f"{pending_name(number)} is already in {self._storage.location}: another run "
                 f"writes to this checkpoint; this run stops"

@@ -28,8 +28,12 @@ class Owner:
 
     run: int = 1
     lost: bool = False
+    good_for: int | None = None
 
     def check(self) -> None:
+        if self.good_for is not None:
+            self.good_for -= 1
+            self.lost = self.good_for < 0
         if self.lost:
             raise CheckpointError("taken over")
 
@@ -118,6 +122,13 @@ def test_a_batch_id_is_written_once(storage: LocalStorage) -> None:
     with pytest.raises(CheckpointError, match=r"0003\.json is already in .* another run"):
         second.write(with_segment(storage, 3))
     assert open_ledger(storage).newest == idle(3)
+
+
+def test_a_run_that_is_overtaken_while_it_writes_a_batch_says_so(storage: LocalStorage) -> None:
+    ledger = open_ledger(storage, Owner(good_for=1))
+    open_ledger(storage).write(idle(0))
+    with pytest.raises(CheckpointError, match="taken over"):
+        ledger.write(with_segment(storage, 0))
 
 
 def test_nothing_is_written_after_the_checkpoint_was_lost(storage: LocalStorage) -> None:

@@ -166,6 +166,9 @@ def test_a_run_that_was_overtaken_can_name_nothing(tmp_path: Path) -> None:
     newer.write(0, newer.keep(1))
     with pytest.raises(CheckpointError, match="another run writes"):
         older.keep(1)
+    older.owner.good_for = 1
+    with pytest.raises(CheckpointError, match="taken over"):
+        older.keep(1)
 
 
 def test_the_number_of_a_run_that_has_ended_goes(tmp_path: Path) -> None:

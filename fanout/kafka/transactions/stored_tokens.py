@@ -127,6 +127,7 @@ class SinkState(StoredTokens):
         try:
             self._storage.create(name, token.to_json().encode())
         except FileExistsError as error:
+            self._ownership.check()  # its error names the newer run
             raise CheckpointError(
                 f"{name} is already in {self._storage.location}: another run writes to this "
                 f"checkpoint; this run stops"

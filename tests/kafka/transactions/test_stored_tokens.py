@@ -98,6 +98,21 @@ def test_a_token_that_another_run_has_stored_is_left(state: SinkState) -> None:
         state.record(token(4))
 
 
+def test_a_run_that_is_overtaken_while_it_stores_a_token_says_so(
+    state: SinkState, storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = storage.create
+
+    def overtaken(_: LocalStorage, name: str, data: bytes) -> None:
+        create("runs/2", b"{}")
+        create(name, data)
+
+    state.record(token(4))
+    monkeypatch.setattr(LocalStorage, "create", overtaken)
+    with pytest.raises(CheckpointError, match="taken over by a newer run"):
+        state.record(token(4))
+
+
 def test_a_run_that_lost_the_checkpoint_changes_nothing(
     state: SinkState, storage: LocalStorage
 ) -> None:
