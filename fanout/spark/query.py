@@ -217,6 +217,9 @@ class FanOutQuery:
         self._handler_thread = threading.get_ident()
         try:
             self._count(self._runner.run(batch_id, self.id))
+            # Spark commits the batch next. A newer run may repeat it already: it would end at that
+            # commit, and if it died in its handler, its successor would take the batch for done.
+            self._ownership.check()
         except BaseException as error:
             if self._stopped_in_spark():
                 self._interrupted = True

@@ -83,8 +83,11 @@ def test_a_query_that_a_newer_run_overtook_writes_nothing_more_and_acknowledges_
     assert gate.sequences == [1]
     # Its own entry names the first record, which its handler was done with; not so the second.
     assert source.trace == [Acknowledged({"a": Cursor(1)})]
-    fanout = tmp_path / "mounted" / "query" / "fanout"
-    assert [path.name for path in (fanout / "batches").glob("*.json")] == ["000000000000.json"]
+    checkpoint_files = tmp_path / "mounted" / "query"
+    batches = checkpoint_files / "fanout" / "batches"
+    assert [path.name for path in batches.glob("*.json")] == ["000000000000.json"]
+    # The newer run repeats the batch, and Spark refuses to commit what is committed already.
+    assert not list((checkpoint_files / "commits").glob("[0-9]*"))
 
 
 def test_an_idle_query_that_a_newer_run_overtook_ends(
