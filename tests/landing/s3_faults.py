@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Fault: TypeAlias = Callable[["_Request"], None]
+    Rule: TypeAlias = Callable[["_Request"], Fault | None]
 
 
 def passed(request: _Request) -> None:
@@ -80,6 +81,17 @@ def after(meanwhile: Callable[[], object], fault: Fault = passed) -> Fault:
     return both
 
 
+def before_its_answer(meanwhile: Callable[[], object]) -> Fault:
+    """Let something happen when the server has done what a request asks for."""
+
+    def fault(request: _Request) -> None:
+        answer = request.forward()
+        meanwhile()
+        request.answer(*answer)
+
+    return fault
+
+
 def one_page_each(request: _Request) -> None:
     """Pass a listing on that is to have one object on each page."""
     request.path += "&max-keys=1"
@@ -100,7 +112,12 @@ class FaultyS3:
         self.ending = threading.Event()
         self._next: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self._always: dict[str, Fault] = {}
+        self._rule: Rule = lambda _: None
         self._lock = threading.Lock()
+
+    def follow(self, rule: Rule) -> None:
+        """Let each request meet the fault that a rule returns for it, if any."""
+        self._rule = rule
 
     def next(self, method: str, *faults: Fault) -> None:
         """Let the next requests of a method meet these, one each."""
@@ -114,10 +131,13 @@ class FaultyS3:
         """Return how many requests of a method have arrived."""
         return self.requests.count(method)
 
-    def fault_of(self, method: str) -> Fault:
+    def fault_of(self, request: _Request) -> Fault:
         """Count a request that arrives, and return what it meets."""
+        method = request.command
         with self._lock:
             self.requests.append(method)
+            if (fault := self._rule(request)) is not None:
+                return fault
             waiting = self._next[method]
             return waiting.popleft() if waiting else self._always.get(method, passed)
 
@@ -195,7 +215,7 @@ class _Request(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def do(self) -> None:
-        self.proxy.fault_of(self.command)(self)
+        self.proxy.fault_of(self)(self)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do  # noqa: N815 - names of http.server
 
