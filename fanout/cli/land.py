@@ -65,6 +65,15 @@ def land(
     compression: Annotated[
         str, typer.Option(help="Of the files: zstd, snappy, lz4, gzip or none.")
     ] = "zstd",
+    partition_by_date: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Put files into segments/date=2026-11-22/ and so on, by a column with times: "
+            "approximateArrivalTimestamp of Kinesis, timestamp of Kafka. The date is that of UTC.",
+            show_default=False,
+        ),
+    ] = None,
     keep: Annotated[
         str | None,
         typer.Option(
@@ -131,6 +140,7 @@ def land(
             location,
             _Report(as_json=json),
             compression=compression,
+            partition_by_date=partition_by_date,
             keep=None if keep is None else age(keep),
             storage_options=_pairs(storage_option or ()),
             available_now=available_now,

@@ -11,6 +11,7 @@ from fanout.core.cancellation import in_thread
 from fanout.core.opening import open_stream, resolve_start
 from fanout.core.option_checks import number, one_of, whole
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
+from fanout.landing.by_date import check_date_column, publish_by_date
 from fanout.landing.entries import BatchEntry
 from fanout.landing.entry_log import EntryLog
 from fanout.landing.landed_entry import LandedEntry
@@ -46,6 +47,14 @@ class Landing:
     """A source that is being landed; made by `fanout.land`. Iterate it: that moves it on.
 
     One task iterates. Each entry is durable before it is yielded, and acknowledged to the service.
+
+    Args:
+        stream: The stream.
+        filler: Fills segments from it.
+        storage: Where they are published.
+        log: The entries.
+        retention: Deletes what is too old.
+        partition_by_date: The column by whose date files are put into directories.
     """
 
     def __init__(
@@ -55,12 +64,15 @@ class Landing:
         storage: Storage,
         log: EntryLog,
         retention: Retention,
+        *,
+        partition_by_date: str | None,
     ) -> None:
         self._stream = stream
         self._filler = filler
         self._storage = storage
         self._log = log
         self._retention = retention
+        self._partition_by_date = partition_by_date
         self._loss: CheckpointError | None = None
 
     def __aiter__(self) -> Landing:
@@ -137,10 +149,14 @@ class Landing:
         return entry
 
     def _write(self, filled: Filled) -> BatchEntry:
-        file = publish(self._storage, filled.segment)
-        entry = BatchEntry(
-            self._log.next_number, "", (file,), filled.positions, filled.segment.watermark
+        segment, column = filled.segment, self._partition_by_date
+        files = (
+            (publish(self._storage, segment),)
+            if column is None
+            else publish_by_date(self._storage, segment, column)
         )
+        number = self._log.next_number
+        entry = BatchEntry(number, "", files, filled.positions, segment.watermark)
         try:
             self._log.write(entry)
         except CheckpointError:
@@ -178,6 +194,7 @@ async def land(
     max_bytes: int = 128 * 1024 * 1024,
     max_wait: float = 60.0,
     compression: str = "zstd",
+    partition_by_date: str | None = None,
     keep: timedelta | None = None,
     storage_options: Mapping[str, str] | None = None,
     available_now: bool = False,
@@ -198,6 +215,9 @@ async def land(
         max_bytes: The most bytes of records in a file, before they are compressed.
         max_wait: The most seconds from the first record of a file until it is written.
         compression: Of the Parquet files: zstd, snappy, lz4, gzip or none.
+        partition_by_date: A column with times, such as `"approximateArrivalTimestamp"` of Kinesis
+            and `"timestamp"` of Kafka: files are in `segments/date=2026-11-22/` then, by the date
+            in UTC. None for one directory.
         keep: Delete entries and files that were written longer ago; None keeps them for ever.
         storage_options: Settings of the object store by obstore's names, such as `endpoint` and
             `region`. Credentials are found as the service's SDK finds them.
@@ -220,6 +240,8 @@ async def land(
     """
     one_of("compression", compression, *_COMPRESSIONS)
     _check_limits(max_records, max_bytes, max_wait, keep)
+    if partition_by_date is not None:
+        check_date_column(source.schema, partition_by_date)
     async with AsyncExitStack() as resources:
         storage = await in_thread(lambda: open_storage(location, storage_options))
         resources.push_async_callback(lambda: in_thread(storage.close))
@@ -256,7 +278,9 @@ async def land(
         filler = SegmentFiller(
             stream, segments, max_wait=max_wait, bounded=available_now, eager=False
         )
-        landing = Landing(stream, filler, storage, log, retention)
+        landing = Landing(
+            stream, filler, storage, log, retention, partition_by_date=partition_by_date
+        )
         await resources.enter_async_context(landing.filling(ownership))
         yield landing
 

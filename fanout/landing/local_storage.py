@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fanout.errors import CheckpointError
-from fanout.landing.storage import FileInfo, check_name, is_temporary, readable_path, temporary_name
+from fanout.landing.storage import (
+    FileInfo,
+    check_name,
+    finished,
+    is_temporary,
+    readable_path,
+    temporary_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,6 +123,20 @@ class LocalStorage(LocalFiles):
                 _link(temporary, final)
             finally:
                 temporary.unlink(missing_ok=True)
+
+    def walk(self, directory: str) -> tuple[str, ...]:
+        """Return the names of all finished files of a directory and of those in it.
+
+        Args:
+            directory: The directory.
+
+        Raises:
+            CheckpointError: The file system refused.
+        """
+        top = self._path(directory)
+        with _os_errors("list", top):
+            found = (Path(below, name) for below, _, names in os.walk(top) for name in names)
+            return finished(str(path.relative_to(self.root)) for path in found)
 
     def size(self, name: str) -> int | None:
         """Return a file's size in bytes, or None if there is no such file.

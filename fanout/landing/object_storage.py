@@ -19,7 +19,7 @@ from fanout.landing.object_errors import (
     may_have_written,
     object_errors,
 )
-from fanout.landing.storage import FileInfo, check_name, readable_path
+from fanout.landing.storage import FileInfo, check_name, finished, readable_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,6 +105,18 @@ class ObjectStorage:
         )
         visible = (info for info in infos if info.name[0] not in "_.")
         return tuple(sorted(visible, key=lambda info: info.name))
+
+    def walk(self, directory: str) -> tuple[str, ...]:
+        """Return the names of all objects of a directory and of those in it.
+
+        Args:
+            directory: The directory.
+
+        Raises:
+            CheckpointError: The service refused or did not answer.
+        """
+        with self._errors("list", directory):
+            return finished(each["path"] for page in self._store.list(directory) for each in page)
 
     def create(self, name: str, data: bytes) -> None:
         """Create an object: exclusively, atomically and durably.

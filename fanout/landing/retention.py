@@ -82,10 +82,10 @@ def sweep_orphans(storage: Storage, log: EntryLog, ownership: Ownership) -> None
     """
     # Files are named in the order of their numbers.
     last_named = _last_named(log)
-    for file in storage.list(SEGMENTS):
-        place = place_of(file.name)
+    for name in storage.walk(SEGMENTS):
+        place = place_of(name.rpartition("/")[2])
         if place is not None and last_named < place < (ownership.run, 0):
-            storage.delete(f"{SEGMENTS}/{file.name}")
+            storage.delete(name)
 
 
 def _last_named(log: EntryLog) -> tuple[int, int]:

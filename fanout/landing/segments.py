@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +22,7 @@ from fanout.errors import CheckpointError
 from fanout.landing.entries import SEGMENTS, SegmentFile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from fanout.core.checkpoint import Checkpoint
@@ -152,27 +153,12 @@ class OpenSegment:
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 
-    @property
-    def _described(self) -> list[str] | bool:
-        """The columns with a dictionary and statistics; payloads have neither."""
-        if self._compression is None:
-            return False
-        flat = (one for one in self._schema if not pa.types.is_nested(one.type))
-        return [one.name for one in flat if not pa.types.is_binary(one.type)]
-
     def _write(self, row_groups: int) -> None:
         if not self._unwritten:
             return
         if self._writer is None:
-            self._writer = pq.ParquetWriter(
-                self._path,
-                self._schema,
-                compression=self._compression or "none",
-                use_dictionary=self._described,
-                write_statistics=self._described,
-                # A replay must find the same records or an error: Parquet checks only with these.
-                write_page_checksum=True,
-            )
+            options = write_options(self._schema, self._compression)
+            self._writer = pq.ParquetWriter(self._path, self._schema, **options)
         table = pa.Table.from_batches(self._unwritten, self._schema)
         self._writer.write_table(table, row_group_size=-(-table.num_rows // row_groups))
         self._unwritten.clear()
@@ -271,14 +257,48 @@ def publish(storage: Storage, segment: OpenSegment) -> SegmentFile:
     Raises:
         CheckpointError: If that is refused; the segment is gone then.
     """
-    try:
+    with publish_errors(storage, segment):
         sealed = segment.seal()
         name = f"{SEGMENTS}/{sealed.path.name}"
         storage.publish(sealed.path, name)
+    return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)
+
+
+@contextlib.contextmanager
+def publish_errors(storage: Storage, segment: OpenSegment) -> Iterator[None]:
+    """Discard a segment that cannot be published.
+
+    Args:
+        storage: Where it was to be published.
+        segment: The segment.
+
+    Raises:
+        CheckpointError: The disk refused.
+    """
+    try:
+        yield
     except OSError as error:
         segment.discard()
         raise CheckpointError(
             f"a segment cannot be written to {storage.location}: {text_of(error)}; its "
             f"records were not acknowledged and come again"
         ) from error
-    return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)
+
+
+def write_options(schema: pa.Schema, compression: str | None) -> dict[str, Any]:
+    """Return how Parquet files are written.
+
+    Args:
+        schema: The records' schema.
+        compression: As Parquet names it; None for a file that is read once, without dictionaries
+            and statistics. Payloads never have them.
+    """
+    flat = (one for one in schema if not pa.types.is_nested(one.type))
+    described = [one.name for one in flat if not pa.types.is_binary(one.type)]
+    return {
+        "compression": compression or "none",
+        "use_dictionary": False if compression is None else described,
+        "write_statistics": False if compression is None else described,
+        # A replay must find the same records or an error: Parquet checks only with these.
+        "write_page_checksum": True,
+    }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -38,6 +39,9 @@ class Storage(StoredFiles, Protocol):
 
     def create(self, name: str, data: bytes) -> None:
         """Create a file; of several writers of one name one succeeds, the rest FileExistsError."""
+
+    def walk(self, directory: str) -> tuple[str, ...]:
+        """Return the names of all finished files of a directory and of those in it."""
 
     def size(self, name: str) -> int | None:
         """Return a file's size in bytes, or None if there is no such file."""
@@ -95,6 +99,17 @@ def check_name(name: str) -> str:
     if any(not part or part[0] in "_." for part in name.split("/")):
         raise ValueError(f"not a name for a checkpoint file: {name!r}")
     return name
+
+
+def finished(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that can be those of finished files, sorted.
+
+    Args:
+        names: Relative paths with `/` between their components.
+    """
+    return tuple(
+        sorted(name for name in names if all(p and p[0] not in "_." for p in name.split("/")))
+    )
 
 
 def temporary_name() -> str:

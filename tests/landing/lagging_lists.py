@@ -31,6 +31,7 @@ class LaggingLists:
         self.lists = 0
         self.location = files.location
         self.create, self.read, self.size = files.create, files.read, files.size
+        self.walk = files.walk
         self.delete, self.publish, self.scratch = files.delete, files.publish, files.scratch
         self.uri, self.sweep, self.close = files.uri, files.sweep, files.close
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.core.checkpoint import Checkpoint
+from fanout.core.events import Batch, End
 from fanout.errors import CheckpointError, OptionError, SplitFailedError
 from fanout.landing import lander
 from fanout.landing.entries import BatchEntry, encode_entry, entry_name
@@ -19,13 +21,15 @@ from fanout.landing.lander import land
 from fanout.landing.places import open_storage
 from fanout.landing.retention import Retention
 from tests.landing.s3 import BUCKET, moto_s3, s3_options
-from tests.spark.manual import Acknowledged, ManualSource, Subscribed
+from tests.spark.manual import SCHEMA, Acknowledged, ManualSource, Subscribed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from fanout.core.events import Split
+    from fanout.core.positions import Position
     from fanout.landing.landed_entry import LandedEntry
     from fanout.landing.lander import Landing
     from fanout.landing.storage import Storage
@@ -49,6 +53,11 @@ class Place:
         """Return the files that are there, whether an entry names them or not."""
         found = await asyncio.to_thread(lambda: self.storage().list("segments"))
         return [f"{self.location}/segments/{file.name}" for file in found]
+
+    async def walk(self) -> list[str]:
+        """Return the files that are there, in all directories."""
+        found = await asyncio.to_thread(lambda: self.storage().walk("segments"))
+        return [f"{self.location}/{name}" for name in found]
 
     async def read(self, *entries: LandedEntry) -> list[bytes]:
         return [data for entry in entries for data in await asyncio.to_thread(self._read, entry)]
@@ -324,3 +333,77 @@ async def test_a_location_that_is_nowhere_is_refused(source: ManualSource, locat
     with pytest.raises(OptionError, match=r"location=.* must be a path, or a URI such as"):
         async with land(source, location):
             pass
+
+
+class TimedSource(ManualSource):
+    """Records whose data is their time, in milliseconds since the Unix epoch."""
+
+    schema = pa.schema([*SCHEMA, ("time", pa.timestamp("ms", "UTC"))])
+
+    async def events(self, split: Split, position: Position) -> AsyncGenerator[Batch | End]:
+        async for event in super().events(split, position):
+            if isinstance(event, Batch):
+                times = pa.array(map(int, event.records.column("data").to_pylist()), pa.int64())
+                timed = [*event.records.columns, times.cast(pa.timestamp("ms", "UTC"))]
+                records = pa.record_batch(timed, schema=self.schema)
+                yield replace(event, records=records)
+            else:
+                yield event
+
+
+DAY = 86_400_000
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+async def test_files_are_in_a_directory_for_each_date(place: Place, compression: str) -> None:
+    source = TimedSource()
+    options: dict[str, Any] = {"partition_by_date": "time", "compression": compression}
+    async with place.land(source, **options) as landing:
+        source.put(b"0", b"1")
+        one = await anext(landing)
+        source.put(b"%d" % (2 * DAY), b"5", b"%d" % (2 * DAY + 1), b"%d" % -1, b"%d" % 10**15)
+        several = await anext(landing)
+    directories = [file.split("/segments/")[1].split("/")[0] for file in several.files]
+    assert directories == [
+        "date=1969-12-31",
+        "date=1970-01-01",
+        "date=1970-01-03",
+        "date=9999-12-31",
+    ]
+    assert [file.split("/segments/")[1] for file in one.files] == [
+        "date=1970-01-01/run-000001-00000001.parquet"
+    ]
+    assert await place.read(several) == [b"-1", b"5", b"172800000", b"172800001", b"%d" % 10**15]
+    assert (several.rows, await place.read(one)) == (5, [b"0", b"1"])
+
+
+async def test_files_of_any_date_that_a_killed_run_left_are_deleted(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = TimedSource()
+    source.put(b"0", b"%d" % DAY)
+    async with place.land(source, partition_by_date="time") as landing:
+        with monkeypatch.context() as patch:
+            patch.setattr(EntryLog, "write", killed)
+            with pytest.raises(KilledError):
+                await anext(landing)
+        assert len(await place.walk()) == 2
+    async with place.land(source, partition_by_date="time") as landing:
+        assert await place.walk() == []
+        entry = await anext(landing)
+        assert await place.walk() == [*entry.files]
+
+
+async def test_a_column_without_times_makes_no_dates(place: Place, source: ManualSource) -> None:
+    with pytest.raises(OptionError, match="partition_by_date='data' must be a column with times"):
+        async with place.land(source, partition_by_date="data"):
+            pass
+
+
+async def test_a_walk_finds_files_in_every_directory(place: Place) -> None:
+    storage = await asyncio.to_thread(place.storage)
+    for name in ("segments/date=2/b", "segments/date=1/a", "segments/c", "batches/d"):
+        await asyncio.to_thread(storage.create, name, b"")
+    found = await asyncio.to_thread(storage.walk, "segments")
+    assert found == ("segments/c", "segments/date=1/a", "segments/date=2/b")
+    assert await asyncio.to_thread(storage.walk, "nowhere") == ()

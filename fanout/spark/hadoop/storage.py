@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fanout.errors import CheckpointError
 from fanout.landing.entries import DIRECTORY
 from fanout.landing.local_storage import LocalFiles, LocalStorage
-from fanout.landing.storage import FileInfo, check_name, is_temporary, readable_path
+from fanout.landing.storage import FileInfo, check_name, finished, is_temporary, readable_path
 from fanout.spark.hadoop.jvm import (
     JAVA_ERRORS,
     hadoop_configuration,
@@ -154,6 +154,28 @@ class HadoopStorage(HadoopFiles):
         """
         with self._errors("write", name):
             self.writer.write(self._path(name), self._jvm.java.io.ByteArrayInputStream(data))
+
+    def walk(self, directory: str) -> tuple[str, ...]:
+        """Return the names of all finished files of a directory and of those in it.
+
+        Args:
+            directory: The directory.
+
+        Raises:
+            CheckpointError: The file system refused.
+        """
+        top = f"{self._root.toString()}/"
+        found = []
+        with self._errors("list", directory):
+            try:
+                files = self._fs.listFiles(self._path(directory), True)  # noqa: FBT003 - Java's
+                while files.hasNext():
+                    found.append(str(files.next().getPath().toString()).removeprefix(top))
+            except JAVA_ERRORS as error:
+                if is_java(error, *_NOT_FOUND):
+                    return ()
+                raise
+        return finished(found)
 
     def size(self, name: str) -> int | None:
         """Return a file's size in bytes, or None if there is no such file.

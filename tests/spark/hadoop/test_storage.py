@@ -101,6 +101,13 @@ def test_a_missing_directory_lists_nothing(storage: Storage) -> None:
     assert storage.list("ledger") == ()
 
 
+def test_a_walk_finds_files_in_every_directory(storage: Storage) -> None:
+    for name in ("segments/date=2/b", "segments/date=1/a", "segments/c", "batches/d"):
+        storage.create(name, b"")
+    assert storage.walk("segments") == ("segments/c", "segments/date=1/a", "segments/date=2/b")
+    assert storage.walk("nowhere") == ()
+
+
 def test_a_temporary_is_never_listed(storage: Storage, tmp_path: Path) -> None:
     storage.create("ledger/1.json", b"content")
     plant(tmp_path, temporary_name())

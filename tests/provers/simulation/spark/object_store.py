@@ -54,6 +54,15 @@ class RemoteStorage:
         """Return the objects of a directory."""
         return self._request("list", directory, lambda: self._list(directory), effect=False)
 
+    def walk(self, directory: str) -> tuple[str, ...]:
+        """Return the objects of a directory and of those in it."""
+        below = f"{directory}/"
+
+        def found() -> tuple[str, ...]:
+            return tuple(sorted(name for name in self.objects if name.startswith(below)))
+
+        return self._request("list", directory, found, effect=False)
+
     def size(self, name: str) -> int | None:
         """Return an object's size."""
         data = self._request("size", name, lambda: self.objects.get(name), effect=False)
