@@ -11,6 +11,7 @@ __all__ = (
     "BROKER",
     "COMMANDS",
     "DIAGNOSE",
+    "FIRST_RECORD",
     "IAM",
     "KAFKA_ASYNCIO",
     "KAFKA_SINK",
@@ -28,6 +29,7 @@ __all__ = (
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 (
+    FIRST_RECORD,
     SPARK,
     ASYNCIO,
     KAFKA_SPARK,
@@ -44,7 +46,8 @@ IAM, DIAGNOSE = (
     re.sub(r"^>>> ", "", code, flags=re.MULTILINE)
     for code in re.findall(r"```pycon\n(.*?)```", README, re.DOTALL)
 )
-COMMANDS = re.findall(r"^\$ (fanout .*)$", README, re.MULTILINE)
+# Servers run until they are told to end; tests/cli/test_servers.py starts them.
+COMMANDS = re.findall(r"^\$ (fanout (?!kinesis-server).*)$", README, re.MULTILINE)
 
 
 def defined_by(code: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.kafka.topics import Topic
-from tests.readme import KAFKA_SPARK, SPARK, STOP_SPARK, defined_by, on_this_machine
+from tests.readme import FIRST_RECORD, KAFKA_SPARK, SPARK, STOP_SPARK, defined_by, on_this_machine
 from tests.spark.harness import Recorder
 from tests.spark.manual import ManualSource
 
@@ -20,6 +20,24 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.server import KinesisServer
 
 pytestmark = pytest.mark.spark
+
+
+def test_the_first_record_is_shown_once(
+    kinesis_server: KinesisServer,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    del spark  # the example gets the session that runs
+    for name, value in kinesis_server.environment.items():
+        monkeypatch.setenv(name, value)
+    kinesis_server.create_stream("orders")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        exec(FIRST_RECORD, {})  # noqa: S102 - the README is ours
+        shown = capsys.readouterr().out
+        assert shown.count("|my first record|shardId-000000000000|") == 1
 
 
 def test_the_spark_example_writes_what_was_put(
