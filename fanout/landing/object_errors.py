@@ -6,7 +6,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, UnauthenticatedError
 
 from fanout.core.error_text import text_of
 from fanout.errors import CheckpointError
@@ -92,7 +92,8 @@ def may_have_written(error: Exception) -> bool:
         return True
     if (status := _status(error)) is not None:
         return status in _CONFLICTS and _MEANINGS.get(_code(error)) is not _NO_BUCKET
-    return isinstance(error, BaseError) and _transport(error) != "Connect"
+    refused = isinstance(error, UnauthenticatedError)  # there were no credentials to ask with
+    return isinstance(error, BaseError) and not refused and _transport(error) != "Connect"
 
 
 def is_lost(error: Exception) -> bool:

@@ -258,10 +258,13 @@ def test_credentials_that_cannot_be_found_are_named(
 def test_credentials_that_end_meanwhile_are_named(
     service: FaultyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked: list[int] = []
+
     class Ended:
         config: ClassVar[dict[str, str]] = {}
 
         def __call__(self) -> None:
+            asked.append(1)
             raise RuntimeError("the session is over")
 
     monkeypatch.setattr("obstore.auth.boto3.Boto3CredentialProvider", Ended)
@@ -271,6 +274,7 @@ def test_credentials_that_end_meanwhile_are_named(
         "cannot write s3://lake/runs/1: the credentials cannot be found or renewed: RuntimeError: "
         "the session is over"
     )
+    assert asked == [1]
 
 
 def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
