@@ -48,7 +48,7 @@ _MEANINGS: Final = {
     "conditional writes",
 }
 _SERVER_ERRORS: Final = 500
-_CONFLICTS: Final = frozenset({404, 409, 412})
+_NOT_FOUND: Final = 404
 
 
 @contextmanager
@@ -91,7 +91,8 @@ def may_have_written(error: Exception) -> bool:
     if isinstance(error, AlreadyExistsError) or is_server_error(error):
         return True
     if (status := _status(error)) is not None:
-        return status in _CONFLICTS and _MEANINGS.get(_code(error)) is not _NO_BUCKET
+        # The parts of a large file are gone when an earlier request has made one object of them.
+        return status == _NOT_FOUND and _MEANINGS.get(_code(error)) is not _NO_BUCKET
     refused = isinstance(error, UnauthenticatedError)  # there were no credentials to ask with
     return isinstance(error, BaseError) and not refused and _transport(error) != "Connect"
 

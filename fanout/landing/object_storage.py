@@ -253,7 +253,6 @@ class ObjectStorage:
                 max_concurrency=_PARALLEL_PARTS,
             )
         except (BaseError, FileNotFoundError) as error:
-            # Once the parts are one object, a repeated request for it finds no upload.
             if not may_have_written(error) or not taken():
                 raise
 

@@ -33,8 +33,8 @@ class StoredFiles(Protocol):
 class Storage(StoredFiles, Protocol):
     """Small files that are written once, and finished local files that are moved in.
 
-    What `create` and `publish` promise beyond this depends on the file system: see LocalStorage and
-    HadoopStorage.
+    What `create` and `publish` promise beyond this depends on the file system: see LocalStorage,
+    HadoopStorage and ObjectStorage.
     """
 
     def create(self, name: str, data: bytes) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import closing
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
@@ -29,8 +31,9 @@ AZURE_KEYS = {"account_name": "account", "account_key": "a2V5"}
 
 @pytest.fixture
 def no_other_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.delenv(name, raising=False)
+    for name in os.environ:
+        if name.startswith(("AWS_ACCESS_", "AWS_SECRET_", "AWS_ENDPOINT_", "AZURE_", "GOOGLE_")):
+            monkeypatch.delenv(name)
 
 
 @pytest.fixture
@@ -179,6 +182,58 @@ def test_azure_creates_under_the_condition_that_nothing_is_there(
     assert path == "/container/a%20b/c/runs/1"
     assert headers["if-none-match"] == "*"
     assert headers["authorization"].startswith("SharedKey account:")
+
+
+def test_the_account_of_a_location_names_the_endpoint() -> None:
+    for cloud, endpoint in (
+        ("core.windows.net", None),
+        ("core.chinacloudapi.cn", "https://account.blob.core.chinacloudapi.cn"),
+    ):
+        location = f"abfss://container@account.dfs.{cloud}/a"
+        config = open_object_storage(location, {"account_key": "a2V5"})._store.config
+        assert config["account_name"] == "account"
+        assert config.get("endpoint") == endpoint
+
+
+def test_azure_identity_is_asked_unless_a_variable_has_a_key(
+    service: FaultyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def provider() -> Any:
+        return lambda: {"token": "of-the-sdk", "expires_at": None}
+
+    module = SimpleNamespace(AzureCredentialProvider=provider)
+    monkeypatch.setitem(sys.modules, "obstore.auth.azure", module)
+    options = {"account_name": "account", "endpoint": service.endpoint}
+    _, headers = request_of("az://container", options)
+    assert headers["authorization"] == "Bearer of-the-sdk"
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
+    _, headers = request_of("az://container", options)
+    assert headers["authorization"].startswith("SharedKey account:")
+
+
+def test_google_auth_is_asked_unless_a_variable_has_a_token(
+    service: FaultyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def default(*, scopes: list[str]) -> tuple[list[str], str]:
+        return scopes, "project"
+
+    def provider(scopes: list[str]) -> Any:
+        return lambda: {"token": scopes[0].rpartition("/")[2], "expires_at": None}
+
+    modules = {
+        "google": SimpleNamespace(auth=SimpleNamespace(default=default)),
+        "google.auth": SimpleNamespace(default=default),
+        "google.auth.exceptions": SimpleNamespace(GoogleAuthError=ZeroDivisionError),
+        "obstore.auth.google": SimpleNamespace(GoogleCredentialProvider=provider),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    options = {"base_url": service.endpoint}
+    _, headers = request_of("gs://lake", options)
+    assert headers["authorization"] == "Bearer devstorage.read_write"
+    monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "of-a-variable")
+    _, headers = request_of("gs://lake", options)
+    assert headers["authorization"] == "Bearer of-a-variable"
 
 
 def test_plain_http_is_used_only_where_it_is_named(

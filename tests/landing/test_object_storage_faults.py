@@ -26,6 +26,7 @@ from tests.landing.s3_faults import (
     cut_in_the_middle,
     faulty_s3,
     one_page_each,
+    passed,
     unanswered,
 )
 
@@ -155,6 +156,7 @@ def test_a_put_that_always_meets_a_fault_is_a_clear_error(
     assert str(caught.value) == (
         f"cannot write {storage.location}/{NAME}: the service answered 503 (SlowDown), 3 times"
     )
+    assert s3.count("PUT") == 3
     assert storage.list("segments") == ()
 
 
@@ -203,23 +205,42 @@ def test_a_list_of_many_pages_is_whole(s3: FaultyS3, storage: ObjectStorage) -> 
     assert s3.count("GET") == 5
 
 
-@pytest.mark.parametrize("fault", [PASSING[name] for name in ("500", "cut", "lost", "closed")])
-@pytest.mark.parametrize("method", ["PUT", "POST"])
-def test_a_segment_in_parts_that_meets_a_fault_is_there_once(
-    s3: FaultyS3,
-    storage: ObjectStorage,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
-    fault: Fault,
-) -> None:
+def test_a_segment_below_the_bound_is_one_request(s3: FaultyS3, storage: ObjectStorage) -> None:
+    publish(storage, bytes(12 << 20))
+    assert s3.requests == ["PUT"]
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upload in parts what is large for a test; S3 takes no smaller ones."""
     monkeypatch.setattr(object_storage, "_MAX_SINGLE_PUT", 1_000)
     monkeypatch.setattr(object_storage, "_PART", 5 << 20)
-    s3.next(method, fault)
-    data = OURS * 2_000
+
+
+# The requests that begin an upload, bring a part, and make one object of the parts.
+@pytest.mark.parametrize("moment", [("POST", 0), ("PUT", 1), ("POST", 1)], ids=str)
+@pytest.mark.parametrize("fault", [PASSING[name] for name in ("500", "cut", "lost", "closed")])
+@pytest.mark.usefixtures("small_parts")
+def test_a_segment_in_parts_that_meets_a_fault_is_there_once(
+    s3: FaultyS3, storage: ObjectStorage, moment: tuple[str, int], fault: Fault
+) -> None:
+    method, number = moment
+    s3.next(method, *[passed] * number, fault)
+    data = bytes(6 << 20)
     publish(storage, data)
     assert storage.read(NAME, limit=len(data)) == data
     with pytest.raises(FileExistsError):
         publish(storage, data[:-1] + b"!")
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_parts_that_are_one_object_already_are_recognised(
+    s3: FaultyS3, storage: ObjectStorage
+) -> None:
+    s3.next("POST", passed, answer_lost, answered(404, "NoSuchUpload"))
+    data = bytes(6 << 20)
+    publish(storage, data)
+    assert storage.read(NAME, limit=len(data)) == data
 
 
 SECRETS = {"access_key_id": "canary-id", "secret_access_key": "canary-secret"}
