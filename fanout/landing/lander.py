@@ -120,14 +120,19 @@ class Landing:
         Args:
             ownership: The claim of this run.
         """
+        # The block's own error is carried around the task group, which would wrap it in a group.
+        error: BaseException | None = None
         async with asyncio.TaskGroup() as tasks:
             filling = tasks.create_task(self._fill())
             watching = tasks.create_task(self._watch(ownership, filling))
             try:
                 yield
-            finally:
-                watching.cancel()
-                filling.cancel()
+            except BaseException as raised:  # noqa: BLE001 - raised again below
+                error = raised
+            watching.cancel()
+            filling.cancel()
+        if error is not None:
+            raise error
 
     async def _fill(self) -> None:
         # The next step of the iteration raises what has ended the filler.
@@ -320,4 +325,4 @@ def _check_limits(
     if number("max_wait", max_wait) < 0:
         raise OptionError(f"max_wait={max_wait} must not be negative")
     if keep is not None and keep <= timedelta():
-        raise OptionError(f"keep={keep} must be longer than nothing; None keeps files for ever")
+        raise OptionError(f"keep={keep} must be longer than nothing; leave it out to keep files")

@@ -56,7 +56,8 @@ def open_files(location: str, options: Mapping[str, str] | None) -> StoredFiles:
 def _local(location: str, options: Mapping[str, str] | None) -> Path:
     if options:
         raise OptionError(
-            f"storage_options are for object storage, and location={location!r} is on the disk"
+            f"storage_options can only be given for object storage, and location={location!r} is "
+            f"on the disk"
         )
     match urlsplit(location):
         case ("", _, path, _, _) if path:

@@ -172,6 +172,16 @@ async def test_the_failure_of_the_source_comes_after_its_last_records(
             await anext(landing)
 
 
+async def test_the_error_of_the_block_is_raised_as_it_is(
+    place: Place, source: ManualSource
+) -> None:
+    mine = ValueError("mine")
+    with pytest.raises(ValueError, match="mine") as raised:
+        async with place.land(source):
+            raise mine
+    assert raised.value is mine
+
+
 async def test_a_file_that_a_killed_run_left_is_deleted_and_its_records_come_again(
     place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,7 +327,7 @@ async def test_the_checkpoint_of_a_query_is_refused(place: Place, source: Manual
         ({"max_wait": -1.0}, "max_wait=-1.0 must not be negative"),
         ({"keep": timedelta()}, "keep=0:00:00 must be longer"),
         ({"compression": "tar"}, "compression='tar'"),
-        ({"storage_options": {"region": "eu"}}, "storage_options are for object storage"),
+        ({"storage_options": {"region": "eu"}}, "storage_options can only be given for"),
     ],
 )
 async def test_an_option_that_makes_no_sense_is_refused(
