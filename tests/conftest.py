@@ -52,6 +52,7 @@ _GROUPS = {
     "tests/spark/": "Spark",
     "tests/kafka/share/": "Kafka, by commands and share groups",
     "tests/cli/test_exit_codes": "Kafka, by commands and share groups",
+    "tests/cli/test_land_kafka": "Kafka, by commands and share groups",
     "tests/cli/test_servers": "Kafka, by commands and share groups",
     "tests/cli/test_share": "Kafka, by commands and share groups",
     "tests/cli/test_shuffle": "Kafka, by commands and share groups",

@@ -30,6 +30,8 @@ _WORDS: Final = SECRETS | {"servers": "--bootstrap-servers"}
 OTHER_KEYWORDS: Final = frozenset({"decode", "insecure", "mode", "on_bad_frame", "on_bad_record"})
 _REMEDY: Final = re.compile(
     rf"(?:,? or pass |; |(?<=\?) )(?:{'|'.join(sorted(OTHER_KEYWORDS))})=[^,;]*"
+    # Those of object storage that are secrets.
+    r"|, or give the options? [a-z_ ]+"
 )
 _words_of_command: ContextVar[Mapping[str, str]] = ContextVar("words", default=_WORDS)
 

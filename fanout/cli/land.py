@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final, final
 
 import typer
@@ -75,17 +76,19 @@ def land(
         ),
     ] = None,
     keep: Annotated[
-        str | None,
+        timedelta | None,
         typer.Option(
+            parser=age,
             metavar="AGE",
             help="Delete what was written longer ago, such as 12h, 7d or 2w. Everything is kept "
             "if left out.",
             show_default=False,
         ),
     ] = None,
-    storage_option: Annotated[
+    storage_options: Annotated[
         list[str] | None,
         typer.Option(
+            "--storage-option",
             metavar="NAME=VALUE",
             help="A setting of the object store, such as region=eu-west-1 or "
             "endpoint=https://minio.example; can be repeated. Credentials are found as the "
@@ -129,6 +132,9 @@ def land(
     match = _SOURCE.fullmatch(source)
     if match is None:
         raise OptionError(f"source={source!r} must be kinesis://STREAM or kafka://TOPIC")
+    other, value = ("group", group) if match[1] == "kinesis" else ("consumer", consumer)
+    if value is not None:
+        raise OptionError(f"{other}={value!r} cannot be used with {match[1]}://")
     reading = (
         _kinesis(match[2], consumer, start, aws)
         if match[1] == "kinesis"
@@ -141,8 +147,8 @@ def land(
             _Report(as_json=json),
             compression=compression,
             partition_by_date=partition_by_date,
-            keep=None if keep is None else age(keep),
-            storage_options=_pairs(storage_option or ()),
+            keep=keep,
+            storage_options=_pairs(storage_options or ()),
             available_now=available_now,
             max_wait=max_wait,
             max_records=max_records,
@@ -220,7 +226,7 @@ def _kinesis(stream: str, consumer: str | None, start: str | None, aws: AwsOptio
         stream=stream,
         consumer=consumer,
         mode="polling" if consumer is None else "efo",
-        start=_start(start, "TRIM_HORIZON"),
+        start=_start(start, "TRIM_HORIZON", "LATEST", "earliest", "latest"),
         region=aws.region,
         endpoint_url=aws.endpoint_url,
         role_arn=aws.role_arn,
@@ -233,18 +239,23 @@ def _kafka(topics: str, kafka: ClusterOptions, start: str | None, group: str | N
     return KafkaSource(
         cluster=kafka.cluster(),
         topics=topics.split(","),
-        start=_start(start, "earliest"),
+        start=_start(start, "earliest", "latest", "committed"),
         group_id=group,
     )
 
 
-def _start(text: str | None, default: str) -> datetime | str:
-    if text is None:
-        return default
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return text
+def _start(text: str | None, oldest: str, *others: str) -> datetime | str:
+    if text is None or text in {oldest, *others}:
+        return text or oldest
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return moment
+    words = ", ".join((oldest, *others))
+    raise OptionError(
+        f"start={text!r} must be {words}, or a time with its zone, such as "
+        f"2026-11-22T08:00:00+00:00"
+    )
 
 
 def _pairs(options: Sequence[str]) -> Mapping[str, str]:
@@ -252,10 +263,10 @@ def _pairs(options: Sequence[str]) -> Mapping[str, str]:
     for option in options:
         name, equals, value = option.partition("=")
         if not (name and equals):
-            raise OptionError(f"storage_option={option!r} must be NAME=VALUE")
+            raise OptionError(f"storage_options={option!r} must be NAME=VALUE")
         if _SECRET.search(name):
             raise OptionError(
-                f"storage_option has {name!r}: a secret would show in the list of processes; set "
+                f"storage_options has {name!r}: a secret would show in the list of processes; set "
                 f"it in the environment, as the service's SDK finds it"
             )
         pairs[name] = value
