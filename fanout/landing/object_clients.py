@@ -146,12 +146,13 @@ def _option_errors(service: Service) -> Iterator[None]:
     except UnknownConfigurationKeyError as error:
         name = re.search(r"'(.*?)'", str(error))
         raise OptionError(
-            f"{name[1] if name else 'an option'} is no option of object storage on {service}: "
-            f"obstore's {_RULES[service].store.__name__} and its client have others"
+            f"{name[1] if name else 'one'} is no storage option of {service}; obstore's "
+            f"{_RULES[service].store.__name__.replace('Store', 'Config')} and ClientConfig have "
+            "their names"
         ) from error
     except (BaseError, ValueError, TypeError) as error:
         raise OptionError(
-            f"the options of object storage on {service} are wrong: {plain_text(error)}"
+            f"the storage options of {service} are wrong: {plain_text(error)}"
         ) from error
 
 
@@ -179,8 +180,8 @@ def _boto3() -> Any:
     except (BotoCoreError, ValueError) as error:
         reason = f": {text_of(error)}" if isinstance(error, BotoCoreError) else ""
         raise SetupError(
-            f"no AWS credentials were found{reason}; log in, set AWS_PROFILE, or give the options "
-            "access_key_id and secret_access_key"
+            f"no AWS credentials were found{reason}; log in, set AWS_PROFILE, or give the storage "
+            "options access_key_id and secret_access_key"
         ) from error
 
 
@@ -196,7 +197,7 @@ def _google() -> Any:
     except GoogleAuthError as error:
         raise SetupError(
             f"no Google credentials were found: {text_of(error)}; run "
-            "`gcloud auth application-default login`, or give the option service_account"
+            "`gcloud auth application-default login`, or give the storage option service_account"
         ) from error
     return GoogleCredentialProvider(credentials)
 

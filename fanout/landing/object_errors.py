@@ -27,7 +27,9 @@ _FORBIDDEN: Final = (
     "the credentials do not allow it ({code}); allow reading, writing, listing and deleting in "
     "the bucket {bucket!r}"
 )
-_OTHER_REGION: Final = "the bucket {bucket!r} is in another region ({code}); give the option region"
+_OTHER_REGION: Final = (
+    "the bucket {bucket!r} is in another region ({code}); give the storage option region"
+)
 _MEANINGS: Final = {
     "NoSuchBucket": _NO_BUCKET,
     "ContainerNotFound": _NO_BUCKET,
@@ -142,7 +144,7 @@ def _without_answer(error: Exception) -> str:
     if provider:
         return f"the credentials cannot be found or renewed: {problem}"
     if re.search(r"//169\.254\.|//metadata\.google|//fd00:ec2:", line):
-        return "no credentials were found: give them in the environment or as options"
+        return "no credentials were found: give them in the environment or as storage options"
     host = re.search(r"https?://(?:[^/\s]*@)?([^/\s]+)", line)
     at = f" at {host[1]}" if host else ""
     if "HTTP error" in line:

@@ -84,7 +84,7 @@ def parse_location(location: str) -> ObjectLocation:
         raise OptionError(
             f"after {found[1]}:// only a bucket may follow"
             + (", or container@account.dfs.core.windows.net" if service == "Azure" else "")
-            + "; give credentials and the endpoint as options"
+            + "; give credentials and the endpoint as storage options"
         )
     parts = [part for part in found[3].split("/") if part]
     if not _BUCKET.fullmatch(bucket) or {".", ".."} & {*parts} or not found[3].isprintable():

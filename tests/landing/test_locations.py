@@ -131,17 +131,21 @@ def test_credentials_in_a_location_are_refused_and_not_shown(location: str) -> N
         (
             "s3://lake",
             {"zone": "a"},
-            "zone is no option of object storage on S3: obstore's S3S",
+            "zone is no storage option of S3; obstore's S3Config and",
         ),
-        ("gs://lake", {"region": "a"}, "region is no option of object storage on GCS: obstore's "),
-        ("az://lake", {"region": "a"}, "region is no option of object storage on Azure: obstore"),
-        ("s3://lake", {"endpoint": "minio:9000"}, "endpoint must begin with https:// or http://: "),
-        ("s3://lake", {"bucket": "other"}, "on S3 are wrong: Duplicate key aws_bucket provided"),
-        ("s3://lake", {"timeout": "soon"}, 'on S3 are wrong: failed to parse "soon" as Duration'),
-        ("s3://lake", {"allow_http": "yo"}, 'on S3 are wrong: failed to parse "yo" as boolean'),
-        ("s3://lake", {"proxy_nonsense": "a"}, "on S3 are wrong: Invalid key: proxy_nonsense"),
-        ("s3://lake", {"region": 5}, "on S3 are wrong: 'int' object is not an instance of 'str'"),
-        ("az://lake", {}, "on Azure are wrong: Account must be specified"),
+        ("gs://lake", {"region": "a"}, "region is no storage option of GCS; obstore's GCSConfig"),
+        ("az://lake", {"region": "a"}, "region is no storage option of Azure; obstore's AzureC"),
+        (
+            "s3://lake",
+            {"endpoint": "minio:9000"},
+            "endpoint must begin with https:// or http://: ",
+        ),
+        ("s3://lake", {"bucket": "other"}, "of S3 are wrong: Duplicate key aws_bucket provided"),
+        ("s3://lake", {"timeout": "soon"}, 'of S3 are wrong: failed to parse "soon" as Duration'),
+        ("s3://lake", {"allow_http": "yo"}, 'of S3 are wrong: failed to parse "yo" as boolean'),
+        ("s3://lake", {"proxy_nonsense": "a"}, "of S3 are wrong: Invalid key: proxy_nonsense"),
+        ("s3://lake", {"region": 5}, "of S3 are wrong: 'int' object is not an instance of 'str'"),
+        ("az://lake", {}, "of Azure are wrong: Account must be specified"),
     ],
 )
 def test_a_wrong_option_is_one_clear_line(
@@ -283,8 +287,8 @@ def test_where_there_are_no_credentials_the_error_says_what_to_do(
     with pytest.raises(SetupError) as caught:
         open_object_storage("s3://lake")
     assert str(caught.value) == (
-        "no AWS credentials were found; log in, set AWS_PROFILE, or give the options "
-        "access_key_id and secret_access_key"
+        "no AWS credentials were found; log in, set AWS_PROFILE, or give the storage "
+        "options access_key_id and secret_access_key"
     )
     monkeypatch.setenv("AWS_PROFILE", "nowhere")
     with pytest.raises(SetupError, match=r"found: The config profile \(nowhere\) could not be f"):
@@ -305,7 +309,7 @@ def test_credentials_that_cannot_be_found_are_named(
         request_of("s3://lake", {"endpoint": service.endpoint})
     assert str(caught.value) == (
         "no AWS credentials were found: Error when retrieving credentials from custom-process: the "
-        "session is over; log in, set AWS_PROFILE, or give the options access_key_id and "
+        "session is over; log in, set AWS_PROFILE, or give the storage options access_key_id and "
         "secret_access_key"
     )
 

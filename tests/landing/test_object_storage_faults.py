@@ -14,6 +14,7 @@ from fanout.errors import CheckpointError
 from fanout.landing import object_clients, object_storage
 from fanout.landing.conditional_create import check_conditional_create
 from fanout.landing.locations import open_object_storage
+from fanout.landing.ownership import ThisProcess, claim
 from tests.landing.s3 import BUCKET, moto_s3, s3_client, s3_options
 from tests.landing.s3_faults import (
     FaultyS3,
@@ -210,6 +211,20 @@ def test_a_segment_below_the_bound_is_one_request(s3: FaultyS3, storage: ObjectS
     assert s3.requests == ["PUT"]
 
 
+def test_a_claim_whose_answer_is_lost_is_one_claim(s3: FaultyS3, storage: ObjectStorage) -> None:
+    process = ThisProcess("test")
+    s3.next("PUT", answer_lost)
+    with claim(storage, process) as older:
+        assert older.run == 1
+        older.check()
+        s3.next("PUT", closed_without_answer)
+        with claim(storage, process) as newer:
+            assert newer.run == 2
+            newer.check()
+            with pytest.raises(CheckpointError, match="taken over by a newer run"):
+                older.check()
+
+
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Upload in parts what is large for a test; S3 takes no smaller ones."""
@@ -263,10 +278,11 @@ REFUSALS = {
     ),
     (400, "AuthorizationHeaderMalformed"): (
         f"the bucket '{BUCKET}' is in another region (AuthorizationHeaderMalformed); give the "
-        "option region"
+        "storage option region"
     ),
     (301, "PermanentRedirect"): (
-        f"the bucket '{BUCKET}' is in another region (PermanentRedirect); give the option region"
+        f"the bucket '{BUCKET}' is in another region (PermanentRedirect); give the storage option "
+        "region"
     ),
     (400, "Strange"): "the service answered 400 (Strange)",
 }
