@@ -31,7 +31,7 @@ OTHER_KEYWORDS: Final = frozenset({"decode", "insecure", "mode", "on_bad_frame",
 _REMEDY: Final = re.compile(
     rf"(?:,? or pass |; |(?<=\?) )(?:{'|'.join(sorted(OTHER_KEYWORDS))})=[^,;]*"
     # Those of object storage that are secrets.
-    r"|, or give the options? [a-z_ ]+"
+    r"|, or give the storage options? [a-z_ ]+"
 )
 _words_of_command: ContextVar[Mapping[str, str]] = ContextVar("words", default=_WORDS)
 

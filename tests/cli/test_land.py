@@ -251,7 +251,7 @@ def refused(command: list[str], sentence: str) -> None:
         ),
         (
             ["{stream}", "s3://lake/there", "--storage-option", "regoin=eu"],
-            "regoin is no option of object storage on S3",
+            "regoin is no storage option of S3",
         ),
         (
             ["{stream}", "{here}", "--storage-option", "region=eu"],
