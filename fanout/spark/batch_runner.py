@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, final
 
+from py4j.protocol import Py4JError
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
@@ -18,7 +20,7 @@ from fanout.landing.entries import BatchEntry
 from fanout.landing.segment_filler import NoRecords, Stopped
 from fanout.landing.segments import Filled, publish
 from fanout.spark.current_batch import handling
-from fanout.spark.hadoop.jvm import JAVA_ERRORS
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause
 from fanout.spark.pending_queue import PendingBatch
 
 if TYPE_CHECKING:
@@ -192,9 +194,10 @@ class BatchRunner:
             with handling(self._context(entry)):
                 self._handler(frame, entry.batch_id)
         except Exception as error:
+            from_spark = isinstance(error, (Py4JError, CapturedException))
+            says = first_and_last_cause(error) if from_spark else text_of(error)
             raise BatchFailedError(
-                f"the handler raised {type(error).__name__} in batch {entry.batch_id}: "
-                f"{text_of(error)}"
+                f"the handler raised {type(error).__name__} in batch {entry.batch_id}: {says}"
             ) from error
 
     def _verify(self, file: SegmentFile) -> None:

@@ -29,9 +29,9 @@ from tests.spark.harness import Recorder, fail
 from tests.spark.manual import SCHEMA, records_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from fanout.landing.ownership import Ownership
     from fanout.landing.segment_filler import FillResult
@@ -133,6 +133,39 @@ def test_a_handler_that_failed_leaves_its_batch_to_a_replay(
         bench.run(0, bench.filled(b"one", b"two"), fail)
     bench.run(0, bench.filled(b"other"), recorder)
     assert recorder.sequences == [1, 2]
+
+
+def read_a_broken_file(df: DataFrame, directory: Path) -> None:
+    (directory / "broken.parquet").write_bytes(b"no file of Parquet")
+    df.sparkSession.read.schema("id long").parquet(str(directory)).collect()
+
+
+def fail_in_a_worker(df: DataFrame, _: Path) -> None:
+    def refuse(_: object) -> None:
+        raise ValueError("no such country")
+
+    df.foreach(refuse)
+
+
+def ask_for_a_missing_column(df: DataFrame, _: Path) -> None:
+    df.select("country").collect()
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (read_a_broken_file, "SparkException: .*broken.parquet.*; caused by .* not a Parquet file"),
+        (fail_in_a_worker, "ValueError: no such country"),
+        (ask_for_a_missing_column, "country"),
+    ],
+)
+def test_what_spark_says_about_a_handler_is_one_line(
+    bench: Bench, tmp_path: Path, use: Callable[[DataFrame, Path], None], says: str
+) -> None:
+    with pytest.raises(BatchFailedError, match=f"^the handler raised .* in batch 0: .*{says}") as e:
+        bench.run(0, bench.filled(b"one"), lambda df, _: use(df, tmp_path))
+    assert "\n" not in str(e.value)
+    assert "\tat " not in str(e.value)
 
 
 def test_a_batch_is_not_replayed_with_other_columns_than_it_has(bench: Bench) -> None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # Py4JError is also what a call into a JVM that has gone away raises.
 JAVA_ERRORS = (Py4JError, CapturedException, ConnectionError)
 
+_MAX_CAUSES = 20
+_TRACE = ("at ", "SQLSTATE: ")
+
 
 def jvm(spark: SparkSession) -> Any:
     """Return the py4j view of the driver's JVM.
@@ -111,6 +114,35 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, (Py4JNetworkError, ConnectionError)):
         return "Spark's JVM has gone away"
     return str(error).partition("\n")[0]
+
+
+def first_and_last_cause(error: BaseException) -> str:
+    """Return what an error of a user's own use of Spark says, without its traces, as one line.
+
+    Args:
+        error: What py4j or pyspark raised.
+    """
+    causes: list[str] = []
+    origin = _origin(error)
+    if origin is None and isinstance(error, CapturedException):
+        return _telling_line(str(error)) or type(error).__name__
+    while origin is not None and len(causes) < _MAX_CAUSES:
+        if line := _telling_line(origin.getMessage() or ""):
+            causes.append(f"{origin.getClass().getSimpleName()}: {line}")
+        origin = origin.getCause()
+    if not causes:
+        return first_line(error)
+    first, last = causes[0], causes[-1]
+    return first if last.partition(": ")[2] in first else f"{first}; caused by {last}"
+
+
+def _telling_line(message: str) -> str:
+    """Return the first line; the last one before a trace of Java where the first announces it."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if not lines or not lines[0].endswith(":"):
+        return lines[0] if lines else ""
+    told = [line for line in lines if not line.endswith(":") and not line.startswith(_TRACE)]
+    return told[-1] if told else ""
 
 
 def _origin(error: BaseException) -> Any:
