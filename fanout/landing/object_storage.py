@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fanout.landing.object_location import ObjectLocation
 
 _MAX_SINGLE_PUT: Final = 64 << 20
+_MAX_QUICK_PUT: Final = 4 << 20
 _PART: Final = 16 << 20
 _PARALLEL_PARTS: Final = 4
 # How often a put is tried whose answer is lost. obstore retries what was refused for a while.
@@ -183,8 +184,10 @@ class ObjectStorage:
                 may be there.
         """
         with self._errors("write", name):
-            if local_file.stat().st_size <= _MAX_SINGLE_PUT:
-                self._put(self._uploads, name, local_file.read_bytes())
+            size = local_file.stat().st_size
+            if size <= _MAX_SINGLE_PUT:
+                client = self._store if size <= _MAX_QUICK_PUT else self._uploads
+                self._put(client, name, local_file.read_bytes())
             else:
                 self._put_in_parts(name, local_file)
             local_file.unlink()

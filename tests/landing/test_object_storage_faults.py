@@ -172,6 +172,7 @@ def test_a_put_that_is_always_cut_is_a_clear_error(
         f"cannot write {storage.location}/{NAME}: the service at {s3.endpoint[7:]} cut the "
         "connection; check the endpoint and the network"
     )
+    assert storage.size(NAME) is None
 
 
 @pytest.mark.parametrize("fault", [fault for name, fault in PASSING.items() if name != "409"])
@@ -207,8 +208,16 @@ def test_a_list_of_many_pages_is_whole(s3: FaultyS3, storage: ObjectStorage) -> 
 
 
 def test_a_segment_below_the_bound_is_one_request(s3: FaultyS3, storage: ObjectStorage) -> None:
+    storage._store = None  # a client for small requests, which would end it too early
     publish(storage, bytes(12 << 20))
     assert s3.requests == ["PUT"]
+
+
+def test_a_small_segment_is_not_waited_for_longer_than_another_request(
+    storage: ObjectStorage,
+) -> None:
+    storage._uploads = None
+    publish(storage, OURS)
 
 
 def test_a_claim_whose_answer_is_lost_is_one_claim(s3: FaultyS3, storage: ObjectStorage) -> None:
