@@ -14,6 +14,7 @@ from fanout.demo.options import (
     DemoFailedError,
     DemoOptions,
     ServiceName,
+    StorageName,
     check_environment,
 )
 
@@ -58,6 +59,13 @@ def demo(
             "second query read that; with --source kafka.",
         ),
     ] = False,
+    storage: Annotated[
+        StorageName,
+        typer.Option(
+            help="Where the checkpoint and the output are: a local disk, or an embedded S3; with "
+            "--source kinesis or kafka."
+        ),
+    ] = _DEFAULTS.storage,
     json: Annotated[
         bool, typer.Option("--json", help="Print only the result, as one JSON object.")
     ] = False,
@@ -78,11 +86,20 @@ def demo(
     its key to a second topic, exactly once, and the second reads that. The proof also counts
     records whose event time an earlier watermark had excluded, and watermarks that went back.
 
+    With `--storage s3` the checkpoint and the output are on an embedded S3, which Spark uses
+    through Hadoop's own S3A. Its jars are downloaded once; pyspark 3.5 has too old a Hadoop.
+
     The exit code is 0 if no record was lost, duplicated, altered or out of order, and no watermark
     was violated. It is 1 if that was not proven, and 2 if the demo cannot run on this machine.
     """
     options = DemoOptions(
-        source=source, records=records, shards=shards, seed=seed, kill=kill, shuffle=shuffle
+        source=source,
+        records=records,
+        shards=shards,
+        seed=seed,
+        kill=kill,
+        shuffle=shuffle,
+        storage=storage,
     )
     try:
         proven = _run_demo(options, json=json)
@@ -97,7 +114,7 @@ def _run_demo(options: DemoOptions, *, json: bool) -> bool:
     # Help and usage errors do not load the modules of the demo.
     from rich.console import Console  # noqa: PLC0415
 
-    check_environment(options.source)
+    check_environment(options.source, options.storage)
     from fanout.demo.report import faults_table, proof_table  # noqa: PLC0415
     from fanout.demo.run import run_demo  # noqa: PLC0415
 

@@ -246,12 +246,12 @@ def _queries(
     options: DemoOptions, plan: DemoPlan, service: DemoService, workspace: Workspace
 ) -> Iterator[QueryOptions]:
     """Yield the options of the driver of each query: of one, or of two with a shuffle between."""
-    root, settings = str(workspace.root), service.settings
+    root, s3, settings = str(workspace.root), workspace.s3, service.settings
     most = options.records // _BATCHES
     if not options.shuffle:
-        yield QueryOptions("query", root, settings, None, most, plan.kill)
+        yield QueryOptions("query", root, s3, settings, None, most, plan.kill)
         return
     assert isinstance(settings, KafkaSettings), "the options say so"
     shuffle = ShuffleSettings(f"{STREAM}-by-key", settings.bootstrap_servers, options.shards)
-    yield QueryOptions("shuffling query", root, settings, shuffle, most, plan.kill)
-    yield QueryOptions("reading query", root, shuffle, None, most, plan.kill_reader)
+    yield QueryOptions("shuffling query", root, s3, settings, shuffle, most, plan.kill)
+    yield QueryOptions("reading query", root, s3, shuffle, None, most, plan.kill_reader)

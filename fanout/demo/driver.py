@@ -8,7 +8,6 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias, final
 
 import msgspec
-import pyarrow.parquet as pq
 
 from fanout.demo.queries import (
     BatchWritten,
@@ -22,6 +21,7 @@ from fanout.demo.sources import ShuffleSettings, make_shuffle_sink, make_source
 from fanout.demo.workspace import Workspace
 from fanout.spark import foreach_batch
 from fanout.spark.current_batch import current_batch
+from fanout.testing.s3_clients import s3a_jars, s3a_settings
 from fanout.testing.spark.driver_process import DriverStarted, run_driver
 from fanout.testing.spark.session import jvm_pid, short_lived_session
 
@@ -60,23 +60,35 @@ def main(arguments: str) -> int:
 
 
 def _run(options: QueryOptions, outbox: _Outbox, link: DriverLink) -> None:
-    workspace = Workspace(Path(options.root))
+    workspace = Workspace(Path(options.root), options.s3)
 
     def on_resubscribe(split: Split, cause: Exception, delay: float) -> None:
         outbox.put(Resubscribed(split.id, type(cause).__name__, delay))
 
-    with short_lived_session("fanout demo", workspace.scratch) as spark:
+    settings = {} if options.s3 is None else _on_s3(options.s3, workspace.scratch)
+    with short_lived_session("fanout demo", workspace.scratch, **settings) as spark:
+        if options.s3 is not None:
+            # Spark's own way to write a checkpoint is slow on a local disk only.
+            spark.conf.unset("spark.sql.streaming.checkpointFileManagerClass")
         write = make_write(options, workspace)
         query = foreach_batch(
             spark,
             make_source(options.source),
             HandlerToKill(write, options.kill, outbox.put, link.stopping),
-            checkpoint_location=str(workspace.checkpoint(options.query)),
+            checkpoint_location=workspace.checkpoint(options.query),
             max_records=options.max_records,
             on_resubscribe=on_resubscribe,
         )
         link.send(DriverStarted(jvm_pid(spark)))
         _report(query, outbox, link)
+
+
+def _on_s3(endpoint: str, scratch: Path) -> dict[str, str]:
+    """Return the settings of a session that uses S3 through S3A."""
+    # A file waits there for its upload.
+    s3a = s3a_settings(endpoint) | {"fs.s3a.buffer.dir": str(scratch)}
+    hadoop = {f"spark.hadoop.{name}": value for name, value in s3a.items()}
+    return {"spark.jars": ",".join(map(str, s3a_jars())), **hadoop}
 
 
 def _report(query: FanOutQuery, outbox: _Outbox, link: DriverLink) -> None:
@@ -122,9 +134,8 @@ def make_write(options: QueryOptions, workspace: Workspace) -> Write:
         """Write a batch into a directory of its own; writing it again replaces it."""
         if isinstance(options.source, ShuffleSettings):
             workspace.report(batch_id, current_batch().watermark)
-        target = workspace.batch(batch_id)
-        frame.write.mode("overwrite").parquet(str(target))
-        return sum(pq.read_metadata(path).num_rows for path in target.glob("*.parquet"))
+        frame.write.mode("overwrite").parquet(workspace.batch(batch_id))
+        return workspace.count(batch_id)
 
     return write_parquet
 

@@ -31,6 +31,14 @@ class ServiceName(StrEnum):
 
 
 @final
+class StorageName(StrEnum):
+    """The place of the checkpoints and the output of the demo."""
+
+    DISK = "disk"
+    S3 = "s3"
+
+
+@final
 class DemoFailedError(FanOutError):
     """The demo could not be completed; this is no result about the records.
 
@@ -58,10 +66,11 @@ class DemoOptions:
             shuffle, each of the two in turn.
         shuffle: Whether the records are distributed by key over the partitions of another topic,
             which a second query reads.
+        storage: The place of the checkpoints and the output.
 
     Raises:
-        OptionError: If a number is out of its range, there are too few records for the shards, or
-            a shuffle is set without Kafka.
+        OptionError: If a number is out of its range, there are too few records for the shards, a
+            shuffle is set without Kafka, or S3 with a shuffle or a share group.
     """
 
     source: ServiceName = ServiceName.KINESIS
@@ -70,6 +79,7 @@ class DemoOptions:
     seed: int = 89  # some of its faults are before the kill, and some after the restart
     kill: bool = False
     shuffle: bool = False
+    storage: StorageName = StorageName.DISK
 
     def __post_init__(self) -> None:
         if not MIN_RECORDS <= self.records <= MAX_RECORDS:
@@ -80,6 +90,12 @@ class DemoOptions:
             raise OptionError(f"shards={self.shards} must be between 1 and {MAX_SHARDS}")
         if self.shuffle and self.source is not ServiceName.KAFKA:
             raise OptionError("shuffle needs a topic of Kafka; pass source='kafka'")
+        if self.storage is StorageName.S3 and (
+            self.shuffle or self.source is ServiceName.KAFKA_SHARE
+        ):
+            raise OptionError(
+                "storage='s3' is for source='kinesis' and source='kafka' without a shuffle"
+            )
         least = _MIN_RECORDS_PER_SHARD * self.shards
         if self.records < least:
             raise OptionError(
@@ -97,16 +113,20 @@ _EXTRAS: Mapping[ServiceName, Mapping[str, str]] = {
 }
 
 
-def check_environment(source: ServiceName) -> None:
+def check_environment(source: ServiceName, storage: StorageName = StorageName.DISK) -> None:
     """Check that all that the demo starts is installed.
 
     Args:
         source: The service that the demo runs on.
+        storage: The place of the checkpoints and the output.
 
     Raises:
         SetupError: If an extra is missing, or there is no Java for Spark.
     """
-    missing = {extra for module, extra in _EXTRAS[source].items() if find_spec(module) is None}
+    needed = dict(_EXTRAS[source])
+    if storage is StorageName.S3:
+        needed["moto"] = "testing"
+    missing = {extra for module, extra in needed.items() if find_spec(module) is None}
     if missing:
         extras = ",".join(sorted(missing))
         raise SetupError(

@@ -25,6 +25,7 @@ class QueryOptions(msgspec.Struct, frozen=True):
     Args:
         query: The name of its query.
         root: The directory of the run.
+        s3: The endpoint of S3, if checkpoints and output are there.
         source: The source that it reads.
         shuffle: The shuffle that it writes the records to, by key; None if it writes Parquet.
         max_records: The most records in a batch.
@@ -33,6 +34,7 @@ class QueryOptions(msgspec.Struct, frozen=True):
 
     query: str
     root: str
+    s3: str | None
     source: SourceSettings
     shuffle: ShuffleSettings | None
     max_records: int

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from fanout.demo.conductor import Conductor
-from fanout.demo.options import DemoFailedError, ServiceName
+from fanout.demo.options import DemoFailedError, ServiceName, StorageName
 from fanout.demo.plan import draw_plan
 from fanout.demo.progress import ProgressDisplay
 from fanout.demo.report import DemoReport
@@ -17,6 +18,7 @@ from fanout.demo.verification import verify_in_process
 from fanout.demo.workspace import SentLog, Workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from rich.console import Console
@@ -39,16 +41,17 @@ def run_demo(options: DemoOptions, console: Console) -> DemoReport:
 
     Raises:
         DemoFailedError: If the demo could not be completed.
-        SetupError: If the service cannot be started on this machine.
+        SetupError: If the service or S3 cannot be started on this machine.
         KeyboardInterrupt: On Ctrl-C, after all children have ended and all files are deleted.
     """
     begun = time.perf_counter()
     with (
         TemporaryDirectory(prefix="fanout-demo-") as root,
+        _s3(options) as s3,
         _start(options) as service,
         ProgressDisplay(console, options.records) as display,
     ):
-        workspace = Workspace(Path(root))
+        workspace = Workspace(Path(root), s3)
         workspace.scratch.mkdir()
         conductor = Conductor(
             options, draw_plan(options), service=service, workspace=workspace, display=display
@@ -99,6 +102,20 @@ def _start(options: DemoOptions) -> AbstractContextManager[DemoService]:
             from fanout.demo.kafka import start_kafka  # noqa: PLC0415 - see above
 
             return start_kafka(options.shards, share=True)
+
+
+@contextmanager
+def _s3(options: DemoOptions) -> Iterator[str | None]:
+    """Serve S3, if checkpoints and output are to be there, and yield its endpoint."""
+    if options.storage is StorageName.DISK:
+        yield None
+        return
+    from fanout.testing.s3_clients import s3a_jars  # noqa: PLC0415 - see above
+    from fanout.testing.s3_server import serve_s3  # noqa: PLC0415 - see above
+
+    s3a_jars()  # before a driver needs them
+    with serve_s3() as endpoint:
+        yield endpoint
 
 
 def _tail(log: Path) -> str:

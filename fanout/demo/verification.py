@@ -1,7 +1,7 @@
 """Compare the output of the queries with the records sent.
 
-`python -m fanout.demo.verification DIRECTORY` does so in a process that shares nothing with the run
-but its files: no Spark, no service.
+`python -m fanout.demo.verification DIRECTORY [S3]` does so in a process that shares nothing with
+the run but its files: no Spark, no service.
 """
 
 from __future__ import annotations
@@ -272,6 +272,8 @@ def verify_in_process(workspace: Workspace) -> Proof:
         DemoFailedError: If the files cannot be read.
     """
     command = [sys.executable, "-m", "fanout.demo.verification", str(workspace.root)]
+    if workspace.s3 is not None:
+        command.append(workspace.s3)
     done = run_command(command)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no message"]
@@ -279,9 +281,14 @@ def verify_in_process(workspace: Workspace) -> Proof:
     return msgspec.json.decode(done.stdout, type=Proof)
 
 
-def main(root: str) -> None:
-    """Print the proof of the run in a directory as JSON."""
-    workspace = Workspace(Path(root))
+def main(root: str, s3: str | None = None) -> None:
+    """Print the proof of a run as JSON.
+
+    Args:
+        root: The directory of the run.
+        s3: The endpoint of S3, if its output is there.
+    """
+    workspace = Workspace(Path(root), s3)
     sent, read = workspace.read_sent(), list(workspace.read_output())
     reported, restart = workspace.read_reported(), workspace.read_restart()
     if reported is None:
@@ -292,4 +299,4 @@ def main(root: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO, final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from fanout.demo.records import ReadRecord, Restart, SentRecord, digest, number_in
+from fanout.testing.s3_clients import BUCKET, s3_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,18 +46,15 @@ class SentLog:
 @final
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """The files of a run, below a directory.
+    """The files of a run, below a directory; checkpoints and output may be on S3 instead.
 
     Args:
         root: The directory.
+        s3: The endpoint of S3; None for the directory.
     """
 
     root: Path
-
-    @property
-    def output(self) -> Path:
-        """The output directory, with a directory for each batch."""
-        return self.root / "output"
+    s3: str | None = None
 
     @property
     def sent(self) -> Path:
@@ -71,13 +71,22 @@ class Workspace:
         """The temporary files of drivers and their JVMs, so that a kill leaves none elsewhere."""
         return self.root / "scratch"
 
-    def checkpoint(self, query: str) -> Path:
+    def checkpoint(self, query: str) -> str:
         """Return the checkpoint of a query, by its name."""
-        return self.root / "checkpoints" / query.replace(" ", "-")
+        return f"{self._home}/checkpoints/{query.replace(' ', '-')}"
 
-    def batch(self, batch_id: int) -> Path:
+    def batch(self, batch_id: int) -> str:
         """Return the output directory of a batch."""
-        return self.output / f"batch={batch_id}"
+        return f"{self._home}/output/batch={batch_id}"
+
+    def count(self, batch_id: int) -> int:
+        """Return the number of records in the output of a batch."""
+        files = self._files
+        return sum(
+            pq.read_metadata(path, filesystem=files).num_rows
+            for path, batch in self._written(files)
+            if batch == batch_id
+        )
 
     def write_parents(self, parents: Mapping[str, Sequence[str]]) -> None:
         """Store the parents of every split."""
@@ -120,9 +129,28 @@ class Workspace:
 
     def read_output(self) -> Iterator[ReadRecord]:
         """Return the records that the query wrote, without files that Spark has not committed."""
-        for path in sorted(self.output.glob("batch=*/*.parquet")):
-            batch = int(path.parent.name.removeprefix("batch="))
-            yield from _read_records(path, batch)
+        files = self._files
+        for path, batch in self._written(files):
+            with files.open_input_file(path) as source:
+                yield from _read_records(source, batch)
+
+    def _written(self, files: FileSystem) -> list[tuple[str, int]]:
+        """Return the files of Parquet that Spark has committed, with their batches."""
+        root = str(self.root) if self.s3 is None else BUCKET
+        output = FileSelector(f"{root}/output", recursive=True, allow_not_found=True)
+        paths = sorted(
+            info.path for info in files.get_file_info(output) if info.type == FileType.File
+        )
+        matches = (re.search(r"/output/batch=([0-9]+)/[^/]+\.parquet$", path) for path in paths)
+        return [(match.string, int(match[1])) for match in matches if match]
+
+    @property
+    def _home(self) -> str:
+        return str(self.root) if self.s3 is None else f"s3a://{BUCKET}"
+
+    @property
+    def _files(self) -> FileSystem:
+        return LocalFileSystem() if self.s3 is None else s3_files(self.s3)
 
     @property
     def _watermarks(self) -> Path:
@@ -137,15 +165,15 @@ class Workspace:
         return self.root / "restart.json"
 
 
-def _read_records(path: Path, batch: int) -> Iterator[ReadRecord]:
+def _read_records(source: pa.NativeFile, batch: int) -> Iterator[ReadRecord]:
     """Return the records in a file of a batch.
 
     Args:
-        path: A Parquet file with all columns of the source.
+        source: A Parquet file with all columns of the source.
         batch: The id of the batch.
     """
     # Spark's timestamps (INT96) have no unit of Arrow: read them as milliseconds.
-    with pq.ParquetFile(path, coerce_int96_timestamp_unit="ms") as file:
+    with pq.ParquetFile(source, coerce_int96_timestamp_unit="ms") as file:
         if "shardId" in file.schema_arrow.names:
             for key, data, shard, sequence in _rows(file, _KINESIS):
                 yield ReadRecord(batch, number_in(data), key, shard, int(sequence), digest(data))

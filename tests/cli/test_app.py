@@ -78,6 +78,7 @@ def test_help_names_every_option_of_the_demo(run: CliRunner) -> None:
             "--seed",
             "--kill",
             "--shuffle",
+            "--storage",
             "--json",
         )
         if option not in text
@@ -105,6 +106,7 @@ def test_the_version_is_that_of_the_distribution(run: CliRunner) -> None:
     "arguments",
     [
         ["--source", "sqs"],
+        ["--storage", "gcs"],
         ["--records", "0"],
         ["--shards", "0"],
         ["--seed", "x"],
@@ -187,6 +189,33 @@ def test_a_shuffle_without_kafka_is_refused(run: CliRunner) -> None:
     result = run.invoke(app, ["demo", "--shuffle"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "fanout demo: --shuffle needs a topic of Kafka; pass --source kafka\n"
+
+
+def test_s3_with_a_share_group_is_refused(run: CliRunner) -> None:
+    result = run.invoke(app, ["demo", "--storage", "s3", "--source", "kafka-share"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "fanout demo: --storage s3 is for --source kinesis and --source kafka without a shuffle\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hadoop", "sentence"),
+    [
+        ("3.3.4", "S3A needs a pyspark with Hadoop 3.5.0, such as 4.3; the one that is installed"),
+        ("3.5.0", "the jars of s3a-hadoop-3.5.0 are not to be had: check the network"),
+    ],
+)
+def test_without_the_jars_of_s3a_one_sentence_says_so(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hadoop: str, sentence: str
+) -> None:
+    (tmp_path / f"hadoop-client-api-{hadoop}.jar").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("fanout.testing.s3_clients.pyspark_jars", lambda: tmp_path)
+    monkeypatch.setattr("fanout.testing.ivy.java_and_ivy", lambda: ("false", "ivy.jar"))
+    result = run.invoke(app, ["demo", "--storage", "s3"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1].startswith(f"fanout demo: {sentence}")
 
 
 def test_without_the_jars_of_kafka_one_sentence_says_so(

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fanout.errors import SetupError
+from tests.jars.fetch import s3a_set
 from tests.process_list import running_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _MARK = "FANOUT_TEST_RUN"
 
@@ -68,6 +70,39 @@ def test_nothing_is_lost_although_the_driver_is_killed(tmp_path: Path) -> None:
     assert result["resubscriptions"] > 0
     assert len(result["second_reshard"]["ended"]) == len(result["second_reshard"]["born"]) == 3
     assert 0 < result["second_generation"] < 4000
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.prove
+@pytest.mark.spark
+@pytest.mark.timeout(180)  # as above, with a request to S3 for each file
+def test_nothing_is_lost_on_s3_although_the_driver_is_killed(
+    tmp_path: Path, jars: Callable[[str], list[Path]]
+) -> None:
+    try:
+        jars(s3a_set())
+    except SetupError as error:  # for the oldest pyspark
+        pytest.skip(str(error))
+    arguments = ("--storage", "s3", "--records", "2000", "--kill", "--json")
+    with demo(tmp_path, *arguments) as (process, mark):
+        output, errors = process.communicate()
+        assert (process.returncode, errors) == (0, "")
+        assert running_with(mark) == {}
+    result = json.loads(output)
+    assert {
+        "source": "kinesis",
+        "records_sent": 2000,
+        "records_read": 2000,
+        "lost": 0,
+        "duplicated": 0,
+        "altered": 0,
+        "out_of_order": 0,
+        "splits_seen": 10,
+        "restarts": 1,
+        "faults": {"CutConnection": 2, "RaiseInStream": 1, "Stall": 1},
+    }.items() <= result.items()
+    assert len(result["replayed"]) == 1
+    assert 0 < result["second_generation"] < 2000
     assert list(tmp_path.iterdir()) == []
 
 

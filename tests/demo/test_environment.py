@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.demo.options import ServiceName, check_environment
+from fanout.demo.options import ServiceName, StorageName, check_environment
 from fanout.errors import SetupError
 
 if TYPE_CHECKING:
@@ -26,3 +26,11 @@ def test_a_missing_java_is_told(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SetupError, match="install Java 17"):
         check_environment(source)
+
+
+def test_a_server_of_s3_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "fanout.demo.options.find_spec", lambda name: None if name == "moto" else object()
+    )
+    with pytest.raises(SetupError, match=r"pip install 'fanout-streams\[testing\]'"):
+        check_environment(ServiceName.KAFKA, StorageName.S3)

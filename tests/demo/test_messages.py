@@ -49,6 +49,7 @@ def test_what_the_jvm_prints_is_no_message(line: bytes) -> None:
 SHUFFLE = ShuffleSettings("orders-by-key", "127.0.0.1:1", 4)
 
 
+@pytest.mark.parametrize("s3", [None, "http://127.0.0.1:2"])
 @pytest.mark.parametrize(
     "source",
     [
@@ -59,7 +60,7 @@ SHUFFLE = ShuffleSettings("orders-by-key", "127.0.0.1:1", 4)
     ],
     ids=lambda source: type(source).__name__,
 )
-def test_options_survive_the_command_line(source: SourceSettings) -> None:
+def test_options_survive_the_command_line(source: SourceSettings, s3: str | None) -> None:
     kill = Kill(5, written=True)
-    options = QueryOptions("query", "/r", source, SHUFFLE, 10, kill)
+    options = QueryOptions("query", "/r", s3, source, SHUFFLE, 10, kill)
     assert msgspec.json.decode(msgspec.json.encode(options), type=QueryOptions) == options

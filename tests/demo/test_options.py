@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.demo.options import DemoOptions, ServiceName
+from fanout.demo.options import DemoOptions, ServiceName, StorageName
 from fanout.errors import OptionError
 
 
@@ -27,3 +27,17 @@ def test_a_shuffle_needs_kafka() -> None:
     assert DemoOptions(shuffle=True, source=ServiceName.KAFKA).shuffle
     with pytest.raises(OptionError, match="pass source='kafka'"):
         DemoOptions(shuffle=True)
+
+
+@pytest.mark.parametrize("source", [ServiceName.KINESIS, ServiceName.KAFKA])
+def test_the_storage_may_be_s3(source: ServiceName) -> None:
+    assert DemoOptions(source=source, storage=StorageName.S3).storage is StorageName.S3
+    assert DemoOptions(source=source).storage is StorageName.DISK
+
+
+@pytest.mark.parametrize(
+    ("source", "shuffle"), [(ServiceName.KAFKA, True), (ServiceName.KAFKA_SHARE, False)]
+)
+def test_s3_is_not_for_a_shuffle_or_a_share_group(source: ServiceName, *, shuffle: bool) -> None:
+    with pytest.raises(OptionError, match="source='kafka' without a shuffle"):
+        DemoOptions(source=source, shuffle=shuffle, storage=StorageName.S3)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,9 +10,8 @@ from fanout.demo.options import DemoFailedError
 from fanout.demo.records import ReadRecord, Record, Restart, SentRecord, digest, generate
 from fanout.demo.verification import verify_in_process
 from fanout.demo.workspace import SentLog, Workspace
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from fanout.testing.s3_clients import BUCKET, s3_files
+from fanout.testing.s3_server import serve_s3
 
 SHARD = "shardId-000000000000"
 FIRST_NUMBER = 49680412602923508161381989364352061050721676279901323266
@@ -33,15 +32,20 @@ def sent(record: Record) -> SentRecord:
 
 
 def write(workspace: Workspace, batch_id: int, *records: Record, name: str = "part-0") -> None:
-    path = workspace.batch(batch_id) / f"{name}.parquet"
+    path = Path(workspace.batch(batch_id)) / f"{name}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "partitionKey": [record.key for record in records],
-        "data": [record.data for record in records],
-        "shardId": [SHARD] * len(records),
-        "sequenceNumber": [str(FIRST_NUMBER + record.number) for record in records],
-    }
-    pq.write_table(pa.table(columns), path)
+    pq.write_table(table(*records), path)
+
+
+def table(*records: Record) -> pa.Table:
+    return pa.table(
+        {
+            "partitionKey": [record.key for record in records],
+            "data": [record.data for record in records],
+            "shardId": [SHARD] * len(records),
+            "sequenceNumber": [str(FIRST_NUMBER + record.number) for record in records],
+        }
+    )
 
 
 def test_what_was_sent_is_read_back(workspace: Workspace) -> None:
@@ -57,7 +61,7 @@ def test_a_written_record_is_read_with_its_batch(workspace: Workspace) -> None:
 
 def test_a_record_of_kafka_is_read_with_its_partition_and_offset(workspace: Workspace) -> None:
     (record,) = generate(1, 1)
-    path = workspace.batch(3) / "part-0.parquet"
+    path = Path(workspace.batch(3)) / "part-0.parquet"
     path.parent.mkdir(parents=True)
     columns = {
         "key": [record.key.encode()],
@@ -73,7 +77,7 @@ def test_a_record_of_kafka_is_read_with_its_partition_and_offset(workspace: Work
 
 def test_a_record_of_a_shuffle_is_read_with_its_time(workspace: Workspace) -> None:
     (record,) = generate(1, 1)
-    path = workspace.batch(3) / "part-0.parquet"
+    path = Path(workspace.batch(3)) / "part-0.parquet"
     path.parent.mkdir(parents=True)
     columns = {
         "key": [record.key.encode()],
@@ -98,7 +102,7 @@ def test_reports_of_watermarks_are_read_in_their_order(workspace: Workspace) -> 
 
 
 def test_files_that_spark_has_not_committed_do_not_count(workspace: Workspace) -> None:
-    (workspace.batch(0) / "_temporary").mkdir(parents=True)
+    (Path(workspace.batch(0)) / "_temporary").mkdir(parents=True)
     write(workspace, 0, *generate(1, 1), name="_temporary/part-0")
     assert list(workspace.read_output()) == []
 
@@ -134,3 +138,24 @@ def test_an_output_that_was_never_written_is_all_lost(workspace: Workspace) -> N
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DemoFailedError, match=r"cannot be compared.*No such file"):
         verify_in_process(Workspace(tmp_path))
+
+
+def test_an_output_on_s3_is_proven_and_nothing_of_it_is_on_the_disk(workspace: Workspace) -> None:
+    first, *others = generate(4, 1)
+    with serve_s3() as endpoint:
+        on_s3 = Workspace(workspace.root, endpoint)
+        assert on_s3.checkpoint("shuffling query") == f"s3a://{BUCKET}/checkpoints/shuffling-query"
+        assert verify_in_process(on_s3).lost == 4
+        for batch_id, name, records in (
+            (0, "part-0", [first]),
+            (10, "part-0", others[:1]),
+            (10, "part-1", others[1:]),
+            (10, "_temporary/0/part-1", others[1:]),
+        ):
+            path = f"{on_s3.batch(batch_id).removeprefix('s3a://')}/{name}.parquet"
+            pq.write_table(table(*records), path, filesystem=s3_files(endpoint))
+        assert [on_s3.count(batch_id) for batch_id in (0, 1, 10)] == [1, 0, 3]
+        proof = verify_in_process(on_s3)
+    assert proof.holds
+    assert (proof.records_sent, proof.records_read, proof.batches) == (4, 4, 2)
+    assert verify_in_process(workspace).lost == 4

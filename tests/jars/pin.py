@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from fanout.testing.ivy import retrieve
-from tests.jars.fetch import _MODULE, _pyspark_jars
+from fanout.testing.jars import IVY_MODULE, pyspark_jars
 
 
 def main(arguments: list[str]) -> None:
@@ -22,10 +22,10 @@ def main(arguments: list[str]) -> None:
     unwanted = [one[1:].split(":") for one in arguments if one.startswith("-")]
     lines = [f'<dependency org="{g}" name="{n}" rev="{v}" conf="default"/>' for g, n, v in wanted]
     lines += [f'<exclude org="{group}" module="{name}"/>' for group, name in unwanted]
-    present = {re.split(r"-\d", jar.name)[0] for jar in _pyspark_jars().iterdir()}
+    present = {re.split(r"-\d", jar.name)[0] for jar in pyspark_jars().iterdir()}
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        module = _MODULE.format("\n".join(lines))
+        module = IVY_MODULE.format("\n".join(lines))
         pattern = "libs/[organisation]:[artifact]:[revision]"
         retrieve(module, work, pattern, "the jars are not to be had")
         for jar in sorted((work / "libs").iterdir()):

@@ -50,7 +50,7 @@ def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert "fanout/py.typed" in names
+    assert {"fanout/py.typed", "fanout/testing/s3a-hadoop-3.5.0.txt"} <= set(names)
     others = {name.split("/")[0] for name in names} - {"fanout"}
     assert [name for name in others if not name.endswith(".dist-info")] == []
 

@@ -19,8 +19,8 @@ from fanout.testing.faults import (
     RefuseCall,
     RefuseSubscribe,
 )
+from fanout.testing.http_server import wait_for_hang_up
 from fanout.testing.kinesis.consumers import Refusal, RefusedError
-from fanout.testing.kinesis.http_server import wait_for_hang_up
 from fanout.testing.kinesis.list_shards import (
     ListShardsError,
     decode_token,

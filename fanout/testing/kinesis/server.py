@@ -22,8 +22,8 @@ import moto.kinesis.models
 
 from fanout.errors import OptionError, StreamStateError
 from fanout.testing.faults import Fault, fault_from_json
+from fanout.testing.http_server import HttpServer
 from fanout.testing.kinesis.credentials import REGION, ClientSettings
-from fanout.testing.kinesis.http_server import HttpServer
 from fanout.testing.kinesis.moto_backend import MOTO, Backend, refused_as_mistakes
 from fanout.testing.kinesis.moto_stream import PutEntry
 from fanout.testing.kinesis.process import AdminApplication

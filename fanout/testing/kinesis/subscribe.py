@@ -15,9 +15,9 @@ from fanout.testing.faults import (
     RaiseInStream,
     Stall,
 )
+from fanout.testing.http_server import wait_for_hang_up
 from fanout.testing.kinesis.consumers import Refusal, RefusedError
 from fanout.testing.kinesis.frames import encode_event, encode_exception, payload_of
-from fanout.testing.kinesis.http_server import wait_for_hang_up
 from fanout.testing.kinesis.server_state import now_in_millis
 from fanout.testing.kinesis.shard import PositionRefusedError
 

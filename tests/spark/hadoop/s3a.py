@@ -15,24 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def s3a_settings(endpoint: str) -> dict[str, str]:
-    """Return the settings of a Hadoop configuration whose s3a uses an endpoint.
-
-    Args:
-        endpoint: What `moto_s3` yields.
-    """
-    return {
-        "fs.s3a.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        "fs.s3a.endpoint": endpoint,
-        "fs.s3a.endpoint.region": "us-east-1",
-        "fs.s3a.path.style.access": "true",
-        "fs.s3a.access.key": "testing",
-        "fs.s3a.secret.key": "testing",
-        "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
-        "fs.s3a.classloader.isolation": "false",
-    }
-
-
 def class_loader(spark: SparkSession, jars: Sequence[Path]) -> Any:
     """Return a class loader that adds jars to those of a session that runs already."""
     java: Any = jvm(spark)

@@ -10,9 +10,10 @@ from fanout.errors import CheckpointError, SetupError
 from fanout.landing.storage import FileInfo
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, jvm
 from fanout.spark.hadoop.write_once import Creation
+from fanout.testing.s3_clients import s3a_settings
 from tests.jars.fetch import s3a_set
 from tests.landing.s3 import BUCKET, moto_s3
-from tests.spark.hadoop.s3a import class_loader, s3a_settings, s3a_storage
+from tests.spark.hadoop.s3a import class_loader, s3a_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The threaded HTTP server under the embedded Kinesis: werkzeug's, but quiet and quick to close."""
+"""The threaded HTTP server under embedded services: werkzeug's, but quiet and quick to close."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HttpServer(ThreadedWSGIServer):
         self._accepting = threading.Thread(
             target=self.serve_forever,
             kwargs={"poll_interval": _POLL_INTERVAL},
-            name="kinesis-server",
+            name="http-server",
             daemon=True,
         )
         self._accepting.start()
@@ -57,7 +57,7 @@ class HttpServer(ThreadedWSGIServer):
         thread = threading.Thread(
             target=self.process_request_thread,
             args=(request, client_address),
-            name="kinesis-server-request",
+            name="http-server-request",
             daemon=True,
         )
         with self._requests_lock:

@@ -1,0 +1,31 @@
+"""S3 on 127.0.0.1: moto's, in this process."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+from fanout.testing.http_server import HttpServer
+from fanout.testing.s3_clients import BUCKET, s3_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def serve_s3() -> Iterator[str]:
+    """Serve S3 with an empty bucket, whose objects this process holds.
+
+    Yields:
+        The endpoint.
+    """
+    # It takes a request that names no other service for one of S3.
+    server = HttpServer(0, DomainDispatcherApplication(create_backend_app))
+    try:
+        endpoint = f"http://127.0.0.1:{server.port}"
+        s3_files(endpoint).create_dir(BUCKET)
+        yield endpoint
+    finally:
+        server.close()
