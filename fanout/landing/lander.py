@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.cancellation import in_thread
@@ -73,6 +74,8 @@ class Landing:
         self._log = log
         self._retention = retention
         self._partition_by_date = partition_by_date
+        self._written: BatchEntry | None = None  # not yielded yet
+        self._failure: Exception | None = None
         self._loss: CheckpointError | None = None
 
     def __aiter__(self) -> Landing:
@@ -85,21 +88,26 @@ class Landing:
             FanOutError: The failure of the source, after its last records were landed.
             CheckpointError: The location refused, or a newer run has taken it over.
 
-        Cancellation: a write that has begun is waited for. Records that are in no entry come
-        again in the next run.
+        Cancellation: a write that has begun is waited for, and the next call yields its entry.
         """
-        while True:
+        while self._written is None:
+            if self._failure is not None:
+                raise self._failure
             try:
                 result = await self._filler.next(_IDLE_SECONDS)
             except StreamStateError as error:
                 raise (self._loss or error) from None
             if isinstance(result, Filled):
-                entry = await self._land(result)
-                return LandedEntry.of(entry, self._storage.location)
+                await in_thread(partial(self._write, result))
+                continue
             if isinstance(result, NoRecords):
                 await self._land_positions(result.positions)
             if not isinstance(result, NoRecords) or result.finished:
                 raise StopAsyncIteration
+        entry = self._written
+        await self._stream.acknowledge(entry.positions)
+        self._written = None
+        return LandedEntry.of(entry, self._storage.location)
 
     def stop(self) -> None:
         """Land what was read, and end the iteration, for example when SIGTERM comes.
@@ -148,12 +156,14 @@ class Landing:
                 self._loss = await in_thread(ownership.loss)
         filling.cancel()
 
-    async def _land(self, filled: Filled) -> BatchEntry:
-        entry = await in_thread(lambda: self._write(filled))
-        await self._stream.acknowledge(entry.positions)
-        return entry
+    def _write(self, filled: Filled) -> None:
+        try:
+            self._written = self._publish(filled)
+        except Exception as error:
+            self._failure = error  # to go on would skip these records
+            raise
 
-    def _write(self, filled: Filled) -> BatchEntry:
+    def _publish(self, filled: Filled) -> BatchEntry:
         segment, column = filled.segment, self._partition_by_date
         files = (
             (publish(self._storage, segment),)
@@ -254,7 +264,7 @@ async def land(
         claiming = claim(storage, ThisProcess("fanout land"), _WAIT_FOR_LOCK)
         ownership = await in_thread(lambda: claims.enter_context(claiming))
         log = await in_thread(lambda: _open_log(storage, ownership))
-        positions = log.positions()
+        positions = await in_thread(log.positions)
         if positions is None:
             origin = await resolve_start(source)
             positions = await in_thread(lambda: log.write_origin(origin))

@@ -98,6 +98,7 @@ class SegmentFiller:
         self._complete = False  # a run that has caught up takes no more records
         self._first_record_at = 0.0
         self._request: _Request | None = None
+        self._untaken: FillResult | None = None
         self._interrupt: asyncio.Timeout | None = None
         self._stream_failure: FanOutError | None = None
         self._stopping = False
@@ -142,8 +143,11 @@ class SegmentFiller:
         Raises:
             FanOutError: The failure of the stream, after its last records were handed over.
 
-        Cancellation: nothing is handed over.
+        Cancellation: nothing is handed over; the next call gets what would have been.
         """
+        if self._untaken is not None:
+            untaken, self._untaken = self._untaken, None
+            return untaken
         if self._closed is not None:
             raise self._closed
         loop = asyncio.get_running_loop()
@@ -151,6 +155,10 @@ class SegmentFiller:
         self._wake()
         try:
             return await request.answer
+        except asyncio.CancelledError:
+            if not request.answer.cancelled() and request.answer.exception() is None:
+                self._untaken = request.answer.result()
+            raise
         finally:
             self._request = None
 

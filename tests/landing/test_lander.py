@@ -200,6 +200,26 @@ async def test_a_file_that_a_killed_run_left_is_deleted_and_its_records_come_aga
     assert await place.read(named) == [b"one"]
 
 
+async def test_a_landing_whose_write_failed_does_not_skip_its_records(
+    place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.put(b"one")
+    async with place.land(source) as landing:
+        with monkeypatch.context() as patch:
+            patch.setattr(EntryLog, "write", refused)
+            with pytest.raises(CheckpointError, match="refused"):
+                await anext(landing)
+        source.put(b"two")
+        with pytest.raises(CheckpointError, match="refused"):
+            await anext(landing)
+    async with place.land(source) as landing:
+        assert await place.read(await anext(landing)) == [b"one", b"two"]
+
+
+def refused(*_: object) -> None:
+    raise CheckpointError("refused")
+
+
 class KilledError(BaseException):
     """The process is killed."""
 
