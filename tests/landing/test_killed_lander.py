@@ -1,0 +1,219 @@
+"""`fanout land`, killed before and after each operation of its storage, and two that fight."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fanout.landing.entries import batch_ids
+from fanout.landing.entry_log import read_entry
+from fanout.landing.places import open_storage
+from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import KinesisServer
+from tests.cli.processes import ENVIRONMENT, FANOUT
+from tests.examples.doomed import Kill
+from tests.landing.s3 import BUCKET, moto_s3, s3_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from fanout.landing.storage import Storage
+
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+COMMAND = Path(__file__).with_name("doomed_command.py")
+# Records in a wave, of which a file has at most 7.
+WAVE = 10
+STORAGES = {
+    "disk": "fanout.landing.local_storage:LocalStorage",
+    "s3": "fanout.landing.object_storage:ObjectStorage",
+}
+
+
+@final
+class Lander:
+    """A stream, a location, and the processes that land the one at the other."""
+
+    def __init__(self, server: KinesisServer, location: str, endpoint: str | None) -> None:
+        self._server = server
+        self._location = location
+        self._options = None if endpoint is None else s3_options(endpoint)
+        self._name = f"orders-{uuid.uuid4().hex}"
+        self.records = 0
+        server.create_stream(self._name, 2)
+        given = [] if endpoint is None else [f"endpoint={endpoint}", "region=us-east-1"]
+        self._command = ["land", f"kinesis://{self._name}", location, "--max-records", "7"]
+        self._command += [part for option in given for part in ("--storage-option", option)]
+
+    def put(self) -> None:
+        """Put a wave of records into the stream."""
+        numbers = [b"%d" % number for number in range(self.records, self.records + WAVE)]
+        self._server.put_records(self._name, ((each.decode(), each) for each in numbers))
+        self.records += WAVE
+
+    def is_killed(self, kill: Kill) -> bool:
+        """Land what is there; return whether the moment of the kill has come."""
+        doomed = ["-m", "tests.examples.doomed", msgspec.json.encode(kill).decode(), str(COMMAND)]
+        done = subprocess.run(  # noqa: S603 - our own code
+            [sys.executable, *doomed],
+            env=self._environment
+            | {
+                "PYTHONPATH": str(ROOT),
+                "FANOUT_TEST_COMMAND": json.dumps([*self._command, "--available-now"]),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            start_new_session=True,  # it is killed as a group
+        )
+        assert done.returncode in {0, -signal.SIGKILL}, done.stderr
+        return done.returncode != 0
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[str]]:
+        """Start the command, which goes on until it is told to end."""
+        with subprocess.Popen(  # noqa: S603 - our own code
+            [*FANOUT, *self._command, "--max-wait", "0", "--json"],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def check(self) -> None:
+        """Check that no record is seen twice, neither in the files nor in the entries."""
+        storage = open_storage(self._location, self._options)
+        files = self._records(storage, storage.walk("segments"))
+        assert [number for number, count in files.items() if count > 1] == []
+        named = self._records(storage, self._named(storage))
+        assert [number for number, count in named.items() if count > 1] == []
+
+    def check_all(self) -> None:
+        """Check that every record is in one entry, and that there is no file besides."""
+        storage = open_storage(self._location, self._options)
+        named = self._named(storage)
+        assert sorted(named) == sorted(storage.walk("segments"))
+        assert self._records(storage, named) == Counter(range(self.records))
+
+    def orphans(self) -> int:
+        """Return how many files no entry names."""
+        storage = open_storage(self._location, self._options)
+        return len({*storage.walk("segments")} - {*self._named(storage)})
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return ENVIRONMENT | self._server.environment
+
+    def _named(self, storage: Storage) -> list[str]:
+        entries = [
+            read_entry(storage, number)
+            for number in batch_ids(file.name for file in storage.list("batches"))
+        ]
+        return [file.name for entry in entries if entry is not None for file in entry.segments]
+
+    def _records(self, storage: Storage, names: Iterable[str]) -> Counter[int]:
+        found: Counter[int] = Counter()
+        for name in names:
+            data = storage.read(name, limit=1 << 20)
+            assert data is not None, f"{name} has gone"
+            found.update(map(int, pq.read_table(pa.BufferReader(data)).column("data").to_pylist()))
+        return found
+
+
+@pytest.fixture(scope="module")
+def kinesis() -> Iterator[KinesisServer]:
+    with KinesisServer(KinesisRules.fast()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with moto_s3() as endpoint:
+        yield endpoint
+
+
+def on_s3(kinesis: KinesisServer, endpoint: str) -> Lander:
+    return Lander(kinesis, f"s3://{BUCKET}/{uuid.uuid4().hex}", endpoint)
+
+
+@pytest.fixture(params=STORAGES)
+def lander(request: pytest.FixtureRequest, kinesis: KinesisServer, tmp_path: Path) -> Lander:
+    if request.param == "disk":
+        return Lander(kinesis, str(tmp_path), None)
+    return on_s3(kinesis, request.getfixturevalue("endpoint"))
+
+
+@pytest.mark.parametrize("operation", ["create", "publish", "delete"])
+def test_kills_at_each_operation_lose_and_repeat_nothing(
+    lander: Lander, operation: str, request: pytest.FixtureRequest
+) -> None:
+    storage = STORAGES[request.node.callspec.params["lander"]]
+    orphan = Kill(f"{storage}.publish", "after")
+    for when in ("before", "after"):
+        call = 1
+        while True:
+            lander.put()
+            if operation == "delete":
+                assert lander.is_killed(orphan)  # the next run has something to delete
+                assert lander.orphans() == 1
+            if not lander.is_killed(Kill(f"{storage}.{operation}", when, call)):
+                break
+            lander.check()
+            call += 1
+        assert call > 1, "it was never killed"
+        lander.check_all()
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_of_two_landers_of_one_bucket_the_newer_goes_on(
+    kinesis: KinesisServer, endpoint: str, *, busy: bool
+) -> None:
+    lander = on_s3(kinesis, endpoint)
+    lander.put()
+    with lander.running() as older:
+        assert older.stdout is not None
+        first = older.stdout.readline()
+        with lander.running() as newer:
+            while busy and older.poll() is None:
+                lander.put()
+                time.sleep(0.1)
+            rest, stderr = older.communicate()
+            assert older.returncode == 2
+            assert stderr.startswith("fanout land: "), stderr
+            assert stderr.endswith("; this run stops\n"), stderr
+            assert stderr.count("\n") == 1, stderr
+            if not busy:  # otherwise it may find the number of its next entry taken
+                assert " was taken over by a newer run: " in stderr
+                assert f"process {newer.pid} on " in stderr
+            lander.put()
+            missing = lander.records - rows(first, *rest.splitlines())
+            assert newer.stdout is not None
+            while missing:
+                missing -= rows(newer.stdout.readline())
+            newer.send_signal(signal.SIGTERM)
+            stdout, stderr = newer.communicate()
+            assert (newer.returncode, stderr, stdout.count("\n")) == (0, "", 1)
+    lander.check_all()
+
+
+def rows(*lines: str) -> int:
+    """Return the records of the entries that lines of output name."""
+    return sum(json.loads(line)["rows"] for line in lines)
