@@ -218,11 +218,11 @@ def test_a_damaged_run_file_is_no_obstacle(
     remote: Storage, spark: SparkSession, content: bytes
 ) -> None:
     with claim(remote, JvmProcess(spark)) as older:
-        remote.create("runs/7", content)
+        remote.create(f"runs/{older.run + 1}", content)
         with pytest.raises(CheckpointError, match="newer run: another run"):
             older.check()
     with claim(remote, JvmProcess(spark)) as ownership:
-        assert ownership.run == 8
+        assert ownership.run == older.run + 2
 
 
 def test_a_driver_waits_for_the_jvm_of_a_killed_one(
