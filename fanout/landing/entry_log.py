@@ -61,11 +61,6 @@ class EntryLog:
         return self._newest
 
     @property
-    def numbers(self) -> tuple[int, ...]:
-        """The numbers of the entries that were there when the log was opened, in order."""
-        return tuple(self._listed)
-
-    @property
     def next_number(self) -> int:
         """The number of the next entry."""
         return 0 if self._newest is None else self._newest.batch_id + 1

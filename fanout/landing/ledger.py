@@ -63,8 +63,9 @@ class BatchLedger(EntryLog):
 
     def __init__(self, storage: Storage, ownership: Ownership) -> None:
         super().__init__(storage, ownership)
-        older = self._listed[:-1]
-        self._entries = {batch_id: self.read(batch_id) for batch_id in older}
+        # The list of a store may lag, and show an entry that was deleted.
+        found = ((batch_id, self.look_up(batch_id)) for batch_id in self._listed[:-1])
+        self._entries = {batch_id: entry for batch_id, entry in found if entry is not None}
         if self._newest is not None:
             self._entries[self._newest.batch_id] = self._newest
         self._swept_orphans = False

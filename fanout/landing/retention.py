@@ -89,10 +89,13 @@ def sweep_orphans(storage: Storage, log: EntryLog, ownership: Ownership) -> None
 
 
 def _last_named(log: EntryLog) -> tuple[int, int]:
-    for number in reversed(log.numbers):
-        entry = log.look_up(number)
-        names = [] if entry is None else [file.name for file in entry.segments]
+    # The oldest entries are deleted first, so that none is missing in between. The list of a store
+    # may lag, and miss one.
+    number = log.next_number - 1
+    while number >= 0 and (entry := log.look_up(number)) is not None:
+        names = [file.name for file in entry.segments]
         places = [place for name in names if (place := place_of(name.rpartition("/")[2]))]
         if places:
             return max(places)
+        number -= 1
     return (0, 0)

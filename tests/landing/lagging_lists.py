@@ -20,6 +20,7 @@ class LaggingLists:
 
     Attributes:
         lagging: Whether lists stay as they are now, while files come.
+        hidden: Names that no list shows.
         lists: How often a directory was listed.
     """
 
@@ -28,6 +29,7 @@ class LaggingLists:
         self._files = files
         self._seen: dict[str, tuple[FileInfo, ...]] = {}
         self.lagging = False
+        self.hidden: set[str] = set()
         self.lists = 0
         self.location = files.location
         self.create, self.read, self.size = files.create, files.read, files.size
@@ -39,5 +41,6 @@ class LaggingLists:
         """Return the files of a directory, or those of the last list before the lag."""
         self.lists += 1
         if not self.lagging:
-            self._seen[directory] = self._files.list(directory)
+            found = self._files.list(directory)
+            self._seen[directory] = tuple(each for each in found if each.name not in self.hidden)
         return self._seen.get(directory, ())

@@ -6,9 +6,11 @@ import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import CheckpointError
-from fanout.landing.entries import BatchEntry
+from fanout.landing.entries import BatchEntry, SegmentFile, entry_name
 from fanout.landing.entry_log import EntryLog
+from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import ThisProcess, claim
+from fanout.landing.retention import sweep_orphans
 from tests.landing.lagging_lists import LaggingLists
 
 if TYPE_CHECKING:
@@ -64,3 +66,36 @@ def test_the_newest_entry_is_found_although_lists_lag(storage: LaggingLists) -> 
         log.write(entry(1))
         log.write(entry(2))
         assert EntryLog(storage, owner).newest == entry(2)
+
+
+def test_an_entry_that_has_gone_is_passed_over_although_a_list_still_shows_it(
+    storage: LaggingLists,
+) -> None:
+    with claim(storage, PROCESS) as owner:
+        log = EntryLog(storage, owner)
+        log.write(entry(0))
+        log.write(entry(1))
+        storage.list("batches")
+        storage.lagging = True
+        storage.delete(entry_name(0))
+        ledger = BatchLedger(storage, owner)
+    assert ledger.newest == entry(1)
+    assert ledger.batch(0) is None
+
+
+def test_no_named_file_is_an_orphan_although_a_list_misses_its_entry(
+    storage: LaggingLists,
+) -> None:
+    file = SegmentFile("segments/run-000001-00000001.parquet", 1, 4)
+    with claim(storage, PROCESS) as owner:
+        storage.create(file.name, b"1234")
+        log = EntryLog(storage, owner)
+        log.write(entry(0))
+        log.write(BatchEntry(1, "query", (file,), Checkpoint("kinesis:there", {})))
+        log.write(entry(2))
+    storage.hidden.add("000000000001.json")
+    with claim(storage, PROCESS) as owner:
+        log = EntryLog(storage, owner)
+        log.write(entry(3))
+        sweep_orphans(storage, log, owner)
+    assert storage.size(file.name) == 4
