@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from obstore.exceptions import BaseError
 
 from fanout.errors import CheckpointError
 from fanout.landing import object_storage, ownership
@@ -57,7 +58,7 @@ def put_unconditionally(_: ObjectStorage, store: Any, name: str, data: bytes) ->
     for _attempt in range(3):
         try:
             store.put(name, data, mode="overwrite")
-        except object_storage.BaseError:
+        except BaseError:
             continue
         return
     raise CheckpointError(f"cannot write {name}")

@@ -14,6 +14,7 @@ from fanout.landing.ownership import Ownership
 from fanout.landing.segment_filler import NoRecords, SegmentFiller, Stopped
 from fanout.landing.segments import Filled, OpenSegment, SegmentLog
 from fanout.spark.batch_runner import BatchResult, BatchRunner
+from tests.provers.planted.object_bugs import OBJECT_BUGS
 from tests.provers.simulation.spark.disk import DiskFile, DiskFolder
 from tests.provers.simulation.spark.disk_stand_ins import Descriptor, DiskOs
 from tests.provers.simulation.spark.object_store import RemoteStorage
@@ -198,6 +199,7 @@ SPARK_BUGS: dict[str, tuple[Any, str, Any]] = {
     "positions run ahead of the segment": (SegmentFiller, "_hand_over", positions_of_the_stream),
     "a run begins at the origin": (BatchLedger, "positions", from_the_origin),
     "two runs use one name": (SegmentLog, "open", same_names),
+    **OBJECT_BUGS,
 }
 
 

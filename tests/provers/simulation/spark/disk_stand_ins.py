@@ -129,6 +129,11 @@ class DiskPath(PurePosixPath):
             return OpenFile(self, process.disk.file(str(self)))
         return OpenFile(self, process.disk.create(str(self), exclusive=mode == "xb"))
 
+    def read_bytes(self) -> bytes:
+        """Return all of the file."""
+        with self.open("rb") as file:
+            return file.read()
+
     def stat(self) -> FileStatus:
         """Return what is known of the file."""
         return _status(_begin("stat", self, effect=False).disk.find(str(self)))

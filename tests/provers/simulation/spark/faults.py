@@ -11,6 +11,7 @@ __all__ = (
     "DriverKill",
     "FileDamage",
     "HandlerFails",
+    "LateList",
     "LostAnswer",
     "PowerLoss",
     "SlowOperation",
@@ -89,6 +90,15 @@ class LostAnswer:
 
 @final
 @dataclass(frozen=True, slots=True)
+class LateList:
+    """A list misses an entry that is there, or shows one that has gone.
+
+    It is not planned: it follows from how far the lists of a plan lag.
+    """
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class HandlerFails:
     """The user's handler raises.
 
@@ -116,5 +126,5 @@ class FileDamage:
 
 
 DriverFault: TypeAlias = (
-    DriverKill | PowerLoss | DiskRefusal | SlowOperation | LostAnswer | HandlerFails
+    DriverKill | PowerLoss | DiskRefusal | SlowOperation | LostAnswer | LateList | HandlerFails
 )

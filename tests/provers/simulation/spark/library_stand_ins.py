@@ -8,10 +8,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, final
 from unittest import mock
 
-from fanout.landing import local_storage, owner, ownership, segments, storage
+from fanout.landing import (
+    local_storage,
+    object_storage,
+    owner,
+    ownership,
+    segments,
+    storage,
+)
 from fanout.spark import query, query_stream, start_query
 from fanout.spark.hadoop import jvm_lock
 from tests.provers.simulation.spark.disk_stand_ins import DiskOs, DiskParquet, DiskPath
+from tests.provers.simulation.spark.object_client import STORAGE_STAND_INS
 from tests.provers.simulation.spark.process import current_process
 from tests.provers.simulation.spark.spark_session import DriverClock
 
@@ -215,6 +223,7 @@ def library_stand_ins(
     futures = SimpleNamespace(Future=_SimFuture, wait=_wait)
     replaced: list[tuple[Any, dict[str, Any]]] = [
         (local_storage, {"os": DiskOs, "Path": DiskPath}),
+        (object_storage, STORAGE_STAND_INS),
         (segments, {"os": DiskOs, "pq": DiskParquet}),
         (storage, {"uuid": unique}),
         (owner, {"uuid": unique}),
@@ -238,6 +247,7 @@ def library_stand_ins(
                 "claim": claim,
                 "open_storage": open_storage,
                 "require_classic": lambda _: None,
+                "sweep_offsets": lambda *_: None,
                 "_clock": lambda session, *_: DriverClock(session),
             },
         ),

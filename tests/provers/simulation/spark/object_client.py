@@ -83,14 +83,14 @@ class _Found:
         self.meta = {"size": len(data)}
         self._data = data
 
-    def bytes(self) -> bytes:
-        """Return all of it."""
-        return self._data
-
     def __iter__(self) -> Iterator[bytes]:
         """Yield it in two chunks."""
         half = len(self._data) // 2
         return iter((self._data[:half], self._data[half:]))
+
+    def bytes(self) -> bytes:
+        """Return all of it."""
+        return self._data
 
 
 @final
@@ -134,10 +134,6 @@ class ObjectClient:
         found = self._list(directory)
         direct = (each for each in found if each["path"].rpartition("/")[0] == directory)
         return {"objects": list(direct)}
-
-    def list(self, directory: str) -> list[list[dict[str, Any]]]:
-        """Return pages of the objects of a directory and of those in it."""
-        return [self._list(directory)]
 
     def _list(self, directory: str) -> list[dict[str, Any]]:
         shown = self._request("list", directory, lambda: self._shown(f"{directory}/"))
@@ -193,6 +189,10 @@ class ObjectClient:
         elif how == "late":
             _land_later(act, self.bucket.random.uniform(0.0, _LATE))
         raise GenericError("Generic S3 error: HTTP error: HttpError { kind: Request }")
+
+    def list(self, directory: str) -> list[list[dict[str, Any]]]:
+        """Return pages of the objects of a directory and of those in it."""
+        return [self._list(directory)]
 
 
 def _sent(act: Callable[[], T], slow: float) -> T:

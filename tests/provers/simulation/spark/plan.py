@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias, final
 
@@ -22,7 +22,14 @@ from tests.provers.simulation.spark.faults import (
 if TYPE_CHECKING:
     from tests.provers.simulation.spark.faults import DriverFault
 
-__all__ = ("DriverRun", "QueryPlan", "draw_query_plan", "draw_race_plan")
+__all__ = (
+    "DriverRun",
+    "QueryPlan",
+    "draw_object_race_plan",
+    "draw_query_plan",
+    "draw_race_plan",
+    "on_objects",
+)
 
 
 @final
@@ -54,6 +61,9 @@ class QueryPlan:
     Args:
         seed: Where the records come from, and what survives, and how long things take.
         remote: Whether the checkpoint is in a store, without a lock.
+        objects: Whether the library reaches that store without the JVM.
+        list_lag: For how many seconds a list of that store may miss a change.
+        lost_answers: The share of puts and deletions in that store that get no answer.
         lending: Whether the source lends its records.
         splits: The splits at first.
         records: The places in each split's log.
@@ -67,6 +77,9 @@ class QueryPlan:
 
     seed: int
     remote: bool = False
+    objects: bool = False
+    list_lag: float = 0.0
+    lost_answers: float = 0.0
     lending: bool = False
     splits: int = 1
     records: int = 6
@@ -132,6 +145,12 @@ def draw_query_plan(seed: int) -> QueryPlan:
     random = Random(f"{seed}/faults")
     if happens(random, 0.2):
         return draw_race_plan(seed)
+    objects = Random(f"{seed}/objects")
+    plan = _draw_query(seed, random)
+    return on_objects(plan) if plan.remote and happens(objects, 0.5) else plan
+
+
+def _draw_query(seed: int, random: Random) -> QueryPlan:
     remote = happens(random, 0.4)
     kinds = [kind for kind in _KINDS if happens(random, 0.5)] or [_kill]
     runs = tuple(_draw_run(random, kinds, remote=remote) for _ in range(random.randint(1, 5)))
@@ -167,6 +186,23 @@ def _draw_run(random: Random, kinds: list[_Kind], *, remote: bool) -> DriverRun:
         bounded=happens(random, 0.2),
         overlap=overlap if _race in kinds and happens(random, 0.5) else None,
     )
+
+
+def on_objects(plan: QueryPlan) -> QueryPlan:
+    """Let a plan be lived through on object storage."""
+    random = Random(f"{plan.seed}/objects")
+    return replace(
+        plan,
+        remote=True,
+        objects=True,
+        list_lag=random.choice((0.0, 2.0, 10.0, 60.0)),
+        lost_answers=random.choice((0.0, 0.02, 0.2)),
+    )
+
+
+def draw_object_race_plan(seed: int) -> QueryPlan:
+    """Draw a run in which drivers meet again and again on object storage."""
+    return on_objects(draw_race_plan(seed))
 
 
 def draw_race_plan(seed: int) -> QueryPlan:

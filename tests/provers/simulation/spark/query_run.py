@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import traceback
 from collections import deque
 from random import Random
@@ -18,10 +19,17 @@ from tests.provers.simulation.spark.arriving_source import ArrivingSource, draw_
 from tests.provers.simulation.spark.checkpoint_files import ROOT, LocalFiles, RemoteFiles, damage
 from tests.provers.simulation.spark.disk import DiskFolder, sync
 from tests.provers.simulation.spark.disk_stand_ins import DiskPath
-from tests.provers.simulation.spark.faults import DiskRefusal, HandlerFails, LostAnswer, PowerLoss
+from tests.provers.simulation.spark.faults import (
+    DiskRefusal,
+    HandlerFails,
+    LateList,
+    LostAnswer,
+    PowerLoss,
+)
 from tests.provers.simulation.spark.lending_service import LendingService
 from tests.provers.simulation.spark.lending_source import LendingSource
 from tests.provers.simulation.spark.library_stand_ins import library_stand_ins
+from tests.provers.simulation.spark.object_client import Bucket, open_bucket
 from tests.provers.simulation.spark.object_store import RemoteStorage
 from tests.provers.simulation.spark.oracle import QueryOracle
 from tests.provers.simulation.spark.plan import DriverRun
@@ -77,6 +85,8 @@ class QueryRun:
         self._spark = SparkCheckpointLog()
         self._locks = Locks()
         self._objects: dict[str, bytes] = {}
+        lag, lost = plan.list_lag, plan.lost_answers
+        self._bucket = Bucket(self._objects, self._random("bucket"), lag, lost)
         self._machine = SimMachine(self._random("survival"))
         self._machine.disk.root.put("data", DiskFolder())
         sync(self._machine.disk.root)
@@ -87,7 +97,12 @@ class QueryRun:
             RemoteFiles(self._objects) if plan.remote else LocalFiles(self._machine)
         )
         self.oracle = QueryOracle(
-            logs, self._files, self._spark, exclusive=not plan.remote, lending=plan.lending
+            logs,
+            self._files,
+            self._spark,
+            exclusive=not plan.remote,
+            lending=plan.lending,
+            lists_lag=plan.list_lag > 0,
         )
         self._source: ArrivingSource | LendingSource
         if plan.lending:
@@ -151,7 +166,12 @@ class QueryRun:
         """Check that an error is the one that there is reason for."""
         kinds = {type(fault) for fault in driver.process.happened}
         expected: set[type[BaseException]] = set()
-        if kinds & {DiskRefusal, LostAnswer} or driver.raced or self._damaged or self._behind:
+        # An object storage repeats what had no answer.
+        refusals = {DiskRefusal} if self._plan.objects else {DiskRefusal, LostAnswer}
+        if kinds & refusals or driver.raced or self._damaged or self._behind:
+            expected.add(CheckpointError)
+        late = LateList in kinds and re.search("has gone from|Spark asks for batch", str(error))
+        if late:  # the list of the entries was too old to begin with
             expected.add(CheckpointError)
         if kinds & {
             HandlerFails,
@@ -200,6 +220,8 @@ class QueryRun:
         return process
 
     def _open_storage(self, *_: object) -> Storage:
+        if self._plan.objects:
+            return open_bucket(self._bucket)
         if self._plan.remote:
             return RemoteStorage(self._objects)
         return LocalStorage(cast("Path", DiskPath(ROOT)))

@@ -207,6 +207,7 @@ class DriverClock:
         self._session = session
         self._stopping = False
         self._error: Exception | None = None
+        self._committed: int | None = None
         self._process = current_process.get()
         self._done: asyncio.Future[None]
 
@@ -224,6 +225,21 @@ class DriverClock:
     def isActive(self) -> bool:  # noqa: N802 - Spark's
         """Whether batches go on."""
         return not self._stopping and not self._done.done()
+
+    @property
+    def lastProgress(self) -> dict[str, int] | None:  # noqa: N802 - Spark's
+        """The report of the newest batch that was committed."""
+        return None if self._committed is None else {"batchId": self._committed}
+
+    @property
+    def recentProgress(self) -> list[dict[str, int]]:  # noqa: N802 - Spark's
+        """The newest reports."""
+        return [] if self.lastProgress is None else [self.lastProgress]
+
+    @property
+    def status(self) -> dict[str, bool]:
+        """Whether a batch is at work: one follows the other."""
+        return {"isTriggerActive": self.isActive}
 
     def stop(self) -> None:
         """End after the running batch, and wait for that."""
@@ -246,6 +262,7 @@ class DriverClock:
                 if self._stopping and happens(self._session.random, 0.5):
                     return
                 log.add(log.commits, batch_id, "commit")
+                self._committed = batch_id
                 batch_id, known = batch_id + 1, False
         except Exception as error:  # noqa: BLE001 - Spark's query ends with it
             self._error = error

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.provers.planted.hunt import check_words
+from tests.provers.planted.object_bugs import OBJECT_BUGS
 from tests.provers.planted.spark_bugs import SPARK_BUGS, planted
 from tests.provers.simulation.spark import (
     DriverRun,
     PowerLoss,
     QueryPlan,
     QueryViolationError,
+    draw_object_race_plan,
     draw_query_plan,
     draw_race_plan,
+    on_objects,
     run_query_plan,
 )
 from tests.provers.tests.simulation.spark.corpus import FOUND
@@ -33,6 +36,10 @@ RACES = {
     "orphans go before the first entry",
     "segments of a newer run are orphans",
     "the lock is not waited for",
+    "the owner is checked by a list",
+    "a run takes the number after the newest of a list",
+    "another writer's object is taken for an own one",
+    "a put has no condition",
 }
 
 
@@ -42,9 +49,15 @@ def draw_forgetful(seed: int) -> QueryPlan:
     return QueryPlan(seed=seed, runs=(DriverRun(stop_after=2.0), DriverRun(faults=(lost,))))
 
 
+def draw_query_on_objects(seed: int) -> QueryPlan:
+    return on_objects(draw_query_plan(seed))
+
+
 def drawing(name: str) -> Callable[[int], QueryPlan]:
     if name == "an older batch id is taken for a new one":
         return draw_forgetful
+    if name in OBJECT_BUGS:
+        return draw_object_race_plan if name in RACES else draw_query_on_objects
     return draw_race_plan if name in RACES else draw_query_plan
 
 

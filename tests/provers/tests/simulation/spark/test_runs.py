@@ -11,11 +11,14 @@ from tests.provers.simulation.spark import (
     DiskRefusal,
     DriverKill,
     HandlerFails,
+    LateList,
     LostAnswer,
     PowerLoss,
     QueryPlan,
     QueryViolationError,
     SlowOperation,
+    draw_query_plan,
+    on_objects,
     run_query_plan,
     run_query_seed,
 )
@@ -32,7 +35,16 @@ def test_nothing_is_lost_or_repeated_whatever_befalls_the_drivers(first: int) ->
     for outcome in outcomes:
         faults.update(outcome.faults)
     kinds = (DriverKill, PowerLoss, DiskRefusal, SlowOperation, LostAnswer, HandlerFails)
+    faults.pop(LateList.__name__, None)
     assert set(faults) == {kind.__name__ for kind in kinds}
+
+
+def test_nothing_is_lost_or_repeated_on_object_storage() -> None:
+    plans = [on_objects(draw_query_plan(seed)) for seed in range(SEEDS // 3)]
+    outcomes = [run_query_plan(plan) for plan in plans]
+    happened = {type(fault) for each in outcomes for faults in each.happened for fault in faults}
+    assert {LateList, LostAnswer, DriverKill} <= happened
+    assert {plan.lost_answers for plan in plans} == {0.0, 0.02, 0.2}
 
 
 @pytest.mark.parametrize("name", FOUND)
