@@ -33,12 +33,14 @@ class HttpServer(ThreadedWSGIServer):
     Args:
         port: the port; 0 takes a free one.
         app: the WSGI application.
+        name: the name of its threads.
 
     Raises:
         OSError: the port is taken.
     """
 
-    def __init__(self, port: int, app: Any) -> None:
+    def __init__(self, port: int, app: Any, *, name: str) -> None:
+        self._name = name
         self._requests: dict[threading.Thread, socket.socket] = {}
         self._requests_lock = threading.Lock()
         # werkzeug would end the process if the port were taken; it works on a copy of this socket.
@@ -47,7 +49,7 @@ class HttpServer(ThreadedWSGIServer):
         self._accepting = threading.Thread(
             target=self.serve_forever,
             kwargs={"poll_interval": _POLL_INTERVAL},
-            name="http-server",
+            name=name,
             daemon=True,
         )
         self._accepting.start()
@@ -57,7 +59,7 @@ class HttpServer(ThreadedWSGIServer):
         thread = threading.Thread(
             target=self.process_request_thread,
             args=(request, client_address),
-            name="http-server-request",
+            name=f"{self._name}-request",
             daemon=True,
         )
         with self._requests_lock:

@@ -22,7 +22,7 @@ def serve_s3() -> Iterator[str]:
         The endpoint.
     """
     # It takes a request that names no other service for one of S3.
-    server = HttpServer(0, DomainDispatcherApplication(create_backend_app))
+    server = HttpServer(0, DomainDispatcherApplication(create_backend_app), name="s3-server")
     try:
         endpoint = f"http://127.0.0.1:{server.port}"
         s3_files(endpoint).create_dir(BUCKET)

@@ -81,7 +81,8 @@ class KinesisServer(ClientSettings):
         try:
             # moto reads files for the first backend: better here than on a caller's event loop.
             _ = _backends[_moto.core.DEFAULT_ACCOUNT_ID][REGION]
-            self._http = HttpServer(self._port, AdminApplication(MOTO, self._operations()))
+            application = AdminApplication(MOTO, self._operations())
+            self._http = HttpServer(self._port, application, name="kinesis-server")
         except BaseException:
             self._leave_moto()
             raise
