@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 _SOURCE: Final = re.compile(r"(kinesis|kafka)://(.+)", re.DOTALL)
 # An option would show in the list of processes.
-_SECRET: Final = re.compile(r"key|secret|token|password|credential", re.IGNORECASE)
+_SECRET: Final = re.compile(
+    r"secret|token|password|credential|(access|account|sas)_key", re.IGNORECASE
+)
 
 
 @fanout_command("land")

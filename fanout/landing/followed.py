@@ -14,7 +14,7 @@ from fanout.landing.landed_entry import LandedEntry
 from fanout.landing.places import open_files
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from fanout.landing.storage import StoredFiles
 
@@ -28,7 +28,7 @@ async def followed(
     after: int | None = None,
     poll: float = 1.0,
     storage_options: Mapping[str, str] | None = None,
-) -> AsyncIterator[LandedEntry]:
+) -> AsyncGenerator[LandedEntry, None]:
     """Iterate the entries of a landing in order, and wait for those that come.
 
     Nothing is written, so any number of processes may follow one landing. Store the number of the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +19,7 @@ from fanout.testing.virtual_time.loop import running_loop
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
     from fanout.landing.landed_entry import LandedEntry
@@ -80,7 +80,7 @@ async def following(place: Path) -> list[LandedEntry]:
     """Return the entries of a landing that has ended."""
     entries: list[LandedEntry] = []
     # An iterator that is left is closed in a task of its own, sooner or later.
-    async with aclosing(cast("AsyncGenerator[LandedEntry]", followed(str(place)))) as found:
+    async with aclosing(followed(str(place))) as found:
         async for entry in found:
             entries.append(entry)
             position = entry.positions.splits["a"].position
