@@ -226,6 +226,11 @@ class Conductor:
 
     def _count(self, job: DemoQuery, batch_id: int, rows: int) -> None:
         self._progressed()
+        if job.killed_in is not None and batch_id < job.killed_in:
+            raise DemoFailedError(
+                f"the new driver of the {job.query} has begun with batch {batch_id}, although the "
+                f"one before was killed in batch {job.killed_in}"
+            )
         if batch_id == job.killed_in:
             self.tally.replayed.append(batch_id)
             self._show(f"batch {batch_id} was given to the new driver again, and written")

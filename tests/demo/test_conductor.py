@@ -1,14 +1,22 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
 
+from fanout.demo.conductor import Conductor
 from fanout.demo.options import DemoFailedError, DemoOptions
+from fanout.demo.plan import draw_plan
+from fanout.demo.progress import ProgressDisplay
+from fanout.demo.queries import BatchWritten
 from fanout.demo.run import run_demo
+from fanout.demo.sources import KinesisSettings
+from fanout.demo.workspace import Workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 QUIET = Console(quiet=True)
@@ -38,3 +46,31 @@ def test_a_demo_in_which_nothing_happens_ends(
     with pytest.raises(DemoFailedError, match="nothing happened"):
         run_demo(DemoOptions(), QUIET)
     assert list(temporary_files.iterdir()) == []
+
+
+class StandIn:
+    """Stands for a service; nothing is read from it."""
+
+    settings = KinesisSettings("orders", "http://127.0.0.1:1", "us-east-1", 3.0)
+    environment: Mapping[str, str] = {}
+
+
+async def test_a_new_driver_that_begins_again_fails_the_demo(tmp_path: Path) -> None:
+    options = DemoOptions(kill=True)
+    service: Any = StandIn()
+    with ProgressDisplay(QUIET, options.records) as display:
+        conductor = Conductor(
+            options,
+            draw_plan(options),
+            service=service,
+            workspace=Workspace(tmp_path),
+            display=display,
+        )
+        (job,) = conductor._jobs
+        job.killed_in = 5
+        conductor._patience = asyncio.Timeout(None)
+        async with conductor._patience:
+            with pytest.raises(DemoFailedError, match=r"begun with batch 4, .* killed in batch 5"):
+                conductor._on_message(job, BatchWritten(4, 100))
+            conductor._on_message(job, BatchWritten(5, 100))
+    assert conductor.tally.replayed == [5]
