@@ -189,15 +189,21 @@ def _draw_run(random: Random, kinds: list[_Kind], *, remote: bool) -> DriverRun:
 
 
 def on_objects(plan: QueryPlan) -> QueryPlan:
-    """Let a plan be lived through on object storage."""
+    """Let a plan be lived through on object storage, where Spark's own files are durable too."""
     random = Random(f"{plan.seed}/objects")
+    runs = (replace(run, faults=tuple(map(_unforgotten, run.faults))) for run in plan.runs)
     return replace(
         plan,
+        runs=tuple(runs),
         remote=True,
         objects=True,
         list_lag=random.choice((0.0, 2.0, 10.0, 60.0)),
         lost_answers=random.choice((0.0, 0.02, 0.2)),
     )
+
+
+def _unforgotten(fault: DriverFault) -> DriverFault:
+    return replace(fault, forgotten=0) if isinstance(fault, PowerLoss) else fault
 
 
 def draw_object_race_plan(seed: int) -> QueryPlan:

@@ -63,8 +63,8 @@ class SparkCheckpointLog:
         """Lose the last files, as they were written: a commit, its offsets, the commit before."""
         for _ in range(count):
             last = max(self.offsets, default=None)
-            if last in self.commits:
-                self.commits.remove(last)
+            if self.commits and (last is None or max(self.commits) >= last):
+                self.commits.remove(max(self.commits))
             elif last is not None:
                 self.offsets.remove(last)
 
