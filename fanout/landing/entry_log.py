@@ -18,6 +18,7 @@ from fanout.landing.entries import (
     encode_origin,
     entry_name,
 )
+from fanout.landing.ownership import create_owned
 
 if TYPE_CHECKING:
     from fanout.landing.ownership import Ownership
@@ -88,8 +89,7 @@ class EntryLog:
         Raises:
             CheckpointError: If this run no longer owns the checkpoint.
         """
-        self._ownership.check()
-        self._create(ORIGIN, encode_origin(positions))
+        create_owned(self._storage, self._ownership, ORIGIN, encode_origin(positions))
         return Checkpoint.from_json(positions)
 
     def write(self, entry: BatchEntry) -> None:
@@ -98,8 +98,8 @@ class EntryLog:
         Raises:
             CheckpointError: If this run no longer owns the checkpoint.
         """
-        self._ownership.check()
-        self._create(entry_name(entry.batch_id), encode_entry(entry, run=self._ownership.run))
+        data = encode_entry(entry, run=self._ownership.run)
+        create_owned(self._storage, self._ownership, entry_name(entry.batch_id), data)
         self._newest = entry
 
     def read(self, batch_id: int) -> BatchEntry:
@@ -131,13 +131,3 @@ class EntryLog:
             CheckpointError: If it is damaged, or written by a newer version.
         """
         return read_entry(self._storage, batch_id)
-
-    def _create(self, name: str, data: bytes) -> None:
-        try:
-            self._storage.create(name, data)
-        except FileExistsError as error:
-            self._ownership.check()  # its error names the newer run
-            raise CheckpointError(
-                f"{name} is already in {self._storage.location}: another run writes to this "
-                f"checkpoint; this run stops"
-            ) from error

@@ -219,6 +219,29 @@ class Ownership:
         )
 
 
+def create_owned(storage: Storage, ownership: Ownership, name: str, data: bytes) -> None:
+    """Create a file of a checkpoint, as the run that owns it. It blocks.
+
+    Args:
+        storage: The checkpoint.
+        ownership: The claim of this run.
+        name: The file.
+        data: All of its bytes.
+
+    Raises:
+        CheckpointError: A newer run has taken over, or the file cannot be written.
+    """
+    ownership.check()
+    try:
+        storage.create(name, data)
+    except FileExistsError as error:
+        ownership.check()  # its error names the newer run
+        raise CheckpointError(
+            f"{name} is already in {storage.location}: another run writes to this checkpoint; this "
+            f"run stops"
+        ) from error
+
+
 @contextmanager
 def claim(storage: Storage, process: LockingProcess, wait: float = 30.0) -> Iterator[Ownership]:
     """Own a checkpoint while the block runs; enter it before subscribing, deleting or aborting.

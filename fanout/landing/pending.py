@@ -20,6 +20,7 @@ from fanout.landing.entries import (
     decode_positions,
     ledger_format,
 )
+from fanout.landing.ownership import create_owned
 from fanout.landing.segments import publish
 
 if TYPE_CHECKING:
@@ -221,16 +222,8 @@ class PendingSegments:
     def _next(self, pending: Pending | None) -> int:
         """Write the file of the next number."""
         number = self._newest + 1
-        self._ownership.check()
-        try:
-            data = encode_pending(number, pending, run=self._ownership.run)
-            self._storage.create(pending_name(number), data)
-        except FileExistsError as error:
-            self._ownership.check()  # its error names the newer run
-            raise CheckpointError(
-                f"{pending_name(number)} is already in {self._storage.location}: another run "
-                f"writes to this checkpoint; this run stops"
-            ) from error
+        data = encode_pending(number, pending, run=self._ownership.run)
+        create_owned(self._storage, self._ownership, pending_name(number), data)
         self._newest = number
         self._numbers.append(number)
         return number

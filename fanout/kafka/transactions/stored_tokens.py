@@ -13,6 +13,7 @@ from fanout.core.stored_json import StoredFormat
 from fanout.errors import CheckpointError
 from fanout.kafka.transactions.commit_token import MAX_TOKEN_BYTES, CommitToken
 from fanout.landing.entries import batch_ids
+from fanout.landing.ownership import create_owned
 
 if TYPE_CHECKING:
     from fanout.landing.ownership import Ownership
@@ -122,16 +123,9 @@ class SinkState(StoredTokens):
         Raises:
             CheckpointError: If a newer run owns the checkpoint, or it cannot be written.
         """
-        self._ownership.check()
-        name = self._name(token.batch_id)
-        try:
-            self._storage.create(name, token.to_json().encode())
-        except FileExistsError as error:
-            self._ownership.check()  # its error names the newer run
-            raise CheckpointError(
-                f"{name} is already in {self._storage.location}: another run writes to this "
-                f"checkpoint; this run stops"
-            ) from error
+        create_owned(
+            self._storage, self._ownership, self._name(token.batch_id), token.to_json().encode()
+        )
 
     def record_committed(self, batch_id: int) -> None:
         """Store that a batch was committed, and delete the files of the batches before it.
