@@ -122,10 +122,10 @@ def test_a_newer_versions_checkpoint_is_refused(
     start: Start, source: ManualSource, done: Path, name: str
 ) -> None:
     path = done / "fanout" / name
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 3}))
     if name == "origin.json":
         shutil.rmtree(done / "fanout" / "batches")
-    with pytest.raises(CheckpointError, match="format version 2"):
+    with pytest.raises(CheckpointError, match="format version 3"):
         start(source, Recorder())
 
 
