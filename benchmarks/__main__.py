@@ -13,6 +13,7 @@ from benchmarks import (
     consume_kinesis,
     consume_share,
     decode,
+    land,
     shuffle,
     sink,
     spark_kafka,
@@ -32,6 +33,7 @@ SCENARIOS: dict[str, dict[str, Callable[[int], Report]]] = {
         "kafka": consume_kafka.run,
         "kafka-share": consume_share.run,
     },
+    "land": {"kinesis": land.run},
     "spark": {"kinesis": spark_kinesis.run, "kafka": spark_kafka.run},
     "sink": {"kafka": sink.run},
     "shuffle": {"kafka": shuffle.run},
@@ -42,6 +44,8 @@ scenarios:
   decode   event bytes to Arrow, without a socket; the peer is botocore's event stream parser
   consume  SubscribeToShard to Arrow through fanout.open, over real sockets from a server in
            another process, 1, 4 and 64 shards; the peer is an aioboto3 loop
+  land     SubscribeToShard to Parquet files on the local disk and on moto's S3, 4 shards; the
+           peers are an aioboto3 loop with pyarrow and boto3, fanout.open, and obstore alone
   spark    SubscribeToShard to a foreachBatch handler, in batches of 100,000 records that are
            counted and summed; the peer is an aioboto3 loop with createDataFrame
 

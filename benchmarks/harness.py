@@ -15,16 +15,15 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    import pyarrow as pa
-
 __all__ = (
+    "Counted",
     "Measurement",
     "Report",
     "Row",
@@ -41,7 +40,7 @@ __all__ = (
 
 T = TypeVar("T")
 
-_LIBRARIES = ("aiokafka", "botocore", "confluent-kafka", "msgspec", "pyarrow", "pyspark")
+_LIBRARIES = ("aiokafka", "botocore", "confluent-kafka", "msgspec", "obstore", "pyarrow", "pyspark")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -193,7 +192,15 @@ class Measurement:
     peak_rss_bytes: int
 
 
-async def measure(batches: AsyncGenerator[pa.RecordBatch, None], wanted: int) -> Measurement:
+class Counted(Protocol):
+    """What holds records, such as a batch of them or a file."""
+
+    @property
+    def num_rows(self) -> int:
+        """Its records."""
+
+
+async def measure(batches: AsyncGenerator[Counted, None], wanted: int) -> Measurement:
     """Read until there were `wanted` records; the clock starts at the first batch.
 
     What it costs to load libraries and to connect is left out.

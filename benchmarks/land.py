@@ -1,0 +1,196 @@
+"""A stream over real sockets to Parquet files, on the local disk and on S3: `fanout.land`.
+
+The peer is a plain loop: aioboto3, then pyarrow, and for S3 boto3's `upload_file`. Both write files
+of the same size with the same compression; ours are flushed to the disk, and entries name them.
+Two more contenders show what is left to gain: `fanout.open` without files, and obstore alone, which
+uploads the files of a landing.
+
+The clock of a run starts when its first file is durable, so that every file counts as a whole. The
+S3 is moto's, in a process that is started anew for each run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import boto3
+import pyarrow as pa
+import pyarrow.parquet as pq
+from obstore.store import S3Store
+
+import fanout
+from benchmarks.consume_kinesis import CREDENTIALS, kinesis_source, read_by_fanout, read_by_hand
+from benchmarks.harness import Report, measure, median_row, run_apart
+from benchmarks.kinesis_replay import Replay, replay_server
+from benchmarks.s3_server import STORAGE_OPTIONS, s3_server
+from fanout.testing.s3_clients import BUCKET
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from benchmarks.harness import Counted, Measurement
+
+__all__ = ("CONTENDERS", "Place", "land_by_fanout", "run")
+
+CONSUME = "fanout.open"
+LOCAL, LOCAL_LOOP = "land, local", "loop, local"
+S3, S3_LOOP, UPLOAD = "land, S3", "loop, S3", "obstore alone, S3"
+
+RECORD_BYTES: Final = 1024
+SHARDS: Final = 4
+# Events of all shards together: nine files of 128 MiB. The last one never fills.
+EVENTS: Final = 1024
+SHARE: Final = 0.85
+# The loops stop after three files, as their rate is steady.
+LOOP_SHARE: Final = 0.25
+FILE_BYTES: Final = 128 << 20
+COMPRESSION: Final = "zstd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a run reads and writes.
+
+    Args:
+        port: Of the server that replays the stream.
+        directory: A directory of the run.
+        landed: The directory of a landing whose files are uploaded.
+        endpoint: Of the S3; None for the local disk.
+        file_bytes: The most bytes of records in a file.
+    """
+
+    port: int
+    directory: Path
+    landed: Path
+    endpoint: str | None
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that was written."""
+
+    num_rows: int
+
+
+def consume(place: Place) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Read and write nothing."""
+    return read_by_fanout(place.port, SHARDS)
+
+
+async def land_by_fanout(place: Place) -> AsyncGenerator[_File, None]:
+    """Land as a user of fanout does."""
+    if place.endpoint is None:
+        location, options = str(place.directory / "landing"), None
+    else:
+        location = f"s3://{BUCKET}/landing"
+        options = STORAGE_OPTIONS | {"endpoint": place.endpoint}
+    async with fanout.land(
+        kinesis_source(place.port),
+        location,
+        max_bytes=place.file_bytes,
+        compression=COMPRESSION,
+        storage_options=options,
+    ) as landing:
+        async for entry in landing:
+            yield _File(entry.rows)
+
+
+async def land_by_hand(place: Place) -> AsyncGenerator[_File, None]:
+    """Write a file whenever enough was read. It keeps no positions, to its advantage."""
+    s3 = boto3.client("s3", endpoint_url=place.endpoint, **CREDENTIALS) if place.endpoint else None
+    batches: list[pa.RecordBatch] = []
+    number = 0
+    async with aclosing(read_by_hand(place.port, SHARDS)) as arriving:
+        async for batch in arriving:
+            batches.append(batch)
+            if sum(each.nbytes for each in batches) < place.file_bytes:
+                continue
+            table = pa.Table.from_batches(batches)
+            batches.clear()
+            path = place.directory / f"{number:06}.parquet"
+            number += 1
+            pq.write_table(table, path, compression=COMPRESSION)
+            if s3 is not None:
+                s3.upload_file(str(path), BUCKET, path.name)
+                path.unlink()
+            yield _File(table.num_rows)
+
+
+async def upload_by_obstore(place: Place) -> AsyncGenerator[_File, None]:
+    """Upload the files of a landing, one after the other."""
+    assert place.endpoint is not None
+    config: Any = STORAGE_OPTIONS | {"endpoint": place.endpoint}
+    store: Any = S3Store(BUCKET, config=config, client_options={"allow_http": True})
+    for path in sorted(place.landed.glob("landing/segments/*.parquet")):
+        store.put(path.name, path)
+        yield _File(pq.read_metadata(path).num_rows)
+
+
+CONTENDERS: Mapping[str, Callable[[Place], AsyncGenerator[Counted, None]]] = {
+    CONSUME: consume,
+    LOCAL: land_by_fanout,
+    LOCAL_LOOP: land_by_hand,
+    S3: land_by_fanout,
+    S3_LOOP: land_by_hand,
+    UPLOAD: upload_by_obstore,
+}
+
+
+def run(rounds: int, events: int = EVENTS, file_bytes: int = FILE_BYTES) -> Report:
+    """Measure all contenders with records of 1 KB on 4 shards.
+
+    Args:
+        rounds: How often each is run; the rate is the median.
+        events: The events of all shards together.
+        file_bytes: The most bytes of records in a file.
+    """
+    replay = Replay(RECORD_BYTES, events // SHARDS, SHARDS)
+    readings: dict[str, list[Measurement]] = {name: [] for name in CONTENDERS}
+    with replay_server(replay) as port, tempfile.TemporaryDirectory() as landed:
+        directory = Path(landed)
+        place = Place(
+            port=port, directory=directory, landed=directory, endpoint=None, file_bytes=file_bytes
+        )
+        run_apart(partial(_land, LOCAL, place, replay.records))
+        for _ in range(rounds):
+            for name, taken in readings.items():
+                taken.append(_measured(name, place, replay.records))
+    rows = {
+        name: median_row(name, taken, record_bytes=RECORD_BYTES, shards=SHARDS)
+        for name, taken in readings.items()
+    }
+    rate = {name: row.records_per_second for name, row in rows.items()}
+    ratios = {
+        f"land/local/{RECORD_BYTES}/vs_loop": rate[LOCAL] / rate[LOCAL_LOOP],
+        f"land/local/{RECORD_BYTES}/vs_consume": rate[LOCAL] / rate[CONSUME],
+        f"land/s3/{RECORD_BYTES}/vs_loop": rate[S3] / rate[S3_LOOP],
+        f"land/s3/{RECORD_BYTES}/vs_upload": rate[S3] / rate[UPLOAD],
+    }
+    return Report(scenario="land", rows=list(rows.values()), ratios=ratios)
+
+
+def _measured(name: str, place: Place, records: int) -> Measurement:
+    """Run a contender once, in a directory and on an S3 of its own."""
+    with ExitStack() as resources:
+        directory = Path(resources.enter_context(tempfile.TemporaryDirectory()))
+        on_s3 = name in (S3, S3_LOOP, UPLOAD)
+        there = Place(
+            port=place.port,
+            directory=directory,
+            landed=place.landed,
+            endpoint=resources.enter_context(s3_server()) if on_s3 else None,
+            file_bytes=place.file_bytes,
+        )
+        return run_apart(partial(_land, name, there, records))
+
+
+def _land(name: str, place: Place, records: int) -> Measurement:
+    wanted = int(records * (LOOP_SHARE if name in (LOCAL_LOOP, S3_LOOP) else SHARE))
+    return asyncio.run(measure(CONTENDERS[name](place), wanted))
