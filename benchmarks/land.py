@@ -44,10 +44,10 @@ S3, S3_LOOP, UPLOAD = "land, S3", "loop, S3", "obstore alone, S3"
 
 RECORD_BYTES: Final = 1024
 SHARDS: Final = 4
-# Events of all shards together: nine files of 128 MiB. The last one never fills.
-EVENTS: Final = 1024
+# Events of all shards together: six files of 128 MiB; the rest fills none.
+EVENTS: Final = 768
 SHARE: Final = 0.85
-# The loops stop after three files, as their rate is steady.
+# The loops stop after two files, as their rate is steady.
 LOOP_SHARE: Final = 0.25
 FILE_BYTES: Final = 128 << 20
 COMPRESSION: Final = "zstd"
