@@ -135,7 +135,8 @@ class LocalStorage(LocalFiles):
         """
         top = self._path(directory)
         with _os_errors("list", top):
-            found = (Path(below, name) for below, _, names in os.walk(top) for name in names)
+            walked = os.walk(top, onerror=_raise_unless_missing)
+            found = (Path(below, name) for below, _, names in walked for name in names)
             return finished(str(path.relative_to(self.root)) for path in found)
 
     def size(self, name: str) -> int | None:
@@ -257,6 +258,11 @@ def _info(entry: os.DirEntry[str]) -> FileInfo | None:
 
 def _raise(error: OSError) -> NoReturn:
     raise error
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _link(source: Path, final: Path) -> None:

@@ -211,3 +211,11 @@ def test_a_root_that_cannot_be_written_is_refused(
 
     with pytest.raises(CheckpointError, match="no permission to write"):
         LocalStorage(tmp_path)
+
+
+def test_a_file_in_the_place_of_a_directory_is_an_error_to_a_walk(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    storage.create("segments", b"")
+    with pytest.raises(CheckpointError, match=r"cannot list .*/segments: Not a directory"):
+        storage.walk("segments")
+    assert storage.walk("nowhere") == ()
