@@ -203,8 +203,10 @@ class SegmentFiller:
         else:
             self._add(drained)
         if self._full:
-            # The segment takes no more records: seal it while Spark works on the one before.
-            await in_thread(self._segment.seal)
+            # A caller that waits seals it, while records of the next one are drained. Otherwise
+            # seal it while Spark works on the one before.
+            if self._request is None:
+                await in_thread(self._segment.seal)
         elif self._segment.row_group_ready:
             await in_thread(self._segment.write_row_group)
         return True

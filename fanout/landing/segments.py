@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -23,6 +24,7 @@ from fanout.landing.entries import SEGMENTS, SegmentFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future
     from pathlib import Path
 
     from fanout.core.checkpoint import Checkpoint
@@ -54,6 +56,9 @@ class Segment:
 class OpenSegment:
     """A file that is being filled. One task or thread uses it at a time.
 
+    A row group is written in a thread of the file's own, so that records of the next one are
+    collected meanwhile: two row groups are in memory at most.
+
     Args:
         path: The file to write.
         schema: The records' schema.
@@ -84,6 +89,8 @@ class OpenSegment:
         self._unwritten_bytes = 0
         self._unwritten_rows = 0
         self._writer: pq.ParquetWriter | None = None
+        self._background = ThreadPoolExecutor(1, "fanout-segment")
+        self._writing: Future[None] | None = None
         self._sealed: Segment | None = None
 
     @property
@@ -122,8 +129,14 @@ class OpenSegment:
         self.watermark = drained.watermark
 
     def write_row_group(self) -> None:
-        """Write what is in memory to the file. Blocks on the disk."""
-        self._write(row_groups=1)
+        """Begin to write what is in memory to the file; block until the last one is written.
+
+        Raises:
+            OSError: The disk refused the row group before.
+        """
+        self._settle()
+        if self._unwritten:
+            self._writing = self._background.submit(self._write, self._take(), row_groups=1)
 
     def seal(self) -> Segment:
         """Write the rest, finish the file and flush it to the disk. Blocks on the disk.
@@ -133,11 +146,14 @@ class OpenSegment:
         """
         assert self.rows, "only a segment with records is sealed"
         if self._sealed is None:
-            self._write(row_groups=1 if self._writer else _ROW_GROUPS)
+            self._settle()
+            if self._unwritten:
+                self._write(self._take(), row_groups=1 if self._writer else _ROW_GROUPS)
             assert self._writer is not None
             self._writer.close()
             with self._path.open("rb") as file:
                 os.fsync(file.fileno())
+            self._background.shutdown()
             self._sealed = Segment(self._path, self.rows, self._path.stat().st_size)
         return self._sealed
 
@@ -147,22 +163,29 @@ class OpenSegment:
         Errors of the disk are ignored, as an earlier error is the reason for discarding. The next
         run's sweep removes a file that stays.
         """
+        self._background.shutdown()
         if self._writer is not None:
             with contextlib.suppress(OSError):  # the disk may be full; the file goes anyway
                 self._writer.close()
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 
-    def _write(self, row_groups: int) -> None:
-        if not self._unwritten:
-            return
+    def _settle(self) -> None:
+        """Wait for the row group that is being written; a refused one is refused for ever."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _take(self) -> pa.Table:
+        table = pa.Table.from_batches(self._unwritten, self._schema)
+        self._unwritten.clear()
+        self._unwritten_bytes = self._unwritten_rows = 0
+        return table
+
+    def _write(self, table: pa.Table, row_groups: int) -> None:
         if self._writer is None:
             options = write_options(self._schema, self._compression)
             self._writer = pq.ParquetWriter(self._path, self._schema, **options)
-        table = pa.Table.from_batches(self._unwritten, self._schema)
         self._writer.write_table(table, row_group_size=-(-table.num_rows // row_groups))
-        self._unwritten.clear()
-        self._unwritten_bytes = self._unwritten_rows = 0
 
 
 @final

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -65,6 +67,12 @@ async def turns() -> None:
     """Give what might happen, and should not, the time to happen."""
     for _ in range(20):
         await asyncio.sleep(0.001)
+
+
+def delivered(stream: FanOut) -> int:
+    """Return the sequence number of the last record that was drained."""
+    (position,) = stream.delivered.splits.values()
+    return position.position.sequence if isinstance(position.position, Cursor) else 0
 
 
 def read_records(stream: FanOut) -> int:
@@ -381,6 +389,46 @@ async def test_the_end_of_the_stream_discards_the_open_segment(
         await until(lambda: names(tmp_path))
         assert read_records(stream) == 5
     assert names(tmp_path) == []
+
+
+async def test_a_full_segment_is_not_sealed_while_its_caller_waits(
+    source: ManualSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pumping(source, tmp_path, max_records=4) as (filler, stream):
+        sealing: list[OpenSegment] = []
+
+        def note(segment: OpenSegment) -> None:
+            sealing.append(segment)
+
+        monkeypatch.setattr(OpenSegment, "seal", note)
+        asking = asyncio.create_task(filler.next(LONG))
+        await asyncio.sleep(0)
+        source.put(*numbered(4))
+        assert isinstance(await asking, Filled)
+        assert sealing == []
+        source.put(*numbered(4))
+        await until_read(stream, 8)
+        await until(lambda: sealing)
+
+
+async def test_draining_goes_on_while_a_row_group_is_written(
+    source: ManualSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = threading.Event()
+    write = pq.ParquetWriter.write_table
+
+    def write_later(writer: pq.ParquetWriter, table: pa.Table, **options: Any) -> None:
+        assert free.wait(20)
+        write(writer, table, **options)
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", write_later)
+    async with pumping(source, tmp_path, max_records=20) as (filler, stream):
+        source.put(*numbered(5))
+        await until(lambda: delivered(stream) == 5)
+        source.put(*numbered(4))
+        await until(lambda: delivered(stream) == 9)
+        free.set()
+        assert await take(filler) == list(range(1, 10))
 
 
 async def test_after_the_end_a_call_is_refused(source: ManualSource, tmp_path: Path) -> None:

@@ -3,6 +3,9 @@ from __future__ import annotations
 import errno
 import pathlib
 import resource
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Event, Timer
+from threading import enumerate as enumerate_threads
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -161,12 +164,62 @@ def test_the_disk_is_touched_only_when_there_are_records(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Let no row group be written before the event is set."""
+    free = Event()
+    write = pq.ParquetWriter.write_table
+
+    def write_later(writer: pq.ParquetWriter, table: pa.Table, **options: Any) -> None:
+        assert free.wait(20)
+        write(writer, table, **options)
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", write_later)
+    return free
+
+
+def test_records_are_collected_while_a_row_group_is_written(
+    segment: OpenSegment, slow_disk: Event
+) -> None:
+    segment.add(records(1, 3))
+    segment.write_row_group()
+    segment.add(records(4, 2))
+    assert segment.rows == 5
+    Timer(0.05, slow_disk.set).start()
+    sealed = segment.seal()
+    assert read(sealed.path).column("sequence").to_pylist() == [1, 2, 3, 4, 5]
+
+
+def test_two_row_groups_are_in_memory_at_most(segment: OpenSegment, slow_disk: Event) -> None:
+    segment.add(records(1, 3))
+    segment.write_row_group()
+    segment.add(records(4, 2))
+    with ThreadPoolExecutor(1) as others:
+        second = others.submit(segment.write_row_group)
+        assert not wait([second], timeout=0.05).done
+        slow_disk.set()
+        second.result(20)
+    assert segment.seal().rows == 5
+
+
 def test_a_discarded_segment_leaves_no_file(segment: OpenSegment, tmp_path: Path) -> None:
     segment.add(records(1, 10))
     segment.write_row_group()
+    segment.write_row_group()  # the first one is written then
     assert list(tmp_path.iterdir()) != []
     segment.discard()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_discarding_waits_for_the_row_group_that_is_being_written(
+    segment: OpenSegment, slow_disk: Event, tmp_path: Path
+) -> None:
+    segment.add(records(1, 10))
+    segment.write_row_group()
+    Timer(0.05, slow_disk.set).start()
+    segment.discard()
+    assert list(tmp_path.iterdir()) == []
+    assert not [thread for thread in enumerate_threads() if "fanout-segment" in thread.name]
 
 
 def test_a_disk_that_keeps_a_discarded_file_is_not_a_second_error(
@@ -193,8 +246,13 @@ def small_disk() -> Iterator[None]:
 @pytest.mark.usefixtures("small_disk")
 def test_a_full_disk_is_an_error_and_leaves_no_file(segment: OpenSegment, tmp_path: Path) -> None:
     segment.add(records(1, 50, size=1000))
-    with pytest.raises(OSError, match="File too large"):
-        segment.write_row_group()
+    segment.write_row_group()
+    segment.add(records(51, 1))
+    for _ in range(2):  # a file without its first row group is never sealed
+        with pytest.raises(OSError, match="File too large"):
+            segment.write_row_group()
+        with pytest.raises(OSError, match="File too large"):
+            segment.seal()
     segment.discard()
     assert list(tmp_path.iterdir()) == []
 
