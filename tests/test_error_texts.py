@@ -11,9 +11,9 @@ import pytest
 import fanout
 from fanout.core.error_text import text_of
 from fanout.core.events import Split
+from fanout.core.lineage import listing_failure
 from fanout.core.policy import Fatal
 from fanout.core.subscriber import _pill
-from fanout.core.supervisor import listing_failure
 from fanout.kinesis.aws.error_hints import explain
 
 if TYPE_CHECKING:

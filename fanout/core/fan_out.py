@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.progress import Progress, SplitProgress
     from fanout.core.source import Capabilities, Connection, Source
-    from fanout.core.supervisor import Supervisor
+    from fanout.core.subscribers import Subscribers
     from fanout.errors import FanOutError
 
 
@@ -36,13 +35,12 @@ class FanOut:
     """
 
     def __init__(
-        self, source: Source, connection: Connection, progress: Progress, supervisor: Supervisor
+        self, source: Source, connection: Connection, progress: Progress, subscribers: Subscribers
     ) -> None:
         self._source = source
         self._connection = connection
         self._progress = progress
-        self._supervisor = supervisor
-        self._returned: deque[Batch | End] = deque()
+        self._subscribers = subscribers
         self._busy = False
         lending = connection.capabilities.lending
         self._lending = (
@@ -52,14 +50,14 @@ class FanOut:
         )
 
     def __repr__(self) -> str:
-        live = sum(s.state is SplitState.LIVE for s in list(self._supervisor.subscribers.values()))
+        live = sum(s.state is SplitState.LIVE for s in list(self._subscribers.by_split.values()))
         state = "failed" if self.failure else "running"
         return f"<FanOut {state}, {live} live of {sum(1 for _ in self._progress)} splits>"
 
     @property
     def failure(self) -> FanOutError | None:
         """The error that ended the stream, set as soon as it is known; None while it runs."""
-        return self._supervisor.failure
+        return self._subscribers.failure
 
     @property
     def caught_up(self) -> bool:
@@ -69,7 +67,7 @@ class FanOut:
     @property
     def stopping(self) -> bool:
         """Whether `stop` was called: a loop of drains ends with it."""
-        return self._supervisor.stopping
+        return self._subscribers.stopping
 
     @property
     def watermark(self) -> int | None:
@@ -180,7 +178,7 @@ class FanOut:
                 if basket.batches:
                     await self._fill_until(basket, max_wait)
             except BaseException:
-                self._returned.extendleft(reversed(basket.events))
+                self._subscribers.give_back(basket.events)
                 raise
             batches = self._progress.deliver(basket.events)
             return Drained(batches, self._progress.delivered(), self.watermark)
@@ -193,7 +191,7 @@ class FanOut:
         subscriptions, leaves groups and releases locked records. Call it in the loop's thread, as
         `loop.add_signal_handler(signal.SIGTERM, stream.stop)` does; idempotent.
         """
-        self._supervisor.stop_reading()
+        self._subscribers.stop_reading()
 
     async def acknowledge(self, done: Batch | Drained | Checkpoint) -> None:
         """Say that everything up to and including `done` is durable; cumulative per split.
@@ -236,24 +234,22 @@ class FanOut:
 
     def statistics(self) -> Statistics:
         """Return the counters of the stream and of each split, as of now."""
-        return _count(self._progress, self._supervisor, self.capabilities)
+        return _count(self._progress, self._subscribers, self.capabilities)
 
     async def _more(self) -> bool:
         """Wait until there may be something to take; False at the end of a bounded stream."""
         watermarks = self._progress.watermarks
         if watermarks is None:
-            return await self._supervisor.more()
+            return await self._subscribers.more()
         time = asyncio.get_running_loop().time
         watermarks.begin_wait(time())
         try:
-            return await self._supervisor.more()
+            return await self._subscribers.more()
         finally:
             watermarks.end_wait(time())
 
     def _take(self) -> Batch | End | None:
-        if self.stopping:
-            return None
-        return self._returned.popleft() if self._returned else self._supervisor.take()
+        return None if self.stopping else self._subscribers.take()
 
     def _fill(self, basket: Basket) -> None:
         """Move what is ready into the basket, until it is full."""
@@ -261,7 +257,7 @@ class FanOut:
             if not basket.events and not (isinstance(event, Batch) and event.num_records):
                 self._progress.deliver([event])  # nothing is held back before it
             elif (rest := basket.add(event)) is not None:
-                self._returned.appendleft(rest)
+                self._subscribers.give_back([rest])
 
     async def _fill_until(self, basket: Basket, max_wait: float) -> None:
         async with _at_most(max_wait):
@@ -270,7 +266,7 @@ class FanOut:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        self._supervisor.check_open()
+        self._subscribers.check_open()
         if self._busy:
             raise StreamStateError(
                 "another task is reading this stream; read it from one task, or open a second one"
@@ -294,11 +290,11 @@ async def _at_most(seconds: float) -> AsyncIterator[None]:
             raise
 
 
-def _count(progress: Progress, supervisor: Supervisor, offered: Capabilities) -> Statistics:
+def _count(progress: Progress, subscribers: Subscribers, offered: Capabilities) -> Statistics:
     commits = CommitStatistics() if offered.commits is None else offered.commits.statistics
     return Statistics(
-        MappingProxyType({s.split.id: _of_split(s, supervisor, commits) for s in progress}),
-        supervisor.memory_limit.used,
+        MappingProxyType({s.split.id: _of_split(s, subscribers, commits) for s in progress}),
+        subscribers.memory_limit.used,
         commits_succeeded=commits.succeeded,
         commits_failed=commits.failed,
         lending=None if offered.lending is None else offered.lending.statistics,
@@ -306,9 +302,9 @@ def _count(progress: Progress, supervisor: Supervisor, offered: Capabilities) ->
 
 
 def _of_split(
-    progress: SplitProgress, supervisor: Supervisor, commits: CommitStatistics
+    progress: SplitProgress, subscribers: Subscribers, commits: CommitStatistics
 ) -> SplitStatistics:
-    subscriber = supervisor.subscribers.get(progress.split.id)
+    subscriber = subscribers.by_split.get(progress.split.id)
     state = SplitState.WAITING if subscriber is None else subscriber.state
     # While a split backs off its last lag is no longer true, and would look healthy.
     current = state in {SplitState.LIVE, SplitState.CAUGHT_UP}

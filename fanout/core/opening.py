@@ -12,10 +12,12 @@ from fanout.core.checkpoint import Checkpoint
 from fanout.core.event_time import CarriedWatermarks, EventTime
 from fanout.core.fan_out import FanOut
 from fanout.core.lifecycle_log import LifecycleLog
+from fanout.core.lineage import Lineage, listing_failure
 from fanout.core.policy import Phase
 from fanout.core.positions import Cursor
 from fanout.core.progress import Progress
-from fanout.core.supervisor import Supervisor, listing_failure
+from fanout.core.subscribers import Subscribers
+from fanout.core.supervisor import Supervisor
 from fanout.core.watermarks import Watermarks
 from fanout.errors import FanOutError, PositionError
 
@@ -68,21 +70,21 @@ async def open_stream(
         else:
             progress = _resumed(source, connection, checkpoint)
         lifecycle = LifecycleLog(progress, connection.capabilities.terms)
-        supervisor = Supervisor(
+        jitter = FullJitter(connection.pacing.backoff, random or Random())  # noqa: S311 - jitter
+        lineage = Lineage(connection, progress, jitter=jitter, listed=splits, lifecycle=lifecycle)
+        subscribers = Subscribers(
             connection,
-            progress,
-            lifecycle=lifecycle,
-            jitter=FullJitter(connection.pacing.backoff, random or Random()),  # noqa: S311 - jitter
+            jitter=jitter,
             on_resubscribe=on_resubscribe or _ignore,
-            listed=splits,
             event_time=source.event_time if isinstance(source.event_time, EventTime) else None,
         )
+        supervisor = Supervisor(connection, progress, lineage, subscribers)
         lifecycle.started(stored=checkpoint is not None)
         try:
             async with supervisor.supervise():
-                yield FanOut(source, connection, progress, supervisor)
+                yield FanOut(source, connection, progress, subscribers)
         finally:
-            lifecycle.stopped(supervisor.failure)
+            lifecycle.stopped(subscribers.failure)
 
 
 async def resolve_start(source: Source) -> str:

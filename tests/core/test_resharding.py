@@ -13,9 +13,11 @@ from fanout.core.backoff import FullJitter
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.events import Batch, End, Split
 from fanout.core.lifecycle_log import LifecycleLog
+from fanout.core.lineage import Lineage
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import ABSENCES, Progress
 from fanout.core.source import Terms
+from fanout.core.subscribers import Subscribers
 from fanout.core.supervisor import Supervisor
 from fanout.testing.virtual_time.loop import SimLoop
 from tests.core.scripted import (
@@ -122,14 +124,16 @@ class Run:
         else:
             for state in Checkpoint.from_json(stored).splits.values():
                 self.progress.add(state.split, state.position, ended=state.ended)
-        self.supervisor = Supervisor(
+        jitter = FullJitter(PACING.backoff, seeded())
+        self.subscribers = Subscribers(service, jitter=jitter, on_resubscribe=lambda *_: None)
+        lineage = Lineage(
             service,
             self.progress,
-            jitter=FullJitter(PACING.backoff, seeded()),
-            on_resubscribe=lambda *_: None,
+            jitter=jitter,
             listed=listed,
             lifecycle=LifecycleLog(self.progress, Terms()),
         )
+        self.supervisor = Supervisor(service, self.progress, lineage, self.subscribers)
         self._task = service.loop.create_task(self._supervise())
 
     async def _supervise(self) -> None:
@@ -137,7 +141,7 @@ class Run:
             await asyncio.get_running_loop().create_future()
 
     async def take(self) -> Batch | End | None:
-        if (event := self.supervisor.take()) is not None:
+        if (event := self.subscribers.take()) is not None:
             self.progress.deliver([event])
         return event
 

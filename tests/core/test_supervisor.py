@@ -10,10 +10,12 @@ import pytest
 from fanout.core.backoff import FullJitter
 from fanout.core.events import Batch, End, Failure, Split
 from fanout.core.lifecycle_log import LifecycleLog
+from fanout.core.lineage import Lineage
 from fanout.core.policy import Phase
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.core.progress import Progress
 from fanout.core.source import Terms
+from fanout.core.subscribers import Subscribers
 from fanout.core.supervisor import Supervisor
 from fanout.errors import MalformedEventError, ServiceError, SplitFailedError
 from fanout.testing.virtual_time.loop import simulate
@@ -56,18 +58,22 @@ class Rig:
         listed = await self.connection.splits()
         for split in listed:
             self.progress.add(split, Horizon())
-        self.supervisor = Supervisor(
+        jitter = FullJitter(PACING.backoff, seeded())
+        self.subscribers = Subscribers(
+            self.connection, jitter=jitter, on_resubscribe=lambda *_: None
+        )
+        lineage = Lineage(
             self.connection,
             self.progress,
-            jitter=FullJitter(PACING.backoff, seeded()),
-            on_resubscribe=lambda *_: None,
+            jitter=jitter,
             listed=listed,
             lifecycle=LifecycleLog(self.progress, Terms()),
         )
+        self.supervisor = Supervisor(self.connection, self.progress, lineage, self.subscribers)
         return self.supervisor
 
     def take_ready(self) -> None:
-        while (event := self.supervisor.take()) is not None:
+        while (event := self.subscribers.take()) is not None:
             self.progress.deliver([event])
             match event:
                 case Batch():
@@ -80,7 +86,7 @@ class Rig:
             async with asyncio.timeout(seconds):
                 while True:
                     self.take_ready()
-                    await self.supervisor.more()
+                    await self.subscribers.more()
         except TimeoutError:
             pass
 
@@ -216,7 +222,7 @@ def test_listing_that_fails_is_tried_again() -> None:
     assert ("b", 2) in rig.delivered
     assert [phase for _, phase in rig.source.judged] == [Phase.DISCOVER] * 3
     assert 63.0 <= rig.source.calls_of("b")[0].time < 70.0
-    assert rig.supervisor.failure is None
+    assert rig.subscribers.failure is None
     assert rig.source.listed < 20  # once a minute again
 
 
@@ -267,15 +273,15 @@ def test_a_fatal_error_stops_all_splits_at_once_and_keeps_what_they_have_buffere
         supervisor = await rig.start()
         async with supervisor.supervise():
             await asyncio.sleep(9.9)
-            assert supervisor.failure is None
+            assert rig.subscribers.failure is None
             await asyncio.sleep(0.2)
-            assert isinstance(supervisor.failure, SplitFailedError)
+            assert isinstance(rig.subscribers.failure, SplitFailedError)
             assert rig.source.live.total() == 0
             assert len(asyncio.all_tasks()) == 1
             await asyncio.sleep(3600)
             rig.take_ready()
             with pytest.raises(SplitFailedError, match="a cannot go on: gone"):
-                await supervisor.more()
+                await rig.subscribers.more()
 
     simulate(main)
     assert rig.delivered == [("b", 3), ("b", 4), ("a", 1), ("a", 2)]
@@ -293,7 +299,7 @@ def test_no_split_is_started_after_a_failure() -> None:
         supervisor = await rig.start()
         async with supervisor.supervise():
             await asyncio.sleep(2)
-            assert supervisor.failure is not None
+            assert rig.subscribers.failure is not None
             rig.take_ready()
             await asyncio.sleep(1)
 
@@ -311,9 +317,9 @@ def test_the_first_failure_wins_and_later_ones_are_logged(
     async def main() -> None:
         supervisor = await rig.start()
         async with supervisor.supervise():
-            supervisor.subscribers["a"].slot.fail(Failure(A, first))
-            supervisor.subscribers["b"].slot.fail(Failure(B, second))
-            assert supervisor.failure is first
+            rig.subscribers.by_split["a"].slot.fail(Failure(A, first))
+            rig.subscribers.by_split["b"].slot.fail(Failure(B, second))
+            assert rig.subscribers.failure is first
             with pytest.raises(SplitFailedError, match="first"):
                 await rig.read_for(1)
 
@@ -380,7 +386,7 @@ def test_memory_is_bounded_over_all_splits() -> None:
         async with supervisor.supervise():
             while len(rig.delivered) < 50 * 20:
                 await asyncio.sleep(0.1)
-                peaks.append(supervisor.memory_limit.used)
+                peaks.append(rig.subscribers.memory_limit.used)
                 rig.take_ready()
         assert rig.source.calls == [call for call in rig.source.calls if call.time == 0]
 
@@ -440,6 +446,6 @@ def test_nothing_can_be_taken_after_closing() -> None:
         supervisor = await rig.start()
         async with supervisor.supervise():
             await asyncio.sleep(1)
-        assert supervisor.take() is None
+        assert rig.subscribers.take() is None
 
     simulate(main)

@@ -18,13 +18,14 @@ from fanout.core.drain import Basket
 from fanout.core.events import Batch, startable
 from fanout.core.fan_out import FanOut
 from fanout.core.limits import MemoryLimit, SubscribeLimit
+from fanout.core.lineage import Lineage
 from fanout.core.opening import open_stream
 from fanout.core.positions import WHOLE_RECORD, Timestamp, reaches
 from fanout.core.progress import Progress, SplitProgress
 from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
+from fanout.core.subscribers import Subscribers
 from fanout.core.subscription import Subscription, Watchdog
-from fanout.core.supervisor import Supervisor
 from fanout.kinesis.reading.shard_reader import ShardReader, _rows_read, _unconfirmed_end
 from fanout.kinesis.source import KinesisSource
 from fanout.kinesis.starting_position import starting_position
@@ -237,8 +238,8 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
         Edit(startable, on(called(all), _after_any_parent)),
     ),
     "new splits are not reported": (
-        Edit(Supervisor._finish, on(statement(Supervisor._know), drop)),
-        Edit(Supervisor._discover, on(statement(Supervisor._learn), drop)),
+        Edit(Lineage.finish, on(statement(Lineage._know), drop)),
+        Edit(Lineage.discover, on(statement(Lineage._learn), drop)),
     ),
     "a wait is never reset": (
         Edit(Retries.progressed, on(node(ast.Assign, value=node(ast.Constant, value=0)), drop)),
@@ -296,10 +297,10 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
         Edit(Subscriber.run, on(_HANDLED, with_body(lambda _: [ast.Pass()]))),
     ),
     "a split that has failed does not fail the stream": (
-        Edit(Supervisor._on_ready, on(statement(Supervisor._fail), drop)),
+        Edit(Subscribers._on_ready, on(statement(Subscribers.fail), drop)),
     ),
     "a failure does not stop the other splits": (
-        Edit(Supervisor._fail, on(statement(Supervisor._stop), drop)),
+        Edit(Subscribers.fail, on(statement(Subscribers._stop), drop)),
     ),
     "a subscribe call that fails keeps its turn": (
         Edit(SubscribeLimit.turn, on(node(ast.With), _released_at_the_end)),
@@ -309,7 +310,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
     ),
     "a timer is left behind": (Edit(Watchdog.__aexit__, on(statement(Watchdog._stop), drop)),),
     "the discovery ends at its first failure": (
-        Edit(Supervisor._discover, on(node(ast.Continue), lambda _: ast.Return())),
+        Edit(Lineage.discover, on(node(ast.Continue), lambda _: ast.Return())),
     ),
     "half an end is believed": (
         Edit(ShardReader.read, on(_HALF_AN_END, with_value(lambda both: both.values[0]))),
@@ -348,10 +349,10 @@ HARMLESS: Final[dict[str, Change]] = {
     ),
     # The listing, for which an end asks at once, names them too.
     "children are not learnt from the end of their parent": (
-        Edit(Supervisor._finish, on(statement(Supervisor._know), drop)),
+        Edit(Lineage.finish, on(statement(Lineage._know), drop)),
     ),
     # The end has named them already.
     "the end of a split does not hurry the next listing": (
-        Edit(Supervisor._finish, on(statement(asyncio.Event.set), drop)),
+        Edit(Lineage.finish, on(statement(asyncio.Event.set), drop)),
     ),
 }

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.events import End
 from fanout.core.fan_out import FanOut
+from fanout.core.lineage import Lineage
 from fanout.core.positions import WHOLE_RECORD, Cursor
 from fanout.core.statistics import SplitState
+from fanout.core.subscribers import Subscribers
 from fanout.core.supervisor import Supervisor
 from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, around, before, together
@@ -49,18 +51,18 @@ class StreamObservers:
         self._moments = moments
         self._log = log
         self._connections = connections
-        self._open: list[Supervisor] = []
-        self._collecting: dict[Supervisor, None] = {}
+        self._open: list[Subscribers] = []
+        self._collecting: dict[Subscribers, None] = {}
         self._gave_back: dict[FanOut, None] = {}
-        self._ended_at: dict[tuple[Supervisor, str], float] = {}
+        self._ended_at: dict[tuple[Subscribers, str], float] = {}
 
     def installed(self) -> AbstractContextManager[None]:
         """Look for as long as the block runs."""
         return together(
             after(Supervisor, "__init__", self._opens),
-            before(Supervisor, "_learn", self._learns),
+            before(Lineage, "_learn", self._learns),
             before(Supervisor, "_finish", self._finishes),
-            before(Supervisor, "_stop", self._stops),
+            before(Subscribers, "_stop", self._stops),
             around(FanOut, "_fill_until", self._collects),
             around(FanOut, "drain", self._drains),
             after(FanOut, "drain", self._has_drained),
@@ -72,21 +74,21 @@ class StreamObservers:
         """The subscribers of all streams that are open, without those that have come to the end."""
         return [
             subscriber
-            for supervisor in self._open
-            for subscriber in supervisor.subscribers.values()
+            for subscribers in self._open
+            for subscriber in subscribers.by_split.values()
             if subscriber.state is not SplitState.ENDED
         ]
 
-    def collects(self, supervisor: Supervisor) -> bool:
+    def collects(self, subscribers: Subscribers) -> bool:
         """Say whether a drain of a stream has its first record, and goes on collecting."""
-        return supervisor in self._collecting
+        return subscribers in self._collecting
 
-    def hands_over(self, supervisor: Supervisor, end: End) -> None:
+    def hands_over(self, subscribers: Subscribers, end: End) -> None:
         """Record when the end of a shard is handed over."""
-        self._ended_at[supervisor, end.split.id] = _now()
+        self._ended_at[subscribers, end.split.id] = _now()
 
     def _opens(self, _: None, supervisor: Supervisor, *__: object, **___: object) -> None:
-        self._open.append(supervisor)
+        self._open.append(supervisor._subscribers)
         unread = [state for state in supervisor._progress if not state.ended]
         inside = any(is_inside(state.delivered) for state in unread)
         among_children = any(
@@ -95,25 +97,25 @@ class StreamObservers:
         self._moments[KinesisSometimes.RESUMED_INSIDE_AGGREGATE] += inside
         self._moments[KinesisSometimes.RESTARTED_AMONG_CHILDREN] += among_children
 
-    def _stops(self, supervisor: Supervisor) -> None:
+    def _stops(self, subscribers: Subscribers) -> None:
         """Look at a stream that is closed by its user, and has not failed."""
-        if not supervisor._closed or supervisor not in self._open:
+        if not subscribers._closed or subscribers not in self._open:
             return
-        self._open.remove(supervisor)
-        connection = supervisor._connection
-        if supervisor.failure is not None or run_of(connection).dead:
+        self._open.remove(subscribers)
+        connection = subscribers._connection
+        if subscribers.failure is not None or run_of(connection).dead:
             return
-        states = {subscriber.state for subscriber in supervisor.subscribers.values()}
-        full = any(subscriber.slot.occupied for subscriber in supervisor.subscribers.values())
-        waiting = bool(supervisor.memory_limit._waiting)
+        states = {subscriber.state for subscriber in subscribers.by_split.values()}
+        full = any(subscriber.slot.occupied for subscriber in subscribers.by_split.values())
+        waiting = bool(subscribers.memory_limit._waiting)
         self._moments[KinesisSometimes.CLOSED_BACKING_OFF] += SplitState.BACKING_OFF in states
         self._moments[KinesisSometimes.CLOSED_SUBSCRIBING] += SplitState.SUBSCRIBING in states
         self._moments[KinesisSometimes.CLOSED_FULL] += full
         self._moments[KinesisSometimes.CLOSED_WAITING_FOR_MEMORY] += waiting
         self._moments[KinesisSometimes.CLOSED_LOOKING] += self._connections.looks(connection)
 
-    def _learns(self, supervisor: Supervisor, listed: Sequence[Split]) -> None:
-        known, finished = supervisor._progress, supervisor._finished
+    def _learns(self, lineage: Lineage, listed: Sequence[Split]) -> None:
+        known, finished = lineage._progress, lineage._finished
         early = any(
             split.id not in known and any(p in known and p not in finished for p in split.parents)
             for split in listed
@@ -123,10 +125,10 @@ class StreamObservers:
     def _finishes(self, supervisor: Supervisor, end: End) -> None:
         self._connections.hurries(supervisor._connection)
         shard_id = end.split.id
-        waited = _now() - self._ended_at.pop((supervisor, shard_id))
-        known = {state.split.id for state in supervisor._progress} | supervisor._listed
+        waited = _now() - self._ended_at.pop((supervisor._subscribers, shard_id))
+        known = {state.split.id for state in supervisor._progress} | supervisor._lineage._listed
         parents = {p for child in end.children for p in child.parents} - {shard_id}
-        others = [supervisor.subscribers.get(parent) for parent in sorted(parents)]
+        others = [supervisor._subscribers.by_split.get(parent) for parent in sorted(parents)]
         self._moments[KinesisSometimes.END_WAITED] += waited >= _LONG
         self._moments[KinesisSometimes.EMPTY_SHARD_ENDED] += not self._log.shards[shard_id].records
         self._moments[KinesisSometimes.CHILD_KNOWN_FROM_END] += any(
@@ -138,19 +140,19 @@ class StreamObservers:
 
     @contextmanager
     def _collects(self, stream: FanOut, *_: object) -> Iterator[None]:
-        self._collecting[stream._supervisor] = None
+        self._collecting[stream._subscribers] = None
         try:
             yield
         finally:
-            del self._collecting[stream._supervisor]
+            del self._collecting[stream._subscribers]
 
     @contextmanager
     def _drains(self, stream: FanOut, **_: object) -> Iterator[None]:
-        returned = len(stream._returned)
+        returned = len(stream._subscribers._returned)
         try:
             yield
         except BaseException:
-            if len(stream._returned) > returned:
+            if len(stream._subscribers._returned) > returned:
                 self._gave_back[stream] = None
             raise
 

@@ -12,8 +12,8 @@ from fanout.core.limits import MemoryLimit
 from fanout.core.policy import Pace
 from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
+from fanout.core.subscribers import Subscribers
 from fanout.core.subscription import Subscription, Watchdog
-from fanout.core.supervisor import Supervisor
 from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, around, before, timed, together
 from tests.provers.simulation.moments.observers.streams import is_inside
@@ -129,18 +129,18 @@ class SubscriberObservers:
     def _fails(self, slot: Slot, _: Failure) -> None:
         if slot.pill is not None:
             return
-        supervisor = _supervisor_of(slot)
+        subscribers = _subscribers_of(slot)
         beside = any(
             subscriber.slot.occupied and subscriber.slot is not slot
-            for subscriber in supervisor.subscribers.values()
+            for subscriber in subscribers.by_split.values()
         )
         self._moments[KinesisSometimes.PILL_BEHIND_EVENT] += slot.occupied
-        self._moments[KinesisSometimes.PILL_WHILE_COLLECTING] += self._streams.collects(supervisor)
+        self._moments[KinesisSometimes.PILL_WHILE_COLLECTING] += self._streams.collects(subscribers)
         self._moments[KinesisSometimes.FAILED_BESIDE_FULL_SLOT] += beside
 
     def _puts(self, slot: Slot, event: Batch | End, _: int = 0) -> None:
         if isinstance(event, End):
-            self._streams.hands_over(_supervisor_of(slot), event)
+            self._streams.hands_over(_subscribers_of(slot), event)
         elif slot.occupied and not event.num_records:
             held = slot._event
             behind = isinstance(held, Batch) and held.num_records > 0
@@ -174,8 +174,8 @@ def _gap_before(event: Batch | End) -> KinesisSometimes:
             return KinesisSometimes.GAP_WITH_RECORDS
 
 
-def _supervisor_of(slot: Slot) -> Supervisor:
+def _subscribers_of(slot: Slot) -> Subscribers:
     # A slot notifies its stream when something is ready in it, so it knows it.
-    supervisor = slot._on_ready.__self__  # type: ignore[attr-defined]
-    assert isinstance(supervisor, Supervisor)
-    return supervisor
+    subscribers = slot._on_ready.__self__  # type: ignore[attr-defined]
+    assert isinstance(subscribers, Subscribers)
+    return subscribers

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fanout.core import fan_out
 from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
+from fanout.core.subscribers import Subscribers
 from fanout.core.subscription import Watchdog
 from fanout.core.supervisor import Supervisor
 from fanout.errors import ServiceError
@@ -70,7 +71,7 @@ def test_a_slot_without_a_bound_is_unbounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_memory_that_a_closed_stream_holds_is_leaked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert error_of(monkeypatch, Supervisor, "_discard", lambda _: None).startswith("leaked")
+    assert error_of(monkeypatch, Subscribers, "_discard", lambda _: None).startswith("leaked")
 
 
 def test_a_timer_that_a_closed_stream_leaves_is_leaked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +79,7 @@ def test_a_timer_that_a_closed_stream_leaves_is_leaked(monkeypatch: pytest.Monke
 
     @asynccontextmanager
     async def leaky(self: Supervisor) -> AsyncIterator[None]:
-        asyncio.get_running_loop().call_later(30, self.check_open)
+        asyncio.get_running_loop().call_later(30, self._subscribers.check_open)
         async with supervise(self):
             yield
 
@@ -101,7 +102,7 @@ def test_records_that_never_come_are_stuck(monkeypatch: pytest.MonkeyPatch) -> N
     start = Supervisor._start
 
     def forgetful(self: Supervisor) -> None:
-        if not self.subscribers:
+        if not self._subscribers.by_split:
             start(self)
 
     assert error_of(monkeypatch, Supervisor, "_start", forgetful).startswith("stuck")
@@ -117,7 +118,7 @@ def test_a_silence_that_is_waited_for_too_long_is_late(monkeypatch: pytest.Monke
 
 
 def test_another_failure_after_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def more(self: Supervisor) -> None:
+    async def more(self: Subscribers) -> None:
         if self.failure is not None:
             raise ServiceError("something else")
         self._changed.clear()
@@ -125,7 +126,7 @@ def test_another_failure_after_the_first_is_told(monkeypatch: pytest.MonkeyPatch
 
     gone = KinesisFault(kind=KinesisFaultKind.STREAM_GONE, at=100)
     plans = [replace(draw_kinesis_plan(seed), faults=(gone,)) for seed in range(9)]
-    assert "another failure than" in error_of(monkeypatch, Supervisor, "more", more, plans)
+    assert "another failure than" in error_of(monkeypatch, Subscribers, "more", more, plans)
 
 
 def test_a_lag_that_is_told_while_a_split_backs_off_is_wrong(
@@ -133,8 +134,8 @@ def test_a_lag_that_is_told_while_a_split_backs_off_is_wrong(
 ) -> None:
     of_split = fan_out._of_split
 
-    def healthy(progress: Any, supervisor: Supervisor, commits: Any) -> Any:
-        return replace(of_split(progress, supervisor, commits), lag=progress.lag)
+    def healthy(progress: Any, subscribers: Subscribers, commits: Any) -> Any:
+        return replace(of_split(progress, subscribers, commits), lag=progress.lag)
 
     assert "backs off, but its state is" in error_of(monkeypatch, fan_out, "_of_split", healthy)
 
@@ -144,8 +145,8 @@ def test_counters_that_count_something_else_are_miscounted(
 ) -> None:
     of_split = fan_out._of_split
 
-    def generous(progress: Any, supervisor: Supervisor, commits: Any) -> Any:
-        statistics = of_split(progress, supervisor, commits)
+    def generous(progress: Any, subscribers: Subscribers, commits: Any) -> Any:
+        statistics = of_split(progress, subscribers, commits)
         return replace(
             statistics, subscriptions=statistics.subscriptions + statistics.resubscriptions
         )

@@ -1,0 +1,227 @@
+"""Run one subscriber for each split that is to be read, and hand out their events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, final
+
+from fanout.core.events import End, Failure
+from fanout.core.limits import MemoryLimit, SubscribeLimit
+from fanout.core.slot import Slot
+from fanout.core.statistics import SplitState
+from fanout.core.subscriber import Subscriber
+from fanout.errors import StreamStateError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+
+    from fanout.core.backoff import FullJitter
+    from fanout.core.event_time import EventTime
+    from fanout.core.events import Batch, Split
+    from fanout.core.positions import Position
+    from fanout.core.source import Connection
+    from fanout.core.statistics import OnResubscribe
+    from fanout.errors import FanOutError
+
+log = logging.getLogger(__name__)
+
+
+@final
+class Subscribers:
+    """Run the subscribers of a stream and hand out their events.
+
+    The first fatal error of any split sets `failure` at once and stops every subscriber; what
+    they have buffered can still be taken.
+
+    Args:
+        connection: The service.
+        jitter: How long to wait between attempts.
+        on_resubscribe: Called at each recoverable end.
+        event_time: How watermarks are computed; None for none.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        jitter: FullJitter,
+        on_resubscribe: OnResubscribe,
+        event_time: EventTime | None = None,
+    ) -> None:
+        self.failure: FanOutError | None = None
+        self.stopping = False
+        self.by_split: dict[str, Subscriber] = {}
+        self.memory_limit = MemoryLimit(connection.pacing.max_bytes_in_flight)
+        self._subscribe_limit = SubscribeLimit(connection.pacing.max_pending_subscribes)
+        self._connection = connection
+        self._jitter = jitter
+        self._on_resubscribe = on_resubscribe
+        self._event_time = event_time
+        self._ready: deque[Slot] = deque()
+        self._returned: deque[Batch | End] = deque()
+        self._changed = asyncio.Event()
+        self._running: dict[asyncio.Task[None], None] = {}
+        self._reading: dict[str, asyncio.Task[None]] = {}
+        self._on_end: Callable[[End], None] = lambda _: None
+        self._at_end: Callable[[], bool] = lambda: False
+        self._closed = False
+
+    @asynccontextmanager
+    async def running(
+        self,
+        on_end: Callable[[End], None],
+        at_end: Callable[[], bool] = lambda: False,
+    ) -> AsyncIterator[None]:
+        """Run what is started while the block runs; stop it all after it.
+
+        Args:
+            on_end: Called with each end of a split that is taken.
+            at_end: Says whether nothing will come any more.
+        """
+        self._on_end, self._at_end = on_end, at_end
+        # The block's own error is carried around the task group, which would wrap it in a group.
+        error: BaseException | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                try:
+                    yield
+                except BaseException as raised:  # noqa: BLE001 - raised again below
+                    error = raised
+                self._closed = True
+                self._changed.set()
+                self._stop()
+        finally:
+            self._discard()
+        if error is not None:
+            raise error
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a task that ends with the subscribers."""
+        task = self._tasks.create_task(work, name=f"fanout {name}")
+        self._running[task] = None
+        task.add_done_callback(self._running.pop)
+        return task
+
+    def start(self, split: Split, position: Position) -> None:
+        """Subscribe to a split, unless it is being read, or nothing is read any more."""
+        if self._closed or self.failure is not None or split.id in self.by_split:
+            return
+        subscriber = Subscriber(
+            split,
+            position,
+            connection=self._connection,
+            slot=Slot(self._on_ready),
+            memory_limit=self.memory_limit,
+            subscribe_limit=self._subscribe_limit,
+            jitter=self._jitter,
+            on_resubscribe=self._on_resubscribe,
+            event_time=self._event_time,
+        )
+        self.by_split[split.id] = subscriber
+        self._reading[split.id] = self.spawn(self._run(subscriber), str(split))
+
+    async def stop(self, split_id: str) -> None:
+        """Close the subscription of a split; what nobody has taken of it is dropped.
+
+        Cancellation: the subscription is closed all the same, by the end of the block.
+        """
+        subscriber, task = self.by_split[split_id], self._reading[split_id]
+        task.cancel()
+        await asyncio.wait([task])
+        self.forget(split_id)
+        for slot in [one for one in self._ready if one is subscriber.slot]:
+            self._ready.remove(slot)
+            self.memory_limit.release(slot.take()[1])
+        self._returned = deque(one for one in self._returned if one.split.id != split_id)
+
+    def forget(self, split_id: str) -> None:
+        """Drop the subscriber of a split that is read, or that has expired."""
+        self.by_split.pop(split_id, None)
+        self._reading.pop(split_id, None)
+
+    def take(self) -> Batch | End | None:
+        """Take the next event that is ready, in the order of arrival; None where there is none."""
+        if self._returned:
+            return self._returned.popleft()
+        while self._ready:
+            event, cost = self._ready.popleft().take()
+            self.memory_limit.release(cost)
+            if isinstance(event, Failure):
+                continue  # it is in `failure`; the reader gets it after what is buffered
+            if isinstance(event, End):
+                self._on_end(event)
+            return event
+        return None
+
+    def give_back(self, events: Iterable[Batch | End]) -> None:
+        """Have events that were taken come again, before all others and in their order."""
+        self._returned.extendleft(reversed(list(events)))
+
+    async def more(self) -> bool:
+        """Wait until there may be something to take; call it only when nothing is left to take.
+
+        Returns:
+            False, at once, where nothing will come any more: a bounded stream is at its end, or
+            `stop_reading` was called.
+
+        Raises:
+            FanOutError: The failure of the stream.
+            StreamStateError: If the stream is closed.
+        """
+        if self.stopping or self._at_end():
+            return False
+        if self.failure is not None:
+            raise self.failure
+        self.check_open()
+        self._changed.clear()
+        await self._changed.wait()
+        return not self.stopping
+
+    def stop_reading(self) -> None:
+        """Let `more` return False from now on, also where it waits."""
+        self.stopping = True
+        self._changed.set()
+
+    def caught_up(self, split_id: str) -> bool:
+        """Return whether a split of a bounded stream has been read to its stop."""
+        subscriber = self.by_split.get(split_id)
+        return subscriber is not None and subscriber.state is SplitState.CAUGHT_UP
+
+    def fail(self, error: FanOutError) -> None:
+        """End the stream with an error; the first one counts."""
+        if self.failure is None:
+            self.failure = error
+            self._changed.set()
+            self._stop()
+        elif error is not self.failure:
+            log.error("another failure after the first: %s", error)
+
+    def check_open(self) -> None:
+        """Raise StreamStateError if the stream is closed."""
+        if self._closed:
+            raise StreamStateError("the stream is closed; read it inside its `async with` block")
+
+    def _discard(self) -> None:
+        """Release the memory of events that can no longer be taken."""
+        while self._ready:
+            _, cost = self._ready.popleft().take()
+            self.memory_limit.release(cost)
+
+    async def _run(self, subscriber: Subscriber) -> None:
+        await subscriber.run()
+        if subscriber.state is SplitState.CAUGHT_UP:
+            self._changed.set()  # the last one of them ends the stream
+
+    def _on_ready(self, slot: Slot) -> None:
+        self._ready.append(slot)
+        self._changed.set()
+        if slot.pill is not None:
+            self.fail(slot.pill.error)
+
+    def _stop(self) -> None:
+        for task in self._running:
+            task.cancel()
