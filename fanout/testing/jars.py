@@ -1,6 +1,7 @@
 """Pinned jars for Spark, from Maven's repository, once per user.
 
-A list of jars is a file with a line `GROUP:NAME:VERSION SHA256` for each.
+A list of jars is a file with a line `GROUP:NAME:VERSION SHA256` for each, or
+`GROUP:NAME:VERSION:CLASSIFIER SHA256`.
 """
 
 from __future__ import annotations
@@ -16,24 +17,35 @@ from fanout.testing.ivy import cache_directory, fill_once, progress, retrieve
 
 # Its one field is the dependencies.
 IVY_MODULE = """\
-<ivy-module version="2.0">
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="fanout" module="jars"/>
   <dependencies>
 {}
   </dependencies>
 </ivy-module>
 """
-_DEPENDENCY = (
-    '    <dependency org="{0.group}" name="{0.name}" rev="{0.version}" conf="default"'
-    ' transitive="false"/>'
-)
+_DEPENDENCY = """\
+    <dependency org="{0.group}" name="{0.name}" rev="{0.version}" conf="default" transitive="false">
+      <artifact name="{0.name}" type="jar"{1}/>
+    </dependency>"""
 
 
 class _Jar(NamedTuple):
     group: str
     name: str
     version: str
+    classifier: str | None
     sha256: str
+
+    @property
+    def dependency(self) -> str:
+        classified = f' m:classifier="{self.classifier}"' if self.classifier else ""
+        return _DEPENDENCY.format(self, classified)
+
+    @property
+    def file_name(self) -> str:
+        classified = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.name}-{self.version}{classified}.jar"
 
 
 def pinned_jars(file: Path) -> list[Path]:
@@ -68,23 +80,23 @@ def pyspark_jars() -> Path:
 
 
 def _parse(line: str) -> _Jar:
-    found = re.fullmatch(r"([\w.-]+):([\w.-]+):([\w.-]+) ([0-9a-f]{64})", line)
+    found = re.fullmatch(r"([\w.-]+):([\w.-]+):([\w.-]+)(?::([\w.-]+))? ([0-9a-f]{64})", line)
     if found is None:
-        raise SetupError(f"{line!r} is not of the form 'GROUP:NAME:VERSION SHA256'")
-    return _Jar(found[1], found[2], found[3], found[4])
+        raise SetupError(f"{line!r} is not of the form 'GROUP:NAME:VERSION[:CLASSIFIER] SHA256'")
+    return _Jar(found[1], found[2], found[3], found[4], found[5])
 
 
 def _fill(work: Path, name: str, pinned: list[_Jar]) -> Path:
-    dependencies = "\n".join(_DEPENDENCY.format(jar) for jar in pinned)
+    dependencies = "\n".join(jar.dependency for jar in pinned)
     with progress(f"Downloading {len(pinned)} jars of {name} into {work.parent}, once"):
         retrieve(
             IVY_MODULE.format(dependencies),
             work,
-            "libs/[artifact]-[revision].[ext]",
+            "libs/[artifact]-[revision](-[classifier]).[ext]",
             f"the jars of {name} are not to be had: check the network",
         )
     for jar in pinned:
-        file = work / "libs" / f"{jar.name}-{jar.version}.jar"
+        file = work / "libs" / jar.file_name
         if not file.is_file():
             raise SetupError(f"{file.name} has not been downloaded")
         if hashlib.sha256(file.read_bytes()).hexdigest() != jar.sha256:

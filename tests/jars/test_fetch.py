@@ -18,7 +18,10 @@ JAVA = """\
 home=$(dirname "$0")/..
 case "$*" in
   -version) echo 'openjdk version "17.0.1"' >&2 ;;
-  *ivy.Main*) echo ivy >> "$home/calls"; mkdir libs; cp "$home/jar" libs/driver-1.0.jar ;;
+  *ivy.Main*)
+    echo ivy >> "$home/calls"; mkdir libs
+    case "$(cat ivy.xml)" in *' m:classifier="exec"'*) exec=-exec ;; esac
+    cp "$home/jar" "libs/driver-1.0$exec.jar" ;;
 esac
 """
 
@@ -44,6 +47,22 @@ def test_a_set_is_downloaded_once(java: Path) -> None:
     assert jar.read_bytes() == b"content"
     assert fetch.spark_jars("drivers") == str(jar)
     assert (java / "calls").read_text() == "ivy\n"
+
+
+@pytest.mark.usefixtures("java")
+def test_a_jar_can_have_a_classifier(tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"content").hexdigest()
+    (tmp_path / "drivers.txt").write_text(f"org.example:driver:1.0:exec {digest}\n")
+    (jar,) = fetch.jar_set("drivers")
+    assert jar.name == "driver-1.0-exec.jar"
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize("line", ["org.example:driver 0", "a:b:c:d:e " + "0" * 64])
+def test_a_line_that_names_no_jar_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "drivers.txt").write_text(line)
+    with pytest.raises(SetupError, match=r"is not of the form 'GROUP:NAME:VERSION\[:CLASSIFIER\]"):
+        fetch.jar_set("drivers")
 
 
 def test_a_jar_with_another_checksum_is_not_kept(java: Path) -> None:
