@@ -22,8 +22,10 @@ from fanout.landing import object_clients
 from fanout.landing.retention import Retention
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
+from fanout.testing.s3_clients import BUCKET
+from fanout.testing.s3_server import serve_s3
 from tests.cli.processes import ENVIRONMENT, FANOUT
-from tests.landing.s3 import BUCKET, moto_s3, s3_client
+from tests.landing.s3 import s3_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +46,7 @@ def kinesis() -> Iterator[KinesisServer]:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    with moto_s3() as endpoint:
+    with serve_s3() as endpoint:
         yield endpoint
 
 

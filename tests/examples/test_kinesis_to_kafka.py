@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fanout.testing.s3_clients import BUCKET
+from fanout.testing.s3_server import serve_s3
 from tests.examples.doomed import Kill
 from tests.examples.harness import AFTER_HANDLER, IN_HANDLER, Example
 from tests.examples.waves import committed, last_of_each_key, put_wave, sent
 from tests.jars.fetch import s3a_set, spark_jars
-from tests.landing.s3 import BUCKET, moto_s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,7 +44,7 @@ def test_kills_lose_and_repeat_nothing(
 def test_kills_lose_and_repeat_nothing_with_a_checkpoint_on_s3(
     kinesis_server: KinesisServer, start_kafka_broker: Callable[..., KafkaBroker], tmp_path: Path
 ) -> None:
-    with moto_s3() as endpoint:
+    with serve_s3() as endpoint:
         settings = {
             "spark.jars": spark_jars(s3a_set()),
             "spark.hadoop.fs.s3a.endpoint": endpoint,

@@ -1,37 +1,13 @@
-"""An S3 that moto serves."""
+"""Clients of an S3 on 127.0.0.1: boto3's, and the options of an object storage."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import boto3
-from moto.server import ThreadedMotoServer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-BUCKET = "lake"
-
-
-@contextmanager
-def moto_s3() -> Iterator[str]:
-    """Serve S3 with an empty bucket.
-
-    Yields:
-        The endpoint.
-    """
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
-        client = s3_client(endpoint)
-        client.create_bucket(Bucket=BUCKET)
-        client.close()
-        yield endpoint
-    finally:
-        server.stop()
+# Fixtures that yield an endpoint.
+S3_SERVERS: Final = ("moto",)
 
 
 def s3_client(endpoint: str) -> Any:

@@ -23,9 +23,10 @@ from fanout.landing.entry_log import read_entry
 from fanout.landing.places import open_storage
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
+from fanout.testing.s3_clients import BUCKET
 from tests.cli.processes import ENVIRONMENT, FANOUT
 from tests.examples.doomed import Kill
-from tests.landing.s3 import BUCKET, moto_s3, s3_options
+from tests.landing.s3 import s3_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -144,12 +145,6 @@ def kinesis() -> Iterator[KinesisServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with moto_s3() as endpoint:
-        yield endpoint
-
-
 def on_s3(kinesis: KinesisServer, endpoint: str) -> Lander:
     return Lander(kinesis, f"s3://{BUCKET}/{uuid.uuid4().hex}", endpoint)
 
@@ -158,7 +153,7 @@ def on_s3(kinesis: KinesisServer, endpoint: str) -> Lander:
 def lander(request: pytest.FixtureRequest, kinesis: KinesisServer, tmp_path: Path) -> Lander:
     if request.param == "disk":
         return Lander(kinesis, str(tmp_path), None)
-    return on_s3(kinesis, request.getfixturevalue("endpoint"))
+    return on_s3(kinesis, request.getfixturevalue("moto"))
 
 
 @pytest.mark.parametrize("operation", ["create", "publish", "delete"])
@@ -184,9 +179,9 @@ def test_kills_at_each_operation_lose_and_repeat_nothing(
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_of_two_landers_of_one_bucket_the_newer_goes_on(
-    kinesis: KinesisServer, endpoint: str, *, busy: bool
+    kinesis: KinesisServer, moto: str, *, busy: bool
 ) -> None:
-    lander = on_s3(kinesis, endpoint)
+    lander = on_s3(kinesis, moto)
     lander.put()
     with lander.running() as older:
         assert older.stdout is not None

@@ -20,11 +20,12 @@ from fanout.landing.followed import followed
 from fanout.landing.lander import land
 from fanout.landing.places import open_storage
 from fanout.landing.retention import Retention
-from tests.landing.s3 import BUCKET, moto_s3, s3_options
+from fanout.testing.s3_clients import BUCKET
+from tests.landing.s3 import S3_SERVERS, s3_options
 from tests.spark.manual import SCHEMA, Acknowledged, ManualSource, Subscribed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -70,17 +71,11 @@ class Place:
         return found
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with moto_s3() as endpoint:
-        yield endpoint
-
-
-@pytest.fixture(params=["disk", "s3"])
+@pytest.fixture(params=["disk", *S3_SERVERS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "disk":
         return Place(str(tmp_path / "landing"))
-    endpoint = request.getfixturevalue("endpoint")
+    endpoint = request.getfixturevalue(request.param)
     return Place(f"s3://{BUCKET}/{uuid.uuid4().hex}", s3_options(endpoint))
 
 
@@ -248,9 +243,9 @@ async def test_a_landing_that_another_run_has_taken_over_writes_nothing(
 
 
 async def test_a_run_ends_soon_after_another_has_taken_over(
-    endpoint: str, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+    moto: str, source: ManualSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(f"s3://{BUCKET}/{uuid.uuid4().hex}", s3_options(endpoint))
+    place = Place(f"s3://{BUCKET}/{uuid.uuid4().hex}", s3_options(moto))
     monkeypatch.setattr(lander, "_CLAIM_SECONDS", 0.01)
     async with place.land(source) as older:
         waiting = asyncio.create_task(rest(older))

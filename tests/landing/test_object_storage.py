@@ -1,4 +1,4 @@
-"""Object storage on a real S3, which moto serves."""
+"""Object storage on S3, as each server understands it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ import pytest
 
 from fanout.errors import CheckpointError
 from fanout.landing import object_storage
+from fanout.landing.conditional_create import check_conditional_create
 from fanout.landing.locations import open_object_storage
 from fanout.landing.storage import FileInfo
-from tests.landing.s3 import BUCKET, moto_s3, s3_client, s3_options
+from fanout.testing.s3_clients import BUCKET
+from tests.landing.s3 import s3_client, s3_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fanout.landing.object_storage import ObjectStorage
     from fanout.landing.storage import Storage
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with moto_s3() as endpoint:
-        yield endpoint
 
 
 @pytest.fixture
@@ -64,6 +60,11 @@ def test_a_name_is_created_once(storage: ObjectStorage, other: bytes) -> None:
     with pytest.raises(FileExistsError):
         storage.create("entries/1.json", other)
     assert storage.read("entries/1.json", limit=100) == b"first"
+
+
+def test_a_store_with_conditional_puts_passes_and_keeps_no_probe(storage: ObjectStorage) -> None:
+    check_conditional_create(storage)
+    assert storage.list("probes") == ()
 
 
 def test_a_missing_object_reads_as_none(storage: ObjectStorage) -> None:
@@ -129,13 +130,13 @@ def test_a_large_segment_is_published_once_in_parts(
         publish(storage, "segments/1.parquet", first[:-1] + b"!")
 
 
-def test_of_writers_at_once_each_name_has_one(endpoint: str, path: str) -> None:
+def test_of_writers_at_once_each_name_has_one(moto: str, path: str) -> None:
     names = [f"entries/{number}" for number in range(40)]
     writers = [b"a", b"b", b"c", b"d"]
 
     def write(content: bytes) -> set[str]:
         won = set()
-        with closing(open_object_storage(f"s3://{path}", s3_options(endpoint))) as storage:
+        with closing(open_object_storage(f"s3://{path}", s3_options(moto))) as storage:
             for name in names:
                 try:
                     storage.create(name, content)
@@ -147,7 +148,7 @@ def test_of_writers_at_once_each_name_has_one(endpoint: str, path: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         won = dict(zip(writers, pool.map(write, writers), strict=True))
     assert sum(map(len, won.values())) == len(names)
-    with closing(open_object_storage(f"s3://{path}", s3_options(endpoint))) as storage:
+    with closing(open_object_storage(f"s3://{path}", s3_options(moto))) as storage:
         for content, its in won.items():
             assert [name for name in its if storage.read(name, limit=1) != content] == []
 

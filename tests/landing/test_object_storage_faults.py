@@ -15,7 +15,8 @@ from fanout.landing import object_clients, object_storage
 from fanout.landing.conditional_create import check_conditional_create
 from fanout.landing.locations import open_object_storage
 from fanout.landing.ownership import ThisProcess, claim
-from tests.landing.s3 import BUCKET, moto_s3, s3_client, s3_options
+from fanout.testing.s3_clients import BUCKET
+from tests.landing.s3 import s3_client, s3_options
 from tests.landing.s3_faults import (
     FaultyS3,
     after,
@@ -50,12 +51,6 @@ PASSING: dict[str, Fault] = {
     "lost": answer_lost,
     "closed": closed_without_answer,
 }
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[str]:
-    with moto_s3() as endpoint:
-        yield endpoint
 
 
 @pytest.fixture
@@ -333,11 +328,6 @@ def test_a_bucket_that_is_read_only_can_be_read(
         publish(storage, OURS)
     with pytest.raises(CheckpointError, match=r"cannot write .*/probes/.*do not allow it"):
         check_conditional_create(storage)
-
-
-def test_a_store_with_conditional_puts_passes_and_keeps_no_probe(storage: ObjectStorage) -> None:
-    check_conditional_create(storage)
-    assert storage.list("probes") == ()
 
 
 def test_a_store_that_ignores_the_condition_is_refused(

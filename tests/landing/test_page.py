@@ -9,25 +9,18 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 import fanout
 from fanout.landing import lander
-from tests.landing.s3 import BUCKET, moto_s3, s3_options
+from fanout.testing.s3_clients import BUCKET
+from tests.landing.s3 import s3_options
 from tests.landing.s3_faults import faulty_s3
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import pytest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "landing.md").read_text()
 LAND, FOLLOW = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-
-
-@pytest.fixture
-def endpoint() -> Iterator[str]:
-    with moto_s3() as endpoint:
-        yield endpoint
 
 
 def documented(when: str) -> list[int]:
@@ -37,7 +30,7 @@ def documented(when: str) -> list[int]:
 
 
 async def test_the_table_has_the_requests_of_a_run(
-    endpoint: str, monkeypatch: pytest.MonkeyPatch
+    moto: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lander, "_CLAIM_SECONDS", 3600.0)  # the table has its requests apart
     asked: Counter[str] = Counter()
@@ -52,7 +45,7 @@ async def test_the_table_has_the_requests_of_a_run(
         return found
 
     source, location = ManualSource(), f"s3://{BUCKET}/{uuid.uuid4().hex}"
-    with faulty_s3(endpoint) as proxy:
+    with faulty_s3(moto) as proxy:
         proxy.follow(count)
         options = s3_options(proxy.endpoint)
         async with fanout.land(source, location, max_wait=0.0, storage_options=options) as landing:

@@ -19,10 +19,9 @@ from pyspark.sql import SparkSession
 import fanout.spark.query
 from fanout.errors import FanOutError
 from fanout.spark import foreach_batch, stop_on_signal
-from fanout.testing.s3_clients import s3a_settings
+from fanout.testing.s3_clients import BUCKET, s3a_settings
 from fanout.testing.spark.session import small_settings
 from tests.jars.fetch import s3a_set, spark_jars
-from tests.landing.s3 import BUCKET
 from tests.spark.doomed_driver import from_kinesis
 
 if TYPE_CHECKING:

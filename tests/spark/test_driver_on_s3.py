@@ -22,8 +22,10 @@ from fanout.errors import SetupError
 from fanout.landing.entries import decode_entry
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
+from fanout.testing.s3_clients import BUCKET
+from fanout.testing.s3_server import serve_s3
 from tests.jars.fetch import s3a_set
-from tests.landing.s3 import BUCKET, moto_s3, s3_client
+from tests.landing.s3 import s3_client
 from tests.landing.s3_faults import (
     after,
     answer_lost,
@@ -56,7 +58,7 @@ def store(jars: Callable[[str], list[Path]]) -> Iterator[str]:
         jars(s3a_set())
     except SetupError as error:  # for the oldest pyspark
         pytest.skip(str(error))
-    with moto_s3() as endpoint:
+    with serve_s3() as endpoint:
         yield endpoint
 
 

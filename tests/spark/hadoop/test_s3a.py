@@ -10,9 +10,9 @@ from fanout.errors import CheckpointError, SetupError
 from fanout.landing.storage import FileInfo
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, jvm
 from fanout.spark.hadoop.write_once import Creation
-from fanout.testing.s3_clients import s3a_settings
+from fanout.testing.s3_clients import BUCKET, s3a_settings
+from fanout.testing.s3_server import serve_s3
 from tests.jars.fetch import s3a_set
-from tests.landing.s3 import BUCKET, moto_s3
 from tests.spark.hadoop.s3a import class_loader, s3a_storage
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ LOOK_AND_PUT = {"fs.s3a.create.conditional.enabled": "false"}
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    with moto_s3() as endpoint:
+    with serve_s3() as endpoint:
         yield endpoint
 
 

@@ -1,0 +1,26 @@
+"""Servers of S3, with an empty bucket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.testing.s3_server import serve_s3
+from tests.landing.s3 import S3_SERVERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    with serve_s3() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module", params=S3_SERVERS)
+def endpoint(request: pytest.FixtureRequest) -> str:
+    """The endpoint of each server."""
+    found: str = request.getfixturevalue(request.param)
+    return found
