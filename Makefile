@@ -38,7 +38,7 @@ test: $(VENV)/ready java kafka s3a spark-classes
 test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove'
 
-prove: $(VENV)/ready java kafka s3a spark-classes
+prove: $(VENV)/ready java kafka s3a s3mock spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m prove $(PROVE)
 
 # Delta has no jars for the newest pyspark.
@@ -69,7 +69,7 @@ clean:
 	rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: stream python java kafka kafka-oldest s3a spark-classes spark-classes-oldest
+.PHONY: stream python java kafka kafka-oldest s3a s3mock spark-classes spark-classes-oldest
 stream:
 	@[ -n '$(STREAM)' ] || { \
 	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...], with your AWS credentials and region" >&2; \
@@ -97,6 +97,10 @@ kafka-oldest: $(OLDEST)/ready java
 # So are the tests that need Hadoop's s3a: 13 MB.
 s3a: $(VENV)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch s3a
+
+# And those on a second server of S3: 63 MB.
+s3mock: $(VENV)/ready java
+	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch s3mock
 
 # Dozens of JVMs are started for Spark; with this each takes half of the work.
 spark-classes: $(VENV)/ready java

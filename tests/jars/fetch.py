@@ -1,10 +1,11 @@
-"""Jars that tests and examples add to Spark, fetched from Maven Central once per user.
+"""Jars that tests and examples add to Spark or run, fetched from Maven Central once per user.
 
 Each set is a list of pinned jars beside this file or, if `fanout demo` needs it, in fanout/testing:
 
 - `s3a-hadoop-V`: Hadoop's s3a, for the pyspark whose Hadoop has version V. `s3a_set()` names it.
 - `delta-spark-V`: Delta, for pyspark V. There is none for 4.3; `delta_set()` says so.
 - `postgresql`: PostgreSQL's JDBC driver.
+- `s3mock`: Adobe's S3Mock, a server of S3; one jar with all that it needs, not for Spark.
 
 In a test, take the fixture `jars`; elsewhere:
 

@@ -10,12 +10,22 @@ from fanout.testing.s3_server import serve_s3
 from tests.landing.s3 import S3_SERVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
     with serve_s3() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def s3mock(jars: Callable[[str], list[Path]]) -> Iterator[str]:
+    from tests.landing.s3mock import serve_s3mock  # noqa: PLC0415 - it imports pyspark
+
+    (jar,) = jars("s3mock")
+    with serve_s3mock(jar) as endpoint:
         yield endpoint
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import boto3
+import pytest
 
-# Fixtures that yield an endpoint.
-S3_SERVERS: Final = ("moto",)
+# Fixtures that yield an endpoint. S3Mock takes seconds to start.
+S3_SERVERS: Final = ("moto", pytest.param("s3mock", marks=pytest.mark.prove))
 
 
 def s3_client(endpoint: str) -> Any:
