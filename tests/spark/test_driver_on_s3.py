@@ -39,7 +39,7 @@ from tests.spark.driver_on_s3 import MAX_RECORDS, checkpoint
 from tests.spark.harness import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from http.server import BaseHTTPRequestHandler
 
     from tests.landing.s3_faults import Fault, Rule
@@ -191,14 +191,16 @@ def at(moment: Moment, meanwhile: Callable[[], object], then: Fault = passed) ->
     return lambda request: fault if moment.matches(request) else None
 
 
-# One life of a checkpoint: each driver goes on after the one before, and is killed later in it.
-KILLS = (
+# Two lives of a checkpoint: each driver goes on after the one before, and is killed later in it.
+FIRST_KILLS = (
     Moment("after", "PUT", "/fanout/runs/1$"),
     Moment("after", "PUT", "/fanout/origin.json$"),
     Moment("before", "COPY", "/metadata$"),
     Moment("before", "COPY", "/offsets/0$"),
     Moment("after", "PUT", "/fanout/segments/"),
     Moment("after", "PUT", "/fanout/batches/0*0.json$"),
+)
+LATER_KILLS = (
     Moment("before", "PUT", "/fanout/batches/0*1.json$"),
     Moment("before", "DELETE", "/fanout/segments/"),  # of the driver before, which had no entry
     Moment("before", "COPY", "/commits/2$"),
@@ -207,11 +209,12 @@ KILLS = (
 )
 
 
+@pytest.mark.parametrize("kills", [FIRST_KILLS, LATER_KILLS], ids=["first", "later"])
 def test_drivers_that_are_killed_at_any_request_lose_and_repeat_nothing(
-    job: Job, store: str
+    job: Job, store: str, kills: Sequence[Moment]
 ) -> None:
     job.put(14 * MAX_RECORDS)
-    for moment in KILLS:
+    for moment in kills:
         with faulty_s3(store) as s3, job.driver(s3.endpoint) as doomed:
             s3.follow(at(moment, doomed.kill, cut_in_the_middle))
             assert doomed.end() == (-signal.SIGKILL, []), moment
