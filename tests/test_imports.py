@@ -30,7 +30,17 @@ MAY_IMPORT = {
     "kinesis": {"kinesis", "_exports", "core", "errors"},
     "kafka": {"kafka", "_exports", "landing", "core", "errors"},
     "landing": {"landing", "_exports", "core", "errors"},
-    "spark": {"spark", "_child_process", "_exports", "kafka", "landing", "core", "errors"},
+    "landers": {"landers", "landing", "core", "errors"},
+    "spark": {
+        "spark",
+        "_child_process",
+        "_exports",
+        "kafka",
+        "landers",
+        "landing",
+        "core",
+        "errors",
+    },
 }
 MAY_IMPORT_EVERYTHING = {
     "testing",

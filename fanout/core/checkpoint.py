@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Final, Literal, final
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, final
 
 import msgspec
 
@@ -65,9 +65,7 @@ class Checkpoint:
             PositionError: If it would be larger than what can be read back.
         """
         splits = {
-            id_: _SplitWire(
-                state.split.parents, _to_wire(state.position), state.ended, state.newest
-            )
+            id_: _SplitWire(state.split.parents, to_wire(state.position), state.ended, state.newest)
             for id_, state in self.splits.items()
         }
         text = msgspec.json.encode(_CheckpointWire(VERSION, self.source, splits))
@@ -93,7 +91,7 @@ class Checkpoint:
                 {
                     id_: SplitPosition(
                         Split(id_, state.parents),
-                        _from_wire(state.position),
+                        from_wire(state.position),
                         state.ended,
                         state.newest,
                     )
@@ -103,7 +101,9 @@ class Checkpoint:
         )
 
 
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+"""The id of a split or the identity of a source, as JSON."""
+
 # Kinesis sequence numbers have 56 digits today; the service's model allows 128. -1 stands before
 # the first offset of a Kafka partition.
 _Sequence = Annotated[str, msgspec.Meta(pattern=r"^(?:-1|[0-9]{1,128})\Z")]
@@ -127,17 +127,21 @@ class _CursorWire(
     state: _State = ""
 
 
+PositionWire: TypeAlias = _HorizonWire | _TimestampWire | _CursorWire
+"""A position as JSON."""
+
+
 class _SplitWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    parents: tuple[_Name, ...]
-    position: _HorizonWire | _TimestampWire | _CursorWire
+    parents: tuple[Name, ...]
+    position: PositionWire
     ended: bool
     newest: _Count | None = None
 
 
 class _CheckpointWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
-    source: _Name
-    splits: dict[_Name, _SplitWire]
+    source: Name
+    splits: dict[Name, _SplitWire]
 
 
 _FORMAT: Final = StoredFormat(
@@ -145,7 +149,8 @@ _FORMAT: Final = StoredFormat(
 )
 
 
-def _to_wire(position: Position) -> _HorizonWire | _TimestampWire | _CursorWire:
+def to_wire(position: Position) -> PositionWire:
+    """Turn a position into what its JSON holds."""
     match position:
         case Horizon():
             return _HorizonWire()
@@ -155,7 +160,8 @@ def _to_wire(position: Position) -> _HorizonWire | _TimestampWire | _CursorWire:
             return _CursorWire(str(sequence), sub, state)
 
 
-def _from_wire(wire: _HorizonWire | _TimestampWire | _CursorWire) -> Position:
+def from_wire(wire: PositionWire) -> Position:
+    """Turn what the JSON of a position holds into the position."""
     match wire:
         case _HorizonWire():
             return Horizon()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from fanout.core.backoff import FullJitter
 from fanout.core.checkpoint import Checkpoint
@@ -62,6 +63,66 @@ async def open_stream(
     Cancellation: every subscription is closed before the block is left; no task, socket or timer
     outlives it.
     """
+    opening = open_lineage(source, resume=resume, available_now=available_now, random=random)
+    async with opening as opened:
+        connection, progress = opened.connection, opened.progress
+        subscribers = Subscribers(
+            connection,
+            jitter=opened.jitter,
+            on_resubscribe=on_resubscribe or _ignore,
+            event_time=source.event_time if isinstance(source.event_time, EventTime) else None,
+        )
+        supervisor = Supervisor(connection, progress, opened.lineage, subscribers)
+        try:
+            async with supervisor.supervise():
+                yield FanOut(source, connection, progress, subscribers)
+        finally:
+            opened.lifecycle.stopped(subscribers.failure)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A source whose splits are known, and from which nothing is read yet.
+
+    Args:
+        connection: The service.
+        progress: Where each split stands.
+        lineage: Discovers splits, and says which may be read.
+        lifecycle: Logs the life of the stream; it has logged the start.
+        jitter: How long to wait between attempts.
+    """
+
+    connection: Connection
+    progress: Progress
+    lineage: Lineage
+    lifecycle: LifecycleLog
+    jitter: FullJitter
+
+
+@asynccontextmanager
+async def open_lineage(
+    source: Source,
+    *,
+    resume: str | None = None,
+    available_now: bool = False,
+    random: Random | None = None,
+) -> AsyncIterator[Opened]:
+    """Connect to a source and learn its splits, for as long as the block runs.
+
+    Args:
+        source: As for `open_stream`, like all others.
+        resume: The positions of an earlier run.
+        available_now: Whether only what is there now is going to be read.
+        random: The source of randomness for backoff.
+
+    Raises:
+        PositionError: If `resume` is damaged, of another version, or of another source.
+        SetupError: If credentials or libraries are missing.
+        ServiceError: If the source does not exist, or we may not read it.
+
+    Cancellation: the connection is closed.
+    """
     checkpoint = None if resume is None else Checkpoint.from_json(resume)
     async with source.connect(available_now=available_now) as connection:
         splits = await _listed(connection)
@@ -72,19 +133,8 @@ async def open_stream(
         lifecycle = LifecycleLog(progress, connection.capabilities.terms)
         jitter = FullJitter(connection.pacing.backoff, random or Random())  # noqa: S311 - jitter
         lineage = Lineage(connection, progress, jitter=jitter, listed=splits, lifecycle=lifecycle)
-        subscribers = Subscribers(
-            connection,
-            jitter=jitter,
-            on_resubscribe=on_resubscribe or _ignore,
-            event_time=source.event_time if isinstance(source.event_time, EventTime) else None,
-        )
-        supervisor = Supervisor(connection, progress, lineage, subscribers)
         lifecycle.started(stored=checkpoint is not None)
-        try:
-            async with supervisor.supervise():
-                yield FanOut(source, connection, progress, subscribers)
-        finally:
-            lifecycle.stopped(subscribers.failure)
+        yield Opened(connection, progress, lineage, lifecycle, jitter)
 
 
 async def resolve_start(source: Source) -> str:

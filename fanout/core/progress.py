@@ -31,6 +31,28 @@ ABSENCES: Final = 6
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """How far another process has read a split.
+
+    Args:
+        until: The position after the last record.
+        ended: Whether the split was read to its end.
+        caught_up: Whether it was once read to its newest record.
+        newest: See `SplitPosition.newest`.
+        watermark: The split's watermark there.
+        records: Whether there were records.
+    """
+
+    until: Position
+    ended: bool = False
+    caught_up: bool = False
+    newest: int | None = None
+    watermark: int | None = None
+    records: bool = True
+
+
+@final
 @dataclass(slots=True)
 class SplitProgress:
     """One split's progress.
@@ -100,6 +122,14 @@ class SplitProgress:
                     self._move(event.range.until)
                     self._acknowledge(self.acknowledged)
                 return None
+
+    def advance(self, moved: Moved) -> None:
+        """Take in how far another process has read the split."""
+        self.delivered = self.records_until = moved.until
+        self.ended = moved.ended
+        self.caught_up = self.caught_up or moved.caught_up or moved.ended
+        self.newest = moved.newest
+        self._rise(moved.watermark)
 
     def _hand_out(self, batch: Batch, arrival: Arrival) -> Batch:
         self._move(batch.range.until)
@@ -227,6 +257,34 @@ class Progress:
             progress.reported = position  # there is nothing to report yet
         if self.watermarks is not None and not ended:
             self.watermarks.add(split, watermark)
+
+    def remove(self, split_id: str) -> None:
+        """Follow a split no longer."""
+        del self._splits[split_id]
+
+    def advance(self, split_id: str, moved: Moved) -> None:
+        """Take in how far another process has read a split.
+
+        Args:
+            split_id: The split.
+            moved: Where it stands.
+        """
+        self._splits[split_id].advance(moved)
+        if self.watermarks is not None:
+            self.watermarks.advance(split_id, moved.watermark, records=moved.records)
+            if moved.ended:
+                self.watermarks.leave(split_id)
+
+    def count(self, records: int, nbytes: int) -> None:
+        """Count a batch that another process has read.
+
+        Args:
+            records: Its records.
+            nbytes: Their bytes, as they are stored.
+        """
+        self.records += records
+        self.bytes += nbytes
+        self.batches += 1
 
     def deliver(self, events: Iterable[Batch | End]) -> tuple[Batch, ...]:
         """Count events as handed to the consumer; return what it sees of them.

@@ -66,20 +66,33 @@ class Watermarks:
 
     def deliver(self, event: Batch | End, watermark: int | None) -> None:
         """Take in what was handed to the consumer, and the watermark of its split after that."""
-        member = self._members.get(event.split.id)
-        if member is None:
-            return  # it has left
         match event:
             case End():
-                self._leave(member)
+                self.leave(event.split.id)
             case Batch():
-                if event.num_records:
-                    member.since = self._clock
-                member.watermark = watermark
-                self._advance()
+                self.advance(event.split.id, watermark, records=bool(event.num_records))
                 if self._bounded and event.lag == 0:
-                    self._leave(member)
-        self._advance()
+                    self.leave(event.split.id)
+
+    def advance(self, split_id: str, watermark: int | None, *, records: bool) -> None:
+        """Take in the watermark of a split, and whether it had records; one that left is ignored.
+
+        Args:
+            split_id: The split.
+            watermark: Its watermark, in milliseconds since the Unix epoch.
+            records: Whether it had records.
+        """
+        if (member := self._members.get(split_id)) is not None:
+            if records:
+                member.since = self._clock
+            member.watermark = watermark
+            self._advance()
+
+    def leave(self, split_id: str) -> None:
+        """Leave a split out for good: it has ended, or is at its stop."""
+        if (member := self._members.get(split_id)) is not None:
+            self._leave(member)
+            self._advance()
 
     def begin_wait(self, now: float) -> None:
         """Note that the consumer waits and that nothing is ready for it.

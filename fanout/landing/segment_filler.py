@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, final
 
@@ -13,6 +14,8 @@ from fanout.errors import CheckpointError, FanOutError, StreamStateError
 from fanout.landing.segments import Filled
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.drain import Drained
     from fanout.core.fan_out import FanOut
@@ -97,6 +100,8 @@ class SegmentFiller:
         self._carried: Drained | None = None
         self._complete = False  # a run that has caught up takes no more records
         self._first_record_at = 0.0
+        self._hurried = False
+        self._between: deque[Callable[[], Awaitable[None]]] = deque()
         self._request: _Request | None = None
         self._untaken: FillResult | None = None
         self._interrupt: asyncio.Timeout | None = None
@@ -116,6 +121,8 @@ class SegmentFiller:
                 arrived = await self._drain()
                 self._complete = self._complete or (self._bounded and self._stream.caught_up)
                 self._answer(arrived=arrived)
+                while self._between:
+                    await self._between.popleft()()
         except OSError as error:
             closed = self.failure = CheckpointError(
                 f"a segment cannot be written: {text_of(error)}"
@@ -161,6 +168,16 @@ class SegmentFiller:
             raise
         finally:
             self._request = None
+
+    def hurry(self) -> None:
+        """Hand the open segment, or the next one, over as soon as no record has come for 10 ms."""
+        self._hurried = True
+        self._wake()
+
+    def between_drains(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run work soon, at a moment when all records that were taken are in a segment."""
+        self._between.append(work)
+        self._wake()
 
     def stop(self) -> None:
         """Let the present and every later call of `next` return `Stopped` at once."""
@@ -222,6 +239,7 @@ class SegmentFiller:
 
     def _hand_over(self) -> Filled:
         segment, self._segment = self._segment, self._log.open()
+        self._hurried = False
         assert segment.positions is not None
         if self._carried is not None:
             self._add(self._carried)
@@ -230,13 +248,15 @@ class SegmentFiller:
 
     def _deadline(self) -> float | None:
         """Return the deadline for the next record; None while there is no request."""
+        now = asyncio.get_running_loop().time()
+        if self._between:
+            return now
         if self._request is None:
             return None
-        now = asyncio.get_running_loop().time()
         if self._stopping:
             return now
         if self._segment.rows:
-            if self._eager:
+            if self._eager or self._hurried:
                 return now + _QUIET
             until = self._first_record_at + self._max_wait
             return min(until, now + _LOOK) if self._bounded else until
@@ -251,7 +271,7 @@ class SegmentFiller:
             request.answer.set_result(Stopped())
         elif segment.rows:
             waited = now >= self._first_record_at + self._max_wait
-            quiet = self._eager and not arrived
+            quiet = (self._eager or self._hurried) and not arrived
             if quiet or self._full or self._complete or waited:
                 request.answer.set_result(self._hand_over())
         elif self._stream_failure is not None:

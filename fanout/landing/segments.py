@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from fanout.core.drain import Drained
     from fanout.landing.storage import Storage
 
-_NAME = re.compile(r"run-([0-9]{6,})-([0-9]{8,})\.parquet")
+# A session of a lander has its own numbers between those of the run and of the segment.
+_NAME = re.compile(r"run-([0-9]{6,})(?:-[0-9]{6,7})?-([0-9]{8,})\.parquet")
 # Two or more tasks can share a segment when it has a few row groups.
 _ROW_GROUPS = 4
 
@@ -210,6 +211,7 @@ class SegmentLog:
         directory: Where segments are written before they are published.
         run: The number of this run.
         schema: The records' schema.
+        session: The number of a lander's session in the run; None where the run reads by itself.
         max_records: The most records in a segment, at least 1.
         max_bytes: The most bytes of records in a segment, at least 1.
         compression: As Parquet names it; None for files that are read once.
@@ -221,12 +223,13 @@ class SegmentLog:
         run: int,
         schema: pa.Schema,
         *,
+        session: int | None = None,
         max_records: int,
         max_bytes: int,
         compression: str | None = None,
     ) -> None:
+        self._prefix = f"run-{run:06}" if session is None else f"run-{run:06}-{session:06}"
         self._directory = directory
-        self._run = run
         self.max_records = max_records
         self.max_bytes = max_bytes
         self._compression = compression
@@ -237,7 +240,7 @@ class SegmentLog:
         """Open the next segment; nothing is written until it has records."""
         self._count += 1
         # Spark takes a file whose name begins with "_" or "." for hidden and reads no rows.
-        path = self._directory / f"run-{self._run:06}-{self._count:08}.parquet"
+        path = self._directory / f"{self._prefix}-{self._count:08}.parquet"
         return OpenSegment(
             path,
             self._schema,

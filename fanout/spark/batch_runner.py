@@ -16,6 +16,7 @@ from pyspark.sql.types import StructField, StructType
 
 from fanout.core.error_text import text_of
 from fanout.errors import BatchFailedError, CheckpointError
+from fanout.landers.coordinator import LandedBatch
 from fanout.landing.entries import BatchEntry
 from fanout.landing.segment_filler import NoRecords, Stopped
 from fanout.landing.segments import Filled, publish
@@ -144,6 +145,11 @@ class BatchRunner:
                 started = time.perf_counter()
                 file = self._publish(segment)
                 entry = BatchEntry(batch_id, query_id, (file,), positions, segment.watermark)
+                self._record(entry)
+                return self._finish(entry, started)
+            case LandedBatch(segments, positions, watermark):
+                started = time.perf_counter()
+                entry = BatchEntry(batch_id, query_id, segments, positions, watermark)
                 self._record(entry)
                 return self._finish(entry, started)
             case PendingBatch(pending):

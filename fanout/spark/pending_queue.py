@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.core.cancellation import in_thread
 from fanout.errors import AcknowledgementError, StreamStateError
+from fanout.landers.coordinator import LandedBatch
 from fanout.landing.segment_filler import FillResult, NoRecords, Stopped
 from fanout.landing.segments import Filled
 
@@ -46,7 +47,7 @@ class PendingBatch:
     pending: tuple[Pending, ...]
 
 
-BatchContent: TypeAlias = FillResult | PendingBatch
+BatchContent: TypeAlias = FillResult | PendingBatch | LandedBatch
 """The records of a batch, or why there are none."""
 
 

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.backoff import FullJitter, Retries
-from fanout.core.checkpoint import _CursorWire, _to_wire
+from fanout.core.checkpoint import _CursorWire, to_wire
 from fanout.core.drain import Basket
 from fanout.core.events import Batch, startable
 from fanout.core.fan_out import FanOut
@@ -270,7 +270,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
         Edit(KinesisSource.cursor, on(node(ast.If), with_test(constant(value=False)))),
     ),
     "a stored position has no sub-sequence number": (
-        Edit(_to_wire, on(called(_CursorWire), _without_sub)),
+        Edit(to_wire, on(called(_CursorWire), _without_sub)),
     ),
     "a batch is cut one row too late": (
         Edit(

@@ -162,7 +162,7 @@ def from_the_origin(self: BatchLedger) -> Any:
 
 
 def same_names(self: SegmentLog) -> OpenSegment:
-    self._run = 1
+    self._prefix = "run-000001"
     return open_segment(self)
 
 

@@ -1,0 +1,48 @@
+"""What a lander and the coordinator exchange messages over."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fanout.errors import FanOutError
+
+
+class ChannelClosedError(FanOutError):
+    """The channel was closed by either side, or broke; what was sent last may not have arrived."""
+
+
+class Channel(Protocol):
+    """Carry whole messages both ways, in order, between one lander and the coordinator.
+
+    One task may receive at a time; any number may send.
+    """
+
+    async def send(self, message: bytes) -> None:
+        """Send a message; wait while the other side reads too slowly.
+
+        Args:
+            message: At most `MAX_MESSAGE_BYTES` of `fanout.landers.websocket_channel`.
+
+        Raises:
+            ChannelClosedError: If the channel is closed or breaks.
+
+        Cancellation: the message may arrive all the same.
+        """
+        ...
+
+    async def receive(self) -> bytes:
+        """Return the next message.
+
+        Raises:
+            ChannelClosedError: If the channel is closed or breaks.
+
+        Cancellation: no message is lost.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Send what waits, then close the channel, within 2 s; a second call does nothing.
+
+        Cancellation: the channel is cut at once.
+        """
+        ...

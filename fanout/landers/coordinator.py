@@ -1,0 +1,478 @@
+"""Have landers read the splits of a source, and hand what they land to batches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.checkpoint import from_wire, to_wire
+from fanout.core.error_text import text_of
+from fanout.core.events import End, Split
+from fanout.core.progress import Moved
+from fanout.core.statistics import Statistics
+from fanout.errors import FanOutError, StreamStateError
+from fanout.landers.channel import ChannelClosedError
+from fanout.landers.counters import Counters
+from fanout.landers.failures import restore
+from fanout.landers.messages import (
+    Assign,
+    Assigned,
+    Beat,
+    Credit,
+    Failed,
+    Hello,
+    Landed,
+    MessageError,
+    Release,
+    Released,
+    Report,
+    Stop,
+    Wanted,
+    Welcome,
+    encode,
+    from_lander,
+)
+from fanout.landing.segment_filler import NoRecords, Stopped
+
+if TYPE_CHECKING:
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.lineage import Lineage
+    from fanout.core.progress import Progress
+    from fanout.core.source import Connection
+    from fanout.landers.assignment import Assignment
+    from fanout.landers.channel import Channel
+    from fanout.landers.messages import FromCoordinator, Piece
+    from fanout.landing.entries import SegmentFile
+
+log = logging.getLogger(__name__)
+
+SILENCE: Final = 7.0
+"""Seconds without a message of a lander after which its session is over."""
+
+_BEAT_SECONDS: Final = 1.0
+# A lander that has lost the coordinator may read for as long: its lease, and a bit.
+_LEASE_SECONDS: Final = 5.5
+_CLOSE_SECONDS: Final = 2.0
+# How often splits that wait, or should move, are looked at.
+_ASSIGN_SECONDS: Final = 1.0
+# After how many such looks the rates of splits are measured.
+_MEASURE_EVERY: Final = 10
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LandedBatch:
+    """Records for one batch, in segments that landers have published.
+
+    Args:
+        segments: The segments, at least one.
+        positions: The position of every split after them.
+        watermark: The watermark of the stream after them; see `FanOut.watermark`.
+    """
+
+    segments: tuple[SegmentFile, ...]
+    positions: Checkpoint
+    watermark: int | None
+
+
+@final
+class _Session:
+    """One connection of one lander.
+
+    Args:
+        hello: The lander.
+        epoch: The number of the session.
+        channel: The connection.
+    """
+
+    def __init__(self, hello: Hello, epoch: int, channel: Channel) -> None:
+        self.lander = hello.lander
+        self.attempt = hello.attempt
+        self.place = f"process {hello.pid} on {hello.host}"
+        self.epoch = epoch
+        self.channel = channel
+        self.splits: set[str] = set()
+        self.releasing: set[str] = set()
+        self.seq = 0
+        self.bytes_in_flight = 0
+        self.outbox: asyncio.Queue[FromCoordinator] = asyncio.Queue()
+        self.receiving: asyncio.Task[str] | None = None
+
+    def __str__(self) -> str:
+        return f"lander {self.lander} ({self.place})"
+
+
+@final
+class Coordinator:
+    """Assign splits to landers, take in what they land, and hand it to one batch after the other.
+
+    A range of a split counts once: a message counts in a living session alone, in the order of its
+    number, and where each of its ranges begins at the split's position.
+
+    Args:
+        connection: The service, for listings.
+        progress: Where each split stands: behind all that was landed.
+        lineage: Discovers splits, and says which may be read.
+        assignment: Says which lander reads what.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        progress: Progress,
+        lineage: Lineage,
+        assignment: Assignment,
+    ) -> None:
+        self.failure: FanOutError | None = None
+        self._connection = connection
+        self._progress = progress
+        self._lineage = lineage
+        self._assignment = assignment
+        self._sessions: dict[int, _Session] = {}
+        self._owners: dict[str, _Session] = {}
+        self._not_before: dict[str, float] = {}
+        self._epochs = 0
+        self._landed: deque[tuple[_Session, SegmentFile]] = deque()
+        self._counters = Counters()
+        self._changed = asyncio.Event()
+        self._failed = False
+        self._stopping = False
+        self._closed = False
+
+    async def run(self) -> None:
+        """Discover and assign until cancelled, or until the splits cannot be listed any more.
+
+        Cancellation: nothing is assigned any more; sessions go on until their connections end.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._discover())
+                tasks.create_task(self._keep_assigning())
+        finally:
+            self._closed = True
+            self._changed.set()
+
+    async def serve(self, channel: Channel) -> None:
+        """Serve one connection until it is over.
+
+        Args:
+            channel: The connection of a lander that has proved who it is.
+
+        Cancellation: the session is over, and the channel is closed.
+        """
+        try:
+            session = await self._welcome(channel)
+            if session is not None:
+                await self._attend(session)
+        finally:
+            await channel.close()
+
+    def task_ended(self, lander: int, error: BaseException | None) -> None:
+        """Take in that Spark's job of a lander has ended: its splits are free at once.
+
+        Args:
+            lander: The lander.
+            error: Why it has ended, where it was not told to stop.
+        """
+        session = self._sessions.get(lander)
+        if session is not None:
+            self._end(session, "its task has ended" if error is None else text_of(error), lease=0.0)
+
+    async def next(self, idle: float) -> LandedBatch | NoRecords | Stopped:
+        """Wait for records, and return all that have landed; one caller at a time.
+
+        Args:
+            idle: Seconds to wait for the first; then the answer is `NoRecords`.
+
+        Raises:
+            FanOutError: The failure of the stream, after its last records were handed over.
+
+        Cancellation: nothing is handed over.
+        """
+        if not self._landed:
+            self._tell_all(Wanted())
+        await self._wait_for_records(idle)
+        if self._stopping:
+            return Stopped()
+        if self._landed:
+            return self._take()
+        if self._failed and self.failure is not None:
+            raise self.failure
+        if self._closed:
+            raise StreamStateError("reading has stopped")
+        return NoRecords(self._progress.delivered(), finished=self._finished)
+
+    async def close(self) -> None:
+        """Tell the landers to stop, and wait until they have; for 2 s at most.
+
+        Cancellation: the landers end when their connections do.
+        """
+        self._closed = True
+        self._tell_all(Stop())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                while self._sessions:
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    def stop(self) -> None:
+        """Let the present and every later call of `next` return `Stopped` at once."""
+        self._stopping = True
+        self._changed.set()
+
+    def statistics(self) -> Statistics:
+        """Return the counters of the stream and of each split, as the landers told them last."""
+        in_flight = sum(session.bytes_in_flight for session in list(self._sessions.values()))
+        splits = {state.split.id: self._counters.statistics(state) for state in self._progress}
+        return Statistics(MappingProxyType(splits), in_flight)
+
+    # Batches.
+
+    async def _wait_for_records(self, idle: float) -> None:
+        watermarks, time = self._progress.watermarks, asyncio.get_running_loop().time
+        if watermarks is not None:
+            watermarks.begin_wait(time())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(idle):
+                    while not (self._landed or self._over):
+                        self._changed.clear()
+                        await self._changed.wait()
+        finally:
+            if watermarks is not None:
+                watermarks.end_wait(time())
+
+    @property
+    def _over(self) -> bool:
+        return self._stopping or self._closed or self._failed or self._finished
+
+    @property
+    def _finished(self) -> bool:
+        """Whether a bounded stream has been read to its end."""
+        return self._connection.capabilities.bounded and self._progress.caught_up
+
+    def _take(self) -> LandedBatch:
+        taken = tuple(self._landed)
+        self._landed.clear()
+        for session, _ in taken:
+            self._tell(session, Credit(1))
+        watermarks = self._progress.watermarks
+        return LandedBatch(
+            tuple(file for _, file in taken),
+            self._progress.delivered(),
+            None if watermarks is None else watermarks.stream,
+        )
+
+    # Assignment.
+
+    async def _discover(self) -> None:
+        try:
+            await self._lineage.discover(self._assign)
+        except FanOutError as error:
+            self._fail(error)
+
+    async def _keep_assigning(self) -> None:
+        while True:
+            for _ in range(_MEASURE_EVERY):
+                self._assign()
+                await asyncio.sleep(_ASSIGN_SECONDS)
+            self._counters.measure(asyncio.get_running_loop().time())
+
+    def _assign(self) -> None:
+        """Give every split that may be read to a lander; move some where that is unfair."""
+        if self._failed or self._closed:
+            return
+        now = asyncio.get_running_loop().time()
+        waiting = [
+            split.id
+            for split in self._lineage.startable()
+            if split.id not in self._owners
+            and self._not_before.get(split.id, now) <= now
+            and not self._is_read(split)
+        ]
+        owners = {split_id: session.lander for split_id, session in self._owners.items()}
+        plan = self._assignment.plan(
+            self._sessions, owners, waiting, self._counters.bytes_per_second, now
+        )
+        for lander, split_ids in plan.assigned.items():
+            self._give(self._sessions[lander], split_ids)
+        for split_id in plan.moved:
+            session = self._owners[split_id]
+            if split_id not in session.releasing:
+                session.releasing.add(split_id)
+                self._tell(session, Release((split_id,)))
+
+    def _is_read(self, split: Split) -> bool:
+        """Return whether a split of a bounded stream was read to its stop."""
+        return self._connection.capabilities.bounded and self._progress[split.id].caught_up
+
+    def _give(self, session: _Session, split_ids: tuple[str, ...]) -> None:
+        assigned = []
+        for split_id in split_ids:
+            state = self._progress[split_id]
+            self._owners[split_id] = session
+            self._not_before.pop(split_id, None)
+            session.splits.add(split_id)
+            assigned.append(
+                Assigned(
+                    split_id,
+                    state.split.parents,
+                    to_wire(state.delivered),
+                    state.newest,
+                    state.watermark,
+                )
+            )
+        self._tell(session, Assign(tuple(assigned)))
+
+    # Sessions.
+
+    async def _welcome(self, channel: Channel) -> _Session | None:
+        """Begin a session, unless the lander has a newer one."""
+        try:
+            async with asyncio.timeout(SILENCE):
+                hello = from_lander(await channel.receive())
+                if not isinstance(hello, Hello) or self._closed:
+                    return None
+                former = self._sessions.get(hello.lander)
+                if former is not None and former.attempt > hello.attempt:
+                    log.info("an older attempt of lander %d is refused", hello.lander)
+                    return None
+                self._epochs += 1
+                session = _Session(hello, self._epochs, channel)
+                await channel.send(encode(Welcome(session.epoch)))
+        except (TimeoutError, ChannelClosedError, MessageError) as error:
+            log.info("a lander did not begin its session: %s", error)
+            return None
+        former = self._sessions.get(hello.lander)
+        if former is not None:
+            # A new attempt means that the task of the former one has ended.
+            lease = _LEASE_SECONDS if former.attempt == hello.attempt else 0.0
+            self._end(former, "a newer one has connected", lease)
+        self._sessions[hello.lander] = session
+        log.info("%s is connected", session)
+        self._assign()
+        return session
+
+    async def _attend(self, session: _Session) -> None:
+        """Receive and send until the session is over."""
+        async with asyncio.TaskGroup() as tasks:
+            sending = tasks.create_task(self._send(session))
+            session.receiving = tasks.create_task(self._receive(session))
+            await asyncio.wait([session.receiving])
+            sending.cancel()
+            if not session.receiving.cancelled():
+                self._end(session, session.receiving.result(), _LEASE_SECONDS)
+
+    async def _receive(self, session: _Session) -> str:
+        """Take messages in until the session is over; return why it is."""
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE):
+                    message = from_lander(await session.channel.receive())
+                self._take_in(session, message)
+            except TimeoutError:
+                return f"it was silent for {SILENCE:g} s"
+            except (ChannelClosedError, MessageError) as error:
+                return str(error)
+
+    async def _send(self, session: _Session) -> None:
+        with suppress(ChannelClosedError):
+            while True:
+                message: FromCoordinator = Beat()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_BEAT_SECONDS):
+                        message = await session.outbox.get()
+                await session.channel.send(encode(message))
+
+    def _take_in(self, session: _Session, message: object) -> None:
+        match message:
+            case Landed():
+                self._take_landed(session, message)
+            case Released(split_ids):
+                for split_id in split_ids:
+                    if self._owners.get(split_id) is session:
+                        self._free(session, split_id, self._connection.pacing.spacing)
+                self._assign()
+            case Report():
+                session.bytes_in_flight = message.bytes_in_flight
+                self._counters.take_in(message)
+            case Failed():
+                self.failure = self.failure or restore(message)
+                if message.landed:
+                    self._fail(self.failure)
+            case _:
+                raise MessageError(f"{session} sent a message at the wrong time")
+
+    def _take_landed(self, session: _Session, message: Landed) -> None:
+        """Accept all of a message, or raise MessageError and nothing has happened."""
+        if message.seq != session.seq:
+            raise MessageError(f"{session} sent message {message.seq} instead of {session.seq}")
+        for piece in message.pieces:
+            if self._owners.get(piece.split) is not session:
+                raise MessageError(f"{session} has landed {piece.split}, which is not its split")
+            if to_wire(self._progress[piece.split].delivered) != piece.after:
+                raise MessageError(f"{session} has landed {piece.split} from another position")
+        session.seq += 1
+        if message.segment is not None:
+            self._landed.append((session, message.segment))
+            self._progress.count(message.segment.rows, message.segment.size)
+        for piece in message.pieces:
+            self._advance(session, piece, records=message.segment is not None)
+        self._changed.set()
+
+    def _advance(self, session: _Session, piece: Piece, *, records: bool) -> None:
+        self._progress.advance(
+            piece.split,
+            Moved(
+                until=from_wire(piece.until),
+                ended=piece.ended,
+                caught_up=piece.caught_up,
+                newest=piece.newest,
+                watermark=piece.watermark,
+                records=records,
+            ),
+        )
+        if piece.ended:
+            self._free(session, piece.split, 0.0)
+            children = tuple(Split(child.id, child.parents) for child in piece.children)
+            self._lineage.finish(End(self._progress[piece.split].split, children))
+            self._assign()
+
+    def _free(self, session: _Session, split_id: str, lease: float) -> None:
+        """Take a split from a session; another lander may have it after the lease."""
+        session.splits.discard(split_id)
+        session.releasing.discard(split_id)
+        del self._owners[split_id]
+        self._counters.released(split_id)
+        self._not_before[split_id] = asyncio.get_running_loop().time() + lease
+
+    def _end(self, session: _Session, reason: str, lease: float) -> None:
+        """End a session: nothing of it counts any more, and its splits are free after the lease."""
+        if self._sessions.get(session.lander) is session:
+            del self._sessions[session.lander]
+            self._changed.set()
+            if session.receiving is not None:
+                session.receiving.cancel()
+            if not self._closed:
+                log.warning("%s is gone: %s", session, reason)
+        for split_id in list(session.splits):
+            self._free(session, split_id, lease)
+        self._assign()
+
+    def _fail(self, error: FanOutError) -> None:
+        self.failure = self.failure or error
+        self._failed = True
+        self._changed.set()
+        self._tell_all(Stop())
+
+    def _tell_all(self, message: FromCoordinator) -> None:
+        for session in self._sessions.values():
+            self._tell(session, message)
+
+    def _tell(self, session: _Session, message: FromCoordinator) -> None:
+        session.outbox.put_nowait(message)

@@ -1,0 +1,106 @@
+"""The counters of all landers together, and the rates that follow from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.statistics import SplitState, SplitStatistics
+from fanout.landers.failures import LanderCause
+from fanout.landers.messages import SplitReport
+
+if TYPE_CHECKING:
+    from fanout.core.progress import SplitProgress
+    from fanout.landers.messages import Report
+
+# How much a new measurement of a rate counts.
+_WEIGHT: Final = 0.5
+
+
+@final
+class Counters:
+    """Add up what landers report of each split, whichever of them has read it.
+
+    Attributes:
+        bytes_per_second: How fast each split was read, as of the last `measure`.
+    """
+
+    def __init__(self) -> None:
+        self.bytes_per_second: dict[str, float] = {}
+        self._reports: dict[str, SplitReport] = {}
+        self._before: dict[str, SplitReport] = {}
+        self._measured: dict[str, int] = {}
+        self._measured_at = 0.0
+
+    def take_in(self, report: Report) -> None:
+        """Take in a lander's report of splits that are its own."""
+        for split in report.splits:
+            self._reports[split.split] = split
+
+    def released(self, split_id: str) -> None:
+        """Keep what was counted of a split: its next owner begins to count anew."""
+        report = self._reports.get(split_id)
+        if report is not None:
+            self._before[split_id] = self._total(report)
+            del self._reports[split_id]
+
+    def measure(self, now: float) -> None:
+        """Measure the rate of each split since the last call.
+
+        Args:
+            now: The loop's clock, in seconds.
+        """
+        seconds = now - self._measured_at
+        for split_id, report in self._reports.items():
+            total = self._total(report).bytes
+            if split_id in self._measured and seconds > 0:
+                rate = (total - self._measured[split_id]) / seconds
+                before = self.bytes_per_second.get(split_id, rate)
+                self.bytes_per_second[split_id] = before + _WEIGHT * (rate - before)
+            self._measured[split_id] = total
+        self._measured_at = now
+
+    def statistics(self, state: SplitProgress) -> SplitStatistics:
+        """Return the counters of a split.
+
+        Args:
+            state: Where the split stands.
+        """
+        split_id = state.split.id
+        report = self._reports.get(split_id)
+        total = self._before.get(split_id) if report is None else self._total(report)
+        if total is None:
+            total = SplitReport(split_id, SplitState.WAITING, 0, 0)
+        now = SplitState.WAITING if report is None else report.state
+        return SplitStatistics(
+            state=SplitState.ENDED if state.ended else now,
+            position=state.delivered,
+            records=total.records,
+            bytes=total.bytes,
+            subscriptions=total.subscriptions,
+            resubscriptions=total.resubscriptions,
+            last_cause=LanderCause(total.cause) if total.cause else None,
+            lag=None if report is None else report.lag,
+            newest=state.newest,
+            gaps=total.gaps,
+            gap_seconds=total.gap_seconds,
+            behind=None if report is None else report.behind,
+            watermark=state.watermark,
+        )
+
+    def _total(self, report: SplitReport) -> SplitReport:
+        before = self._before.get(report.split)
+        if before is None:
+            return report
+        return SplitReport(
+            report.split,
+            report.state,
+            before.records + report.records,
+            before.bytes + report.bytes,
+            before.subscriptions + report.subscriptions,
+            before.resubscriptions + report.resubscriptions,
+            report.cause or before.cause,
+            report.lag,
+            report.behind,
+            before.gaps + report.gaps,
+            before.gap_seconds + report.gap_seconds,
+        )

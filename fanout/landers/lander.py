@@ -1,0 +1,317 @@
+"""Read the splits that a coordinator assigns, and land their records in segments."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.backoff import FullJitter
+from fanout.core.cancellation import in_thread
+from fanout.core.checkpoint import from_wire, to_wire
+from fanout.core.error_text import text_of
+from fanout.core.event_time import EventTime
+from fanout.core.events import Split
+from fanout.core.fan_out import FanOut
+from fanout.core.progress import Progress
+from fanout.core.subscribers import Subscribers
+from fanout.landers.channel import ChannelClosedError
+from fanout.landers.failures import describe
+from fanout.landers.messages import (
+    Assign,
+    Assigned,
+    Beat,
+    Credit,
+    Landed,
+    MessageError,
+    Piece,
+    Release,
+    Released,
+    Report,
+    SplitReport,
+    SplitWire,
+    Stop,
+    Wanted,
+    encode,
+    from_coordinator,
+)
+from fanout.landing.segment_filler import NoRecords, SegmentFiller
+from fanout.landing.segments import Filled, publish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.events import End
+    from fanout.core.source import Connection, Source
+    from fanout.core.statistics import SplitStatistics
+    from fanout.landers.channel import Channel
+    from fanout.landers.messages import FromCoordinator, FromLander
+    from fanout.landing.entries import SegmentFile
+    from fanout.landing.segments import SegmentLog
+    from fanout.landing.storage import Storage
+
+log = logging.getLogger(__name__)
+
+LEASE: Final = 5.0
+"""Seconds without a message of the coordinator after which a lander reads no longer."""
+
+_REPORT_SECONDS: Final = 1.0
+# How soon splits that have ended or moved on without records are told to the coordinator.
+_IDLE_SECONDS: Final = 0.5
+# How often positions of splits without records are told, where nothing else is to be told.
+_POSITIONS_SECONDS: Final = 60.0
+
+
+@final
+class Lander:
+    """One session of a lander: from the coordinator's welcome to the end of their connection.
+
+    Args:
+        channel: The connection to the coordinator.
+        source: What is read.
+        connection: The source's service.
+        storage: Where segments are published.
+        segments: Opens them, under names that no other session uses.
+        max_wait: Seconds from the first record of a segment until it is landed, where it may be.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        source: Source,
+        connection: Connection,
+        storage: Storage,
+        segments: SegmentLog,
+        *,
+        max_wait: float,
+        random: Random | None = None,
+    ) -> None:
+        self._channel = channel
+        self._storage = storage
+        self._progress = Progress(connection.identity, source.arrival)
+        self._subscribers = Subscribers(
+            connection,
+            jitter=FullJitter(connection.pacing.backoff, random or Random()),  # noqa: S311 - jitter
+            on_resubscribe=lambda *_: None,
+            event_time=source.event_time if isinstance(source.event_time, EventTime) else None,
+        )
+        self._stream = FanOut(source, connection, self._progress, self._subscribers)
+        self._filler = SegmentFiller(
+            self._stream, segments, max_wait=max_wait, bounded=False, eager=False
+        )
+        self._landed: dict[str, Piece] = {}  # what was told of each split last
+        self._landed_at = 0.0
+        self._seq = 0
+        self._children: dict[str, tuple[Split, ...]] = {}
+        self._releasing: set[str] = set()
+        self._credit = 1
+        self._credited = asyncio.Event()
+        self._reported: dict[str, SplitStatistics] = {}
+
+    async def run(self) -> bool:
+        """Read and land until the coordinator says stop, or is lost.
+
+        Returns:
+            Whether it said stop.
+
+        Cancellation: all subscriptions are closed; records that were not landed come again.
+        """
+        async with self._subscribers.running(self._has_ended), asyncio.TaskGroup() as tasks:
+            work = (self._fill(), self._land(), self._report())
+            working = [tasks.create_task(one) for one in work]
+            stopped = await self._listen()
+            for task in working:
+                task.cancel()
+        return stopped
+
+    async def _listen(self) -> bool:
+        """Do what the coordinator says; return whether it has said stop."""
+        try:
+            while True:
+                async with asyncio.timeout(LEASE):
+                    message = from_coordinator(await self._channel.receive())
+                if isinstance(message, Stop):
+                    return True
+                self._obey(message)
+        except TimeoutError:
+            log.warning("the coordinator was silent for %g s; reading stops", LEASE)
+        except (ChannelClosedError, MessageError) as error:
+            log.info("the session has ended: %s", text_of(error))
+        return False
+
+    def _obey(self, message: FromCoordinator) -> None:
+        match message:
+            case Assign(splits):
+                self._assign(splits)
+            case Release(split_ids):
+                for split_id in split_ids:
+                    self._filler.between_drains(partial(self._release, split_id))
+            case Wanted():
+                self._filler.hurry()
+            case Credit(segments):
+                self._credit += segments
+                self._credited.set()
+            case Beat():
+                pass
+            case _:
+                raise MessageError("the coordinator sent a message at the wrong time")
+
+    def _assign(self, splits: Iterable[Assigned]) -> None:
+        for one in splits:
+            split, position = Split(one.split, one.parents), from_wire(one.position)
+            self._progress.add(split, position, newest=one.newest, watermark=one.watermark)
+            self._landed[split.id] = Piece(split.id, after=one.position, until=one.position)
+            self._subscribers.start(split, position)
+
+    async def _release(self, split_id: str) -> None:
+        """Close the subscription of a split; no drain is under way."""
+        if split_id in self._subscribers.by_split:
+            await self._subscribers.stop(split_id)
+            self._releasing.add(split_id)
+            self._filler.hurry()
+
+    def _has_ended(self, end: End) -> None:
+        self._children[end.split.id] = end.children
+        self._filler.hurry()  # its children wait for what is before the end
+
+    async def _fill(self) -> None:
+        # The next call of the filler raises what has ended it.
+        with suppress(Exception):
+            await self._filler.run()
+
+    async def _land(self) -> None:
+        """Publish segments and tell the coordinator, as far as it gives credit."""
+        try:
+            while True:
+                await self._until_credited()
+                match await self._filler.next(_IDLE_SECONDS):
+                    case Filled(segment, positions):
+                        file = await in_thread(partial(publish, self._storage, segment))
+                        self._credit -= 1
+                        await self._tell(file, self._moved(positions))
+                    case NoRecords(positions):
+                        if (moved := self._moved(positions)) and self._is_due(moved):
+                            await self._tell(None, moved)
+                    case _:
+                        return
+                await self._tell_released()
+        except ChannelClosedError:
+            pass
+        except Exception as error:  # noqa: BLE001 - the query gets any error
+            log.warning("landing ends: %s", text_of(error))
+            with suppress(ChannelClosedError):
+                await self._send(describe(error, landed=True))
+
+    async def _until_credited(self) -> None:
+        while self._credit < 1:
+            self._credited.clear()
+            await self._credited.wait()
+
+    def _moved(self, positions: Checkpoint) -> tuple[Piece, ...]:
+        """Return the splits that have moved on since they were told last."""
+        # Positions may be from before a split was released, and perhaps assigned once more.
+        pieces = (
+            self._piece(split_id, positions)
+            for split_id, state in positions.splits.items()
+            if split_id in self._landed and state.split is self._progress[split_id].split
+        )
+        return tuple(
+            piece for piece in pieces if _place(piece) != _place(self._landed[piece.split])
+        )
+
+    def _piece(self, split_id: str, positions: Checkpoint) -> Piece:
+        stored, now = positions.splits[split_id], self._progress[split_id]
+        until, last = to_wire(stored.position), self._landed[split_id]
+        # Records behind the positions may be in the next segment.
+        exact = to_wire(now.delivered) == until
+        return Piece(
+            split_id,
+            after=last.until,
+            until=until,
+            ended=stored.ended,
+            children=tuple(SplitWire(c.id, c.parents) for c in self._children.get(split_id, ())),
+            caught_up=last.caught_up or (exact and now.caught_up),
+            newest=stored.newest,
+            watermark=now.watermark if exact else last.watermark,
+        )
+
+    def _is_due(self, moved: Iterable[Piece]) -> bool:
+        """Return whether progress without records is to be told now."""
+        if any(
+            piece.ended
+            or piece.caught_up != self._landed[piece.split].caught_up
+            or piece.split in self._releasing
+            for piece in moved
+        ):
+            return True
+        return asyncio.get_running_loop().time() - self._landed_at >= _POSITIONS_SECONDS
+
+    async def _tell(self, file: SegmentFile | None, moved: tuple[Piece, ...]) -> None:
+        await self._send(Landed(self._seq, file, moved))
+        self._seq += 1
+        self._landed_at = asyncio.get_running_loop().time()
+        for piece in moved:
+            self._landed[piece.split] = piece
+            if piece.ended:
+                self._forget(piece.split)
+
+    async def _tell_released(self) -> None:
+        """Tell of splits that are read no longer, once all that was read of them has landed."""
+        done = [
+            split_id
+            for split_id in self._releasing
+            if to_wire(self._progress[split_id].delivered) == self._landed[split_id].until
+        ]
+        if done:
+            for split_id in done:
+                self._forget(split_id)
+            await self._send(Released(tuple(done)))
+
+    def _forget(self, split_id: str) -> None:
+        self._progress.remove(split_id)
+        self._subscribers.forget(split_id)
+        self._releasing.discard(split_id)
+        del self._landed[split_id]
+        self._children.pop(split_id, None)
+
+    async def _report(self) -> None:
+        """Tell the coordinator once a second that this lander is there, and what has changed."""
+        told = False
+        with suppress(ChannelClosedError):
+            while True:
+                statistics = self._stream.statistics()
+                splits = tuple(self._changed(statistics.splits.items()))
+                await self._send(Report(splits, statistics.bytes_in_flight))
+                if self._stream.failure is not None and not told:
+                    await self._send(describe(self._stream.failure, landed=False))
+                    told = True
+                await asyncio.sleep(_REPORT_SECONDS)
+
+    def _changed(self, splits: Iterable[tuple[str, SplitStatistics]]) -> Iterator[SplitReport]:
+        for split_id, now in splits:
+            if now != self._reported.get(split_id):
+                self._reported[split_id] = now
+                yield SplitReport(
+                    split_id,
+                    now.state,
+                    now.records,
+                    now.bytes,
+                    now.subscriptions,
+                    now.resubscriptions,
+                    "" if now.last_cause is None else text_of(now.last_cause),
+                    now.lag,
+                    now.behind,
+                    now.gaps,
+                    now.gap_seconds,
+                )
+
+    async def _send(self, message: FromLander) -> None:
+        await self._channel.send(encode(message))
+
+
+def _place(piece: Piece) -> tuple[object, bool, bool]:
+    return piece.until, piece.ended, piece.caught_up

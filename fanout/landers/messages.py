@@ -1,0 +1,237 @@
+"""The messages between landers and the coordinator: JSON, read strictly."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from fanout.core.checkpoint import Name, PositionWire  # noqa: TC001 - msgspec reads it
+from fanout.core.statistics import SplitState  # noqa: TC001 - msgspec reads it
+from fanout.core.stored_json import MALFORMED_JSON
+from fanout.errors import FanOutError
+from fanout.landing.entries import SegmentFile  # noqa: TC001 - msgspec reads it
+
+MAX_MESSAGE: Final = 16 * 1024 * 1024
+"""The most bytes of a message: the positions of a source take as many at most."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Text = Annotated[str, msgspec.Meta(max_length=10_000)]
+
+
+class MessageError(FanOutError):
+    """The other side sent something that is no message, or not at this point."""
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
+    """A lander is ready.
+
+    Args:
+        lander: Its number, from 0.
+        attempt: Which attempt of Spark's task it is; a later one has a higher number.
+        host: The name of its machine.
+        pid: Its process.
+    """
+
+    lander: _Count
+    attempt: _Count
+    host: _Text
+    pid: _Count
+
+
+class SplitWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A split and its parents."""
+
+    id: Name
+    parents: tuple[Name, ...] = ()
+
+
+class Piece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How far a split was read.
+
+    Args:
+        split: The split.
+        after: Its position in the message before.
+        until: Its position now; the records between the two are in the segment of the message.
+        ended: Whether it was read to its end.
+        children: The splits that replace it, where it has ended.
+        caught_up: Whether it was once read to its newest record.
+        newest: When its last record arrived at the service, in milliseconds since the Unix epoch.
+        watermark: Its watermark, in milliseconds since the Unix epoch.
+    """
+
+    split: Name
+    after: PositionWire
+    until: PositionWire
+    ended: bool = False
+    children: tuple[SplitWire, ...] = ()
+    caught_up: bool = False
+    newest: int | None = None
+    watermark: int | None = None
+
+
+class Landed(msgspec.Struct, frozen=True, tag="landed", forbid_unknown_fields=True):
+    """Records are durable, or splits have moved on without records.
+
+    Args:
+        seq: How many such messages came before in this session.
+        segment: The records; None where there are none.
+        pieces: The splits that have moved on.
+    """
+
+    seq: _Count
+    segment: SegmentFile | None
+    pieces: tuple[Piece, ...]
+
+
+class Released(msgspec.Struct, frozen=True, tag="released", forbid_unknown_fields=True):
+    """Splits are read no longer; all that was read of them has landed."""
+
+    splits: tuple[Name, ...]
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
+    """The lander cannot go on, for a reason that ends the query.
+
+    Args:
+        error: The name of its class in `fanout.errors`.
+        text: Its message.
+        cause: The name of the class of its cause; empty without one.
+        cause_text: The cause's message.
+        landed: Whether all that was read before the failure has landed; a message without it comes
+            as soon as the failure is known.
+    """
+
+    error: _Text
+    text: _Text
+    cause: _Text = ""
+    cause_text: _Text = ""
+    landed: bool = True
+
+
+class SplitReport(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The counters of a split since it was assigned; see `SplitStatistics`."""
+
+    split: Name
+    state: SplitState
+    records: _Count
+    bytes: _Count
+    subscriptions: _Count = 0
+    resubscriptions: _Count = 0
+    cause: _Text = ""
+    lag: float | None = None
+    behind: int | None = None
+    gaps: _Count = 0
+    gap_seconds: float = 0.0
+
+
+class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=True):
+    """The lander's counters; it sends one each second, also as a sign of life.
+
+    Args:
+        splits: The splits that have changed since the last report.
+        bytes_in_flight: Bytes of events that wait for the lander.
+    """
+
+    splits: tuple[SplitReport, ...]
+    bytes_in_flight: _Count
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):
+    """The coordinator takes a lander in.
+
+    Args:
+        epoch: The number of the session, which no other session of the run has.
+    """
+
+    epoch: _Count
+
+
+class Assigned(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A split to read, and where to begin.
+
+    Args:
+        split: The split.
+        parents: Its parents, which were read.
+        position: What lies behind it is wanted.
+        newest: When the last record before the position arrived at the service.
+        watermark: The split's watermark at the position.
+    """
+
+    split: Name
+    parents: tuple[Name, ...]
+    position: PositionWire
+    newest: int | None = None
+    watermark: int | None = None
+
+
+class Assign(msgspec.Struct, frozen=True, tag="assign", forbid_unknown_fields=True):
+    """Read these splits too."""
+
+    splits: tuple[Assigned, ...]
+
+
+class Release(msgspec.Struct, frozen=True, tag="release", forbid_unknown_fields=True):
+    """Stop to read these splits, and land what was read of them."""
+
+    splits: tuple[Name, ...]
+
+
+class Wanted(msgspec.Struct, frozen=True, tag="wanted", forbid_unknown_fields=True):
+    """Spark waits: land what is there."""
+
+
+class Credit(msgspec.Struct, frozen=True, tag="credit", forbid_unknown_fields=True):
+    """A batch has taken segments of the lander.
+
+    Args:
+        segments: How many more it may land.
+    """
+
+    segments: _Count
+
+
+class Beat(msgspec.Struct, frozen=True, tag="beat", forbid_unknown_fields=True):
+    """The coordinator is there; it sends one each second."""
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
+    """Close all subscriptions and end."""
+
+
+FromLander: TypeAlias = Hello | Landed | Released | Failed | Report
+FromCoordinator: TypeAlias = Welcome | Assign | Release | Wanted | Credit | Beat | Stop
+
+_FROM_LANDER: Final[msgspec.json.Decoder[FromLander]] = msgspec.json.Decoder(FromLander)
+_FROM_COORDINATOR: Final[msgspec.json.Decoder[FromCoordinator]] = msgspec.json.Decoder(
+    FromCoordinator
+)
+
+
+def encode(message: FromLander | FromCoordinator) -> bytes:
+    """Return the bytes of a message."""
+    return msgspec.json.encode(message)
+
+
+def from_lander(data: bytes) -> FromLander:
+    """Read a lander's message.
+
+    Raises:
+        MessageError: If it is none.
+    """
+    try:
+        return _FROM_LANDER.decode(data)
+    except MALFORMED_JSON as error:
+        raise MessageError("a lander sent what is no message of this version") from error
+
+
+def from_coordinator(data: bytes) -> FromCoordinator:
+    """Read the coordinator's message.
+
+    Raises:
+        MessageError: If it is none.
+    """
+    try:
+        return _FROM_COORDINATOR.decode(data)
+    except MALFORMED_JSON as error:
+        raise MessageError("the coordinator sent what is no message of this version") from error

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.core.checkpoint import to_wire
+from fanout.core.positions import Cursor, Horizon
+from fanout.errors import ServiceError, SplitFailedError
+from fanout.landers.messages import Landed, Piece, Release, encode
+from fanout.landing.segment_filler import NoRecords, Stopped
+from tests.landers.rig import Rig, until
+from tests.spark.manual import ManualSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def numbered(count: int) -> list[bytes]:
+    return [str(n).encode() for n in range(count)]
+
+
+def position_of(rig: Rig, split: str) -> object:
+    return rig.progress[split].delivered
+
+
+def all_of(split: str, count: int) -> list[tuple[str, int]]:
+    return [(split, number + 1) for number in range(count)]
+
+
+async def test_records_of_all_splits_come_once_and_in_order(tmp_path: Path) -> None:
+    source = ManualSource("a", "b", "c", "d")
+    for split in "abcd":
+        source.put(*numbered(250), split=split)
+    async with Rig(source, tmp_path).running(0, 1) as rig:
+        rows = await rig.read(1000)
+    for split in "abcd":
+        assert [row for row in rows if row[0] == split] == all_of(split, 250)
+
+
+async def test_splits_are_spread_over_landers(tmp_path: Path) -> None:
+    source = ManualSource("a", "b", "c", "d")
+    async with Rig(source, tmp_path).running(0, 1) as rig:
+        await until(lambda: len(rig.coordinator._owners) == 4)
+        # Those of the first that came were all there was to give, or half of them were.
+        assert {s.lander for s in rig.coordinator._owners.values()} <= {0, 1}
+
+
+async def test_a_batch_has_the_positions_after_its_segments(tmp_path: Path) -> None:
+    source = ManualSource("a", "b")
+    source.put(*numbered(50))
+    async with Rig(source, tmp_path).running(0) as rig:
+        batch = await rig.batch()
+        rows = await rig.rows(batch)
+        assert batch.positions.splits["a"].position == Cursor(max(n for _, n in rows))
+        assert batch.positions.splits["b"].position == Horizon()
+
+
+async def test_children_are_read_after_all_that_their_parent_had(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    source.put(*numbered(30))
+    source.end("a", "left", "right")
+    source.put(*numbered(5), split="left")
+    source.put(*numbered(5), split="right")
+    async with Rig(source, tmp_path).running(0, 1) as rig:
+        rows = await rig.read(40)
+    assert rows[:30] == all_of("a", 30)
+    assert sorted(rows[30:]) == all_of("left", 5) + all_of("right", 5)
+
+
+async def test_a_lander_that_is_killed_is_replaced_without_loss(tmp_path: Path) -> None:
+    source = ManualSource("a", "b")
+    source.put(*numbered(150))
+    source.put(*numbered(150), split="b")
+    async with Rig(source, tmp_path).running(0, 1) as rig:
+        rows = await rig.rows(await rig.batch())
+        await rig.kill(0)
+        source.put(*numbered(100))
+        rows += await rig.read(400 - len(rows))
+        rig.start(0)
+        await until(lambda: 0 in rig.coordinator._sessions)
+        source.put(*numbered(50), split="b")
+        rows += await rig.read(50)
+    for split, count in (("a", 250), ("b", 200)):
+        assert [row for row in rows if row[0] == split] == all_of(split, count)
+
+
+async def test_a_lander_stops_at_its_credit(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    source.put(*numbered(1000))
+    async with Rig(source, tmp_path, max_records=100).running(0) as rig:
+        await until(lambda: position_of(rig, "a") == Cursor(100))
+        await asyncio.sleep(0.1)
+        assert position_of(rig, "a") == Cursor(100)  # the second segment waits
+        assert await rig.rows(await rig.batch()) == all_of("a", 100)
+        await until(lambda: position_of(rig, "a") == Cursor(200))
+
+
+async def test_a_message_of_a_session_that_is_over_counts_for_nothing(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    source.put(*numbered(10))
+    async with Rig(source, tmp_path).running(0) as rig:
+        await until(lambda: position_of(rig, "a") == Cursor(10))
+        stale = rig.channels[0]
+        rig.start(0)  # a newer attempt
+        await until(lambda: rig.coordinator._sessions[0].attempt == 2)
+        piece = Piece("a", to_wire(Cursor(10)), to_wire(Cursor(12)))
+        stale.other._messages.put_nowait(encode(Landed(1, None, (piece,))))
+        await asyncio.sleep(0.01)
+        assert position_of(rig, "a") == Cursor(10)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Landed(7, None, ()),
+        Landed(0, None, (Piece("a", to_wire(Cursor(3)), to_wire(Cursor(5))),)),
+        Landed(0, None, (Piece("z", to_wire(Horizon()), to_wire(Cursor(5))),)),
+    ],
+    ids=["another number", "another position", "another split"],
+)
+async def test_a_message_that_does_not_fit_ends_the_session(
+    tmp_path: Path, message: Landed
+) -> None:
+    async with Rig(ManualSource("a"), tmp_path).running(0) as rig:
+        await until(lambda: "a" in rig.coordinator._owners)
+        await rig.channels[0].send(encode(message))
+        await until(lambda: 0 not in rig.coordinator._sessions)
+        assert position_of(rig, "a") == Horizon()
+
+
+async def test_a_split_is_moved_without_loss(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    source.put(*numbered(20))
+    async with Rig(source, tmp_path).running(0) as rig:
+        rows = await rig.read(20)
+        rig.start(1)
+        await until(lambda: 1 in rig.coordinator._sessions)
+        source.put(*numbered(20))
+        await until(lambda: len(rows) == 20)
+        owner = rig.coordinator._owners["a"]
+        owner.releasing.add("a")
+        owner.outbox.put_nowait(Release(("a",)))
+        await until(lambda: "a" not in owner.releasing)
+        source.put(*numbered(20))
+        rows += await rig.read(40)
+    assert rows == all_of("a", 60)
+
+
+async def test_the_failure_of_a_split_is_the_querys_after_its_records(tmp_path: Path) -> None:
+    source = ManualSource("a", "b")
+    source.put(*numbered(20))
+    async with Rig(source, tmp_path).running(0) as rig:
+        await until(lambda: position_of(rig, "a") == Cursor(20))
+        source.fail(ServiceError("the consumer is gone"))
+        await until(lambda: rig.coordinator.failure)
+        assert await rig.rows(await rig.batch()) == all_of("a", 20)
+        with pytest.raises(SplitFailedError, match="the consumer is gone") as caught:
+            await rig.coordinator.next(1.0)
+        assert isinstance(caught.value.__cause__, ServiceError)
+
+
+async def test_a_bounded_run_finishes(tmp_path: Path) -> None:
+    source = ManualSource("a", "b", bounded=True)
+    source.put(*numbered(30))
+    async with Rig(source, tmp_path, bounded=True).running(0, 1) as rig:
+        assert await rig.read(30) == all_of("a", 30)
+        last = await rig.coordinator.next(20.0)
+        assert isinstance(last, NoRecords)
+        assert last.finished
+
+
+async def test_no_records_in_time(tmp_path: Path) -> None:
+    async with Rig(ManualSource("a"), tmp_path).running(0) as rig:
+        assert await rig.coordinator.next(0.01) == NoRecords(rig.progress.delivered())
+
+
+async def test_stop_ends_the_wait(tmp_path: Path) -> None:
+    async with Rig(ManualSource("a"), tmp_path).running(0) as rig:
+        waiting = asyncio.create_task(rig.coordinator.next(60.0))
+        await asyncio.sleep(0)
+        rig.coordinator.stop()
+        assert await waiting == Stopped()
