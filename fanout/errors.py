@@ -21,6 +21,7 @@ __all__ = (
     "EventTimeError",
     "FanOutError",
     "FencedError",
+    "LanderCancelledError",
     "MalformedEventError",
     "OptionError",
     "PositionError",
@@ -177,6 +178,13 @@ class SilentProducerError(FanOutError):
 
 class SparkLostError(FanOutError):
     """Spark's JVM ended while a query ran; start the query again on the same checkpoint."""
+
+
+class LanderCancelledError(FanOutError):
+    """The Spark job of a lander was cancelled, for example in Spark's user interface.
+
+    Start the query again on the same checkpoint.
+    """
 
 
 class UnwritableRecordError(FanOutError, ValueError):

@@ -45,7 +45,9 @@ _LONGEST: Final = 60.0
 _OTHER_PYTHON: Final = re.compile(r"different version:? \(?(\d+)[.,] ?(\d+)")
 _NOT_STARTED: Final = re.compile(r"Cannot run program .*error=\d+, (.*)")
 _PYTHON_ERROR: Final = re.compile(r"^\s*(\w+(?:Error|Exception|Exit): .*)$", re.MULTILINE)
-_WORKER_ERROR: Final = re.compile(r"(Python worker (?:exited|failed) .*)")
+_WORKER_ERROR: Final = re.compile(
+    r"(Python worker (?:exited|failed) .*?)(?:\. Consider .*)?$", re.MULTILINE
+)
 _IMPORT_ERROR: Final = re.compile(r"^\s*((?:ModuleNotFound|Import)Error: .*)$", re.MULTILINE)
 
 # The Pythons that each session was checked with, and for which modules.
@@ -106,6 +108,16 @@ def import_error(error: BaseException) -> SetupError | None:
         f"a task of the sink failed in Spark's Python worker: {found[-1]}; install it in the "
         f"Python of the workers, which PYSPARK_PYTHON names, and start the query again"
     )
+
+
+def python_error(text: str) -> str | None:
+    """Return the error of Python in what Spark says of a job; None where Python did not fail.
+
+    Args:
+        text: What Spark says, with its traces.
+    """
+    errors = _PYTHON_ERROR.findall(text) or _WORKER_ERROR.findall(text)
+    return errors[-1] if errors else None
 
 
 def _problem(context: SparkContext, modules: Sequence[str]) -> str | None:
@@ -196,8 +208,8 @@ def _why_not_started(text: str) -> str | None:
         return f"which is Python {match[1]}.{match[2]}, and the driver has Python {ours}"
     if match := _NOT_STARTED.search(text):
         return f"which cannot be started: {match[1]}"
-    errors = _PYTHON_ERROR.findall(text) or _WORKER_ERROR.findall(text)
-    return f"which fails: {errors[-1]}" if errors else None
+    error = python_error(text)
+    return None if error is None else f"which fails: {error}"
 
 
 def _version() -> str | None:

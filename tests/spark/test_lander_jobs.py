@@ -1,0 +1,126 @@
+"""Jobs that carry landers, in a session on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.serializers import CPickleSerializer
+
+from fanout.errors import LanderCancelledError
+from fanout.spark.lander_jobs import LanderFailedError, LanderJobs, _run_task
+from tests.spark.harness import eventually, fanout_threads
+from tests.spark.lander_work import Ends, LanderWork
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+class NoWait(Random):
+    """Draws the shortest waits."""
+
+    def uniform(self, a: float, b: float) -> float:
+        del b
+        return a
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> LanderWork:
+    return LanderWork(tmp_path)
+
+
+@contextmanager
+def one_lander(spark: SparkSession, work: LanderWork, ends: Ends) -> Iterator[LanderJobs]:
+    """Run a lander in the block; afterwards nothing of it is left."""
+    with LanderJobs(spark, work.work(), landers=1, on_end=ends, random=NoWait()) as jobs:
+        yield jobs
+    assert fanout_threads() == []
+    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+    assert not any(attempt.lives for attempt in work.attempts(1))
+
+
+def test_a_lander_runs_beside_other_jobs_until_the_block_ends(
+    spark: SparkSession, work: LanderWork
+) -> None:
+    ends = Ends()
+    context = spark.sparkContext
+    context.setJobGroup("mine", "my own jobs")
+    context.addJobTag("mine")
+    try:
+        with one_lander(spark, work, ends):
+            attempt = work.running(1)
+            assert spark.range(100).count() == 100
+            # What cancels the user's jobs leaves the landers alone.
+            context.cancelJobsWithTag("mine")
+            context.cancelJobGroup("mine")
+            assert spark.range(100).count() == 100
+            assert context.getLocalProperty("spark.jobGroup.id") == "mine"
+            assert context.getLocalProperty("spark.scheduler.pool") is None
+            assert work.running(1) == attempt
+    finally:
+        context.removeJobTag("mine")
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+    assert ends.calls == []
+
+
+@pytest.mark.prove
+def test_a_lander_that_fails_or_dies_or_returns_runs_again(
+    spark: SparkSession, work: LanderWork
+) -> None:
+    ends = Ends()
+    with one_lander(spark, work, ends):
+        first = work.running(1)
+        work.fail(1)
+        second = work.after(first)
+        os.kill(second.pid, signal.SIGKILL)
+        third = work.after(second)
+        work.stop(1)
+        work.after(third)
+    (_, failure), (_, death), (_, end) = ends.calls
+    assert isinstance(failure, LanderFailedError)
+    assert str(failure) == "lander 1 of 1 failed: ValueError: no such shard"
+    assert isinstance(death, LanderFailedError)
+    assert str(death) == (
+        "the Spark job of lander 1 of 1 failed: Python worker exited unexpectedly (crashed)"
+    )
+    assert death.__cause__ is not None
+    assert end is None
+
+
+def test_a_job_that_was_cancelled_in_spark_is_not_started_again(
+    spark: SparkSession, work: LanderWork
+) -> None:
+    ends = Ends()
+    java: Any = spark.sparkContext._jsc
+    with one_lander(spark, work, ends):
+        attempt = work.running(1)
+        (job,) = spark.sparkContext.statusTracker().getActiveJobsIds()
+        # As the button of Spark's user interface does.
+        java.sc().cancelJob(job)
+        ((lander, error),) = ends.wait_for()
+        eventually(lambda: not attempt.lives)
+        assert fanout_threads() == []
+    assert lander == 1
+    assert isinstance(error, LanderCancelledError)
+    assert str(error) == (
+        f"lander 1 of 1 was cancelled in Spark (Job {job} cancelled), and nothing else reads its "
+        f"splits; start the query again on the same checkpoint"
+    )
+    assert len(ends.calls) == 1
+
+
+def test_what_is_sent_to_a_worker_is_small() -> None:
+    serializer: Any = CPickleSerializer()
+    pickled = serializer.dumps(partial(_run_task, print, 1))
+    assert len(pickled) < 200
