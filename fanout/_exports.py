@@ -28,6 +28,7 @@ _EXTRAS: Final = {
     "pandas": "spark",
     "py4j": "spark",
     "pyspark": "spark",
+    "websockets": "spark",
     "werkzeug": "testing",
 }
 

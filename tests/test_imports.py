@@ -56,6 +56,7 @@ HEAVY = [
     "moto",
     "numpy",
     "obstore",
+    "websockets",
 ]
 
 FILES = sorted(PACKAGE.rglob("*.py"))

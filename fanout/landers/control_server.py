@@ -1,0 +1,194 @@
+"""The driver's end of the control channel: it serves landers, and gives strangers nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final, Self, cast, final
+
+from websockets.asyncio.server import ServerConnection, serve
+
+from fanout.core.cancellation import finished
+from fanout.core.error_text import text_of
+from fanout.errors import SetupError
+from fanout.landers.channel import ChannelClosedError
+from fanout.landers.control_handshake import SECRET_BYTES, HandshakeFailedError, admit_lander
+from fanout.landers.control_listener import HANDSHAKE_SECONDS, ControlListener
+from fanout.landers.websocket_channel import (
+    CLOSE_SECONDS,
+    MAX_MESSAGE_BYTES,
+    MAX_WAITING_FRAMES,
+    SILENT_LOGGER,
+    AbortableConnection,
+    WebSocketChannel,
+    cut,
+)
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from websockets.asyncio.server import Server
+
+    from fanout.landers.channel import Channel
+
+log = logging.getLogger(__name__)
+
+# The request of a lander has about 200 bytes, and its proof 70.
+_MAX_BYTES_OF_A_STRANGER: Final = 4096
+
+
+@final
+class _LanderConnection(AbortableConnection, ServerConnection):
+    """A connection that reads little before it is admitted, and answers a stranger nothing."""
+
+    admitted = False
+    _received = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Read what the other side sent, and no more than a lander needs to prove itself."""
+        self._received += len(data)
+        if not self.admitted and self._received > _MAX_BYTES_OF_A_STRANGER:
+            self.transport.abort()
+        else:
+            super().data_received(data)
+
+    def send_data(self) -> None:
+        """Send what waits, but no HTTP error."""
+        if self.protocol.handshake_exc is not None:
+            self.transport.abort()
+        else:
+            super().send_data()
+
+
+@final
+class ControlServer:
+    """Listen for landers while the context is entered, and serve each over a channel.
+
+    Leaving the context cancels what serves, closes all connections, and waits for both.
+
+    Args:
+        host: The address to listen on.
+        port: Its port; 0 takes any that is free.
+        secret: The query's secret, of SECRET_BYTES.
+        serve: Serves a lander that has proved itself. The connection is closed when it returns, or
+            raises ChannelClosedError. Any other error of it ends the context, in an ExceptionGroup.
+        tls: For connections over TLS.
+
+    Attributes:
+        address: The host and port that it listens on.
+    """
+
+    address: tuple[str, int]
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        secret: bytes,
+        serve: Callable[[Channel], Awaitable[None]],
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        if len(secret) != SECRET_BYTES:
+            raise ValueError(f"the secret must have {SECRET_BYTES} bytes")
+        self._wanted = (host, port)
+        self._secret = secret
+        self._serve = serve
+        self._tls = tls
+        self._serving: set[asyncio.Task[None]] = set()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Listen.
+
+        Raises:
+            SetupError: If the address cannot be listened on.
+        """
+        async with AsyncExitStack() as stack:
+            self._listener = await _listener(*self._wanted)
+            stack.callback(self._listener.close)
+            self.address = self._listener.getsockname()[:2]
+            self._group = await stack.enter_async_context(asyncio.TaskGroup())
+            server = await serve(
+                self._connected,
+                sock=self._listener,
+                ssl=self._tls,
+                compression=None,
+                server_header=None,
+                open_timeout=HANDSHAKE_SECONDS,
+                ping_interval=None,  # the messages have a beat of their own
+                close_timeout=CLOSE_SECONDS,
+                max_size=MAX_MESSAGE_BYTES,
+                max_queue=MAX_WAITING_FRAMES,
+                logger=SILENT_LOGGER,
+                create_connection=_LanderConnection,
+                start_serving=False,
+            )
+            stack.push_async_callback(self._stop, server)
+            await server.start_serving()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Cancel what serves, close all connections, and wait for both, at most some seconds."""
+        return await self._stack.__aexit__(kind, error, traceback)
+
+    async def _stop(self, server: Server) -> None:
+        server.close()
+        for task in self._serving:
+            task.cancel()
+        self._listener.turn_all_away()
+        await finished(asyncio.create_task(server.wait_closed()))
+
+    async def _connected(self, connection: ServerConnection) -> None:
+        lander = cast("_LanderConnection", connection)
+        try:
+            await admit_lander(lander, self._secret)
+        except HandshakeFailedError as error:
+            log.debug("refused a control connection from %s: %s", lander.remote_address, error)
+            await cut(lander)
+            return
+        lander.admitted = True
+        taken: socket.socket = lander.transport.get_extra_info("socket")
+        self._listener.admit(taken.fileno())
+        await self._in_the_group(WebSocketChannel(lander))
+
+    async def _in_the_group(self, channel: Channel) -> None:
+        """Serve in a task of the context's group, so that its error ends the context."""
+        serving = self._serve_until_closed(channel)
+        try:
+            task = self._group.create_task(serving)
+        except RuntimeError:  # the group is ending
+            serving.close()
+            return
+        self._serving.add(task)
+        await asyncio.wait([task])
+        self._serving.discard(task)
+
+    async def _serve_until_closed(self, channel: Channel) -> None:
+        try:
+            await self._serve(channel)
+        except ChannelClosedError as error:
+            log.debug("a control connection has ended: %s", error)
+        finally:
+            await channel.close()
+
+
+async def _listener(host: str, port: int) -> ControlListener:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port)
+        return ControlListener(found[0][0], found[0][4])
+    except OSError as error:
+        raise SetupError(
+            f"control_port={port}: the driver cannot listen on {host}:{port}: {text_of(error)}; "
+            "choose a port that is free, or 0 for any"
+        ) from error
