@@ -66,6 +66,17 @@ class EntryLog:
         """The number of the next entry."""
         return 0 if self._newest is None else self._newest.batch_id + 1
 
+    def oldest(self) -> int:
+        """Return the number of the oldest entry, also where the list of a store misses some.
+
+        Raises:
+            CheckpointError: If an entry is damaged or was written by a newer version.
+        """
+        number = self._listed[0] if self._listed else self.next_number
+        while number > 0 and self.look_up(number - 1) is not None:
+            number -= 1
+        return number
+
     def origin(self) -> Checkpoint | None:
         """Return the positions that the first run resolved its start into; None before that.
 
@@ -102,26 +113,21 @@ class EntryLog:
         create_owned(self._storage, self._ownership, entry_name(entry.batch_id), data)
         self._newest = entry
 
-    def read(self, batch_id: int) -> BatchEntry:
-        """Read one entry.
-
-        Raises:
-            CheckpointError: If it is missing, damaged, or written by a newer version.
-        """
-        entry = self.look_up(batch_id)
-        if entry is None:
-            raise CheckpointError(
-                f"{entry_name(batch_id)} has gone from {self._storage.location} while it was read: "
-                f"another run writes to this checkpoint; start again when it has ended"
-            )
-        return entry
-
     def _find_newest(self) -> BatchEntry | None:
         """Return the newest entry, also where the list of a store lags behind its files."""
-        entry = self.read(self._listed[-1]) if self._listed else None
-        while (later := self.look_up(0 if entry is None else entry.batch_id + 1)) is not None:
+        listed = self._listed[-1] if self._listed else None
+        entry = None if listed is None else self.look_up(listed)
+        number = 0 if listed is None else listed + 1
+        while (later := self.look_up(number)) is not None:
             entry = later
-            self._listed.append(entry.batch_id)
+            self._listed.append(number)
+            number += 1
+        if entry is None and listed is not None:
+            raise CheckpointError(
+                f"the list of {self._storage.location} shows {entry_name(listed)}, which was "
+                f"deleted, and no newer entry: the list lags behind, or another run writes to this "
+                f"checkpoint; start again in a minute"
+            )
         return entry
 
     def look_up(self, batch_id: int) -> BatchEntry | None:

@@ -63,11 +63,14 @@ class BatchLedger(EntryLog):
 
     def __init__(self, storage: Storage, ownership: Ownership) -> None:
         super().__init__(storage, ownership)
-        # The list of a store may lag, and show an entry that was deleted.
-        found = ((batch_id, self.look_up(batch_id)) for batch_id in self._listed[:-1])
-        self._entries = {batch_id: entry for batch_id, entry in found if entry is not None}
+        self._entries: dict[int, BatchEntry] = {}
         if self._newest is not None:
-            self._entries[self._newest.batch_id] = self._newest
+            # The list of a store may lag: it shows an entry that was deleted, or misses a new one.
+            end = self._newest.batch_id
+            numbers = {*self._listed, *range(max(0, end - _KEPT_BATCHES), end)} - {end}
+            found = ((batch_id, self.look_up(batch_id)) for batch_id in sorted(numbers))
+            self._entries = {batch_id: entry for batch_id, entry in found if entry is not None}
+            self._entries[end] = self._newest
         self._swept_orphans = False
         taken = None if self._newest is None else self._newest.taken
         self.pending = PendingSegments(storage, ownership, taken)
@@ -110,6 +113,7 @@ class BatchLedger(EntryLog):
         newest = self._newest
         expected = 0 if newest is None else newest.batch_id + 1
         if batch_id > expected:
+            self._check_lists(batch_id)
             raise CheckpointError(
                 f"Spark asks for batch {batch_id}, but {self._storage.location} has no entry of "
                 f"batch {batch_id - 1}: restore its files from a backup, or start with a new "
@@ -160,6 +164,18 @@ class BatchLedger(EntryLog):
                 f"{self._storage.location} belongs to the Spark query {self._newest.query_id}, not "
                 f"to {query_id}: Spark's own metadata was deleted; restore it, or start with a new "
                 f"checkpoint location"
+            )
+
+    def _check_lists(self, batch_id: int) -> None:
+        """Say so if the list of entries missed the newest one, so that this run begins too early.
+
+        The entries before the newest may be gone, as those without records are pruned.
+        """
+        if self.look_up(batch_id - 1) is not None or self.look_up(batch_id) is not None:
+            raise CheckpointError(
+                f"the entry of batch {batch_id - 1} or {batch_id} is in {self._storage.location}, "
+                f"and its list did not show it when this run started: the list lags behind; start "
+                f"again in a minute"
             )
 
     def _delete_orphans(self) -> None:

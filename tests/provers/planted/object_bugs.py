@@ -35,7 +35,7 @@ def start_over_another(storage: Any, holder: Holder) -> tuple[int, bytes]:
 
 
 def newest_of_the_list(self: EntryLog) -> BatchEntry | None:
-    return self.read(self._listed[-1]) if self._listed else None
+    return self.look_up(self._listed[-1]) if self._listed else None
 
 
 def never_its_own(self: ObjectStorage, store: Any, name: str, *_: object) -> bool:
