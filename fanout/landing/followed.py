@@ -77,10 +77,12 @@ def _first(files: StoredFiles, after: int | None) -> int:
             f"there is no landing at {files.location}: start one with fanout.land, or with "
             f"`fanout land`"
         )
-    oldest = numbers[0] if numbers else 0
+    # A list may lag, and retention may delete what it shows.
     if after is None:
-        return oldest
-    if oldest > after + 1:
+        there = (number for number in numbers if read_entry(files, number) is not None)
+        return next(there, numbers[-1] + 1 if numbers else 0)
+    oldest = next((number for number in numbers if number > after), after + 1)
+    if oldest > after + 1 and read_entry(files, after + 1) is None:
         raise CheckpointError(
             f"the entries {after + 1} to {oldest - 1} of {files.location} were deleted, because "
             f"they are older than the landing keeps them; follow it from entry {oldest} on, with "

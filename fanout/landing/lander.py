@@ -18,7 +18,7 @@ from fanout.landing.entry_log import EntryLog
 from fanout.landing.landed_entry import LandedEntry
 from fanout.landing.ownership import ThisProcess, claim
 from fanout.landing.places import open_storage
-from fanout.landing.retention import Retention, sweep_orphans
+from fanout.landing.retention import Retention, check_no_files, sweep_orphans
 from fanout.landing.segment_filler import NoRecords, SegmentFiller
 from fanout.landing.segments import Filled, SegmentLog, publish
 
@@ -177,7 +177,7 @@ class Landing:
         except CheckpointError:
             self._discard_unnamed(entry)
             raise
-        self._retention.after(entry.batch_id)
+        self._retention.after(number)
         return entry
 
     def _discard_unnamed(self, entry: BatchEntry) -> None:
@@ -197,6 +197,7 @@ class Landing:
         if newest.positions != positions:
             entry = BatchEntry(self._log.next_number, "", (), positions, newest.watermark)
             await in_thread(lambda: self._log.write(entry))
+            await in_thread(lambda: self._retention.after(entry.batch_id))
             await self._stream.acknowledge(positions)
 
 
@@ -314,6 +315,8 @@ def _open_log(storage: Storage, ownership: Ownership) -> EntryLog:
 def _fence(storage: Storage, log: EntryLog, ownership: Ownership, positions: Checkpoint) -> None:
     """Take the next number, so that no earlier run can; then sweep what those left unnamed."""
     watermark = None if log.newest is None else log.newest.watermark
+    if log.newest is None:
+        check_no_files(storage)
     log.write(BatchEntry(log.next_number, "", (), positions, watermark))
     sweep_orphans(storage, log, ownership)
 

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from typing import TYPE_CHECKING, final
+from bisect import bisect_left
+from collections import defaultdict, deque
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
+from fanout.errors import CheckpointError
 from fanout.landing.entries import BATCHES, SEGMENTS, batch_ids, entry_name
 from fanout.landing.segments import place_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from fanout.landing.entries import SegmentFile
     from fanout.landing.entry_log import EntryLog
     from fanout.landing.ownership import Ownership
     from fanout.landing.storage import Storage
+
+_Place: TypeAlias = tuple[int, int]
+_NOWHERE: Final = (0, 0)
+# An upload is given up after some minutes. So many later runs have hardly landed files by then.
+_RUNS: Final = 5
 
 
 @final
@@ -37,6 +46,7 @@ class Retention:
         if keep is not None:
             for file in storage.list(BATCHES):
                 self._kept.extend((number, file.written_at) for number in batch_ids([file.name]))
+            self._oldest = log.oldest()
 
     @staticmethod
     def now() -> int:
@@ -57,18 +67,43 @@ class Retention:
         now = self.now()
         self._kept.append((number, now))
         while len(self._kept) > 1 and self._kept[0][1] < now - self._keep:
-            self._delete(self._kept.popleft()[0])
+            # A list may have missed some: none may stay between others that are deleted.
+            last, _ = self._kept.popleft()
+            for old in range(self._oldest, last + 1):
+                self._delete(old)
+            self._oldest = max(self._oldest, last + 1)
 
     def _delete(self, number: int) -> None:
         entry = self._log.look_up(number)
-        # The entry goes last: a run that is killed in between leaves it to the next one.
-        for file in () if entry is None else entry.segments:
-            self._storage.delete(file.name)
+        # The entry goes first, so that the files of an entry are there. Files that a killed run
+        # leaves without their entry are swept by the next one.
         self._storage.delete(entry_name(number))
+        self._delete_files(() if entry is None else entry.segments)
+
+    def _delete_files(self, files: tuple[SegmentFile, ...]) -> None:
+        for file in files:
+            self._storage.delete(file.name)
+
+
+def check_no_files(storage: Storage) -> None:
+    """Check that a landing without entries has no files: a first run takes a number before any.
+
+    Args:
+        storage: The landing.
+
+    Raises:
+        CheckpointError: It has files, or the storage refused.
+    """
+    if file := next(filter(_place, storage.walk(SEGMENTS)), None):
+        raise CheckpointError(
+            f"{storage.location} has the file {file}, and no entry in {BATCHES}: the entries were "
+            f"deleted, or the list of the storage lags behind; start again in a minute, restore "
+            f"{BATCHES} from a backup, or land to another location"
+        )
 
 
 def sweep_orphans(storage: Storage, log: EntryLog, ownership: Ownership) -> None:
-    """Delete the files that earlier runs wrote and named in no entry. It blocks.
+    """Delete the files that earlier runs left and no entry names. It blocks.
 
     Call it when this run has written an entry: only then no earlier run can name a file any more.
 
@@ -80,22 +115,47 @@ def sweep_orphans(storage: Storage, log: EntryLog, ownership: Ownership) -> None
     Raises:
         CheckpointError: If the storage refused.
     """
-    # Files are named in the order of their numbers.
-    last_named = _last_named(log)
+    earlier: defaultdict[_Place, list[str]] = defaultdict(list)
     for name in storage.walk(SEGMENTS):
-        place = place_of(name.rpartition("/")[2])
-        if place is not None and last_named < place < (ownership.run, 0):
-            storage.delete(name)
+        place = _place(name)
+        if place is not None and place < (ownership.run, 0):
+            earlier[place].append(name)
+    if earlier:
+        for place in _unnamed(sorted(earlier), log):
+            for name in earlier[place]:
+                storage.delete(name)
 
 
-def _last_named(log: EntryLog) -> tuple[int, int]:
-    # The oldest entries are deleted first, so that none is missing in between. The list of a store
-    # may lag, and miss one.
-    number = log.next_number - 1
-    while number >= 0 and (entry := log.look_up(number)) is not None:
-        names = [file.name for file in entry.segments]
-        places = [place for name in names if (place := place_of(name.rpartition("/")[2]))]
-        if places:
-            return max(places)
-        number -= 1
-    return (0, 0)
+def _unnamed(places: list[_Place], log: EntryLog) -> list[_Place]:
+    """Return the places of files that no entry names.
+
+    Files are named in the order of their places. So these are after the last that an entry names;
+    before the first, where a run was killed while it deleted what was too old; or in between, as
+    the last of a run that was overtaken and whose upload was completed late.
+    """
+    numbers = range(log.oldest(), log.next_number)
+
+    @cache
+    def named(number: int) -> _Place | None:
+        entry = log.look_up(number)
+        files = () if entry is None else entry.segments
+        return max((place for file in files if (place := _place(file.name))), default=None)
+
+    def named_until(number: int) -> _Place:
+        until = range(number, numbers.start - 1, -1)
+        return next((place for one in until if (place := named(one))), _NOWHERE)
+
+    def is_named(place: _Place) -> bool:
+        index = bisect_left(numbers, place, key=named_until)
+        return index < len(numbers) and named(numbers[index]) == place
+
+    first = next((place for number in numbers if (place := named(number))), _NOWHERE)
+    last = named_until(numbers[-1])
+    found = [place for place in places if not first <= place <= last]
+    last_of_run = {place[0]: place for place in places if first <= place <= last}
+    late = [*last_of_run.values()][-_RUNS:]
+    return found + [place for place in late if not is_named(place)]
+
+
+def _place(name: str) -> _Place | None:
+    return place_of(name.rpartition("/")[2])

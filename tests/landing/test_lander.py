@@ -14,7 +14,7 @@ from fanout.core.checkpoint import Checkpoint
 from fanout.core.events import Batch, End
 from fanout.errors import CheckpointError, OptionError, SplitFailedError
 from fanout.landing import lander
-from fanout.landing.entries import BatchEntry, encode_entry, entry_name
+from fanout.landing.entries import BatchEntry, SegmentFile, encode_entry, entry_name
 from fanout.landing.entry_log import EntryLog
 from fanout.landing.followed import followed
 from fanout.landing.lander import land
@@ -223,6 +223,11 @@ def killed(*_: object) -> None:
     raise KilledError
 
 
+def killed_at_files(_: object, files: tuple[SegmentFile, ...]) -> None:
+    if files:
+        raise KilledError
+
+
 async def test_a_landing_that_another_run_has_taken_over_writes_nothing(
     place: Place, source: ManualSource
 ) -> None:
@@ -288,6 +293,72 @@ async def test_what_is_older_than_it_is_kept_is_deleted(
     with pytest.raises(CheckpointError, match=r"were deleted, because they are older"):
         await follow(place, 1, after=second.number - 1)
     assert await follow(place, 1, after=third.number - 1) == [third]
+
+
+async def test_a_kill_while_too_old_files_are_deleted_is_made_good_by_the_next_run(
+    place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.put(b"one")
+    async with place.land(source, keep=timedelta(hours=1)) as landing:
+        first = await anext(landing)
+        now = Retention.now()
+        monkeypatch.setattr(Retention, "now", staticmethod(lambda: now + 3_601_000))
+        source.put(b"two")
+        with monkeypatch.context() as patch:
+            patch.setattr(Retention, "_delete_files", killed_at_files)
+            with pytest.raises(KilledError):
+                await anext(landing)
+    # A follower sees the entry with its files, or a sentence.
+    assert (await follow(place, 1))[0].number > first.number
+    with pytest.raises(CheckpointError, match=r"were deleted, because they are older"):
+        await follow(place, 1, after=first.number - 1)
+    async with place.land(source):
+        pass
+    (second,) = await follow(place, 1)
+    assert await place.files() == [*second.files]
+
+
+async def test_no_entry_stays_between_others_that_are_too_old(
+    place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place.land(source, keep=timedelta(hours=1)) as landing:
+        source.put(b"one")
+        await anext(landing)
+        with monkeypatch.context() as patch:
+            patch.setattr(lander, "_IDLE_SECONDS", 0.01)
+            waiting = asyncio.create_task(anext(landing))
+            source.idle()
+            await until(lambda: landing._log.next_number == 3)
+        source.put(b"two")
+        await waiting
+        now = Retention.now()
+        monkeypatch.setattr(Retention, "now", staticmethod(lambda: now + 3_601_000))
+        source.put(b"three")
+        last = await anext(landing)
+    found = await asyncio.to_thread(lambda: place.storage().list("batches"))
+    assert [file.name for file in found] == [f"{last.number:012}.json"]
+
+
+async def test_a_follower_that_waits_is_told_that_its_next_entry_was_deleted(
+    place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.landing.followed._EXPIRY_SECONDS", 0.01)
+    source.put(b"one")
+    async with place.land(source) as landing:
+        first = await anext(landing)
+        entries = followed(
+            place.location, after=first.number - 1, poll=0.01, storage_options=place.options
+        )
+        assert await anext(entries) == first
+        for data in (b"two", b"three"):
+            source.put(data)
+            last = await anext(landing)
+    storage = await asyncio.to_thread(place.storage)
+    for number in range(last.number):
+        await asyncio.to_thread(storage.delete, entry_name(number))
+    sentence = rf"the entries 2 to 2 of .* were deleted, .*, with after={last.number - 1}"
+    with pytest.raises(CheckpointError, match=sentence):
+        await anext(entries)
 
 
 async def test_a_follower_reads_every_entry_and_waits_for_the_next(
