@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+import heapq
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from math import ceil
+from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+# What a split without records costs, as a part of a split of the mean rate: its subscription.
+_IDLE_COST: Final = 0.1
+# A split of the mean rate weighs this much more. Whole numbers add up alike in any order.
+_SCALE: Final = 1_000
+# A lander is overloaded while its load is more than this many times the mean.
+_OVERLOAD: Final = 1.5
+# Splits leave a lander that has been overloaded for this long, in seconds.
+_PATIENCE: Final = 60.0
+# A lander that has come has its share at this part of the mean load.
+_ENOUGH: Final = 0.9
+# At most this part of all splits is moving at once, and at least one.
+_MOVING: Final = 0.1
+# A move that takes longer, in seconds, is forgotten: its split was read to its end meanwhile.
+_MOVE_SECONDS: Final = 60.0
 
 
 @final
@@ -24,8 +42,61 @@ class Plan:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A split on its way.
+
+    Args:
+        source: The lander that releases it.
+        target: The lander that is to have it.
+        since: When the move was planned, in seconds.
+    """
+
+    source: int
+    target: int
+    since: float
+
+
+@final
+@dataclass(slots=True)
+class _Load:
+    """What a lander has to read, with the splits that are on their way to it.
+
+    Args:
+        lander: Its number.
+        weight: The sum of the weights of its splits.
+        splits: The weight and name of each split that it may release.
+        count: The number of its splits.
+    """
+
+    lander: int
+    weight: int = 0
+    splits: list[tuple[int, str]] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, weight: int) -> None:
+        self.weight += weight
+        self.count += 1
+
+    def order(self) -> tuple[int, int, int]:
+        """Return what sorts the lander that is to have the next split first."""
+        return self.weight, self.count, self.lander
+
+
+@final
 class Assignment:
-    """Spread splits over landers."""
+    """Spread splits over landers by count and by bytes a second, with few moves.
+
+    A split keeps its lander. It moves when a lander has come, which then gets its share, and when
+    its own lander was overloaded for a minute. A move makes two landers clearly more alike, so the
+    same rates never take it back.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[int] | None = None
+        self._comers: set[int] = set()
+        self._moves: dict[str, _Move] = {}
+        self._overloaded_since: dict[int, float] = {}
 
     def plan(
         self,
@@ -35,7 +106,10 @@ class Assignment:
         bytes_per_second: Mapping[str, float],
         now: float,
     ) -> Plan:
-        """Give each split that waits to the lander with the fewest.
+        """Give each split that waits to the lander with the least load, and plan moves.
+
+        A split that moves is in `owners` until its lander has released it, and in `waiting` when it
+        may be read again. Between the two it may be in neither.
 
         Args:
             landers: The landers that are there.
@@ -44,13 +118,124 @@ class Assignment:
             bytes_per_second: How fast splits are read, as far as it is known.
             now: The loop's clock, in seconds.
         """
-        del bytes_per_second, now
-        counts = dict.fromkeys(sorted(landers), 0)
-        for owner in owners.values():
-            counts[owner] += 1
+        self._notice(landers)
+        if not landers:
+            return Plan({})
+        self._forget_moves(landers, owners, now)
+        weights = _weights({*owners, *waiting, *self._moves}, bytes_per_second)
+        loads = self._loads(landers, owners, weights)
+        assigned = self._assign(loads, waiting, weights)
+        return Plan(assigned, self._move(loads, len(weights), now))
+
+    def _notice(self, landers: Collection[int]) -> None:
+        there = set(landers)
+        if self._known is not None:
+            self._comers |= there - self._known
+        self._comers &= there
+        self._known = there
+
+    def _forget_moves(
+        self, landers: Collection[int], owners: Mapping[str, int], now: float
+    ) -> None:
+        self._moves = {
+            split_id: move
+            for split_id, move in self._moves.items()
+            if move.target in landers
+            and now - move.since < _MOVE_SECONDS
+            and owners.get(split_id, move.source) == move.source
+        }
+
+    def _loads(
+        self, landers: Collection[int], owners: Mapping[str, int], weights: Mapping[str, int]
+    ) -> dict[int, _Load]:
+        """Return the load of each lander, as it is when all moves have ended."""
+        loads = {lander: _Load(lander) for lander in sorted(landers)}
+        for split_id, owner in owners.items():
+            if owner in loads and split_id not in self._moves:
+                loads[owner].add(weights[split_id])
+                loads[owner].splits.append((weights[split_id], split_id))
+        for split_id, move in self._moves.items():
+            loads[move.target].add(weights[split_id])
+        return loads
+
+    def _assign(
+        self, loads: Mapping[int, _Load], waiting: Collection[str], weights: Mapping[str, int]
+    ) -> dict[int, tuple[str, ...]]:
+        """Give the heaviest split first; one that moves goes where it was planned to go."""
         assigned: dict[int, list[str]] = {}
-        for split_id in waiting if counts else ():
-            lander = min(counts, key=lambda one: counts[one])
-            counts[lander] += 1
-            assigned.setdefault(lander, []).append(split_id)
-        return Plan({lander: tuple(split_ids) for lander, split_ids in assigned.items()})
+        heap = [(*load.order(), load) for load in loads.values()]
+        heapq.heapify(heap)
+        for split_id in sorted(waiting, key=lambda one: (-weights[one], one)):
+            if (move := self._moves.pop(split_id, None)) is not None:
+                assigned.setdefault(move.target, []).append(split_id)
+                continue
+            load = heap[0][3]
+            load.add(weights[split_id])
+            heapq.heapreplace(heap, (*load.order(), load))
+            assigned.setdefault(load.lander, []).append(split_id)
+        return {lander: tuple(split_ids) for lander, split_ids in assigned.items()}
+
+    def _move(self, loads: Mapping[int, _Load], splits: int, now: float) -> tuple[str, ...]:
+        """Plan moves to landers that have come, then from those that are overloaded for long."""
+        for load in loads.values():
+            load.splits.sort()
+        moved: list[str] = []
+        mean = sum(load.weight for load in loads.values()) / len(loads)
+        share = ceil(sum(load.count for load in loads.values()) / len(loads))
+        room = max(1, int(splits * _MOVING)) - len(self._moves)
+        while self._comers and len(moved) < room:
+            target = min((loads[lander] for lander in self._comers), key=_Load.order)
+            found = None
+            if target.count < share and target.weight < mean * _ENOUGH:
+                fullest = sorted(loads.values(), key=_Load.order, reverse=True)
+                found = next((one for one in fullest if _fitting(one, target) is not None), None)
+            if found is None:
+                self._comers.discard(target.lander)
+            else:
+                moved.append(self._plan_move(found, target, now))
+        for load in self._overloaded(loads, mean, now):
+            while len(moved) < room and load.weight > mean * _OVERLOAD:
+                target = min(loads.values(), key=_Load.order)
+                if _fitting(load, target) is None:
+                    break
+                moved.append(self._plan_move(load, target, now))
+        return tuple(moved)
+
+    def _overloaded(self, loads: Mapping[int, _Load], mean: float, now: float) -> list[_Load]:
+        """Return the landers that have been overloaded for long."""
+        over = [load for load in loads.values() if load.weight > mean * _OVERLOAD]
+        since = self._overloaded_since
+        self._overloaded_since = {load.lander: since.get(load.lander, now) for load in over}
+        return [load for load in over if now - self._overloaded_since[load.lander] >= _PATIENCE]
+
+    def _plan_move(self, source: _Load, target: _Load, now: float) -> str:
+        best = _fitting(source, target)
+        assert best is not None
+        weight, split_id = best
+        source.splits.remove(best)
+        source.weight -= weight
+        source.count -= 1
+        target.add(weight)
+        self._moves[split_id] = _Move(source.lander, target.lander, now)
+        return split_id
+
+
+def _fitting(source: _Load, target: _Load) -> tuple[int, str] | None:
+    """Return the weight and name of the split whose move makes both most alike, and clearly so."""
+    gap = source.weight - target.weight
+    place = bisect_right(source.splits, gap // 2, key=lambda one: one[0])
+    near = source.splits[max(0, place - 1) : place + 1]
+    best = min(near, key=lambda one: abs(gap - 2 * one[0]), default=None)
+    return None if best is None or best[0] * 4 > gap * 3 else best
+
+
+def _weights(split_ids: set[str], bytes_per_second: Mapping[str, float]) -> dict[str, int]:
+    """Return the weight of each split; an unknown rate counts as the mean of the known ones."""
+    known = [rate for split_id in split_ids if (rate := bytes_per_second.get(split_id)) is not None]
+    mean = sum(sorted(known)) / len(known) if known else 0.0
+    if not mean:
+        return dict.fromkeys(split_ids, _SCALE)
+    return {
+        split_id: int(_SCALE * (_IDLE_COST + bytes_per_second.get(split_id, mean) / mean))
+        for split_id in split_ids
+    }
