@@ -63,7 +63,7 @@ class LanderFailedError(FanOutError):
 class LanderJobs:
     """Keep a lander running in each of some Spark tasks while the block runs.
 
-    Landers are numbered from 1. Each has a job of its own, so that one can be started again without
+    Landers are numbered from 0. Each has a job of its own, so that one can be started again without
     the others. Where its process, executor or machine dies, Spark starts the task again; where the
     job ends, it is started again here, with growing waits. One that was cancelled in Spark is not.
 
@@ -102,10 +102,10 @@ class LanderJobs:
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
-        for lander in range(1, self._landers + 1):
+        for lander in range(self._landers):
             thread = InheritableThread(
                 target=partial(self._keep, lander),
-                name=f"fanout lander {lander} of {self._landers}",
+                name=f"fanout lander {lander}",
                 daemon=True,
             )
             thread.start()
@@ -143,10 +143,11 @@ class LanderJobs:
 
     def _run_job(self, lander: int) -> FanOutError | None:
         """Run one job of a lander to its end, and return why it ended; None if `work` returned."""
-        name = f"lander {lander} of {self._landers}"
+        name = f"lander {lander}"
         context = self._context
         try:
-            context.setJobGroup(self._group, f"fanout {name}", interruptOnCancel=False)
+            description = f"fanout {name}, one of {self._landers}"
+            context.setJobGroup(self._group, description, interruptOnCancel=False)
             # The thread has inherited what the user has set for jobs that are not landers.
             context.setLocalProperty("spark.job.tags", None)  # type: ignore[arg-type]
             context.setLocalProperty("spark.scheduler.pool", _POOL)

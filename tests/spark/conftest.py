@@ -14,6 +14,7 @@ from fanout.kinesis import KinesisSource
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.spark.session import small_settings
+from tests.spark.cluster import standalone_cluster as standalone_cluster  # noqa: PLC0414 - a fixture
 from tests.spark.harness import fanout_threads
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ def one_lander(spark: SparkSession, work: LanderWork, ends: Ends) -> Iterator[La
         yield jobs
     assert fanout_threads() == []
     assert not spark.sparkContext.statusTracker().getActiveJobsIds()
-    assert not any(attempt.lives for attempt in work.attempts(1))
+    assert not any(attempt.lives for attempt in work.attempts(0))
 
 
 def test_a_lander_runs_beside_other_jobs_until_the_block_ends(
@@ -58,7 +58,7 @@ def test_a_lander_runs_beside_other_jobs_until_the_block_ends(
     context.addJobTag("mine")
     try:
         with one_lander(spark, work, ends):
-            attempt = work.running(1)
+            attempt = work.running(0)
             assert spark.range(100).count() == 100
             # What cancels the user's jobs leaves the landers alone.
             context.cancelJobsWithTag("mine")
@@ -66,7 +66,7 @@ def test_a_lander_runs_beside_other_jobs_until_the_block_ends(
             assert spark.range(100).count() == 100
             assert context.getLocalProperty("spark.jobGroup.id") == "mine"
             assert context.getLocalProperty("spark.scheduler.pool") is None
-            assert work.running(1) == attempt
+            assert work.running(0) == attempt
     finally:
         context.removeJobTag("mine")
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
@@ -80,19 +80,19 @@ def test_a_lander_that_fails_or_dies_or_returns_runs_again(
 ) -> None:
     ends = Ends()
     with one_lander(spark, work, ends):
-        first = work.running(1)
-        work.fail(1)
+        first = work.running(0)
+        work.fail(0)
         second = work.after(first)
         os.kill(second.pid, signal.SIGKILL)
         third = work.after(second)
-        work.stop(1)
+        work.stop(0)
         work.after(third)
     (_, failure), (_, death), (_, end) = ends.calls
     assert isinstance(failure, LanderFailedError)
-    assert str(failure) == "lander 1 of 1 failed: ValueError: no such shard"
+    assert str(failure) == "lander 0 failed: ValueError: no such shard"
     assert isinstance(death, LanderFailedError)
     assert str(death) == (
-        "the Spark job of lander 1 of 1 failed: Python worker exited unexpectedly (crashed)"
+        "the Spark job of lander 0 failed: Python worker exited unexpectedly (crashed)"
     )
     assert death.__cause__ is not None
     assert end is None
@@ -104,17 +104,17 @@ def test_a_job_that_was_cancelled_in_spark_is_not_started_again(
     ends = Ends()
     java: Any = spark.sparkContext._jsc
     with one_lander(spark, work, ends):
-        attempt = work.running(1)
+        attempt = work.running(0)
         (job,) = spark.sparkContext.statusTracker().getActiveJobsIds()
         # As the button of Spark's user interface does.
         java.sc().cancelJob(job)
         ((lander, error),) = ends.wait_for()
         eventually(lambda: not attempt.lives)
         assert fanout_threads() == []
-    assert lander == 1
+    assert lander == 0
     assert isinstance(error, LanderCancelledError)
     assert str(error) == (
-        f"lander 1 of 1 was cancelled in Spark (Job {job} cancelled), and nothing else reads its "
+        f"lander 0 was cancelled in Spark (Job {job} cancelled), and nothing else reads its "
         f"splits; start the query again on the same checkpoint"
     )
     assert len(ends.calls) == 1

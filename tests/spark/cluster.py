@@ -1,0 +1,149 @@
+"""Spark clusters of separate processes on this machine, for tests in which some of them die.
+
+A process can have one Spark session only: a test starts its driver as a process of its own, with
+`clean_environment`, and gives it the cluster's master.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+import pyspark
+import pytest
+
+from fanout.testing.spark.class_archive import java_options
+from tests.process_list import running_with
+from tests.spark.harness import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ("SPARK_ON_THIS_MACHINE", "StandaloneCluster", "standalone_cluster", "start_cluster")
+
+ROOT: Final = Path(__file__).parents[2]
+
+SPARK_ON_THIS_MACHINE: Final[Mapping[str, str]] = {
+    "PYSPARK_PYTHON": sys.executable,
+    "PYTHONPATH": str(ROOT),
+    "SPARK_HOME": str(Path(pyspark.__file__).parent),
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
+"""The environment in which Spark's processes run this Python and this library."""
+
+_MASTER: Final = "org.apache.spark.deploy.master.Master"
+_WORKER: Final = "org.apache.spark.deploy.worker.Worker"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StandaloneCluster:
+    """A standalone master and its workers, each a process.
+
+    Args:
+        master: What a session's `master` takes.
+        workers: The workers; a test that kills one uses a cluster of its own.
+        mark: A text in the environment of all processes of the cluster, executors too.
+    """
+
+    master: str
+    workers: list[subprocess.Popen[bytes]] = field(repr=False)
+    mark: str
+
+    def kill_worker_of(self, executor: int) -> None:
+        """Kill the worker that has started an executor, without a chance to clean up.
+
+        Args:
+            executor: The process id of the executor.
+        """
+        stat = Path(f"/proc/{executor}/stat").read_text(encoding="utf-8")
+        parent = int(stat.rpartition(")")[2].split()[1])
+        (worker,) = (one for one in self.workers if one.pid == parent)
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+
+
+@contextmanager
+def start_cluster(
+    directory: Path, *, workers: int = 2, cores: int = 2, memory: str = "1g"
+) -> Iterator[StandaloneCluster]:
+    """Run a standalone cluster on free ports in the block.
+
+    Args:
+        directory: Where its processes write.
+        workers: How many workers.
+        cores: The cores of each worker.
+        memory: What the executors of each worker may have together.
+    """
+    mark = f"fanout-test-cluster-{uuid.uuid4().hex}"
+    environment = {
+        **os.environ,
+        **SPARK_ON_THIS_MACHINE,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": java_options(),
+        "FANOUT_TEST_CLUSTER": mark,
+    }
+    with ExitStack() as processes:
+
+        def start(name: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
+            log = directory / f"{name}.log"
+            spark_class = Path(SPARK_ON_THIS_MACHINE["SPARK_HOME"], "bin", "spark-class")
+            with log.open("wb") as output:
+                process = subprocess.Popen(  # noqa: S603 - Spark's own script
+                    [spark_class, *arguments, "--host", "127.0.0.1", "--port", "0"],
+                    cwd=directory,
+                    env=environment,
+                    stdout=output,
+                    stderr=output,
+                )
+            processes.callback(_end, process)
+            return process, log
+
+        _, log = start("master", _MASTER, "--webui-port", "0")
+        master = _found(log, r"Starting Spark master at (spark://\S+)")
+        options = ("--webui-port", "0", "--cores", str(cores), "--memory", memory, master)
+        started = []
+        for number in range(workers):
+            work = directory / f"work-{number}"
+            started.append(start(f"worker-{number}", _WORKER, "--work-dir", str(work), *options))
+        for _, log in started:
+            _found(log, r"(Successfully registered with master)")
+        yield StandaloneCluster(master, [worker for worker, _ in started], mark)
+    # An executor ends itself when its worker has gone.
+    eventually(lambda: not running_with(mark), "the end of all processes of the cluster")
+
+
+@pytest.fixture
+def standalone_cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
+    """A standalone master with two workers of two cores, to be killed."""
+    with start_cluster(tmp_path) as cluster:
+        yield cluster
+
+
+def _found(log: Path, pattern: str) -> str:
+    """Wait until a process has written a line, and return its group."""
+    match: list[str] = []
+
+    def look() -> bool:
+        match[:] = re.findall(pattern, log.read_text(encoding="utf-8", errors="replace"))
+        return bool(match)
+
+    eventually(look, f"{pattern} in {log}")
+    return match[0]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
