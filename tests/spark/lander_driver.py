@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from pyspark.sql import SparkSession
 
+from fanout.errors import OptionError
+from fanout.landing.local_storage import LocalStorage
+from fanout.spark.lander_checks import check_landers
 from fanout.spark.lander_jobs import LanderJobs
 from fanout.testing.spark.class_archive import java_options
 from fanout.testing.spark.session import jvm_pid, small_settings
@@ -41,6 +44,17 @@ class Driver:
             LanderJobs(self._spark, self._work.work(), landers=LANDERS, on_end=self._ends)
         )
 
+    def check(self) -> str:
+        """Check the session for its landers."""
+        return self._check(LANDERS)
+
+    def check_more(self) -> str:
+        """Check the session for more landers than it can have, and return the error."""
+        try:
+            return self._check(2 * LANDERS)
+        except OptionError as error:
+            return str(error)
+
     def leave(self) -> float:
         """End the landers, and return how many seconds it took."""
         began = time.monotonic()
@@ -60,6 +74,12 @@ class Driver:
     def jvm(self) -> int:
         """Return the process of the driver's JVM."""
         return jvm_pid(self._spark)
+
+    def _check(self, landers: int) -> str:
+        storage = LocalStorage(self._work.directory / "checkpoint")
+        return check_landers(
+            self._spark, storage, landers=landers, modules=(), extras="kinesis,spark"
+        )
 
 
 def main(output: TextIO, master: str, cores: str, directory: str) -> None:

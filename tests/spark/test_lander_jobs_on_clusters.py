@@ -62,6 +62,7 @@ def driver(master: str, cores: int, directory: Path) -> Iterator[Running]:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline()) == "ready"
             running = Running(process, LanderWork(directory))
+            assert running.ask("check") == str(directory / "checkpoint")
             running.ask("start")
             yield running
             assert process.stdin is not None
@@ -102,6 +103,12 @@ def test_landers_run_beside_other_jobs(running: Running) -> None:
     assert running.both() == before
 
 
+def test_more_landers_than_cores_are_refused(running: Running) -> None:
+    says = running.ask("check_more")
+    assert says.startswith("landers=4 need 5 cores, as each holds one")
+    assert "this session runs 4 tasks at once" in says
+
+
 def test_a_lander_whose_process_is_killed_comes_back(running: Running) -> None:
     first, other = running.both()
     os.kill(first.pid, signal.SIGKILL)
@@ -130,6 +137,7 @@ def test_landers_come_back_after_a_worker_of_the_cluster(
 ) -> None:
     with driver(standalone_cluster.master, 2, tmp_path / "landers") as running:
         first, _ = running.both()
+        assert "this session runs 4 tasks at once: give it more ex" in running.ask("check_more")
         standalone_cluster.kill_worker_of(first.executor)
         again = running.work.after(first)
         eventually(lambda: not first.lives)

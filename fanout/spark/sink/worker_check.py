@@ -1,4 +1,4 @@
-"""Check that Spark's Python workers can run the tasks of a sink, before a query relies on them."""
+"""Check that Spark's Python workers can run the tasks of a query, before it relies on them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final, final
 from uuid import uuid4
@@ -61,38 +62,74 @@ class _Worker(msgspec.Struct, frozen=True):
     python: str
     fanout: str | None
     failure: str | None
+    answer: Any = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCheck:
+    """What Python workers are asked.
+
+    Args:
+        work: What they are to run, for messages: "the sink".
+        modules: What that imports.
+        extras: The extras of fanout that it needs.
+        tasks: How many tasks ask it.
+        function: The module and the name of a function that each task calls after the imports.
+        arguments: What that is called with; its answer is of JSON's types, and it raises nothing.
+    """
+
+    work: str
+    modules: tuple[str, ...]
+    extras: str
+    tasks: int = 1
+    function: tuple[str, str] | None = None
+    arguments: tuple[Any, ...] = ()
 
 
 def check_workers(spark: SparkSession, options: WriteOptions) -> None:
     """Check once for a session and its Python that workers can run the tasks of a sink.
-
-    It runs a job of one task, for a minute at most. If the workers of a local session cannot, and
-    PYSPARK_PYTHON does not name their Python, the driver's Python is set: it is on the same machine
-    and has the library.
 
     Args:
         spark: The session.
         options: The sink.
 
     Raises:
-        SetupError: Workers run another version of Python or of fanout, or lack a library; no
-            executor runs the task; or the job of the check fails.
+        SetupError: See `ask_workers`.
     """
     codec = _CODEC_LIBRARY.get(options.producing.compression_type)
     modules = _MODULES if codec is None else (*_MODULES, codec)
     context = spark.sparkContext
     checked = _checked.setdefault(context, set())
-    if (context.pythonExec, modules) in checked:
-        return
-    log.info("checking that Spark's Python workers can run the sink: %s", context.pythonExec)
-    problem = _problem(context, modules)
-    if problem is not None and _may_set_python(context):
-        log.info("%s; they run %s from now on", problem, sys.executable)
+    if (context.pythonExec, modules) not in checked:
+        ask_workers(context, WorkerCheck(work="the sink", modules=modules, extras="kafka,spark"))
+        checked.add((context.pythonExec, modules))
+
+
+def ask_workers(context: SparkContext, check: WorkerCheck) -> list[Any]:
+    """Check that Python workers can run what a query needs, and return what their tasks answer.
+
+    It runs a job, for a minute at most. If the workers of a local session cannot, and
+    PYSPARK_PYTHON does not name their Python, the driver's Python is set: it is on the same machine
+    and has the library.
+
+    Args:
+        context: The session's context.
+        check: What they are asked.
+
+    Raises:
+        SetupError: Workers run another version of Python or of fanout, or lack a library; no
+            executor runs the tasks; or the job of the check fails.
+    """
+    log.info("checking that Spark's Python workers can run %s: %s", check.work, context.pythonExec)
+    answers = _answers(context, check)
+    if isinstance(answers, str) and _may_set_python(context):
+        log.info("%s; they run %s from now on", answers, sys.executable)
         context.pythonExec = sys.executable
-        problem = _problem(context, modules)
-    if problem is not None:
-        raise SetupError(f"{problem}; {_remedy(context)}")
-    checked.add((context.pythonExec, modules))
+        answers = _answers(context, check)
+    if isinstance(answers, str):
+        raise SetupError(f"{answers}; {_remedy(context, check.extras)}")
+    return answers
 
 
 def import_error(error: BaseException) -> SetupError | None:
@@ -120,13 +157,15 @@ def python_error(text: str) -> str | None:
     return errors[-1] if errors else None
 
 
-def _problem(context: SparkContext, modules: Sequence[str]) -> str | None:
-    """Run the check in a worker, and return what is wrong."""
+def _answers(context: SparkContext, check: WorkerCheck) -> list[Any] | str:
+    """Run the check in workers, and return their answers, or what is wrong."""
     runs = f"Spark's Python workers run {context.pythonExec}"
     late = threading.Event()
     try:
         with _bounded(context, late):
-            (answer,) = context.parallelize([0], 1).mapPartitions(_check(modules)).collect()
+            rows = context.parallelize(range(check.tasks), check.tasks)
+            task = _task(check.modules, check.function, check.arguments)
+            found = rows.mapPartitions(task).collect()
     except (PySparkException, *JAVA_ERRORS) as error:
         if has_gone(error):
             raise
@@ -140,12 +179,18 @@ def _problem(context: SparkContext, modules: Sequence[str]) -> str | None:
         raise SetupError(
             f"the job that checks Spark's Python workers has failed: {first_line(error)}"
         ) from error
-    worker = msgspec.json.decode(answer, type=_Worker)
+    workers = [msgspec.json.decode(answer, type=_Worker) for answer in found]
+    problems = (problem for worker in workers if (problem := _problem(worker)) is not None)
+    problem = next(problems, None)
+    return [worker.answer for worker in workers] if problem is None else f"{runs} {problem}"
+
+
+def _problem(worker: _Worker) -> str | None:
     if worker.failure is not None:
-        return f"{runs} ({worker.python}), where an import fails: {worker.failure}"
+        return f"({worker.python}), where an import fails: {worker.failure}"
     ours = _version()
     if ours is not None and worker.fanout is not None and ours != worker.fanout:
-        return f"{runs} ({worker.python}) with fanout {worker.fanout}, and the driver has {ours}"
+        return f"({worker.python}) with fanout {worker.fanout}, and the driver has {ours}"
     return None
 
 
@@ -169,7 +214,9 @@ def _bounded(context: SparkContext, late: threading.Event) -> Iterator[None]:
         context.removeJobTag(tag)
 
 
-def _check(modules: Sequence[str]) -> Callable[[Iterable[Any]], Iterator[str]]:
+def _task(
+    modules: Sequence[str], function: tuple[str, str] | None, arguments: Sequence[Any]
+) -> Callable[[Iterable[Any]], Iterator[str]]:
     """Return the function that a worker runs.
 
     Spark sends a function inside another one as code, not by its module's name, so that workers
@@ -183,17 +230,20 @@ def _check(modules: Sequence[str]) -> Callable[[Iterable[Any]], Iterator[str]]:
         from importlib import import_module, metadata  # noqa: PLC0415
         from traceback import format_exception_only  # noqa: PLC0415
 
-        failure = found = None
+        failure = found = answer = None
         try:
             for module in modules:
                 import_module(module)
+            if function is not None:
+                answer = getattr(import_module(function[0]), function[1])(*arguments)
             found = metadata.version("fanout-streams")
         except metadata.PackageNotFoundError:
             pass  # it was shipped as a bare archive, which does not name its version
         except Exception as error:  # noqa: BLE001 - a library may raise anything as it is imported
             failure = format_exception_only(error)[-1].strip()
         python = f"Python {platform.python_version()} at {sys.executable}"
-        yield json.dumps({"python": python, "fanout": found, "failure": failure})
+        said = {"python": python, "fanout": found, "failure": failure, "answer": answer}
+        yield json.dumps(said)
 
     return check
 
@@ -233,7 +283,7 @@ def _may_set_python(context: SparkContext) -> bool:
     )
 
 
-def _remedy(context: SparkContext) -> str:
+def _remedy(context: SparkContext, extras: str) -> str:
     if _is_local(context):
         python = sys.executable
         return (
@@ -242,7 +292,7 @@ def _remedy(context: SparkContext) -> str:
         )
     release = "" if (ours := _version()) is None else f"=={ours}"
     return (
-        f"install '{_DISTRIBUTION}[kafka,spark]{release}' there on every node; or name a Python "
+        f"install '{_DISTRIBUTION}[{extras}]{release}' there on every node; or name a Python "
         f"that has it by PYSPARK_PYTHON before the session is created, or with spark-submit "
         f"--conf spark.pyspark.python=PATH, where --archives ships an environment"
     )
