@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Final, final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, final
 
 import typer
 
@@ -18,7 +19,7 @@ from fanout.cli.kinesis_options import AwsOptions
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from fanout.core.source import Source
@@ -129,7 +130,8 @@ def land(
     `fanout land kafka://orders ./orders --bootstrap-servers broker:9092 --available-now`
 
     Each file is one line of output, with `--json` as an object. The exit code is 0 when it was told
-    to end, or has landed what was there.
+    to end, or has landed what was there. A second signal ends it at once: with 143 for SIGTERM, and
+    130 for Ctrl-C.
     """
     match = _SOURCE.fullmatch(source)
     if match is None:
@@ -142,21 +144,23 @@ def land(
         if match[1] == "kinesis"
         else _kafka(match[2], kafka, start, group)
     )
-    asyncio.run(
-        _land(
-            reading,
-            location,
-            _Report(as_json=json),
-            compression=compression,
-            partition_by_date=partition_by_date,
-            keep=keep,
-            storage_options=_pairs(storage_options or ()),
-            available_now=available_now,
-            max_wait=max_wait,
-            max_records=max_records,
-            max_bytes=max_bytes,
-        )
+    landing = _land(
+        reading,
+        location,
+        _Report(as_json=json),
+        compression=compression,
+        partition_by_date=partition_by_date,
+        keep=keep,
+        storage_options=_pairs(storage_options or ()),
+        available_now=available_now,
+        max_wait=max_wait,
+        max_records=max_records,
+        max_bytes=max_bytes,
     )
+    try:
+        asyncio.run(landing)
+    except asyncio.CancelledError:  # by a signal, before it had begun
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 @final
@@ -201,24 +205,38 @@ class _Report:
 async def _land(source: Source, location: str, report: _Report, **options: Any) -> None:
     from fanout.landing.lander import land as open_landing  # noqa: PLC0415 - for help
 
-    loop = asyncio.get_running_loop()
+    opening = asyncio.current_task()
+    assert opening is not None
+    _on_signal(opening.cancel)
     async with open_landing(source, location, **options) as landing:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, _stop, landing)
+        _on_signal(landing.stop)
         async for entry in landing:
             report.landed(entry, landing)
     report.ended()
 
 
-def _stop(landing: Landing) -> None:
-    """End the iteration; a second signal ends the command at once."""
-    landing.stop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, _leave)
+def _on_signal(stop: Callable[[], object]) -> None:
+    """Let the next SIGTERM or Ctrl-C end the command cleanly, and the one after it at once."""
+
+    def receive(_: signal.Signals) -> None:
+        listen(_end_at_once)
+        stop()
+
+    def listen(callback: Callable[[signal.Signals], None]) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, callback, number)
+
+    listen(receive)
 
 
-def _leave() -> None:
-    raise SystemExit(ExitCode.INTERRUPTED)
+def _end_at_once(number: signal.Signals) -> NoReturn:
+    """End the process although a thread may wait for a disk or a service."""
+    typer.echo(
+        f"fanout land: a second signal came, {number.name}: the command ends at once; the next one "
+        f"continues after the last entry",
+        err=True,
+    )
+    os._exit(128 + number)
 
 
 def _kinesis(stream: str, consumer: str | None, start: str | None, aws: AwsOptions) -> Source:

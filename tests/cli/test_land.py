@@ -7,6 +7,8 @@ import re
 import signal
 import socket
 import subprocess
+import threading
+import time
 import uuid
 from contextlib import contextmanager
 from datetime import timedelta
@@ -26,6 +28,7 @@ from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
 from tests.cli.processes import ENVIRONMENT, FANOUT
 from tests.landing.s3 import s3_client
+from tests.landing.s3_faults import after, faulty_s3, unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,6 +211,50 @@ def test_sigterm_ends_it_while_it_waits_for_the_service(stream: Stream, tmp_path
             process.send_signal(signal.SIGTERM)
             assert process.communicate() == ("", "")
     assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("method", "number"),
+    [("PUT", signal.SIGTERM), ("PUT", signal.SIGINT), ("GET", signal.SIGTERM)],
+    ids=["upload-SIGTERM", "upload-SIGINT", "opening-SIGTERM"],
+)
+def test_a_second_signal_ends_it_at_once_while_the_service_does_not_answer(
+    stream: Stream, s3: str, method: str, number: signal.Signals
+) -> None:
+    stream.put(*range(8))
+    command = [stream.source, f"s3://{BUCKET}/{uuid.uuid4().hex}", "--max-wait", "0"]
+    held = threading.Event()
+
+    def rule(request: Any) -> Any:
+        part = "/segments/" if method == "PUT" else "/origin.json"
+        return (
+            after(held.set, unanswered)
+            if request.command == method and part in request.path
+            else None
+        )
+
+    def at(endpoint: str) -> list[str]:
+        options = [f"endpoint={endpoint}", "region=us-east-1"]
+        return command + [part for one in options for part in ("--storage-option", one)]
+
+    with faulty_s3(s3) as proxy:
+        proxy.follow(rule)
+        with running(*at(proxy.endpoint), **stream.server.environment) as process:
+            assert held.wait(20)
+            began = time.monotonic()
+            while process.poll() is None:
+                process.send_signal(number)
+                time.sleep(0.05)
+            took = time.monotonic() - began
+            stdout, stderr = process.communicate()
+    assert (process.returncode, stdout) == (128 + number, "")
+    assert stderr == (
+        f"fanout land: a second signal came, {number.name}: the command ends at once; the next one "
+        f"continues after the last entry\n"
+    )
+    assert took < 5  # a request is given up after 10 s
+    entry, total = landed(*at(s3))
+    assert (entry["rows"], total["rows"]) == (8, 8)
 
 
 def refused(command: list[str], sentence: str) -> None:
