@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import uuid
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Literal, final
 
 import msgspec
 import pyarrow as pa
@@ -49,7 +50,9 @@ STORAGES = {
 class Lander:
     """A stream, a location, and the processes that land the one at the other."""
 
-    def __init__(self, server: KinesisServer, location: str, endpoint: str | None) -> None:
+    def __init__(
+        self, server: KinesisServer, location: str, endpoint: str | None, *options: str
+    ) -> None:
         self._server = server
         self._location = location
         self._options = None if endpoint is None else s3_options(endpoint)
@@ -57,7 +60,14 @@ class Lander:
         self.records = 0
         server.create_stream(self._name, 2)
         given = [] if endpoint is None else [f"endpoint={endpoint}", "region=us-east-1"]
-        self._command = ["land", f"kinesis://{self._name}", location, "--max-records", "7"]
+        self._command = [
+            "land",
+            f"kinesis://{self._name}",
+            location,
+            "--max-records",
+            "7",
+            *options,
+        ]
         self._command += [part for option in given for part in ("--storage-option", option)]
 
     def put(self) -> None:
@@ -113,6 +123,15 @@ class Lander:
         named = self._named(storage)
         assert sorted(named) == sorted(storage.walk("segments"))
         assert self._records(storage, named) == Counter(range(self.records))
+
+    def check_newest(self) -> None:
+        """Check that the last wave is in entries, and that their files are all that is there."""
+        storage = open_storage(self._location, self._options)
+        named = self._named(storage)
+        assert sorted(named) == sorted(storage.walk("segments"))
+        found = self._records(storage, named)
+        newest = range(self.records - WAVE, self.records)
+        assert {number: found[number] for number in newest} == dict.fromkeys(newest, 1)
 
     def orphans(self) -> int:
         """Return how many files no entry names."""
@@ -175,6 +194,38 @@ def test_kills_at_each_operation_lose_and_repeat_nothing(
             call += 1
         assert call > 1, "it was never killed"
         lander.check_all()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_kills_while_files_are_put_into_directories_by_date(
+    kinesis: KinesisServer, tmp_path: Path, when: Literal["before", "after"]
+) -> None:
+    options = ("--partition-by-date", "approximateArrivalTimestamp")
+    lander = Lander(kinesis, str(tmp_path), None, *options)
+    for operation in ("publish", "create"):
+        lander.put()
+        # The first two files that a run creates are its claim and its number.
+        call = 1 if operation == "publish" else 3
+        assert lander.is_killed(Kill(f"{STORAGES['disk']}.{operation}", when, call))
+        lander.check()
+    lander.put()
+    assert not lander.is_killed(Kill(f"{STORAGES['disk']}.publish", when, 1000))
+    lander.check_all()
+    assert {path.parent.name[:5] for path in tmp_path.rglob("*.parquet")} == {"date="}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_kills_while_too_old_entries_are_deleted(
+    kinesis: KinesisServer, tmp_path: Path, when: Literal["before", "after"]
+) -> None:
+    lander = Lander(kinesis, str(tmp_path), None, "--keep", "1m")
+    for call in (1000, 1, 2, 3, 1000):
+        lander.put()
+        for file in tmp_path.glob("batches/*"):
+            os.utime(file, (0, 0))
+        assert lander.is_killed(Kill(f"{STORAGES['disk']}.delete", when, call)) == (call < 1000)
+        lander.check()
+    lander.check_newest()
 
 
 @pytest.mark.parametrize("busy", [False, True])
