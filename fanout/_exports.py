@@ -21,6 +21,7 @@ _EXTRAS: Final = {
     "boto3": "kinesis",
     "botocore": "kinesis",
     "confluent_kafka": "kafka,share",
+    "cryptography": "spark",
     "flask": "testing",
     "moto": "testing",
     "numpy": "kafka",

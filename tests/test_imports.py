@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "kinesis": {"kinesis", "_exports", "core", "errors"},
     "kafka": {"kafka", "_exports", "landing", "core", "errors"},
     "landing": {"landing", "_exports", "core", "errors"},
-    "landers": {"landers", "landing", "core", "errors"},
+    "landers": {"landers", "_exports", "landing", "core", "errors"},
     "spark": {
         "spark",
         "_child_process",
@@ -52,6 +52,7 @@ HEAVY = [
     "aioboto3",
     "aiobotocore",
     "aiokafka",
+    "cryptography",
     "pyarrow.parquet",
     "moto",
     "numpy",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, final
 
@@ -24,7 +25,6 @@ from fanout.landers.websocket_channel import (
 )
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator
 
     from fanout.landers.channel import Channel
@@ -95,13 +95,13 @@ async def connect(
         match error:
             case TimeoutError():
                 reason = f"no answer within {connect_timeout:g} s"
-            case OSError():
-                reason = text_of(error)
-            case HandshakeFailedError() | InvalidHandshake():
+            case HandshakeFailedError() | InvalidHandshake() | ssl.SSLError():
                 raise SetupError(
                     f"{name} answers, but not as the driver of this query: {text_of(error)}; an "
                     "older run or another program may have the port of control_port="
                 ) from error
+            case OSError():
+                reason = text_of(error)
             case _:
                 raise
         raise SetupError(

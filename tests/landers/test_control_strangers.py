@@ -46,9 +46,12 @@ async def test_a_lander_with_a_wrong_secret_is_refused(
     assert served.count == 0
 
 
-async def test_a_driver_with_a_wrong_secret_is_refused() -> None:
+@pytest.mark.parametrize("mirrored", [False, True])
+async def test_a_driver_without_the_secret_is_refused(
+    mirrored: bool,  # noqa: FBT001
+) -> None:
     async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer as a driver would that accepts every proof."""
+        """Answer as a driver would that accepts every proof, and may send it back as its own."""
         request = (await reader.readuntil(b"\r\n\r\n")).decode()
         key = request.partition("Sec-WebSocket-Key: ")[2].partition("\r\n")[0]
         accept = accept_key(key)
@@ -57,8 +60,10 @@ async def test_a_driver_with_a_wrong_secret_is_refused() -> None:
             b"Sec-WebSocket-Accept: " + accept.encode() + b"\r\n\r\n"
         )
         writer.write(bytes([0x82, 32]) + bytes(32))
-        await reader.readexactly(6 + 64)
-        writer.write(bytes([0x82, 32]) + bytes(32))
+        frame = await reader.readexactly(6 + 64)
+        mask, masked = frame[2:6], frame[6:]
+        answer = bytes(byte ^ mask[place % 4] for place, byte in enumerate(masked))
+        writer.write(bytes([0x82, 32]) + (answer[32:] if mirrored else bytes(32)))
         await reader.read()
         writer.close()
 
