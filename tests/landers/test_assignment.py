@@ -115,6 +115,20 @@ def test_a_lander_that_comes_gets_its_share_in_few_steps_and_then_all_stays(
     assert moves == sum(settled[name] != before[name] for name in before)
 
 
+@given(st.integers(1, 8), st.integers(0, 60), st.randoms())
+def test_rates_that_change_all_the_time_bring_a_lander_no_more_than_its_share(
+    landers: int, splits: int, random: Random
+) -> None:
+    names = [str(number) for number in range(splits)]
+    cluster = Cluster(range(landers), dict.fromkeys(names, 7.0))
+    cluster.settle(3)
+    cluster.landers.add(landers)
+    for _ in range(50):  # less than the patience with an overloaded lander
+        cluster.rates = {name: random.uniform(0, 100) for name in names}
+        cluster.step()
+    assert cluster.moves <= ceil(splits / (landers + 1))
+
+
 @given(st.integers(1, 8), st.integers(0, 60), st.integers(1, 4))
 def test_landers_that_come_get_equal_shares_of_equal_splits(
     landers: int, splits: int, comers: int
